@@ -6,6 +6,7 @@ That are Xid errors, as a rule. A GPU that the driver finds gone before it uses 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -22,17 +23,19 @@ if TYPE_CHECKING:
 TIMEOUT_S = 5.0
 #: Of the kernel's lines, those that the kernel wrote itself: systemd and others write to its log, too.
 JOURNAL = (
-    *("journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=cat"),
-    "SYSLOG_FACILITY=0",
+    # As JSON: of a message with line breaks, other forms make lines that look like messages of their own.
+    *("journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--all", "--output=json"),
+    *("--output-fields=MESSAGE", "SYSLOG_FACILITY=0"),
 )
-#: What a message of the driver begins with. The kernel also writes words of users, line breaks among them, as
-#: names of files and of processes: journalctl looks at the beginning of a message, not at its other lines.
+#: What a message of the driver begins with; journalctl looks at the beginning of a message.
 OF_THE_DRIVER = r"^(NVRM: |nvidia-nvswitch[0-9]+: SXid )"
 KMSG = Path("/dev/kmsg")
 #: `6,1209,5140900,-;NVRM: loading ...`: a number of facility * 8 + severity, and what the message is of. The
 #: kernel escapes line breaks in messages; lines that begin with a blank are of the message before.
 RECORD = re.compile(r"(?P<priority>\d+),\d+,\d+,[^;]*;(?P<message>.*)")
 OF_THE_KERNEL = 0  # facility
+#: `<4>[   12.345678] NVRM: ...`, as dmesg has it from the kernel.
+RAW = re.compile(r"<(?P<priority>\d+)>(?P<message>.*)")
 #: Of one read there is one record, of no more than this (PRINTK_MESSAGE_MAX).
 MOST_OF_A_RECORD = 1 << 13
 
@@ -210,7 +213,7 @@ def read_kernel_log() -> KernelLog:
         reasons.append(str(error))
     try:
         messages = list(_buffer())
-    except (OSError, ReadingError) as error:
+    except (OSError, CommandError, ReadingError) as error:
         reasons.append(f"{KMSG}: {error.strerror if isinstance(error, OSError) else error}")
         return KernelLog(unreadable="" if heard else "; ".join(reasons))
     lost = journal_lost and not any(map(BEGINNING.match, messages))
@@ -227,19 +230,32 @@ def _journal() -> tuple[tuple[Event, ...], bool]:
     # Since boot, messages only; the journal finds the kernel's lines by an index.
     done = run([*JOURNAL, f"--grep={OF_THE_DRIVER}"], TIMEOUT_S)
     if done.status == 0:
-        return events(done.output.split("\n")), True
+        return events(map(_message, filter(None, done.output.split("\n")))), True
     errors = in_one_line(done.errors)
     if errors or not run([*JOURNAL, "--lines=1"], TIMEOUT_S).output.strip():
         raise ReadingError(f"journalctl: {errors or 'it shows no line of the kernel'}")
     return (), True
 
 
+def _message(entry: str) -> str:
+    """The message of an entry of the journal. Raises ReadingError."""
+    try:
+        said = json.loads(entry)["MESSAGE"]
+        # Text that is no UTF-8 is a list of bytes.
+        return said if isinstance(said, str) else bytes(said).decode(errors="replace")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ReadingError(f"journalctl: expected an entry as JSON, found {in_one_line(entry)}") from error
+
+
 def _buffer() -> Iterator[str]:
     """The messages in the kernel's own buffer, those of the kernel itself.
 
     Not from dmesg, which prints the line breaks in a message, on Enterprise Linux without a blank behind
-    them: what follows looks like a message of its own.
+    them: what follows looks like a message of its own. Only a container that serves as a node has no other.
     """
+    if not KMSG.exists():
+        yield from _of_the_kernel(RAW, run(["dmesg", "--raw", "--syslog"], TIMEOUT_S).output)
+        return
     descriptor = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     read = bytearray()
     try:
@@ -257,7 +273,12 @@ def _buffer() -> Iterator[str]:
             raise ReadingError(f"expected the kernel's buffer, found more than {MOST_BYTES >> 20} MiB")
     finally:
         os.close(descriptor)
-    for line in read.decode(errors="replace").split("\n"):
-        match = RECORD.match(line)
+    yield from _of_the_kernel(RECORD, read.decode(errors="replace"))
+
+
+def _of_the_kernel(form: re.Pattern[str], text: str) -> Iterator[str]:
+    """The messages in lines of a form that the kernel wrote itself."""
+    for line in text.split("\n"):
+        match = form.match(line)
         if match and int(match["priority"]) >> 3 == OF_THE_KERNEL:
             yield match["message"]

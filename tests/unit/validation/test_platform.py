@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from typing import TYPE_CHECKING, Any
@@ -365,7 +366,8 @@ def buffer(folder: Path, *messages: str, priority: int = 4) -> None:
 @pytest.mark.parametrize(
     ("journalctl", "messages"),
     [
-        ([f"echo '{LINE}'"], []),
+        ([f"""echo '{{"MESSAGE": "{LINE}"}}'"""], []),
+        ([f"""echo '{{"MESSAGE": {list(LINE.encode())}}}'"""], []),
         (["exit 1"], [LINE]),
         (None, [LINE]),
     ],
@@ -427,6 +429,24 @@ def test_a_line_break_in_the_words_of_a_user_begins_no_message(words: str, fake:
         assert [event.address for event in kernel_log.read_kernel_log().events] == ["0000:1b:00"]
     assert not re.search(kernel_log.OF_THE_DRIVER, f"overlay: filesystem on x\n{words}\n"), "journalctl's"
     assert re.search(kernel_log.OF_THE_DRIVER, words)
+    # A process of this name, and a mapped file of that one: journalctl finds its message.
+    crash = f"NVRM: x[77]: segfault at 0 ip 0 sp 0 error 4 in a\n{words}[400000+1000]"
+    entries = "\n".join(json.dumps({"MESSAGE": message}) for message in (LINE, crash))
+    write(fake / "entries", f"{entries}\n")
+    program(fake, "journalctl", f'while read -r line; do echo "$line"; done <{fake}/entries')
+    assert [event.address for event in kernel_log.read_kernel_log().events] == ["0000:1b:00"]
+
+
+def test_a_journal_of_another_form_is_said(fake: Path) -> None:
+    program(fake, "journalctl", "echo NVRM: x")
+    assert "journalctl: expected an entry as JSON" in kernel_log.read_kernel_log().unreadable
+
+
+def test_a_container_without_the_kernels_device_is_asked_through_dmesg(fake: Path) -> None:
+    daemon = LINE.replace("1b", "43")
+    program(fake, "journalctl", "exit 1")
+    program(fake, "dmesg", f"echo '<4>[   12.3] {LINE}'", f"echo '<28>[   12.4] {daemon}'")
+    assert [event.address for event in kernel_log.read_kernel_log().events] == ["0000:1b:00"]
 
 
 @pytest.mark.parametrize("thread", ["", "[    T1] ", "[   C12] "])
