@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tomllib
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from functools import lru_cache
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compliance import evidence, metrics, report, waivers
+from compliance import answers, evidence, metrics, report, waivers
+from compliance.answers import answer as answer
+from compliance.answers import brief, label
+from compliance.answers import packed as packed
+from compliance.answers import unpacked as unpacked
 from compliance.history import History
-from compliance.model import Observation
-from compliance.statement import CheckedNode, LastValidation, Rules, statement
-from compliance.waivers import utc
-from planning.node_plan import NodePlan
+from compliance.statement import CLOCKS, CheckedNode, LastValidation, Rules, statement
 from planning.os_controls import load_controls
-from validation.model.contract import ContractError, Machine, decode, loads
+from validation.model.contract import ContractError, Machine, decode, loads, parse
 from validation.processes.files import own
 from validation.report.fleet_report import point_latest_to
 from validation.verdict.verdicts import FleetVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
     from compliance.model import Statement
     from compliance.waivers import Waiver
 
 #: In the folder of validation's reports, which that of compliance is in unless somebody says otherwise.
 HISTORY = "history.sqlite"
+#: A report's folder: when it was made, in UTC.
+FOLDER = "%Y-%m-%dT%H-%M-%SZ"
 #: The group of all nodes.
 NODES = "gpu_nodes"
 #: The role's variables that the report is made with.
@@ -101,83 +102,29 @@ def checked_nodes(asked: Iterable[Mapping[str, Any]], known: Collection[str]) ->
 def checked_node(
     name: str, groups: Iterable[str], answer: Mapping[str, Any], waivers: Iterable[Waiver]
 ) -> CheckedNode:
-    """A node from what the action compliance_check returned. An answer of another form is a problem."""
+    """A node from what the action compliance_check returned. An answer of another form is its problem."""
     found = CheckedNode(name, tuple(groups), waivers=tuple(waivers))
     if "answer" not in answer:
         words = answer.get("problem") or answer.get("msg") or "it was not asked: the run ended before"
-        return replace(found, problem=str(words))
+        return replace(found, problem=brief(str(words)))
     try:
-        plan, observations, driver = _answered(answer["answer"])
-    except (ContractError, ValueError, KeyError) as error:
-        return replace(found, problem=f"its answer has another form than expected: {error}")
-    return replace(found, plan=plan, observations=observations, driver=driver)
+        said = answers.read(answer["answer"])
+    # Whatever its words raise: they are this node's, and all others have their statement.
+    except Exception as error:  # noqa: BLE001
+        return replace(found, problem=brief(f"its answer has another form than expected: {error}"))
+    return replace(found, plan=said.plan, observations=said.observations, driver=said.driver)
 
 
-@lru_cache(maxsize=256)
-def _answered(text: str) -> tuple[NodePlan, Mapping[str, Sequence[Observation]], str | None]:
-    """What an answer says: the same objects for all nodes that said the same."""
-    said = json.loads(text)
-    observations = {role: _observations(found) for role, found in said["observations"].items()}
-    return NodePlan.from_fact(said["plan"]), observations, said["driver"]
+def validations(directory: Path, wanted: set[str], now: datetime | None = None) -> dict[str, LastValidation]:
+    """Return the newest validation of each node, as far as there is one, by the clock of this machine.
 
-
-@lru_cache(maxsize=1 << 12)
-def _observations(text: str) -> tuple[Observation, ...]:
-    """Those of a role; where a node differs in one role only, the others are the same objects still."""
-    return tuple(_observation(json.dumps(one)) for one in json.loads(text))
-
-
-@lru_cache(maxsize=1 << 14)
-def _observation(text: str) -> Observation:
-    """One of them, likewise. Raises ContractError."""
-    return decode(Observation, json.loads(text))
-
-
-def answer(plan: Mapping[str, Any], observations: Mapping[str, Any], driver: str | None) -> str:
-    """What is passed on of a node that was compared, as `checked_node` takes it: JSON.
-
-    Of the plan (its fact) only what a statement needs. What settings are to be is most of it, with the whole
-    fleet's addresses and programs in it, and that of all nodes would not fit into the controller's memory.
+    That clock has named the folders. What it wrote while it was ahead comes last: a node has it where it has
+    nothing else. What cannot be read is passed over.
     """
-    needed = {name: plan[name] for name in ("schema_version", "problems", "system", "gpus", "waived")}
-    roles = {name: json.loads(text) for name, text in plan["roles"].items()}
-    short = {
-        name: json.dumps(
-            role | {"settings": [one | {"wanted": None} for one in role["settings"]], "reactions": []}
-        )
-        for name, role in roles.items()
-    }
-    found = {role: json.dumps(of_role) for role, of_role in observations.items()}
-    return json.dumps({"plan": needed | {"roles": short}, "observations": found, "driver": driver})
-
-
-def packed(asked: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `checked_nodes` takes, as a document with each answer once: those of alike nodes are the same."""
-    places: dict[str, int] = {}
-    nodes = []
-    for one in asked:
-        said = one["answer"]
-        if "answer" in said:
-            said = {**said, "answer": places.setdefault(said["answer"], len(places))}
-        nodes.append({**one, "answer": said})
-    return {"answers": list(places), "nodes": nodes}
-
-
-def unpacked(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What was packed. Raises KeyError, IndexError for what was not."""
-    answers = document["answers"]
-    return [
-        one | {"answer": one["answer"] | {"answer": answers[one["answer"]["answer"]]}}
-        if "answer" in one["answer"]
-        else one
-        for one in document["nodes"]
-    ]
-
-
-def validations(directory: Path, wanted: set[str]) -> dict[str, LastValidation]:
-    """The newest validation of each node, as far as there is one. What cannot be read is passed over."""
+    latest = (now or datetime.now(UTC)) + CLOCKS
+    folders = [(when, folder) for folder in directory.glob("*-*T*Z") if (when := made_at(folder.name))]
     found: dict[str, LastValidation] = {}
-    for folder in sorted(directory.glob("*-*T*Z"), reverse=True):
+    for when, folder in sorted(folders, key=lambda one: (one[0] <= latest, one[0]), reverse=True):
         if wanted <= found.keys():
             break
         # A node that was never measured is looked for in every report: not in the verdicts of a whole fleet.
@@ -195,13 +142,19 @@ def validations(directory: Path, wanted: set[str]) -> dict[str, LastValidation]:
                 continue
             try:
                 # Its numbers were judged when the summary was written; who decodes them takes far longer.
-                result = json.loads(path.read_bytes())
-                driver = decode(Machine, result["machine"]).driver
-                started = datetime.fromisoformat(result["started_at"])
-            except (OSError, ValueError, KeyError, TypeError):
+                driver = decode(Machine, parse(path.read_bytes())["machine"]).driver
+            except (OSError, ContractError, KeyError, TypeError):
                 continue
-            found[node.node] = LastValidation(started, node.state, driver, folder.name)
+            found[node.node] = LastValidation(when, node.state, driver and label(driver), folder.name)
     return found
+
+
+def made_at(folder: str) -> datetime | None:
+    """Return when the report in a folder of this name was made; None for another name."""
+    try:
+        return datetime.strptime(folder, FOLDER).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def elsewhere(groups: Mapping[str, Iterable[str]], checked: Collection[str]) -> dict[str, list[str]]:
@@ -227,9 +180,9 @@ def check(
     """
     history = History(settings.validations / HISTORY)
     history.take_over(settings.directory / HISTORY)
-    before, reports = history.states(), history.reports()
+    before = history.states()
     known = list(nodes)
-    measured = validations(settings.validations, {node.name for node in known})
+    measured = validations(settings.validations, {node.name for node in known}, now)
     rules = Rules(
         now, settings.validation_max_age, load_controls(settings.data / "os_controls"), settings.options
     )
@@ -240,28 +193,30 @@ def check(
         tool=f"Temper {version(settings.data)}",
         inventory_sha256=evidence.digest_of_tree(list(settings.inventory)),
     )
-    previous, previous_sha256 = next(reversed(reports.items()), ("", ""))
+    head = history.head() or evidence.Head(0, "", "")
     manifest = evidence.Manifest(
         made.made_at,
         made.tool,
         evidence.digest_of_tree([settings.data]),
         made.inventory_sha256,
-        previous,
-        previous_sha256,
+        head.report,
+        head.sha256,
+        number=head.number + 1,
     )
-    folder = settings.directory / utc(now).replace(":", "-")
+    folder = settings.directory / now.astimezone(UTC).strftime(FOLDER)
     own(folder.parent)
     folder.mkdir()
     try:
         report.write(folder, made)
-        history.record(made, folder.name, evidence.seal(folder, manifest, settings.key), previous)
+        sealed = evidence.seal(folder, manifest, settings.key)
+        history.record(made, folder.name, sealed, head.report)
     except BaseException:
         # Half a report, or one that the history does not know, would be taken for a forged one.
         shutil.rmtree(folder, ignore_errors=True)
         raise
     point_latest_to(folder)
     if settings.metrics:
-        metrics.write(settings.metrics, made, whole=not others)
+        metrics.write(settings.metrics, made, whole=not others, head=history.head())
     return made, folder
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from compliance.evidence import Head
 from compliance.model import State
 from validation.processes.store import DAMAGED, PATIENCE_S, HistoryError, Part, Store
 
@@ -21,19 +22,32 @@ if TYPE_CHECKING:
 
     from compliance.model import ControlResult, Statement
 
+# Because of AUTOINCREMENT, SQLite remembers how many reports there ever were.
+REPORT = (
+    "CREATE TABLE report (sequence INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, made_at TEXT, "
+    "manifest_sha256 TEXT)"
+)
+BY_CLOCK = "SELECT name, made_at, manifest_sha256 FROM former ORDER BY made_at, name"
+INTO_REPORT = "INSERT INTO report (name, made_at, manifest_sha256)"
 PART = Part(
     "compliance",
-    1,
+    2,
     (
         "CREATE TABLE state (node TEXT, control TEXT, state TEXT, since TEXT, PRIMARY KEY (node, control)) "
         "WITHOUT ROWID",
         "CREATE TABLE drift (node TEXT, control TEXT, began TEXT, ended TEXT)",
         "CREATE INDEX open_drift ON drift (node, control) WHERE ended IS NULL",
-        "CREATE TABLE report (name TEXT PRIMARY KEY, made_at TEXT, manifest_sha256 TEXT) WITHOUT ROWID",
+        REPORT,
     ),
+    # Version 1 put the reports in order by the clock.
+    {1: ("ALTER TABLE report RENAME TO former", REPORT, f"{INTO_REPORT} {BY_CLOCK}", "DROP TABLE former")},
 )
-#: With the number of their columns.
-TABLES = {"state": 4, "drift": 4, "report": 3}
+#: A history of compliance alone, as it was before: what its rows are written with, and read with.
+ALONE = {
+    "INSERT INTO state VALUES (?, ?, ?, ?)": "SELECT node, control, state, since FROM state",
+    "INSERT INTO drift VALUES (?, ?, ?, ?)": "SELECT node, control, began, ended FROM drift",
+    f"{INTO_REPORT} VALUES (?, ?, ?)": BY_CLOCK.replace("former", "report"),
+}
 
 
 @dataclass(frozen=True)
@@ -60,15 +74,14 @@ class History:
             return
         try:
             with closing(sqlite3.connect(f"{former.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-                rows = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in TABLES}  # noqa: S608 - our names
+                rows = {name: connection.execute(query).fetchall() for name, query in ALONE.items()}
         except sqlite3.Error as error:
             raise HistoryError(
                 f"the history {former} cannot be taken over into {self.path}: {error}; {DAMAGED}"
             ) from error
         with self._store.writing() as connection:
-            for name, columns in TABLES.items():
-                places = ", ".join("?" * columns)
-                connection.executemany(f"INSERT INTO {name} VALUES ({places})", rows[name])  # noqa: S608 - likewise
+            for statement, of_table in rows.items():
+                connection.executemany(statement, of_table)
 
     def states(self) -> dict[str, Mapping[str, Known]]:
         """The last known state of each control of each node; nodes of which the same is known share it."""
@@ -79,10 +92,10 @@ class History:
         """Add a check whose report was written whole. Reports have the names of their folders."""
         now = statement.made_at
         with self._store.writing() as connection:
-            last = connection.execute("SELECT name FROM report ORDER BY made_at DESC, name DESC").fetchone()
+            last = connection.execute("SELECT name FROM report ORDER BY sequence DESC").fetchone()
             if (last[0] if last else "") != previous:
                 raise HistoryError(f"another check has ended while this one ({report}) was made: check again")
-            connection.execute("INSERT INTO report VALUES (?, ?, ?)", (report, now, manifest_sha256))
+            connection.execute(f"{INTO_REPORT} VALUES (?, ?, ?)", (report, now, manifest_sha256))
             adrift = set(connection.execute("SELECT node, control FROM drift WHERE ended IS NULL"))
             known = dict(_states(connection))
             differing: dict[tuple[int, int], tuple[ControlResult, ...]] = {}
@@ -127,12 +140,37 @@ class History:
         return self._rows("SELECT node, control, began, ended FROM drift ORDER BY began, node, control")
 
     def reports(self) -> dict[str, str]:
-        """The digest of the manifest of each report, by its folder's name, the oldest first."""
-        return dict(self._rows("SELECT name, manifest_sha256 FROM report ORDER BY made_at, name"))
+        """The digest of the manifest of each report, by its folder's name, in the order of their making."""
+        with self._store.reading() as connection:
+            if not connection:
+                return {}
+            order = "sequence" if _numbered(connection) else "made_at, name"
+            return dict(
+                connection.execute(f"SELECT name, manifest_sha256 FROM report ORDER BY {order}")  # noqa: S608 - our names
+            )
+
+    def head(self) -> Head | None:
+        """Return the last report; None where there is none."""
+        recorded = self.reports()
+        last = next(reversed(recorded.items()), None)
+        return Head(max(self.number(), len(recorded)), *last) if last else None
+
+    def number(self) -> int:
+        """How many reports there ever were, also those whose rows are gone; 0 where nobody counted."""
+        with self._store.reading() as connection:
+            if not connection or not _numbered(connection):
+                return 0
+            row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'report'").fetchone()
+            return int(row[0]) if row else 0
 
     def _rows(self, query: str) -> list[Any]:
         with self._store.reading() as connection:
             return connection.execute(query).fetchall() if connection else []
+
+
+def _numbered(connection: sqlite3.Connection) -> bool:
+    """Whether reports have numbers: those of version 1 get them when the next one is recorded."""
+    return any(row[1] == "sequence" for row in connection.execute("PRAGMA table_info(report)"))
 
 
 NOTHING: Mapping[str, Known] = {}

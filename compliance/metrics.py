@@ -5,17 +5,21 @@ Each node has a file of its own, so that a check of some nodes leaves what is kn
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from compliance.model import State, Verdict, WaiverFault
 from validation.metrics.exposition import Exposition, Kind, Metric
+from validation.model.contract import ContractError
+from validation.model.expectations import file_name
 from validation.processes.files import write_all
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from compliance.evidence import Head
     from compliance.model import NodeStatement, Statement
 
 METRICS = (
@@ -46,6 +50,15 @@ OF_WAIVERS = (
         ("code",),
     ),
 )
+OF_THE_CHAIN = (
+    Metric(
+        "temper_compliance_reports",
+        Kind.GAUGE,
+        "How many reports the chain has; the labels are its head, for python3 -m compliance verify --head.",
+        ("report", "sha256"),
+    ),
+)
+ALL = (*METRICS, *OF_WAIVERS, *OF_THE_CHAIN)
 
 
 def of_node(node: NodeStatement, made_at: str) -> str:
@@ -69,14 +82,31 @@ def of_waivers(statement: Statement) -> str:
     return said.text()
 
 
-def write(directory: Path, statement: Statement, *, whole: bool = True) -> None:
-    """Write a file for each node, and one for the waivers. Raises OSError.
+def of_chain(head: Head) -> str:
+    """Return the chain's length and head, so that whoever collects metrics keeps them elsewhere."""
+    said = Exposition(OF_THE_CHAIN)
+    said.set("temper_compliance_reports", head.number, report=head.report, sha256=head.sha256)
+    return said.text()
+
+
+def write(directory: Path, statement: Statement, *, whole: bool = True, head: Head | None = None) -> None:
+    """Write a file for each node, one for the waivers, and one for the chain's `head`. Raises OSError.
 
     Of some nodes, not the `whole` fleet, a check leaves what is known of the waivers, too.
     """
     of_nodes = (
-        (directory / f"temper-compliance-{node.node}.prom", of_node(node, statement.made_at))
+        (directory / f"temper-compliance-{file_part(node.node)}.prom", of_node(node, statement.made_at))
         for node in statement.nodes
     )
     of_all = [(directory / "temper-compliance.prom", of_waivers(statement))] if whole else []
-    write_all([*of_nodes, *of_all])
+    # No node's file has this name.
+    of_reports = [(directory / "temper-compliance.chain.prom", of_chain(head))] if head else []
+    write_all([*of_nodes, *of_all, *of_reports])
+
+
+def file_part(node: str) -> str:
+    """Return what names the file of a node: its name, or a digest of one that cannot be part of a path."""
+    try:
+        return file_name(node)
+    except ContractError:
+        return f"node.{hashlib.sha256(node.encode(errors='replace')).hexdigest()[:16]}"

@@ -5,6 +5,7 @@ What was not checked is a pass in none of them.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from itertools import chain
@@ -15,6 +16,7 @@ from compliance import document, oscal
 from compliance.alike import Once, uuid_of
 from compliance.model import ControlResult, State, Verdict, WaivedBy
 from compliance.statement import names
+from console.nodes import printable
 from pages import write as pages
 from pages.inputs import Report
 from validation.model.contract import Encoded, dumps, encoded, json_text
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 MOST_CHANGES = 20
-NOT_IN_XML = dict.fromkeys(number for number in range(ord(" ")) if chr(number) not in "\t\n\r")
+#: What no document of XML 1.0 may have.
+NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 #: What an attribute of XML cannot hold as it is: blanks but spaces would be read back as those.
 QUOTED = {'"': "&quot;", "\n": "&#10;", "\r": "&#13;", "\t": "&#09;"}
 #: The statement without its nodes, for who asks for the verdict alone.
@@ -66,7 +69,7 @@ def text(statement: Statement) -> str:
         table(statement.nodes),
         statement.sentence,
     ]
-    return "\n\n".join(blocks) + "\n"
+    return printable("\n\n".join(blocks)) + "\n"
 
 
 def changed_lines(statement: Statement) -> Iterator[str]:
@@ -118,15 +121,20 @@ def unread_lines(statement: Statement) -> Iterator[str]:
     alike: dict[str, list[str]] = {}
     for node in statement.nodes:
         if node.verdict is Verdict.NOT_CHECKED and not node.controls:
-            alike.setdefault(f"the node: {node.reason}", []).append(node.node)
+            alike.setdefault(f"the node: {one_line(node.reason)}", []).append(node.node)
         for control in node.shown:
             if control.state is State.NOT_CHECKED:
-                alike.setdefault(f"{control.id}: {control.reason}", []).append(node.node)
+                alike.setdefault(f"{control.id}: {one_line(control.reason)}", []).append(node.node)
     if alike:
         yield "\n".join(
             ["Not checked, and not counted as passed:"]
             + [f"  {what} (on {names(nodes)})" for what, nodes in alike.items()]
         )
+
+
+def one_line(words: str) -> str:
+    """Return the words on one line: those of one node must not look like the line of another."""
+    return " ".join(words.split())
 
 
 def waiver_lines(statement: Statement) -> Iterator[str]:
@@ -222,8 +230,8 @@ def attribute(words: str) -> str:
 
 
 def clean(words: str) -> str:
-    """Without the control characters that XML cannot hold."""
-    return words.translate(NOT_IN_XML)
+    """Return the words without what XML cannot hold."""
+    return words if words.isprintable() else NOT_IN_XML.sub("", words)
 
 
 def sarif(statement: Statement) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -26,7 +27,7 @@ from planning.os_controls import OPERATOR, demanded, references
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
     from typing import Any
 
     from compliance.history import Known
@@ -57,12 +58,17 @@ WHOLE = {
     "sshd": "sshd has its settings in force",
 }
 MOST_NAMES = 8
+#: By how much this machine's clock may have been set back since a validation.
+CLOCKS = timedelta(minutes=5)
 NOT_MEASURED = "no profile sets it, and Temper has no way to measure what the benchmark asks"
 
 
 @dataclass(frozen=True)
 class LastValidation:
-    """A node's newest validation. `driver` is what it was measured with."""
+    """A node's newest validation, made at an instant by this machine's clock.
+
+    `driver` is what it was measured with.
+    """
 
     made_at: datetime
     state: Measured
@@ -431,6 +437,11 @@ def validation_fault(node: CheckedNode, rules: Rules) -> str:
         return "no report on this machine has a validation of it"
     if last.state in ("fail", "not-run"):
         return f"its validation of {utc(last.made_at)} ended in {last.state} ({last.report})"
+    if last.made_at - rules.now > CLOCKS:
+        return (
+            f"its last validation is of {utc(last.made_at)}, which is yet to come, because this machine's "
+            f"clock was ahead ({last.report}): validate it again"
+        )
     if rules.now - last.made_at > rules.validation_max_age:
         return f"its last validation is of {utc(last.made_at)}, {(rules.now - last.made_at).days} days ago"
     if last.driver != node.driver:

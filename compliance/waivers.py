@@ -65,7 +65,7 @@ def utc(moment: datetime) -> str:
 
 
 def instant(value: Any) -> datetime:
-    """An instant with its zone. Raises WaiverError, also for a date alone, which says no hour."""
+    """Return an instant in UTC. Raises WaiverError, also for a date alone, which says no hour."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
@@ -78,7 +78,12 @@ def instant(value: Any) -> datetime:
         raise WaiverError(
             f"expected an instant with a zone such as {EXAMPLE}, found {value.isoformat()} without one"
         )
-    return value
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise WaiverError(
+            f"expected an instant of the years 1 to 9999 in UTC, such as {EXAMPLE}, found {value.isoformat()}"
+        ) from None
 
 
 def read(entries: Any, known_nodes: Collection[str]) -> tuple[list[Waiver], list[str]]:

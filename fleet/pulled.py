@@ -39,6 +39,8 @@ CLOSE = timedelta(minutes=15)
 #: A node works for some time before it hands its result back.
 WORK = timedelta(minutes=15)
 USAGE_ERROR = 2
+#: Characters of a node's words in the text for people; JSON has all of them.
+MOST_SHOWN = 1000
 #: SHA-1, or in newer repositories SHA-256.
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 NEVER = "1970-01-01T00:00:00Z"
@@ -261,13 +263,13 @@ def text(judgement: Judgement) -> str:
         reasons: dict[str, list[str]] = defaultdict(list)
         for node in by_standing[one]:
             if node.reason:
-                reasons[node.reason].append(node.name)
+                reasons[one_line(node.reason)].append(node.name)
         lines += [f"{counted(names)} {one}: {reason}" for reason, names in reasons.items()]
     for title, found in (("differs", "left"), ("repaired", "repaired")):
         controls: dict[str, list[str]] = defaultdict(list)
         for node in judgement.nodes:
             for control in getattr(node, found):
-                controls[control].append(node.name)
+                controls[one_line(control)].append(node.name)
         ordered = sorted(controls.items(), key=lambda item: (-len(item[1]), item[0]))
         lines += [f"{control} {title} on {counted(names)}" for control, names in ordered]
     if judgement.strangers:
@@ -276,6 +278,11 @@ def text(judgement: Judgement) -> str:
             f"{', '.join(judgement.strangers[:20])}"
         )
     return printable("\n".join(lines))
+
+
+def one_line(words: str) -> str:
+    """Return a node's words as a short line: they must not look like the line of another node."""
+    return printable(" ".join(words[:MOST_SHOWN].split()))
 
 
 def as_json(judgement: Judgement) -> str:

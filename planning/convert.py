@@ -9,8 +9,18 @@ from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from console.nodes import printable
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+#: Of what a node reports: characters of a text and of a key, items of one list, lists inside each other, and
+#: the first number that is too large. A node has 3,000 packages.
+MOST_CHARACTERS = 64 << 10
+MOST_KEY = 256
+MOST_ITEMS = 20_000
+MOST_DEPTH = 8
+MOST_NUMBER = 2**63
 
 Row = TypeVar("Row", bound="DataclassInstance")
 
@@ -66,6 +76,45 @@ def checked(hint: object, value: object, where: str) -> object:
         convert: Callable[[object], object] = hint
         return convert(value)
     raise ValueError(f"{where}: expected {getattr(hint, '__name__', hint)}, found {value!r}")
+
+
+def from_node(values: Mapping[str, object], where: str) -> dict[str, object]:
+    """Return what a node reports, with bounds: text printable, numbers of 64 bits, no endless list.
+
+    A user of the node may choose words in it, such as the name of a process, and must not have the node
+    refused by them. Raises ValueError.
+    """
+    return {label(str(key)): bounded(value, f"{where}.{label(str(key))}") for key, value in values.items()}
+
+
+def bounded(value: object, where: str, depth: int = MOST_DEPTH) -> object:
+    """Return one value of it. Raises ValueError."""
+    if isinstance(value, str):
+        if len(value) > MOST_CHARACTERS:
+            raise ValueError(f"{where}: expected at most {MOST_CHARACTERS} characters, found {len(value)}")
+        return printable(value)
+    if isinstance(value, Mapping | list | tuple):
+        if len(value) > MOST_ITEMS or not depth:
+            raise ValueError(
+                f"{where}: expected at most {MOST_ITEMS} items, and {MOST_DEPTH} lists inside each other, "
+                f"found {len(value)} items"
+            )
+        if not isinstance(value, Mapping):
+            return [bounded(item, f"{where}[{place}]", depth - 1) for place, item in enumerate(value)]
+        return {
+            label(str(key)): bounded(item, f"{where}.{label(str(key))}", depth - 1)
+            for key, item in value.items()
+        }
+    if (
+        isinstance(value, int | float) and not abs(value) < MOST_NUMBER
+    ):  # also NaN, which is less than nothing
+        raise ValueError(f"{where}: expected a number of 64 bits, found a larger one")
+    return value
+
+
+def label(key: str) -> str:
+    """Return a key of a node's as one short line."""
+    return printable(key[:MOST_KEY]).replace("\n", " ")
 
 
 def plain(value: object) -> Any:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from planning.convert import build
+from planning.convert import build, from_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+#: The kernel's own bounds are below these.
+MOST_CPUS = 1 << 16
+MOST_DEVICES = 1024
+PCI_ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+PYTHON = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){1,2}")
+#: What the kernel takes (dev_valid_name), of ASCII.
+INTERFACE = re.compile(r"[!-.0-9;-~]{1,15}")
 
 
 @dataclass(frozen=True)
@@ -213,4 +223,41 @@ class NodeFacts:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> NodeFacts:
         """From module node_facts. Raises ValueError where it is not what the module reports."""
-        return build(cls, data, "node_facts")
+        facts = build(cls, from_node(data, "node_facts"), "node_facts")
+        facts.refuse_impossible()
+        return facts
+
+    def refuse_impossible(self) -> None:
+        """Raise ValueError where a value is none that a machine has: others reckon with it."""
+        sizes = {
+            "memory_bytes": self.memory_bytes,
+            "cpu.logical": self.cpu.logical,
+            "cpu.physical": self.cpu.physical,
+            "cpu.numa_nodes": self.cpu.numa_nodes,
+            "tunables.nr_open": self.tunables.nr_open,
+            **{f"disks.{disk.path}": min(disk.total_bytes, disk.free_bytes) for disk in self.disks},
+            **{f"cpu.sockets[{place}]": one.cores for place, one in enumerate(self.cpu.sockets)},
+        }
+        for name, size in sizes.items():
+            if size < 0:
+                raise ValueError(f"node_facts.{name}: expected 0 or more, found {size}")
+        cpus = max(self.cpu.logical, self.cpu.physical, self.cpu.numa_nodes)
+        if cpus > MOST_CPUS:
+            raise ValueError(f"node_facts.cpu: expected at most {MOST_CPUS} CPUs, found {cpus}")
+        if len(self.pci) > MOST_DEVICES:
+            raise ValueError(
+                f"node_facts.pci: expected at most {MOST_DEVICES} devices, found {len(self.pci)}"
+            )
+        for device in self.pci:
+            if not PCI_ADDRESS.fullmatch(device.address):
+                raise ValueError(
+                    f"node_facts.pci: expected the address of a device, found {device.address!r}"
+                )
+        for python in self.pythons:
+            if not PYTHON.fullmatch(python):
+                raise ValueError(f"node_facts.pythons: expected versions such as 3.11, found {python!r}")
+        for interface in self.interfaces:
+            if not INTERFACE.fullmatch(interface.name):
+                raise ValueError(f"node_facts.interfaces: expected a name, found {interface.name!r}")
+            for address in interface.addresses:
+                ipaddress.ip_address(address)

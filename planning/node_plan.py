@@ -8,9 +8,10 @@ field, a missing one or a wrong type raises validation.model.contract.ContractEr
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from planning.convert import plain
 from planning.model import (
@@ -24,11 +25,8 @@ from planning.model import (
     Runtime,
 )
 from planning.tables import LockedClocks
-from validation.model.contract import ContractError, StringEnum, decode
+from validation.model.contract import ContractError, StringEnum, decode, parse
 from validation.model.expectations import Expectation  # noqa: TC001 - from_dict resolves the types of fields
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SCHEMA_VERSION = 2
 
@@ -207,7 +205,15 @@ class NodePlan:
     @classmethod
     def from_fact(cls, fact: Mapping[str, Any]) -> NodePlan:
         """The plan from the fact `preflight_plan`. Raises as `from_dict` does."""
-        roles = tuple(_role_plan(str(name), str(text)) for name, text in fact["roles"].items())
+        parts = fact.get("roles")
+        if not isinstance(parts, Mapping):
+            raise ContractError(f"roles: expected a text for each role, found {str(parts)[:60]}")
+        roles = tuple(_role_plan(str(name), str(text)) for name, text in parts.items())
+        for name, role in zip(parts, roles, strict=True):
+            if name != role.role:
+                raise ContractError(
+                    f"roles.{name}: expected the part of this role, found that of {role.role}"
+                )
         waived = _waived(json.dumps(plain(fact.get("waived", []))))
         return replace(cls.from_dict({**fact, "roles": [], "waived": []}), roles=roles, waived=waived)
 
@@ -229,10 +235,10 @@ class NodePlan:
 @lru_cache(maxsize=1024)
 def _role_plan(name: str, text: str) -> RolePlan:
     """A role's part: the same object for all nodes that have the same, which are most of a fleet."""
-    return decode(RolePlan, json.loads(text), f"roles.{name}")
+    return decode(RolePlan, parse(text), f"roles.{name}")
 
 
 @lru_cache(maxsize=1024)
 def _waived(text: str) -> tuple[WaivedControl, ...]:
     """Likewise what is waived."""
-    return tuple(decode(WaivedControl, one, f"waived[{place}]") for place, one in enumerate(json.loads(text)))
+    return tuple(decode(WaivedControl, one, f"waived[{place}]") for place, one in enumerate(parse(text)))

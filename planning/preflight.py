@@ -21,6 +21,8 @@ from planning.roles.context import Context, Fleet
 from planning.secure_boot import Certificate, read_certificate
 from planning.tables import load_models, load_tables
 from planning.variables import Variables
+from validation.model.contract import ContractError
+from validation.model.expectations import file_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +42,15 @@ def preview_arguments(plan: Mapping[str, Any]) -> dict[str, Any]:
         "hold_versions": [plan["driver"]["package_version"]],
         "engines": plan["roles"]["container_engines"],
     }
+
+
+def name_problems(name: str) -> list[str]:
+    """Return why reports could not have files with the name of a node; nothing where they can."""
+    try:
+        file_name(name or "none")
+    except ContractError as error:
+        return [str(error)]
+    return []
 
 
 @cache
@@ -70,6 +81,8 @@ def preflight_plan(
     variables = Variables.from_values(checked["values"])
     certificate = Certificate()
     problems = list(checked["problems"])
+    name = str(host_variables.get("inventory_hostname", ""))
+    problems += name_problems(name)
     try:
         certificate = read_certificate(variables.nvidia_stack.mok_certificate)
     except ValueError as error:
@@ -80,14 +93,21 @@ def preflight_plan(
         reached = not result.get("unreachable", False)
         problem = unreadable(str(result.get("msg", "")), target, reached=reached)
         return NodePlan(problems=(*problems, problem)).as_fact()
-    node = NodeFacts.from_dict(facts)
+    try:
+        node = NodeFacts.from_dict(facts)
+    except (ValueError, TypeError, AttributeError) as error:
+        problem = (
+            f"it reports what no node has: {error}. See that its Temper is this one, and who works on it"
+        )
+        return NodePlan(problems=(*problems, problem)).as_fact()
     if variables.preflight.image:
         node, of_tree = as_image(node, variables.preflight, load_tables(DATA), certificate.sha256)
         problems += of_tree
     plan = node_plan(node, load_tables(DATA), variables, target)
     if preview is not None:
-        plan = with_preview(plan, Preview.from_dict(preview))
-        plan = replace(plan, transaction=plain(preview.get("transaction") or {}))
+        said = Preview.from_dict(preview)
+        plan = with_preview(plan, said)
+        plan = replace(plan, transaction=plain(preview["transaction"]) if said.transaction else {})
     fleet = known.get("fleet") or {}
     context = Context.of(
         replace(plan, problems=(*problems, *plan.problems)),
@@ -98,6 +118,6 @@ def preflight_plan(
         fleet=Fleet(tuple(fleet.get("addresses", ())), tuple(fleet.get("unknown", ()))),
         mok_certificate=certificate.pem,
         programs=programs(),
-        name=str(host_variables.get("inventory_hostname", "")),
+        name=name,
     )
     return complete(context).as_fact()

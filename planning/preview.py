@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from planning.convert import build
+from planning.convert import build, from_node
 from planning.distro_source import resolved_driver
 
 if TYPE_CHECKING:
@@ -81,8 +81,13 @@ class Preview:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Preview:
-        """From the task's result."""
-        return build(cls, {**data, "msg": str(data.get("msg") or "")}, "package_preview")
+        """From the task's result. One of another form is none, and says so."""
+        try:
+            asked = {one.name: data[one.name] for one in fields(cls) if one.name in data}
+            said = from_node(asked | {"msg": str(data.get("msg") or "")}, "package_preview")
+            return build(cls, said, "package_preview")
+        except ValueError as error:
+            return cls(msg=str(error))
 
 
 def with_preview(plan: NodePlan, preview: Preview) -> NodePlan:

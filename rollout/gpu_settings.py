@@ -7,8 +7,14 @@ reads a node adds what it knows of them from elsewhere.
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
 from math import isclose
+from typing import TYPE_CHECKING
+
+from validation.probes import report_text
+from validation.probes.reading import ReadingError, in_one_line
+
+if TYPE_CHECKING:
+    import xml.etree.ElementTree as ET
 
 #: Setting -> where it is; of several places, the first that has it. Pending values are what the next boot
 #: brings.
@@ -39,19 +45,18 @@ def parse(text: str) -> dict[str, dict[str, str]]:
     """GPU (UUID) -> setting -> value, with its unit. A setting that a GPU does not have is left out.
 
     Raises:
-        ValueError: this is no report of nvidia-smi, or a GPU in it has no UUID.
+        ReadingError: this is no report of nvidia-smi, or a GPU in it has no UUID.
     """
-    start = text.find("<?xml")
-    try:
-        root = ET.fromstring(text[max(start, 0) :])  # noqa: S314 - from this node's own driver
-    except ET.ParseError as error:
-        raise ValueError(
-            f"Expected the report of `nvidia-smi -q -x`, found text that is no XML: {error}."
-        ) from error
+    report = report_text.split(text)
+    if "<nvidia_smi_log" not in report.head or not report.is_whole or report.is_forged:
+        raise ReadingError(
+            f"expected a whole report of `nvidia-smi -q -x` with {report.attached or 'its'} GPUs, "
+            f"found {len(report.gpus)} in {in_one_line(text, 80)!r}"
+        )
     found: dict[str, dict[str, str]] = {}
-    for gpu in root.iterfind("gpu"):
+    for gpu in (one.element() for one in report.gpus):
         if not (uuid := _text(gpu, "uuid")):
-            raise ValueError(
+            raise ReadingError(
                 "nvidia-smi -q -x names a GPU without a UUID, so its settings cannot be compared."
             )
         settings = {

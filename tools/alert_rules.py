@@ -160,7 +160,7 @@ def metric_table() -> str:
     lines = ["| Metric | Kind | Labels | Says |", "|---|---|---|---|"]
     lines += [
         f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.help} |"
-        for metric in (*node_metrics.METRICS, *fleet_metrics.METRICS, *metrics.METRICS, *metrics.OF_WAIVERS)
+        for metric in (*node_metrics.METRICS, *fleet_metrics.METRICS, *metrics.ALL)
     ]
     return "\n".join(lines) + "\n"
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -80,6 +81,9 @@ FIELDS = (
     "mig.mode.current",
     "mig.mode.pending",
 )
+CLOCK_FIELDS = ("gpu_uuid", "memory", "graphics")
+INDEX = re.compile("[0-9]{1,4}")
+MASK = re.compile("(?:0x)?[0-9a-fA-F]{1,16}")
 
 
 # "GPU 0 (name)" -> setting -> "from -> to".
@@ -141,8 +145,10 @@ def parse_gpus(text: str) -> list[Gpu]:
         values = [value.strip() for value in line.split(",")]
         if len(values) != len(FIELDS):
             raise SettingsError(
-                f"nvidia-smi answered {len(values)} values where {len(FIELDS)} were asked for: {line!r}"
+                f"nvidia-smi answered {len(values)} values where {len(FIELDS)} were asked for: {line[:200]!r}"
             )
+        if not INDEX.fullmatch(values[0]):
+            raise SettingsError(f"nvidia-smi answered no number of a GPU: {line[:200]!r}")
         index, uuid, name, persistence, *rest = values
         power = [number(value) for value in rest[:4]]
         clocks = [integer(value) for value in rest[4:11]]
@@ -155,10 +161,7 @@ def parse_gpus(text: str) -> list[Gpu]:
 
 def mask(text: str) -> int | None:
     """A bit mask of nvidia-smi's CSV."""
-    try:
-        return int(text, 16)
-    except ValueError:
-        return None
+    return int(text, 16) if MASK.fullmatch(text) else None
 
 
 def read_gpus() -> list[Gpu]:
@@ -169,10 +172,12 @@ def read_gpus() -> list[Gpu]:
 def read_supported() -> dict[str, dict[int, list[int]]]:
     """UUID -> memory clock -> graphics clocks that go with it, in MHz; without GPUs that list none."""
     found: dict[str, dict[int, list[int]]] = {}
-    query = ("--query-supported-clocks=gpu_uuid,memory,graphics", "--format=csv,noheader,nounits")
+    query = (f"--query-supported-clocks={','.join(CLOCK_FIELDS)}", "--format=csv,noheader,nounits")
     for line in nvidia_smi(*query).splitlines():
-        uuid, *clocks = (value.strip() for value in line.split(","))
-        memory, graphics = (integer(value) for value in clocks)
+        values = [value.strip() for value in line.split(",")]
+        if len(values) != len(CLOCK_FIELDS):
+            raise SettingsError(f"nvidia-smi answered no UUID and two clocks: {line[:200]!r}")
+        uuid, memory, graphics = values[0], integer(values[1]), integer(values[2])
         if memory is not None and graphics is not None:
             found.setdefault(uuid, {}).setdefault(memory, []).append(graphics)
     return found
@@ -613,7 +618,7 @@ def main() -> int:
         settings = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
         changes = settle_at_boot(settings)
         left = look(settings)
-    except (SettingsError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         print(f"GPU settings were not applied: {error}", file=sys.stderr)
         return 1
     for gpu, settings in changes.items():

@@ -20,7 +20,9 @@ CONTAINER = re.compile(
     r"(?:(?P<engine>docker|cri-containerd|crio|libpod)[-/])?(?P<id>[0-9a-f]{64})(?:\.scope)?"
 )
 POD = "/kubepods"
-SERVICE = re.compile(r"/([^/]+\.service)(?:/|$)")
+# The first part of a control group that is no slice is systemd's own. What is below belongs to the service or
+# container, or its user, and may have any name.
+SERVICE = re.compile(r"[0-9]*:[^:]*:/(?:[^/]+\.slice/)*([^/]+\.service)(?:/|$)")
 # They keep GPUs open for as long as they run, and let go by themselves where the driver needs that
 # (NVIDIA/deepops#633).
 DAEMONS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
@@ -83,8 +85,10 @@ def every_holder(proc: Path) -> list[Holder]:
         try:
             devices = sorted({str(target) for target in _targets(entry / "fd") if DEVICE.match(str(target))})
             if devices:
-                name = (entry / "comm").read_text(encoding="utf-8", errors="replace").strip()
-                cgroup = (entry / "cgroup").read_text(encoding="utf-8", errors="replace")
+                name = (entry / "comm").read_text(encoding="utf-8", errors="replace")
+                name = "".join(one if one.isprintable() else "?" for one in name.rstrip("\n"))
+                # Read as text, a carriage return in the name of a group would be a line feed.
+                cgroup = (entry / "cgroup").read_bytes().decode(errors="replace")
                 found.append(Holder(int(entry.name), name, devices, *belongs_to(cgroup), POD in cgroup))
         except OSError:
             continue
@@ -94,7 +98,7 @@ def every_holder(proc: Path) -> list[Holder]:
 def belongs_to(cgroup: str) -> tuple[str, str]:
     """The container (short id) and the systemd service of a process, from its /proc/PID/cgroup."""
     container = CONTAINER.search(cgroup)
-    service = SERVICE.search(cgroup.strip().splitlines()[-1]) if cgroup.strip() else None
+    service = SERVICE.match(cgroup.rstrip("\n").rpartition("\n")[2])
     return container["id"][:12] if container else "", service[1] if service else ""
 
 

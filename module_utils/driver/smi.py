@@ -5,6 +5,7 @@ Installed on the node, too, beside gpu_settings.py, which temper-gpu-settings.se
 
 from __future__ import annotations
 
+import re
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,12 @@ else:
     import process
 
 COMMAND_TIMEOUT_S = 120
+NUMBER = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?")
 # nvidia-smi's words, with status 0, where a GPU refuses; the second ones in machines of some clouds.
 REFUSALS = ("Treating as warning", "not supported in current scope")
 
 
-class SettingsError(Exception):
+class SettingsError(ValueError):
     """A setting cannot be read, or did not take.
 
     The message says which GPU, what was expected and what was found.
@@ -58,10 +60,7 @@ def set_one(label: str, index: int, *arguments: str) -> str:
 
 def number(text: str) -> float | None:
     """A value of nvidia-smi's CSV; "[N/A]" and its kin are None."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return float(text) if NUMBER.fullmatch(text) else None
 
 
 def integer(text: str) -> int | None:

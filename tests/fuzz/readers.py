@@ -393,7 +393,7 @@ READERS = (
     Reader(
         "kernel log", lambda text: kernel_log.events(text.splitlines()), these(LOG), wrong=forged, weight=3
     ),
-    Reader("nvme, smartctl", drive, these(test_drives.LOG, SMARTCTL), (drives.UnreadableError,)),
+    Reader("nvme, smartctl", drive, these(test_drives.LOG, SMARTCTL), (ValueError,)),
     Reader("CPU lists", each_line(machine.cpu_list), of("cpu_lists"), (ValueError,)),
     Reader("CPU lists of jobs", each_line(rank.cpu_list), of("cpu_lists"), (ValueError,)),
     Reader("sysfs, in the payload", on_tree(*PAYLOAD_READS), of("tree")),

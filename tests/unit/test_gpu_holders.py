@@ -75,6 +75,17 @@ def test_pods_that_watch_stay_through_a_drain_and_those_that_compute_are_named(
     ]
 
 
+def test_a_group_with_a_carriage_return_in_its_name_is_no_service_of_the_driver(proc: Proc) -> None:
+    group = "/user.slice/user-7.slice/user@7.service/a\r0::/system.slice/nvidia-persistenced.service"
+    proc.add(7, "python3", "/dev/nvidia0", cgroup=group)
+    assert [one.unit for one in holders.holders()] == ["user@7.service"]
+
+
+def test_the_name_of_a_process_is_one_line(proc: Proc) -> None:
+    proc.add(7, "a\x1b[2J\rb", "/dev/nvidia0")
+    assert [one.name for one in holders.holders()] == ["a?[2J?b"]
+
+
 @pytest.mark.parametrize(
     ("cgroup", "belongs"),
     [
@@ -84,6 +95,12 @@ def test_pods_that_watch_stay_through_a_drain_and_those_that_compute_are_named(
         (f"/machine.slice/libpod-{ID}.scope/container", ("0123456789ab", "")),
         ("/system.slice/slurmstepd.scope/job_7", ("", "")),
         ("/system.slice/ssh.service", ("", "ssh.service")),
+        (
+            "/user.slice/user-7.slice/user@7.service/app.slice/nvidia-persistenced.service",
+            ("", "user@7.service"),
+        ),
+        (f"/docker-{ID}.scope/system.slice/nvidia-persistenced.service", ("0123456789ab", "")),
+        ("/user.slice/user-7.slice/user@7.service/a\r/nvidia-persistenced.service", ("", "user@7.service")),
         ("", ("", "")),
     ],
 )

@@ -473,8 +473,8 @@ def _file_system(descriptor: int) -> str:
         (line.split()[1] for line in Path(own).read_text().splitlines() if line.startswith("mnt_id:")), ""
     )
     # As bytes: mounted folders may have any name.
-    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
-        fields = line.split()
+    for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n"):
+        fields = line.split(b" ")
         if fields[0].decode() == mount:
             return fields[fields.index(b"-") + 1].decode()
     return ""

@@ -172,6 +172,7 @@ class Telemetry:
         self._count = count
         self._before: counters.Counts | None = None
         self._grown: counters.Counts = {}
+        self._uncounted = False
 
     def tick(self) -> None:
         """Take a sample.
@@ -195,12 +196,14 @@ class Telemetry:
         """Look a last time: at what came between the last sample and the end, and what counters grew by."""
         self.tick()
         if self._before and not self._broken:
-            self._grown = counters.growth(self._before, self._count())
+            after = self._count()
+            self._grown = counters.growth(self._before, after)
+            self._uncounted = not after
 
     def details(self) -> dict[str, Any]:
         """For TestResult.details."""
         grown = {f"GPU {index}": counts for index, counts in self._grown.items()}
-        unread = self._before == {} and not self._broken
+        unread = self._uncounted or (self._before == {} and not self._broken)
         slow_s = self._slowest_s if self._slowest_s > nvidia_smi.SLOW_SAMPLE_S else 0.0
         seen = [
             one | ({"slow_link": words} if gpu and (words := _slow_link(one, gpu)) else {})

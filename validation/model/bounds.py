@@ -14,7 +14,7 @@ from typing import Annotated
 #: The defaults: characters of a text and of a name in an object (a path is one), items of a list or object,
 #: whole numbers either way (counters of drivers have 64 bits), other numbers either way, and how deep free
 #: values may nest.
-MOST_CHARACTERS = 64 << 10
+MOST_CHARACTERS = 1 << 20
 MOST_KEY = 4 << 10
 MOST_ITEMS = 100_000
 MOST_WHOLE = 2**64

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from validation.model.bounds import MOST_KEY
 from validation.model.contract import EXPECTATIONS_VERSION, ContractError, decode, loads, parse
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 WITHOUT_REFERENCES = 2
 #: The name of a model where only the number of GPUs is expected.
 ANY_MODEL = "GPU"
+
+#: Of a node's name: file systems take names of 255 bytes, and a file's has more than the node's in it.
+MOST_NAME_BYTES = 200
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def fleet_from(
     fleet = decode(FleetExpectations, {**value, "nodes": {}}, "expectations")
     known = {} if known is None else known
     for name, expected in nodes.items():
-        file_name(name)
+        file_name(name, MOST_KEY)
         # Its bytes and not the value: to Python, true is 1. Nothing makes bytes of values as fast.
         content = marshal.dumps(expected, WITHOUT_REFERENCES)
         if content not in known:
@@ -129,10 +133,18 @@ def fleet_from(
     return fleet
 
 
-def file_name(node: str) -> str:
-    """The name of a node, which names files, too. Raises ContractError where it cannot."""
-    if not node or node.startswith(".") or "/" in node or not node.isprintable():
-        raise ContractError(f"{node!r} cannot be a node's name: it names a file of the report")
+def file_name(node: str, most_bytes: int = MOST_NAME_BYTES) -> str:
+    """Return the name of a node, which names files, too. Raises ContractError where it cannot.
+
+    Reports shorten the names of files by themselves: there a long name costs nobody anything.
+    """
+    size = len(node.encode(errors="replace"))
+    if not 0 < size <= most_bytes or node.startswith(".") or "/" in node or not node.isprintable():
+        raise ContractError(
+            f"{node[:60]!r} cannot be a node's name, because reports have files of this name: expected 1 to "
+            f"{most_bytes} bytes without a slash, a dot at the beginning or control characters, found "
+            f"{size} bytes. Rename it in the inventory"
+        )
     return node
 
 

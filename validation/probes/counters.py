@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 #: Counts by GPU index and name.
 Counts = dict[int, dict[str, int]]
 
-GPU = re.compile(r"^GPU (?P<index>\d+):")
-COUNT = re.compile(r"^\s*Link (?P<link>\d+): (?P<name>[A-Za-z ]+?):\s*(?P<count>\d+)\s*$")
+GPU = re.compile(r"GPU (?P<index>[0-9]{1,4}):")
+COUNT = re.compile(r"\s*Link (?P<link>[0-9]{1,4}): (?P<name>[A-Za-z ]{1,60}):\s*(?P<count>[0-9]{1,20})\s*$")
 #: A link that lost its partner and trained again, or packets that were lost for good.
 RECOVERIES = {
     "Recovery Errors",
@@ -78,7 +78,7 @@ def parse(text: str) -> Counts:
     """What `nvidia-smi nvlink --errorcounters` printed: `nvlink 3 Replay Errors` and its count."""
     counts: Counts = {}
     index = None
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if gpu := GPU.match(line):
             index = int(gpu["index"])
         elif index is not None and (found := COUNT.match(line)) and found["name"] in RECOVERIES | RESENT:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from validation.probes.reading import ReadingError, in_one_line
 from validation.processes.command import CommandError, run
 
 TIMEOUT_S = 10.0
@@ -47,10 +48,6 @@ class Drives:
     dead: dict[str, str] = field(default_factory=dict)
 
 
-class UnreadableError(Exception):
-    """A drive did not say; the message is why."""
-
-
 def read(root: Path = Path("/")) -> Drives:
     """Ask every NVMe drive on the PCI bus; what is reached over a network is somebody else's."""
     found, unread, dead = [], {}, {}
@@ -63,22 +60,22 @@ def read(root: Path = Path("/")) -> Drives:
             continue
         try:
             found.append(_drive(controller.name, model, _log(controller.name)))
-        except UnreadableError as error:
+        except ReadingError as error:
             unread[controller.name] = str(error)
     return Drives(tuple(found), unread, dead)
 
 
 def _log(name: str) -> dict[str, Any]:
-    """The drive's log in nvme-cli's words. Raises UnreadableError."""
+    """The drive's log in nvme-cli's words. Raises ReadingError."""
     device = f"/dev/{name}"
     if shutil.which("nvme"):
         return _ask(["nvme", "smart-log", device, "--output-format=json"])
     if not shutil.which("smartctl"):
-        raise UnreadableError("neither nvme-cli nor smartmontools is installed")
+        raise ReadingError("neither nvme-cli nor smartmontools is installed")
     # Its exit status tells of failing drives as well: what it says counts.
     found = _ask(["smartctl", "--json", "--all", device]).get("nvme_smart_health_information_log")
     if not isinstance(found, dict):
-        raise UnreadableError(f"smartctl does not tell the health of {device}")
+        raise ReadingError(f"smartctl does not tell the health of {device}")
     return found | {"avail_spare": found.get("available_spare"), "percent_used": found.get("percentage_used")}
 
 
@@ -87,14 +84,14 @@ def _ask(command: list[str]) -> dict[str, Any]:
         done = run(command, TIMEOUT_S)
         answer = json.loads(done.output)
     except CommandError as error:
-        raise UnreadableError(f"{command[0]} gave {error}") from error
+        raise ReadingError(f"{command[0]} gave {error}") from error
     except OSError as error:
-        raise UnreadableError(f"{command[0]} cannot be started: {error.strerror}") from error
-    except ValueError as error:
+        raise ReadingError(f"{command[0]} cannot be started: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
         said = (done.errors or done.output).strip().splitlines()
-        raise UnreadableError(f"{command[0]}: {said[-1] if said else done.ending}") from error
+        raise ReadingError(f"{command[0]}: {in_one_line(said[-1]) if said else done.ending}") from error
     if not isinstance(answer, dict):
-        raise UnreadableError(f"{command[0]} answered something that is no log")
+        raise ReadingError(f"{command[0]} answered something that is no log")
     return answer
 
 
@@ -108,8 +105,8 @@ def _drive(name: str, model: str, log: dict[str, Any]) -> Drive:
             _number(log["avail_spare"]),
             _number(log["media_errors"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UnreadableError(f"its log has no number for {error}") from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ReadingError(f"its log has no number for {in_one_line(str(error))}") from error
 
 
 def _number(value: Any) -> int:
@@ -119,6 +116,6 @@ def _number(value: Any) -> int:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace").strip()
+        return in_one_line(path.read_text(errors="replace"))
     except OSError:
         return ""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import re
 import statistics
 from dataclasses import dataclass
 from typing import Any
 
 from validation.probes.nvidia_smi import FULL_SPEED_STATES, SAMPLE_TIMEOUT_S, NvidiaSmiError, ask
+from validation.probes.reading import ReadingError, in_one_line
 from validation.probes.report_values import EVENT_REASONS, LOST, integer, is_absent, number
 
 GPU_IDLE = 0x1
+INDEX = re.compile("[0-9]{1,4}")
+REASONS = re.compile("0x[0-9a-fA-F]{1,16}")
 #: Of the course of a test, so many points are kept of each GPU.
 MOST_POINTS = 32
 
@@ -47,12 +51,14 @@ def sample() -> tuple[Sample, ...]:
 def parse_samples(text: str) -> tuple[Sample, ...]:
     """Samples from the CSV that `sample` asks for. Raises NvidiaSmiError."""
     samples = []
-    for line in filter(None, map(str.strip, text.splitlines())):
+    for line in filter(None, map(str.strip, text.split("\n"))):
         cells = [cell.strip() for cell in line.split(",")]
         try:
             index, clock, power, temperature, generation, width, reasons, state, errors = cells
             if lost := LOST & {cell.strip("[]") for cell in cells}:
-                raise NvidiaSmiError("lost", f"nvidia-smi says of GPU {index}: {lost.pop()}")
+                raise NvidiaSmiError("lost", f"nvidia-smi says of GPU {in_one_line(index)}: {lost.pop()}")
+            if not INDEX.fullmatch(index):
+                raise ReadingError(f"expected the number of a GPU, found {in_one_line(index)!r}")
             samples.append(
                 Sample(
                     index=int(index),
@@ -61,14 +67,16 @@ def parse_samples(text: str) -> tuple[Sample, ...]:
                     temperature_c=number(temperature),
                     pcie_generation=integer(generation),
                     pcie_width=integer(width),
-                    event_reasons=int(reasons, 16) if reasons.startswith("0x") else 0,
+                    event_reasons=int(reasons, 16) if REASONS.fullmatch(reasons) else 0,
                     performance_state=None if is_absent(state) else state,
                     ecc_uncorrected=integer(errors),
                 )
             )
+        except NvidiaSmiError:
+            raise
         except ValueError as error:
             raise NvidiaSmiError(
-                "other", f"nvidia-smi --query-gpu gave an unexpected line: {line}"
+                "other", f"nvidia-smi --query-gpu gave an unexpected line: {in_one_line(line)}"
             ) from error
     return tuple(samples)
 

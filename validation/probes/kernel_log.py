@@ -6,29 +6,55 @@ That are Xid errors, as a rule. A GPU that the driver finds gone before it uses 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.model.contract import StringEnum
-from validation.processes.command import CommandError, run
+from validation.probes.reading import ReadingError, in_one_line
+from validation.processes.command import MOST_BYTES, CommandError, run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 TIMEOUT_S = 5.0
-JOURNAL = ("journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=cat")
+#: Of the kernel's lines, those that the kernel wrote itself: systemd and others write to its log, too.
+JOURNAL = (
+    # As JSON: of a message with line breaks, other forms make lines that look like messages of their own.
+    *("journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--all", "--output=json"),
+    *("--output-fields=MESSAGE", "SYSLOG_FACILITY=0"),
+)
+#: What a message of the driver begins with; journalctl looks at the beginning of a message.
+OF_THE_DRIVER = r"^(NVRM: |nvidia-nvswitch[0-9]+: SXid )"
+KMSG = Path("/dev/kmsg")
+#: `6,1209,5140900,-;NVRM: loading ...`: a number of facility * 8 + severity, and what the message is of. The
+#: kernel escapes line breaks in messages; lines that begin with a blank are of the message before.
+RECORD = re.compile(r"(?P<priority>\d+),\d+,\d+,[^;]*;(?P<message>.*)")
+OF_THE_KERNEL = 0  # facility
+#: `<4>[   12.345678] NVRM: ...`, as dmesg has it from the kernel.
+RAW = re.compile(r"<(?P<priority>\d+)>(?P<message>.*)")
+#: Of one read there is one record, of no more than this (PRINTK_MESSAGE_MAX).
+MOST_OF_A_RECORD = 1 << 13
 
+#: The time, and the thread, that stand before a message in a log that dmesg wrote.
+TIME = re.compile(r"\[ *\d+\.\d+\] (?:\[ *[TC]\d+\] )?")
+#: Each pattern is of a message from its beginning. Some messages begin with the name of a process, of 15
+#: characters that its user chose, with words of the kernel behind: so the driver's own words are more there.
+ADDRESS = r"(?P<address>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
 #: `NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.`; of a MIG instance
 #: `(PCI:0000:1b:00 GPU-I:05)` or `(PCI:0000:1b:00 GPU-I:05 GPU-CI:02)`; of an old driver `(0000:1b:00)`.
-LINE = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<address>[0-9a-fA-F:]+)[^)]*\): (?P<number>\d+),?\s*(?P<rest>.*)")
+LINE = re.compile(rf"NVRM: Xid \((?:PCI:)?{ADDRESS}(?:[. ][^)]*)?\): (?P<number>\d{{1,4}}), *(?P<rest>.*)")
 #: `NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 ...)`: the
 #: unit, how bad it is, and the unit's information and error status, which drivers before 575 do not say.
 #: Where a program was hit, `pid=876767, name=ray::WorkerDict, ` comes first (lines in the tests of
 #: leptonai/gpud, kmsg_extended_test.go, 2026-08-20).
 NVLINK5 = range(144, 151)
 NVLINK5_DETAIL = re.compile(
-    r"(?:pid=[^,]*, name=[^,]*, )?(?:\w+/)?(?P<unit>\w+)\s+(?P<severity>Non-?fatal|Fatal)\b"
+    # As much as may be the name: 15 characters of its user, each of them four where it is escaped.
+    r"(?:pid=[^,]*, name=.{0,60}, )?(?:\w+/)?(?P<unit>\w+)\s+(?P<severity>Non-?fatal|Fatal)\b"
     r"(?:.*?\((?P<information>0x[0-9a-f]+) (?P<status>0x[0-9a-f]+))?",
     re.I,
 )
@@ -58,19 +84,21 @@ TAKEN_DOWN = {0b100110, 0b101000}
 #: installed in this system has`, `NVRM: fallen off ...` (open-gpu-kernel-modules 595.45.04, osinit.c and
 #: osapi.c).
 OFF_THE_BUS = re.compile(
-    r"NVRM: (?:GPU (?:at )?(?:PCI:)?(?P<address>[0-9a-fA-F]+:[0-9a-fA-F:]+)\S*)?.*\bfallen off the bus"
+    rf"NVRM: (?:GPU (?:at )?(?:PCI:)?{ADDRESS}\.[0-9a-f]:? (?:GPU )?has fallen off the bus"
+    r"|(?:\(PCI ID: [0-9a-f:]+\) )?(?:installed in this system has )?fallen off the bus and is not resp)"
 )
-SUBJECT = re.compile(r"NVRM: The NVIDIA GPU (?P<address>[0-9a-fA-F]+:[0-9a-fA-F:]+)")
+SUBJECT = re.compile(rf"NVRM: The NVIDIA GPU {ADDRESS}\.[0-9a-f]\b")
 #: `nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up`, or Non-fatal.
 SWITCH_LINE = re.compile(
-    r"SXid \(PCI:(?P<address>[0-9a-fA-F:.]+)\): (?P<number>\d+), (?P<rest>(?:Non-f|F)atal\b.*)"
+    r"nvidia-nvswitch\d+: SXid \(PCI:(?P<address>[0-9a-fA-F:.]{7,16})\): (?P<number>\d{1,6}), "
+    r"(?P<rest>(?:Non-f|F)atal\b.*)"
 )
 #: The Xid of a GPU that has fallen off the bus.
 FALLEN = 79
 #: What the module says when it is loaded; errors of before are gone with the module that had them.
-LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
+LOADED = re.compile(r"NVRM: loading NVIDIA UNIX .*\bKernel Module\b")
 #: What the kernel's own buffer has as long as it has lost nothing that matters here: it is a ring.
-BEGINNING = re.compile(rf"{LOADED.pattern}|\bLinux version ")
+BEGINNING = re.compile(rf"{LOADED.pattern}|Linux version \d+\.\d+")
 
 
 class Kind(StringEnum):
@@ -121,11 +149,12 @@ def events(lines: Iterable[str]) -> tuple[Event, ...]:
     found: dict[tuple[str, int, Kind, str], Event] = {}
     subject = ""
     for line in lines:
-        if LOADED.search(line):
+        message = TIME.sub("", line, count=1) if line.startswith("[") else line
+        if LOADED.match(message):
             found.clear()
-        if match := SUBJECT.search(line):
+        if match := SUBJECT.match(message):
             subject = match["address"]
-        event = _event(line, subject)
+        event = _event(message, subject)
         if event:
             severity = event.detail.partition(",")[0] if event.kind is Kind.SXID else ""
             key = event.address, event.number, event.kind, severity
@@ -133,19 +162,21 @@ def events(lines: Iterable[str]) -> tuple[Event, ...]:
             found[key] = dataclasses.replace(event, count=before.count + 1 if before else 1)
     lost = {event.address for event in found.values() if event.number == FALLEN}
     return tuple(
-        event for event in found.values() if event.kind is not Kind.OFF_THE_BUS or event.address not in lost
+        dataclasses.replace(event, detail=in_one_line(event.detail))
+        for event in found.values()
+        if event.kind is not Kind.OFF_THE_BUS or event.address not in lost
     )
 
 
-def _event(line: str, subject: str) -> Event | None:
-    """The error in a line; `subject` is the GPU of the lines before it."""
-    if match := LINE.search(line):
-        number, detail = int(match["number"]), match["rest"].strip()
-        return Event(match["address"].lower(), number, detail, _kind(number, detail))
-    if match := SWITCH_LINE.search(line):
+def _event(message: str, subject: str) -> Event | None:
+    """The error in a message; `subject` is the GPU of the messages before it."""
+    if match := LINE.match(message):
+        number, detail = int(match["number"]), match["rest"]
+        return Event(_with_domain(match["address"]), number, detail.strip(), _kind(number, detail))
+    if match := SWITCH_LINE.match(message):
         return Event(match["address"].lower(), int(match["number"]), match["rest"].strip(), Kind.SXID)
-    if (match := OFF_THE_BUS.search(line)) and (address := match["address"] or subject):
-        return Event(_with_domain(address), 0, line[match.start() :].strip(), Kind.OFF_THE_BUS)
+    if (match := OFF_THE_BUS.match(message)) and (address := match["address"] or subject):
+        return Event(_with_domain(address), 0, message.strip(), Kind.OFF_THE_BUS)
     return None
 
 
@@ -169,32 +200,85 @@ def _kind(number: int, detail: str) -> Kind:
 
 def read_kernel_log() -> KernelLog:
     """The Xid events of this boot: from the journal, which is complete, else from the kernel's own buffer."""
-    readable, journal_lost, reasons = False, False, []
-    for command in (
-        # Since boot, messages only; the journal finds the kernel's lines by an index.
-        [*JOURNAL, "--grep=NVRM: |SXid"],
-        ["dmesg"],
-    ):
-        try:
-            done = run(command, TIMEOUT_S)
-            # journalctl --grep answers 1 when no line matches, and also, without a word, when this user may
-            # read none at all.
-            heard = done.status == 0 or (
-                command[0] == "journalctl"
-                and not done.errors.strip()
-                and bool(run([*JOURNAL, "--lines=1"], TIMEOUT_S).output.strip())
-            )
-        except (OSError, CommandError) as error:
-            reasons.append(f"{command[0]}: {error}")
-            journal_lost |= isinstance(error, CommandError)
-            continue
-        lines = done.output.splitlines() if heard else []
-        found = events(lines)
-        if heard and journal_lost and not any(map(BEGINNING.search, lines)):
-            return KernelLog(found, "; ".join([*reasons, f"{command[0]}: it has lost its beginning"]))
+    reasons = []
+    heard = journal_lost = False
+    try:
+        found, heard = _journal()
         if found:
             return KernelLog(found)
-        readable |= heard
-        if not heard:
-            reasons.append(f"{command[0]}: {done.errors.strip()[:200] or 'it shows no line of the kernel'}")
-    return KernelLog(unreadable="" if readable else "; ".join(reasons))
+    except (OSError, CommandError) as error:
+        reasons.append(f"journalctl: {error}")
+        journal_lost = isinstance(error, CommandError)
+    except ReadingError as error:
+        reasons.append(str(error))
+    try:
+        messages = list(_buffer())
+    except (OSError, CommandError, ReadingError) as error:
+        reasons.append(f"{KMSG}: {error.strerror if isinstance(error, OSError) else error}")
+        return KernelLog(unreadable="" if heard else "; ".join(reasons))
+    lost = journal_lost and not any(map(BEGINNING.match, messages))
+    return KernelLog(
+        events(messages), "; ".join([*reasons, f"{KMSG}: it has lost its beginning"]) if lost else ""
+    )
+
+
+def _journal() -> tuple[tuple[Event, ...], bool]:
+    """The events in the journal, and whether this user may read there.
+
+    journalctl answers 1 when no line matches, and also, without a word, when this user may read none at all.
+    """
+    # Since boot, messages only; the journal finds the kernel's lines by an index.
+    done = run([*JOURNAL, f"--grep={OF_THE_DRIVER}"], TIMEOUT_S)
+    if done.status == 0:
+        return events(map(_message, filter(None, done.output.split("\n")))), True
+    errors = in_one_line(done.errors)
+    if errors or not run([*JOURNAL, "--lines=1"], TIMEOUT_S).output.strip():
+        raise ReadingError(f"journalctl: {errors or 'it shows no line of the kernel'}")
+    return (), True
+
+
+def _message(entry: str) -> str:
+    """The message of an entry of the journal. Raises ReadingError."""
+    try:
+        said = json.loads(entry)["MESSAGE"]
+        # Text that is no UTF-8 is a list of bytes.
+        return said if isinstance(said, str) else bytes(said).decode(errors="replace")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ReadingError(f"journalctl: expected an entry as JSON, found {in_one_line(entry)}") from error
+
+
+def _buffer() -> Iterator[str]:
+    """The messages in the kernel's own buffer, those of the kernel itself.
+
+    Not from dmesg, which prints the line breaks in a message, on Enterprise Linux without a blank behind
+    them: what follows looks like a message of its own. Only a container that serves as a node has no other.
+    """
+    if not KMSG.exists():
+        yield from _of_the_kernel(RAW, run(["dmesg", "--raw", "--syslog"], TIMEOUT_S).output)
+        return
+    descriptor = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    read = bytearray()
+    try:
+        while len(read) < MOST_BYTES:
+            try:
+                record = os.read(descriptor, MOST_OF_A_RECORD)
+            except BrokenPipeError:
+                continue  # the record was overwritten; the next read is of the one that is the first now
+            except BlockingIOError:
+                break
+            if not record:
+                break
+            read += record
+        else:
+            raise ReadingError(f"expected the kernel's buffer, found more than {MOST_BYTES >> 20} MiB")
+    finally:
+        os.close(descriptor)
+    yield from _of_the_kernel(RECORD, read.decode(errors="replace"))
+
+
+def _of_the_kernel(form: re.Pattern[str], text: str) -> Iterator[str]:
+    """The messages in lines of a form that the kernel wrote itself."""
+    for line in text.split("\n"):
+        match = form.match(line)
+        if match and int(match["priority"]) >> 3 == OF_THE_KERNEL:
+            yield match["message"]

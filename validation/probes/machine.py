@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.model.contract import Machine
+from validation.probes.reading import ReadingError, in_one_line
 from validation.processes.command import CommandError, run
 
 if TYPE_CHECKING:
@@ -31,6 +32,13 @@ LIBRARY_FOLDERS = (
 )
 #: What gives a container, or a job of Slurm, a part of the GPUs.
 GRANTS = ("NVIDIA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+#: A part of a list of CPUs. Linux can have 8192 of them.
+CPU_RANGE = re.compile(r"(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?")
+MOST_CPUS = 100_000
+#: What is written about a program may be of any length.
+MOST_BYTES = 1 << 16
+#: Users have higher numbers: a program of theirs is no service, whatever it is called.
+MOST_OF_SYSTEM = 999
 SWITCH_CLASS = "0x0680"  # bridge, other: NVSwitch up to the fourth NVLink generation
 
 
@@ -123,7 +131,12 @@ def fabric_manager_runs(root: Path = Path("/")) -> bool | None:
     """Whether there is a process of the fabric manager, None where this user may not see all processes."""
     if not _read(root / "proc/1/cmdline"):
         return None
-    names = (_read(process / "cmdline") or "" for process in (root / "proc").glob("[0-9]*"))
+    names = (
+        _read(process / "cmdline") or ""
+        for process in (root / "proc").glob("[0-9]*")
+        if (owner := _owner(process)) is not None
+        and (owner <= MOST_OF_SYSTEM or owner == _owner(root / "proc/1"))
+    )
     return any(Path(name.partition("\0")[0]).name == "nv-fabricmanager" for name in names)
 
 
@@ -161,11 +174,13 @@ def cpus_near(pci_address: str, root: Path = Path("/")) -> list[int] | None:
 
 
 def cpu_list(text: str) -> list[int]:
-    """`0-2,8` as the kernel lists CPUs and nodes: [0, 1, 2, 8]."""
+    """`0-2,8` as the kernel lists CPUs and nodes: [0, 1, 2, 8]. Raises ReadingError for anything else."""
     numbers: list[int] = []
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        numbers += range(int(first), int(last or first) + 1)
+    for part in filter(None, text.strip().split(",")):
+        found = CPU_RANGE.fullmatch(part)
+        if not found or len(numbers) > MOST_CPUS:
+            raise ReadingError(f"expected a list of CPUs such as 0-2,8, found {in_one_line(text)!r}")
+        numbers += range(int(found["first"]), int(found["last"] or found["first"]) + 1)
     return numbers
 
 
@@ -183,10 +198,18 @@ def _nvidia_devices(root: Path) -> list[Path]:
 
 def _read(path: Path) -> str | None:
     try:
-        # A command line may hold any bytes.
-        return path.read_text(errors="replace").strip()
+        with path.open("rb") as file:
+            # A command line may hold any bytes.
+            return file.read(MOST_BYTES).decode(errors="replace").strip()
     except OSError:
         return None
+
+
+def _owner(process: Path) -> int | None:
+    try:
+        return process.stat().st_uid
+    except OSError:
+        return None  # it has ended
 
 
 def _os_release() -> dict[str, str]:
@@ -197,7 +220,7 @@ def _os_release() -> dict[str, str]:
 
 
 def _cpu_model() -> str:
-    for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
+    for line in (_read(Path("/proc/cpuinfo")) or "").split("\n"):
         key, _, value = line.partition(":")
         if key.strip() in {"model name", "Model"}:
             return value.strip()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from validation.probes import report_text
 from validation.probes.gpu_readings import Readings, readings
+from validation.probes.reading import ReadingError, in_one_line
+from validation.probes.report_text import REPORT_END
 from validation.probes.report_values import (
     ABSENT,
     FAULTS,
@@ -30,7 +32,10 @@ from validation.probes.report_values import (
 from validation.processes.command import CommandError, CommandTimeoutError, Done, Running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import xml.etree.ElementTree as ET
+    from collections.abc import Iterable, Iterator
+
+    from validation.probes.report_text import GpuText, Process, ReportText
 
 #: A node with eight GPUs and no persistence mode takes several seconds.
 TIMEOUT_S = 60.0
@@ -66,10 +71,9 @@ STATUSES = {
 }
 #: The one of them with which a GPU still works, and the one that nvidia-smi itself has better words for.
 CORRUPT_INFOROM, INACCESSIBLE = 14, 15
-REPORT_END = "</nvidia_smi_log>"
 #: A report, whole or broken off.
 REPORT = re.compile(r"(?:<\?xml|<nvidia_smi_log>)(?:.*\n[ \t]*<)?[^\n]*", re.DOTALL)
-#: Where nvidia-smi says something beside a report; the name of a process may have any of these words.
+#: Where nvidia-smi says something beside a report.
 BESIDE = rf"(?:^|(?<={REPORT_END}))[ \t]*"
 WARNING = re.compile(rf"{BESIDE}(WARNING: .*)$", re.MULTILINE)
 #: Of a GPU that has gone, whatever error it names after that.
@@ -77,11 +81,6 @@ NO_HANDLE = re.compile(rf"{BESIDE}(Unable to determine the device handle.*)$", r
 #: Instead of an answer, with status 0, too.
 NO_NVML = re.compile(rf"{BESIDE}Failed to initialize NVML", re.MULTILINE)
 NO_DEVICES = re.compile(rf"{BESIDE}No devices were found", re.MULTILINE)
-#: What no XML may have, and process names bring.
-NO_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
-BARE_AMPERSAND = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)")
-PROCESS_NAME = re.compile(r"(?<=<process_name>).*?(?=</process_name>)", re.DOTALL)
-
 #: Modes of a GPU that the host of a virtual machine gave to it: its port and its lanes are the host's.
 GUEST_MODES = {"Pass-Through", "VGPU", "vGPU"}
 #: Of a part of a GPU, which computes with a licence only; for some minutes it is lent, "Unrestricted".
@@ -93,7 +92,7 @@ FULL_SPEED_STATES = {"P0", "P1", "P2"}
 
 
 @dataclass(eq=False)
-class NvidiaSmiError(Exception):
+class NvidiaSmiError(ReadingError):
     """nvidia-smi could not answer.
 
     `kind` is missing, mismatch, no-driver, lost, no-devices, timeout or other.
@@ -202,8 +201,9 @@ class Report:
 def query() -> Report:
     """Ask nvidia-smi for everything. Raises NvidiaSmiError."""
     done = _finish(start(["-q", "-x"]), TIMEOUT_S)
-    report = parse(_answer(done))
-    said = WARNING.findall(f"{done.output}\n{done.errors}")
+    text = report_text.split(_answer(done))
+    report = _report(text, _one_by_one(text) if text.is_forged else text.gpus)
+    said = WARNING.findall(_beside(done))
     if done.status not in STATUSES:
         # With status 0 it may also warn of the library that is installed.
         said = [words for words in said if "infoROM is corrupted" in words]
@@ -214,32 +214,44 @@ def query() -> Report:
 
 def parse(text: str) -> Report:
     """The report of `nvidia-smi -q -x`. Raises NvidiaSmiError for anything else."""
-    start, end = text.find("<?xml"), text.rfind(REPORT_END)
-    xml = text[max(start, 0) : end + len(REPORT_END) if end >= 0 else None]
-    try:
-        root = ET.fromstring(_escaped(xml))  # noqa: S314 - from this node's own driver
-    except ET.ParseError as error:
-        problem = (
-            f"nvidia-smi -q -x gave no XML: {_first_line(text)}"
-            if start < 0
-            else f"nvidia-smi -q -x gave XML that breaks off or is damaged ({error})"
+    report = report_text.split(text)
+    if report.is_forged:
+        raise NvidiaSmiError(
+            "other",
+            f"nvidia-smi -q -x: expected {report.attached} GPUs, found {len(report.gpus)}: "
+            "the name of a process has lines of a report",
         )
-        raise NvidiaSmiError("other", problem) from error
+    return _report(report, report.gpus)
+
+
+def _one_by_one(text: ReportText) -> tuple[GpuText, ...]:
+    """The GPUs, each asked for alone: the first one in such a report is always the driver's."""
+    asked = [start(["-q", "-x", "-i", str(index)]) for index in range(text.attached or 0)]
+    found: list[GpuText] = []
+    for done in [_finish(one, TIMEOUT_S) for one in asked]:
+        report = report_text.split(done.output)
+        report = dataclasses.replace(report, gpus=report.gpus[:1])
+        _answer(dataclasses.replace(done, output=f"{report.of_driver}\n{REPORT_END}"))
+        found += report.gpus
+    return tuple(found)
+
+
+def _report(text: ReportText, gpus: Iterable[GpuText]) -> Report:
+    if "<nvidia_smi_log" not in text.head:
+        raise NvidiaSmiError("other", f"nvidia-smi -q -x gave no XML: {_first_line(text.head)}")
+    if not text.is_whole:
+        raise NvidiaSmiError("other", f"nvidia-smi -q -x gave XML that breaks off: it has no {REPORT_END}")
     # 610 says that of the module by this name, and more than a number by the old one.
-    driver = text_of(root, "kmd_version") or text_of(root, "driver_version")
-    if driver is None:
+    driver = text.of_head("kmd_version") or text.of_head("driver_version")
+    if is_absent(driver):
         raise NvidiaSmiError("other", "nvidia-smi -q -x names no driver version")
-    driver = driver.split()[0]
-    gpus = tuple(_gpu(index, element) for index, element in enumerate(root.iterfind("gpu")))
-    if not gpus:
+    try:
+        read = tuple(_gpu(index, gpu.element(), gpu.processes()) for index, gpu in enumerate(gpus))
+    except ReadingError as error:
+        raise NvidiaSmiError("other", str(error)) from error
+    if not read:
         raise NvidiaSmiError("no-devices", "nvidia-smi -q -x lists no GPU")
-    return Report(driver, gpus)
-
-
-def _escaped(xml: str) -> str:
-    """The report as XML: nvidia-smi writes the names of processes as they are."""
-    clean = BARE_AMPERSAND.sub("&amp;", NO_XML.sub("", xml))
-    return PROCESS_NAME.sub(lambda name: name.group().replace("<", "&lt;").replace(">", "&gt;"), clean)
+    return Report(driver.split()[0], read)
 
 
 def ask(arguments: list[str], timeout_s: float = TIMEOUT_S) -> str:
@@ -270,9 +282,14 @@ def _finish(asked: Running, timeout_s: float) -> Done:
         raise NvidiaSmiError(kind, f"nvidia-smi gave {error}") from error
 
 
+def _beside(done: Done) -> str:
+    """All that it said, without what names of processes say."""
+    return f"{report_text.split(done.output).of_driver}\n{done.errors}"
+
+
 def _answer(done: Done) -> str:
     """What it printed, if that is an answer: some faults of a GPU have their own status beside one."""
-    output = f"{done.output}\n{done.errors}"
+    output = _beside(done)
     if lost := NO_HANDLE.search(output):
         # What there is of the GPUs before it may come first.
         raise NvidiaSmiError("lost", f"nvidia-smi: {lost[1].strip()}")
@@ -302,11 +319,9 @@ def _kind(status: int, output: str) -> str:
     return "no-devices" if status == 6 else "other"
 
 
-def _gpu(index: int, element: ET.Element) -> Gpu:
+def _gpu(index: int, element: ET.Element, processes: tuple[Process, ...]) -> Gpu:
     link = "pci/pci_gpu_link_info"
     volatile = element.find("ecc_errors/volatile")
-    processes = tuple(element.iterfind("processes/process_info"))
-    graphics = [process for process in processes if text_of(process, "type") == "G"]
     return Gpu(
         index=index,
         name=text_of(element, "product_name") or "unknown",
@@ -340,8 +355,8 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
         memory_free_mib=integer(text_of(element, "fb_memory_usage/free")),
         power_limit_w=watts(element, "current_power_limit", "power_limit"),
         power_limit_default_w=watts(element, "default_power_limit"),
-        processes=tuple(_process(process) for process in processes if process not in graphics),
-        graphics_processes=tuple(map(_process, graphics)),
+        processes=tuple(str(process) for process in processes if process.kind != "G"),
+        graphics_processes=tuple(str(process) for process in processes if process.kind == "G"),
         guest=text_of(element, "gpu_virtualization_mode/virtualization_mode") in GUEST_MODES,
         license_missing=_license_missing(element),
         shares_memory=(element.findtext("fb_memory_usage/total") or "").strip() in NO_VALUE,
@@ -370,10 +385,6 @@ def _unanswered(element: ET.Element) -> Iterator[Unanswered]:
             tells = error in FAULTS and value.tag not in OF_THE_SYSTEM
             if error in LOST or tells or (error in UNSAID and part.tag in JUDGED):
                 yield Unanswered(part.tag, value.tag, error)
-
-
-def _process(process: ET.Element) -> str:
-    return f"{text_of(process, 'process_name') or 'a process'} (pid {text_of(process, 'pid')})"
 
 
 def _license_missing(element: ET.Element) -> str | None:
@@ -439,4 +450,4 @@ def _pci_address(text: str) -> str:
 
 
 def _first_line(text: str, silent: str = "no output") -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), silent)
+    return in_one_line(next((line for line in text.splitlines() if line.strip()), silent))

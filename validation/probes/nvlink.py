@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from validation.probes.nvidia_smi import SAMPLE_TIMEOUT_S, ask
+from validation.probes.nvidia_smi import SAMPLE_TIMEOUT_S, NvidiaSmiError, ask
+from validation.probes.reading import in_one_line
 
-GPU = re.compile(r"^GPU (?P<index>\d+):")
-LINK = re.compile(r"^\s*Link (?P<link>\d+): (?P<state>.+?)\s*$")
+GPU = re.compile(r"GPU (?P<index>[0-9]{1,4}):")
+LINK = re.compile(r"\s*Link (?P<link>[0-9]{1,4}): (?P<state>\S.*)")
 INACTIVE = {"<inactive>", "0 GB/s"}
 
 
@@ -29,14 +30,18 @@ def query() -> dict[int, Links]:
 
 
 def parse(text: str) -> dict[int, Links]:
-    """What `nvidia-smi nvlink --status` printed."""
+    """What `nvidia-smi nvlink --status` printed. Raises NvidiaSmiError for text of something else."""
     states: dict[int, dict[int, bool]] = {}
     index = None
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if gpu := GPU.match(line):
             index = int(gpu["index"])
         elif index is not None and (link := LINK.match(line)):
-            states.setdefault(index, {})[int(link["link"])] = link["state"] not in INACTIVE
+            states.setdefault(index, {})[int(link["link"])] = link["state"].strip() not in INACTIVE
+    if index is None and text.strip():
+        raise NvidiaSmiError(
+            "other", f"nvidia-smi nvlink --status: expected `GPU 0: ...`, found {in_one_line(text)!r}"
+        )
     return {
         index: Links(sum(links.values()), tuple(link for link, up in links.items() if not up))
         for index, links in states.items()

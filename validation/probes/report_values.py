@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from validation.probes.reading import ReadingError, in_one_line
+
 if TYPE_CHECKING:
     import xml.etree.ElementTree as ET
     from collections.abc import Iterator
 
+NUMBER = re.compile(r"-?[0-9]{1,12}(?:\.[0-9]{1,9})?(?![0-9.])")
 #: What stands for a value that a GPU does not have.
 NO_VALUE = {"N/A", "[N/A]", "Not Supported", "[Not Supported]"}
 ABSENT = {"", *NO_VALUE, "Requested functionality has been deprecated"}
@@ -81,14 +84,21 @@ def flag(element: ET.Element, path: str, yes: str) -> bool | None:
 
 
 def integer(text: str | None) -> int | None:
-    """The whole number that a text begins with, before its unit; None where it begins with none."""
-    match = re.match(r"\d+", text or "")
+    """The whole number that a text begins with, before its unit; None where it begins with none.
+
+    More than 18 digits are no count of anything.
+    """
+    match = re.match(r"[0-9]{1,18}(?![0-9])", text or "")
     return int(match.group()) if match else None
 
 
 def number(text: str) -> float | None:
-    """A number, None for no value. Raises ValueError for any other text."""
-    return None if is_absent(text) else float(text)
+    """A number, None for no value. Raises ReadingError for any other text."""
+    if is_absent(text):
+        return None
+    if not NUMBER.fullmatch(text):
+        raise ReadingError(f"expected a number, found {in_one_line(text)!r}")
+    return float(text)
 
 
 def numbers(element: ET.Element, paths: dict[str, str]) -> dict[str, int]:
@@ -101,7 +111,7 @@ def watts(element: ET.Element, *names: str) -> float | None:
     """A power in W; driver 535 and newer group readings by where they are taken."""
     for group in ("gpu_power_readings", "gpu_power_readings/gpu_ceiling_power_limit", "power_readings"):
         for name in names:
-            match = re.match(r"[\d.]+", text_of(element, f"{group}/{name}") or "")
+            match = NUMBER.match(text_of(element, f"{group}/{name}") or "")
             if match:
                 return float(match.group())
     return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.probes import numa
+from validation.probes.report_values import NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -184,7 +185,7 @@ def _slow_link(above: str, lower: Path, upper: Path) -> SlowLink | None:
 
 def _leading_number(path: Path) -> float:
     """`16.0 GT/s PCIe`: 16; 0 for `Unknown`, and where there is none."""
-    match = re.match(r"[\d.]+", _read(path))
+    match = NUMBER.match(_read(path))
     return float(match.group()) if match else 0.0
 
 
@@ -192,7 +193,7 @@ def _rdma_ports(root: Path) -> list[RdmaPort]:
     ports = []
     for port in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
         adapter = port.parents[1]
-        rate = re.match(r"[\d.]+", _read(port / "rate"))
+        rate = NUMBER.match(_read(port / "rate"))
         ports.append(
             RdmaPort(
                 f"{adapter.name}/{port.name}",
@@ -207,6 +208,6 @@ def _rdma_ports(root: Path) -> list[RdmaPort]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError:
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
 from collections import deque
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
+    from io import BufferedReader
     from typing import TextIO
 
     #: What a file gets; a long text may come in pieces.
@@ -152,6 +154,19 @@ def _keep_one(written: tuple[str, Path]) -> None:
             os.fsync(file)
         finally:
             os.close(file)
+
+
+def open_plain(path: Path) -> BufferedReader:
+    """Open a file for reading. Raises OSError also for a link and a pipe, on which a reader would wait.
+
+    For folders in which others write.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    file = os.fdopen(handle, "rb")
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        file.close()
+        raise OSError(f"{path}: expected a file, found something else")
+    return file
 
 
 @contextmanager

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from validation.processes.files import own, own_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 #: "Tmpr": what marks a database as one of these (PRAGMA application_id).
@@ -37,11 +38,16 @@ class HistoryError(Exception):
 
 @dataclass(frozen=True)
 class Part:
-    """One owner of tables in the file: a name, their version, and the statements that make them."""
+    """One owner of tables in the file: a name, their version, and the statements that make them.
+
+    `later` has for each former version the statements that turn its tables into those of the next one. A
+    reader finds former tables until something is written.
+    """
 
     name: str
     version: int
     tables: tuple[str, ...]
+    later: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Store:
@@ -152,10 +158,13 @@ class Store:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {FILE_VERSION}")
-        if not self._version(connection):
-            for statement in self.part.tables:
-                connection.execute(statement)
-            connection.execute("INSERT INTO part VALUES (?, ?)", (self.part.name, self.part.version))
+        found = self._version(connection)
+        if found == self.part.version:
+            return
+        steps = [self.part.later[number] for number in range(found, self.part.version)] if found else []
+        for statement in chain(*steps) if found else self.part.tables:
+            connection.execute(statement)
+        connection.execute("INSERT OR REPLACE INTO part VALUES (?, ?)", (self.part.name, self.part.version))
 
     def _unusable(self, purpose: str, error: Exception) -> HistoryError:
         outcome = "; nothing was recorded" if purpose == "written" else ""

@@ -8,10 +8,10 @@ from functools import cache
 from typing import Any
 
 from compliance.model import Observation, State
-from compliance.statement import CheckedNode, LastValidation, Rules
+from compliance.statement import TITLES, CheckedNode, LastValidation, Rules
 from compliance.waivers import Waiver
 from planning.node_plan import NodePlan
-from planning.os_controls import load_controls
+from planning.os_controls import OPERATOR, demanded, load_controls
 from planning.preflight import DATA, preflight_plan
 from tests.unit.planning_nodes import node
 from validation.model.contract import State as Measured
@@ -46,7 +46,14 @@ def observations(made: NodePlan, *differing: Observation) -> dict[str, list[Obse
         ]
         for role in made.roles
     }
-    return found | {"node": list(other.values())}
+    found["admin_accounts"].append(observation("account"))
+    found["os_hardening"].append(observation("audit:rules", State.PASS, "audit"))
+    asked = demanded(RULES.os_controls, [one.id for one in made.waived if one.by != OPERATOR])
+    found["demanded"] = [
+        observation(f"{one['kind']}:{one['key']}", State.PASS, *one["controls"]) for one in asked
+    ]
+    conditions = [observation(key) for key in TITLES if key not in other]
+    return found | {"node": [*conditions, *other.values()]}
 
 
 def checked(name: str = "gpu01", *differing: Observation, **changes: Any) -> CheckedNode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
@@ -260,6 +260,6 @@ def test_of_a_validation_state_moment_and_driver_are_known_and_a_damaged_result_
     (state,) = (node.state for node in made.verdict.nodes if node.node == names[0])
     assert validations(tmp_path, set(names)) == {
         names[0]: LastValidation(
-            datetime.fromisoformat(result.started_at), state, result.machine.driver, folder.name
+            datetime(2026, 11, 22, 9, 14, tzinfo=UTC), state, result.machine.driver, folder.name
         )
     }

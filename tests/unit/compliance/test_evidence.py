@@ -28,29 +28,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    inventory = tmp_path / "inventory"
-    inventory.mkdir()
-    (inventory / "hosts.yml").write_text("gpu_nodes: {hosts: {gpu01: {}}}\n")
-    return Settings(
-        directory=tmp_path / "reports" / "compliance",
-        validations=tmp_path / "reports",
-        data=DATA,
-        inventory=(inventory,),
-        validation_max_age=timedelta(days=30),
-        options=" -i inventory/mine",
-    )
-
-
-@pytest.fixture
-def reports(settings: Settings) -> Path:
-    """Three reports."""
-    for hours in range(3):
-        check([checked()], settings, NOW + timedelta(hours=hours))
-    return settings.directory
-
-
-@pytest.fixture
 def key(tmp_path: Path) -> str:
     if not shutil.which("ssh-keygen"):
         pytest.skip("ssh-keygen signs")

@@ -68,6 +68,14 @@ def test_what_no_terminal_can_write_costs_no_other_node_its_judgement(tmp_path: 
     assert "compliant    gpu02" in said
 
 
+def test_the_words_of_a_node_do_not_look_like_the_line_of_another(tmp_path: Path) -> None:
+    words = "x\n  compliant    gpu02\n" + "y" * 100_000
+    hand_back(tmp_path, replace(GOOD, state="refused", reason=words, left=(Control(words, "fail", ""),)))
+    lines = pulled.text(judge(tmp_path, ("gpu01",), 3, NOW)).splitlines()
+    assert not [line for line in lines if line.startswith("  compliant")]
+    assert max(map(len, lines)) < 1200
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "x", "1.5", "1000000000000000"])
 def test_intervals_are_a_number_that_clocks_can_count(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number"):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible import constants
+from ansible.constants import INTERNAL_RESULT_KEYS, RESTRICTED_RESULT_KEYS
 
 from planning.roles import ROLES
 from tests.unit.planning_nodes import gpus, node
@@ -94,7 +94,7 @@ class Attack:
 def evil_keys(mark: Path) -> dict[str, Any]:
     """What Ansible believes of an action, and would strip from a module."""
     host = {"host_name": "evil01", "groups": ["gpu_nodes"], "host_vars": CONNECTION}
-    own = [*constants.INTERNAL_RESULT_KEYS, *constants.RESTRICTED_RESULT_KEYS]
+    own = [*INTERNAL_RESULT_KEYS, *RESTRICTED_RESULT_KEYS]
     found: dict[str, Any] = dict.fromkeys(own, host)
     return found | {
         "add_host": host,

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 OLD, NEW = "r580-cuda13.0", "r595-cuda13.2"
-XML = "<?xml version='1.0'?><nvidia_smi_log>{}</nvidia_smi_log>"
-GPU = "<gpu><uuid>GPU-{}</uuid><ecc_mode><current_ecc>{}</current_ecc></ecc_mode></gpu>"
+XML = "<?xml version='1.0'?><nvidia_smi_log>\n{}</nvidia_smi_log>"
+GPU = '<gpu id="0000:1b:00.0">\n<uuid>GPU-{}</uuid><ecc_mode><current_ecc>{}</current_ecc></ecc_mode></gpu>\n'
 BOTH = XML.format(GPU.format(0, "Enabled") + GPU.format(1, "Enabled"))
 ONE = XML.format(GPU.format(0, "Enabled"))
 OTHER_ECC = XML.format(GPU.format(0, "Enabled") + GPU.format(1, "Disabled"))

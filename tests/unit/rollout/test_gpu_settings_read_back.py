@@ -8,6 +8,7 @@ from rollout.gate import judge_settings
 from rollout.gpu_settings import parse
 from tests.unit.validation.real_reports import RealReport, from_table
 from tests.unit.validation.samples import gpu_xml, smi_xml
+from validation.probes.reading import ReadingError
 
 MIG = """<mig_devices>
 <mig_device><index>0</index><gpu_instance_id>1</gpu_instance_id><device_attributes><shared>
@@ -15,7 +16,7 @@ MIG = """<mig_devices>
 <fb_memory_usage><total>40192 MiB</total></fb_memory_usage></mig_device>
 <mig_device><index>1</index><gpu_instance_id>9</gpu_instance_id><device_attributes><shared>
 <multiprocessor_count>14</multiprocessor_count></shared></device_attributes>
-<fb_memory_usage><total>9856 MiB</total></fb_memory_usage></mig_device></mig_devices></gpu>"""
+<fb_memory_usage><total>9856 MiB</total></fb_memory_usage></mig_device></mig_devices><processes>"""
 
 ECC = "<pending_ecc>Enabled</pending_ecc><current_ecc>"
 
@@ -67,7 +68,7 @@ def test_a_mode_that_waited_for_the_boot_is_not_lost() -> None:
 def test_mig_instances_that_a_reboot_took_are_missed() -> None:
     """MIG mode survives a reboot, instances do not."""
     enabled = gpu_xml(current_mig="Enabled")
-    before = smi_xml(enabled.replace("</gpu>", MIG))
+    before = smi_xml(enabled.replace("<processes>", MIG))
     (sentence,) = lost(before, smi_xml(enabled))
     assert "1 x 14 SMs 9856 MiB, 1 x 42 SMs 40192 MiB" in sentence
     assert "none" in sentence
@@ -75,8 +76,8 @@ def test_mig_instances_that_a_reboot_took_are_missed() -> None:
 
 def test_instances_with_other_numbers_are_the_same() -> None:
     enabled = gpu_xml(current_mig="Enabled")
-    before = smi_xml(enabled.replace("</gpu>", MIG))
-    after = smi_xml(enabled.replace("</gpu>", MIG.replace("<gpu_instance_id>9", "<gpu_instance_id>2")))
+    before = smi_xml(enabled.replace("<processes>", MIG))
+    after = smi_xml(enabled.replace("<processes>", MIG.replace("<gpu_instance_id>9", "<gpu_instance_id>2")))
     assert lost(before, after) == []
 
 
@@ -88,12 +89,33 @@ def test_instances_are_the_same_where_another_driver_keeps_more_memory_for_itsel
 ) -> None:
     """A100, 2g.10gb: 9984 MiB before R535, 9856 MiB with it."""
     enabled = gpu_xml(current_mig="Enabled")
-    before = smi_xml(enabled.replace("</gpu>", MIG))
-    after = smi_xml(enabled.replace("</gpu>", MIG.replace("9856", memory)))
+    before = smi_xml(enabled.replace("<processes>", MIG))
+    after = smi_xml(enabled.replace("<processes>", MIG.replace("9856", memory)))
     assert (lost(before, after) == []) is same
 
 
 @pytest.mark.parametrize("text", ["", "NVIDIA-SMI has failed", smi_xml(gpu_xml(uuid=""))])
 def test_what_is_no_report_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="nvidia-smi -q -x"):
+        parse(text)
+
+
+@pytest.mark.parametrize("name", ["", "<", "</process_name>", "&", "a\x00b", '</gpu><gpu id="0000:43:00.0">'])
+def test_no_name_of_a_process_changes_or_hides_a_setting(name: str) -> None:
+    process = f"<process_info><pid>42</pid><type>C</type><process_name>{name}</process_name></process_info>"
+    second = gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2", current_ecc="Disabled")
+    assert parse(smi_xml(gpu_xml(processes=process), second, attached=2)) == parse(smi_xml(gpu_xml(), second))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nvidia-smi: command not found",
+        smi_xml(gpu_xml())[:900],
+        '<?xml?>\n<!DOCTYPE a [<!ENTITY b "c">]>',
+    ],
+)
+def test_what_is_no_whole_report_is_an_error_that_says_what_it_is(text: str) -> None:
+    with pytest.raises(ReadingError, match="expected a whole report of `nvidia-smi -q -x`"):
         parse(text)

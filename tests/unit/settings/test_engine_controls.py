@@ -748,6 +748,18 @@ def test_options_in_force_are_those_of_the_mount_on_top(
     assert result["actions"] == ["mount:/tmp: nosuid -> nodev,nosuid"]
 
 
+def test_a_folder_on_which_a_user_mounts_is_no_other_mount(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = node.file("mountinfo", "")
+    forged = "x\r1\x0b0\x0b0:1\x0b/\x0b/tmp\x0bnosuid,nodev\ry\udcff"
+    line = f"31 30 0:3 / /home/u/{forged} rw - fuse.x x rw\n".encode(errors="surrogateescape")
+    mounts.write_bytes(b"30 1 0:1 / /tmp rw,nodev - ext4 /dev/sda rw\n" + line)
+    monkeypatch.setattr(system, "MOUNTINFO", mounts)
+    result = harden(("mount", {"path": "/tmp", "options": ["nodev", "nosuid"]}), check_mode=True)
+    assert result["actions"] == ["mount:/tmp: nodev -> nodev,nosuid"]
+
+
 def test_a_directory_that_is_no_mount_point_is_let_be_unless_it_may_be_bound(harden: Run, node: Node) -> None:
     spec = {"path": str(node.path), "options": ["nodev"]}
     assert not harden(("mount", spec))["changed"]

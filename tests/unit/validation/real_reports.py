@@ -144,10 +144,6 @@ def _gpu(facts: dict[str, Any], branch: int, address: str) -> Tree:
         "clocks": {"graphics_clock": "210 MHz"},
         "applications_clocks": {"graphics_clock": clock},
         "default_applications_clocks": {"graphics_clock": clock},
-        "processes": [
-            {"process_info": {"pid": str(1000 + number), "type": kind, "process_name": "/usr/bin/program"}}
-            for number, kind in enumerate(facts.get("processes", []))
-        ],
         **_power(facts, branch),
         **facts.get("unsaid", {}),
     }
@@ -169,6 +165,10 @@ def _gpu(facts: dict[str, Any], branch: int, address: str) -> Tree:
         if branch >= 555:
             routes = "False" if summary != "N/A" else "N/A"
             tree["fabric"]["health"] = {"summary": summary, "bandwidth": bandwidth, "route_unhealthy": routes}
+    tree["processes"] = [
+        {"process_info": {"pid": str(1000 + number), "type": kind, "process_name": "/usr/bin/program"}}
+        for number, kind in enumerate(facts.get("processes", []))
+    ]
     return tree
 
 

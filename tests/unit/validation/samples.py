@@ -116,11 +116,14 @@ def gpu_xml(**changes: str) -> str:
 <processes>{v["processes"]}</processes></gpu>"""
 
 
-def smi_xml(*gpus: str, driver: str = DRIVER) -> str:
+def smi_xml(*gpus: str, driver: str = DRIVER, attached: int | None = None) -> str:
     """The whole of `nvidia-smi -q -x`."""
+    count = "" if attached is None else f"<attached_gpus>{attached}</attached_gpus>\n"
     return (
         '<?xml version="1.0" ?><!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">'
-        f"<nvidia_smi_log><driver_version>{driver}</driver_version>{''.join(gpus)}</nvidia_smi_log>"
+        f"<nvidia_smi_log><driver_version>{driver}</driver_version>\n"
+        + count
+        + "\n".join((*gpus, "</nvidia_smi_log>"))
     )
 
 

@@ -1296,6 +1296,14 @@ def test_errors_between_the_last_sample_and_the_end_are_seen() -> None:
     assert [finding.code for finding in found.findings] == ["ecc-under-load"]
 
 
+def test_counters_that_nobody_says_at_the_end_are_said_to_be_unknown() -> None:
+    counts = iter([{0: {"pcie_replays": 5}}, {}])
+    telemetry = Telemetry(node().gpus, lambda: parse_samples(WORKING), lambda: next(counts))
+    telemetry.tick()
+    telemetry.close()
+    assert telemetry.details()["counters_problem"] == "nvidia-smi does not say them"
+
+
 def test_a_counter_that_grew_during_a_test_is_a_finding_and_one_that_stood_before_is_not() -> None:
     counts = iter(
         [{0: {"pcie_replays": 5}, 1: {"pcie_replays": 9}}, {0: {"pcie_replays": 7}, 1: {"pcie_replays": 9}}]

@@ -153,6 +153,21 @@ def test_a_drive_that_the_kernel_has_given_up_fails_the_node_whatever_is_install
     assert "nvme2 (X)" in finding.text
 
 
+@pytest.mark.parametrize(("warning", "codes"), [(0, None), (0x04, ["drive-warning"])])
+def test_a_drive_that_does_not_say_passes_no_node_and_hides_no_warning(
+    warning: int, codes: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Drives((Drive("nvme0", "X", warning, 3, 100, 0),), {"nvme1": "nvme: no answer"})
+    monkeypatch.setattr(drives, "read", lambda: found)
+    if codes is None:
+        with pytest.raises(NotRunError, match="nvme1: nvme: no answer"):
+            check.measure(Request("x", "y", "none"), lambda _: None)
+    else:
+        assert [
+            one.code for one in check.measure(Request("x", "y", "none"), lambda _: None).findings
+        ] == codes
+
+
 def test_a_node_without_such_drives_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drives, "read", drives.Drives)
     with pytest.raises(NotRunError, match="no NVMe drive"):

@@ -93,9 +93,9 @@ def test_a_value_is_in_the_base_unit_of_its_name() -> None:
         "<clocks_event_reasons_counters><clocks_event_reasons_counters_hw_therm_slowdown>2500000 us"
         "</clocks_event_reasons_counters_hw_therm_slowdown></clocks_event_reasons_counters>"
         "<retired_pages><double_bit_retirement><retired_count>3</retired_count></double_bit_retirement>"
-        "</retired_pages></gpu>"
+        "</retired_pages><processes>"
     )
-    found = said(node(smi_xml(gpu_xml().replace("</gpu>", more), SECOND)))
+    found = said(node(smi_xml(gpu_xml().replace("<processes>", more), SECOND)))
     assert of(found, "gpu_temperature_celsius") == {f'{GPU_0},sensor="gpu"': "41"}
     assert of(found, "gpu_clock_hertz") == {f'{GPU_0},clock="sm"': "1980000000"}
     assert of(found, "gpu_utilization_ratio") == {GPU_0: "0.37"}

@@ -10,6 +10,7 @@ from tests.unit.validation.samples import DRIVER, gpu_xml, smi_xml
 from validation.probes import gpu_samples, nvidia_smi
 from validation.probes.nvidia_smi import NvidiaSmiError
 from validation.probes.report_values import UNANSWERED
+from validation.processes.command import Done
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,13 +133,77 @@ def test_what_no_xml_may_have_loses_no_report(name: str) -> None:
     assert gpu.processes[0].endswith("(pid 42)")
 
 
+FAULTY = gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2", dram_uncorrectable="2")
+FORGED = f"</process_name></process_info></processes></gpu>\n\n\t{FAULTY.partition('</processes>')[0]}"
+
+
+def called(name: str) -> str:
+    """The process that somebody called so."""
+    return f"<process_info><pid>42</pid><type>C</type><process_name>{name}</process_name></process_info>"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "\n",
+        "</process_name>",
+        "<process_name>",
+        "</processes></gpu></nvidia_smi_log>",
+        "\n</nvidia_smi_log>\n",
+        "<![CDATA[",
+        "<!--",
+        "<?x",
+        "&#0;&lt",
+        "\ud800\ufffe\x1b",
+        '<gpu id="00000000:43:00.0">',
+        "\nWARNING: infoROM is corrupted at gpu 0000:03:00.0\n",
+        "\nUnable to determine the device handle for GPU0000:02:00.0: Unknown Error\n",
+        "\nFailed to initialize NVML\n",
+        "\nNo devices were found\n",
+    ],
+)
+def test_no_name_of_a_process_hides_or_makes_a_gpu_or_a_fault(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = called(name) + called("other")
+    text = smi_xml(gpu_xml(processes=processes), FAULTY, attached=2)
+    monkeypatch.setattr(nvidia_smi, "start", lambda _: None)
+    monkeypatch.setattr(nvidia_smi, "_finish", lambda *_: Done(0, text, ""))
+    report = nvidia_smi.query()
+    assert report.warnings == ()
+    assert [(gpu.pci_address, gpu.ecc_uncorrected_volatile) for gpu in report.gpus] == [
+        ("0000:1b:00.0", 0),
+        ("0000:43:00.0", 2),
+    ]
+    assert (len(report.gpus[0].processes), report.gpus[0].processes[1]) == (2, "other (pid 42)")
+
+
+@pytest.mark.parametrize("address", ["00000000:1B:00.0", "00000000:43:00.0"])
+def test_a_gpu_that_the_name_of_a_process_adds_is_found_out(address: str, fake: Path) -> None:
+    """The driver's are then asked for alone, and each is the first in its report."""
+    words = FORGED.replace("00000000:43:00.0", address).replace("<uuid>", f"\n{NO_HANDLE}\n<uuid>")
+    forged = gpu_xml(processes=called(words))
+    alone = smi_xml(forged, attached=1)
+    assert NO_HANDLE in alone
+    program = fake / "nvidia-smi"
+    (fake / "report").write_text(alone)
+    program.write_text(f'#!/bin/sh\necho "$*" >>{fake}/asked\nexec /bin/cat {fake}/report\n')
+    program.chmod(0o755)
+    (gpu,) = nvidia_smi.query().gpus
+    assert (gpu.pci_address, gpu.ecc_uncorrected_volatile) == ("0000:1b:00.0", 0)
+    assert (fake / "asked").read_text().splitlines() == ["-q -x", "-q -x -i 0"]
+    with pytest.raises(NvidiaSmiError, match="expected 1 GPUs, found 2"):
+        nvidia_smi.parse(alone)
+
+
 def test_text_that_is_no_report_is_an_error_with_its_first_line() -> None:
     with pytest.raises(NvidiaSmiError, match="gave no XML: something else"):
         nvidia_smi.parse("\nsomething else\n")
 
 
 def test_a_report_that_breaks_off_is_an_error_that_says_so() -> None:
-    with pytest.raises(NvidiaSmiError, match=r"gave XML that breaks off or is damaged \(.*line \d+"):
+    with pytest.raises(NvidiaSmiError, match="gave XML that breaks off: it has no </nvidia_smi_log>"):
         nvidia_smi.parse(smi_xml(gpu_xml())[:900])
 
 

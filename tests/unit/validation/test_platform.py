@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from validation.model.contract import State
 from validation.probes import kernel_log, machine, nvlink, topology
 from validation.probes.nvidia_smi import NvidiaSmiError
 from validation.probes.nvlink import Links
+from validation.probes.reading import ReadingError
 from validation.probes.topology import PciePort, RdmaPort, SlowLink, Topology
 from validation.processes import command
 
@@ -281,8 +284,9 @@ def program(folder: Path, name: str, *lines: str) -> None:
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder as PATH."""
+    """An empty folder as PATH, and no log of the kernel."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(kernel_log, "KMSG", tmp_path / "kmsg")
     return tmp_path
 
 
@@ -328,6 +332,20 @@ def test_how_many_gpus_a_container_or_a_job_was_given(
     assert machine.granted_gpus(environment) == granted
 
 
+def test_a_program_of_a_user_is_no_fabric_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "proc/1/cmdline", "/sbin/init")
+    write(tmp_path / "proc/77/cmdline", "nv-fabricmanager\0-c\0")
+    for uid, runs in ((0, True), (1000, False)):
+        monkeypatch.setattr(machine, "_owner", lambda process, uid=uid: 0 if process.name == "1" else uid)
+        assert machine.fabric_manager_runs(tmp_path) is runs
+
+
+@pytest.mark.parametrize("text", ["0-3,8-184467440", "0-", "a", "0-3;8", "-1", "\u0663", "0-99999," * 9])
+def test_a_list_of_cpus_that_is_none_is_an_error_and_takes_no_memory(text: str) -> None:
+    with pytest.raises(ReadingError, match="expected a list of CPUs such as 0-2,8, found"):
+        machine.cpu_list(text)
+
+
 def test_a_command_line_that_is_no_text_hides_no_process(tmp_path: Path) -> None:
     write(tmp_path / "proc/1/cmdline", "/sbin/init")
     odd = tmp_path / "proc/20/cmdline"
@@ -339,23 +357,101 @@ def test_a_command_line_that_is_no_text_hides_no_process(tmp_path: Path) -> None
 LINE = "NVRM: Xid (PCI:0000:1b:00): 95, pid=7, Uncontained: FBHUB"
 
 
+def buffer(folder: Path, *messages: str, priority: int = 4) -> None:
+    """The kernel's own buffer as /dev/kmsg shows it."""
+    records = (f"{priority},{number},{number}000,-;{message}" for number, message in enumerate(messages))
+    write(folder / "kmsg", "".join(f"{record}\n SUBSYSTEM=pci\n" for record in records))
+
+
 @pytest.mark.parametrize(
-    ("journalctl", "dmesg"),
+    ("journalctl", "messages"),
     [
-        ([f"echo '{LINE}'"], ["exit 1"]),
-        (["exit 1"], [f"echo '[   12.3] {LINE}'"]),
-        (None, [f"echo '{LINE}'"]),
+        ([f"""echo '{{"MESSAGE": "{LINE}"}}'"""], []),
+        ([f"""echo '{{"MESSAGE": {list(LINE.encode())}}}'"""], []),
+        (["exit 1"], [LINE]),
+        (None, [LINE]),
     ],
 )
 def test_xids_are_found_in_the_journal_or_in_the_kernels_buffer(
-    journalctl: list[str] | None, dmesg: list[str], fake: Path
+    journalctl: list[str] | None, messages: list[str], fake: Path
 ) -> None:
     if journalctl is not None:
         program(fake, "journalctl", *journalctl)
-    program(fake, "dmesg", *dmesg)
+    buffer(fake, *messages)
     assert kernel_log.read_kernel_log().events == (
         kernel_log.Event("0000:1b:00", 95, "pid=7, Uncontained: FBHUB"),
     )
+
+
+def test_only_the_kernel_itself_is_asked_for_its_lines(fake: Path) -> None:
+    """Systemd and others write to its log, too."""
+    program(fake, "journalctl", f'echo "$@" >>{fake}/asked; exit 1')
+    buffer(fake, LINE, priority=(3 << 3) + 4)
+    assert kernel_log.read_kernel_log().events == ()
+    assert all("SYSLOG_FACILITY=0" in line.split() for line in (fake / "asked").read_text().splitlines())
+
+
+LOADED = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.178.04  Release Build"
+FELL = "GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        # The kernel wrote this, as a user in a namespace of his own.
+        f"overlay: filesystem on {LINE} not supported as upperdir",
+        f"overlay: filesystem on [  1.2] {LINE} not supported as upperdir",
+        f"overlay: filesystem on {LOADED} not supported as upperdir",
+        "overlay: filesystem on nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30",
+        f"oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/user/{LINE},task=x,pid=7,uid=1000",
+        # These begin with the name of a process, of 15 characters.
+        "NVRM: Xid (PCI:[77]: segfault at 0 ip 0 sp 0 error 4 in 0000:1b:00): 79, pid=1, x[400000+1000]",
+        "NVRM: Xid (1b:0 (77): drop_caches: 3",
+        f"NVRM: GPU 1b:00[77]: segfault at 0 ip 0 sp 0 error 4 in {FELL}[400000+1000]",
+        "NVRM: x[77]: segfault at 0 ip 0 sp 0 error 4 in x fallen off the bus and is not responding[4000]",
+        "NVRM: x[77]: segfault in installed in this system has fallen off the bus and is not responding",
+        f"NVRM: loading N[77]: segfault at 0 ip 0 sp 0 error 4 in {LOADED}[400000+1000]",
+        "nvidia-nvswitch[77]: segfault in 3: SXid (PCI:0000:c1:00.0): 20034, Fatal, x[400000+1000]",
+    ],
+)
+def test_words_of_a_user_in_a_line_of_the_kernel_set_no_error_and_forget_none(message: str) -> None:
+    real = [LINE, "NVRM: The NVIDIA GPU 0000:43:00.0"]
+    assert kernel_log.events([*real, message]) == kernel_log.events(real)
+    assert len(kernel_log.events([*real, f"[  12.3] {message}"])) == 1
+
+
+@pytest.mark.parametrize("words", [LINE.replace("1b", "43"), LOADED])
+def test_a_line_break_in_the_words_of_a_user_begins_no_message(words: str, fake: Path) -> None:
+    buffer(fake, LINE, f"overlay: filesystem on x\\x0a{words}\\x0a not supported as upperdir")
+    assert [event.address for event in kernel_log.read_kernel_log().events] == ["0000:1b:00"]
+    for other in ("\r", "\x0b", "\x85", "\u2028"):
+        buffer(fake, LINE, f"overlay: filesystem on x{other}{words} not supported as upperdir")
+        assert [event.address for event in kernel_log.read_kernel_log().events] == ["0000:1b:00"]
+    assert not re.search(kernel_log.OF_THE_DRIVER, f"overlay: filesystem on x\n{words}\n"), "journalctl's"
+    assert re.search(kernel_log.OF_THE_DRIVER, words)
+    # A process of this name, and a mapped file of that one: journalctl finds its message.
+    crash = f"NVRM: x[77]: segfault at 0 ip 0 sp 0 error 4 in a\n{words}[400000+1000]"
+    entries = "\n".join(json.dumps({"MESSAGE": message}) for message in (LINE, crash))
+    write(fake / "entries", f"{entries}\n")
+    program(fake, "journalctl", f'while read -r line; do echo "$line"; done <{fake}/entries')
+    assert [event.address for event in kernel_log.read_kernel_log().events] == ["0000:1b:00"]
+
+
+def test_a_journal_of_another_form_is_said(fake: Path) -> None:
+    program(fake, "journalctl", "echo NVRM: x")
+    assert "journalctl: expected an entry as JSON" in kernel_log.read_kernel_log().unreadable
+
+
+def test_a_container_without_the_kernels_device_is_asked_through_dmesg(fake: Path) -> None:
+    daemon = LINE.replace("1b", "43")
+    program(fake, "journalctl", "exit 1")
+    program(fake, "dmesg", f"echo '<4>[   12.3] {LINE}'", f"echo '<28>[   12.4] {daemon}'")
+    assert [event.address for event in kernel_log.read_kernel_log().events] == ["0000:1b:00"]
+
+
+@pytest.mark.parametrize("thread", ["", "[    T1] ", "[   C12] "])
+def test_a_line_of_dmesg_is_read_behind_its_time(thread: str) -> None:
+    assert kernel_log.events([f"[   12.345678] {thread}{LINE}"]) == kernel_log.events([LINE])
 
 
 def test_a_log_with_a_million_xids_is_as_short_as_what_it_says() -> None:
@@ -386,6 +482,7 @@ NVLINK5 = "NVRM: Xid (PCI:0000:1b:00): {}, {} XC0 i0 Link 13 (0x0409a0c2 0x{:08x
         (NVLINK5.format(144, "SAW_MVB Nonfatal", 4), "harmless"),
         (NVLINK5.format(145, "pid=876767, name=ray::WorkerDict, RLW_RXPIPE Nonfatal", 8), "nonfatal"),
         (NVLINK5.format(145, "pid='<unknown>', name=<unknown>, RLW_SRC_TRACK Nonfatal", 2), "harmless"),
+        (NVLINK5.format(145, "pid=4, name=a, X Nonfatal, RLW_SRC_TRACK Fatal", 1), "xid"),
         (NVLINK5.format(145, "pid=4, name=a fatal thing, RLW_SRC_TRACK Fatal", 1), "xid"),
         (NVLINK5.format(146, "TLW_RX/TLW_RX_PIPE0 Nonfatal", 1), "harmless"),
         *(
@@ -441,23 +538,23 @@ def test_a_gpu_that_fell_off_the_bus_without_an_xid_is_an_event(lines: list[str]
 
 def test_a_quiet_kernel_log_has_no_event(fake: Path) -> None:
     program(fake, "journalctl", "exit 1")
-    program(fake, "dmesg", "echo booted")
+    buffer(fake, "booted")
     assert kernel_log.read_kernel_log() == kernel_log.KernelLog()
 
 
 def test_a_journal_that_shows_this_user_nothing_is_not_a_quiet_one(fake: Path) -> None:
     """With --quiet, journalctl says nothing at all to a user who may not read the system's journal."""
     program(fake, "journalctl", "exit 1")
-    program(fake, "dmesg", "exit 1")
     assert "journalctl: it shows no line of the kernel" in kernel_log.read_kernel_log().unreadable
 
 
 @pytest.mark.parametrize(
     ("first", "lost"),
     [
-        ("[    0.000000] Linux version 6.8.0-87-generic", False),
-        ("[   14.2] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.178.04", False),
-        ("[22793.38] br0: port 1 entered disabled state", True),
+        ("Linux version 6.8.0-87-generic", False),
+        (LOADED, False),
+        ("br0: port 1 entered disabled state", True),
+        ("overlay: filesystem on Linux version 6.8.0-87-generic not supported as upperdir", True),
     ],
 )
 @pytest.mark.parametrize("xids", [(), (LINE,)])
@@ -470,19 +567,17 @@ def test_without_the_journals_answer_the_kernels_buffer_says_all_only_from_its_b
         return command.run(words, timeout_s)
 
     monkeypatch.setattr(kernel_log, "run", run)
-    program(fake, "dmesg", *[f"echo '{line}'" for line in (first, *xids)])
+    buffer(fake, first, *xids)
     found = kernel_log.read_kernel_log()
     assert found.events == kernel_log.events(xids)
-    reason = "journalctl: no answer within 5 s; dmesg: it has lost its beginning"
+    reason = f"journalctl: no answer within 5 s; {fake}/kmsg: it has lost its beginning"
     assert found.unreadable == (reason if lost else "")
 
 
 def test_a_quiet_journal_is_enough_where_the_kernels_buffer_is_closed(fake: Path) -> None:
     program(fake, "journalctl", 'case "$*" in *--lines=1*) echo booted;; *) exit 1;; esac')
-    program(fake, "dmesg", "exit 1")
     assert kernel_log.read_kernel_log() == kernel_log.KernelLog()
 
 
 def test_a_log_that_nobody_may_read_is_not_a_quiet_one(fake: Path) -> None:
-    program(fake, "dmesg", "echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2", "exit 1")
-    assert "Operation not permitted" in kernel_log.read_kernel_log().unreadable
+    assert f"{fake}/kmsg: No such file" in kernel_log.read_kernel_log().unreadable
