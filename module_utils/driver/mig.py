@@ -30,12 +30,15 @@ NO_INSTANCES = "instances found"
 # |   0  MIG 1g.10gb+me      20     1/1        9.75       No     16     1     0   |
 PROFILE = re.compile(r"^\|\s+(\d+)\s+MIG\s+(\S+)\s+(\d+)\s+\d+/(\d+)\s", re.MULTILINE)
 # GPU  0 Profile ID 19 Placements: {0,1,2,3,4,5,6}:1
-PLACES = re.compile(r"^GPU\s+(\d+)\s+Profile ID\s+(\d+)\s+Placements?\s*:\s*\{([\d,]+)\}:(\d+)", re.MULTILINE)
+PLACES = re.compile(
+    r"^GPU\s+(\d+)\s+Profile ID\s+(\d+)\s+Placements?\s*:\s*\{(\d+(?:,\d+)*)\}:(\d+)", re.MULTILINE
+)
 # |   0  MIG 3g.40gb            9        1          0:4     |
 INSTANCE = re.compile(r"^\|\s+(\d+)\s+MIG\s+(\S+)\s+\d+\s+(\d+)\s+\d+:\d+\s", re.MULTILINE)
 # |   0      1       MIG 1c.3g.40gb       0         0          2:1     |
 COMPUTE = re.compile(r"^\|\s+(\d+)\s+(\d+)\s+MIG\s+(\S+)\s+\d+\s+\d+\s+\d+:\d+\s", re.MULTILINE)
 CLOSEST = 3
+MOST_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -159,16 +162,28 @@ def layouts(wish: dict[str, typing.Any], cards: list[Card]) -> dict[int, list[st
 
 
 def profiles() -> dict[int, dict[str, Profile]]:
-    """Index of a GPU -> its profiles by name. Drivers may list them only where MIG mode is on."""
+    """Index of a GPU -> its profiles by name. Drivers may list them only where MIG mode is on.
+
+    Raises SettingsError.
+    """
     places = {
-        (int(gpu), int(number)): (tuple(int(start) for start in starts.split(",")), int(size))
+        (_number(gpu), _number(number)): (tuple(map(_number, starts.split(","))), _number(size))
         for gpu, number, starts, size in PLACES.findall(nvidia_smi("mig", "-lgipp", nothing=NO_PROFILES))
     }
     found: dict[int, dict[str, Profile]] = {}
     for gpu, name, number, most in PROFILE.findall(nvidia_smi("mig", "-lgip", nothing=NO_PROFILES)):
-        starts, size = places.get((int(gpu), int(number)), ((), 0))
-        found.setdefault(int(gpu), {})[name] = Profile(name, int(number), int(most), starts, size)
+        starts, size = places.get((_number(gpu), _number(number)), ((), 0))
+        found.setdefault(_number(gpu), {})[name] = Profile(name, _number(number), _number(most), starts, size)
     return found
+
+
+def _number(digits: str) -> int:
+    """Return a number of a list of nvidia-smi's."""
+    if len(digits) > MOST_DIGITS:
+        raise SettingsError(
+            f"`nvidia-smi mig` lists a number of {len(digits)} digits, expected at most {MOST_DIGITS}"
+        )
+    return int(digits)
 
 
 def present(cards: list[Card]) -> dict[int, list[str]]:
@@ -187,7 +202,7 @@ def present(cards: list[Card]) -> dict[int, list[str]]:
         # "1g.10gb+me" holds "1g.10gb": extensions are no part of a compute instance's name.
         whole = len(parts) == 1 and name.startswith(parts[0])
         shown_as = name if whole else f"{name} ({', '.join(parts) or 'no compute instance'})"
-        on.get(int(gpu), []).append(shown_as)
+        on.get(_number(gpu), []).append(shown_as)
     return on
 
 

@@ -94,6 +94,7 @@ from validation.model.contract import EXPECTATIONS_VERSION, ContractError, dumps
 from validation.model.contract import node_result as read_result
 from validation.model.expectations import fleet_from
 from validation.probes import counters, drives, gpu_samples, kernel_log, machine, nvidia_smi, nvlink, topology
+from validation.probes.reading import ReadingError
 from validation.processes.command import Done
 
 if TYPE_CHECKING:
@@ -396,7 +397,7 @@ READERS = (
     Reader("nvme, smartctl", drive, these(test_drives.LOG, SMARTCTL), (ValueError,)),
     Reader("CPU lists", each_line(machine.cpu_list), of("cpu_lists"), (ValueError,)),
     Reader("CPU lists of jobs", each_line(rank.cpu_list), of("cpu_lists"), (ValueError,)),
-    Reader("sysfs, in the payload", on_tree(*PAYLOAD_READS), of("tree")),
+    Reader("sysfs, in the payload", on_tree(*PAYLOAD_READS), of("tree"), (ReadingError,)),
     # What programs print on a node, read by modules.
     Reader("sysfs, in modules", on_tree(*MODULE_READS), of("tree"), NODE_ERRORS),
     Reader("GPU settings as CSV", gpu_settings.parse_gpus, of("gpu_settings"), (smi.SettingsError,)),
