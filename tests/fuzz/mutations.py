@@ -91,7 +91,7 @@ def text(random: Random, samples: Sequence[str]) -> str:
     """Return one of the samples after one to four changes."""
     found = random.choice(samples)
     for _ in range(random.randint(1, 4)):
-        found = _change(random, found, samples)
+        found = _change(random, found, samples)[:MOST_BYTES]
     return found
 
 

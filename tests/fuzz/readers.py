@@ -78,7 +78,7 @@ from tests.unit import (
 )
 from tests.unit.compliance.fleets import KNOWN, VARIABLES
 from tests.unit.engines import test_cdi_nccl, test_config_dump
-from tests.unit.fleet import test_pulled
+from tests.unit.fleet import test_pulled, test_stream
 from tests.unit.harden import test_listeners
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
@@ -398,7 +398,7 @@ READERS = (
     Reader("CPU lists of jobs", each_line(rank.cpu_list), of("cpu_lists"), (ValueError,)),
     Reader("sysfs, in the payload", on_tree(*PAYLOAD_READS), of("tree")),
     # What programs print on a node, read by modules.
-    Reader("sysfs, in modules", on_tree(*MODULE_READS), of("tree")),
+    Reader("sysfs, in modules", on_tree(*MODULE_READS), of("tree"), NODE_ERRORS),
     Reader("GPU settings as CSV", gpu_settings.parse_gpus, of("gpu_settings"), (smi.SettingsError,)),
     Reader("nvidia-smi mig", said(mig, "nvidia_smi", instances), mig_lists, (smi.SettingsError,)),
     Reader("sshd -T", sshd_settings, of("sshd"), NODE_ERRORS),
@@ -514,7 +514,12 @@ READERS = (
     Reader("waivers", lambda found: waivers.read(found, set()), of("waivers")),
     Reader("statement", lambda found: document.read(mutations.as_text(found)), statements, (ContractError,)),
     Reader("expectations", lambda found: fleet_from(found, TESTS), expectations, (ContractError,)),
-    Reader("plans of slices", slices, of("slices"), (collected.CollectedError,)),
+    Reader(
+        "plans of slices",
+        slices,
+        lambda: [json_of(test_stream.PLAN)],
+        (StreamError, collected.CollectedError),
+    ),
     Reader("answers of modules", module_answers, of("answers"), (AnswerError,), foreign_keys, weight=2),
     Reader("stream of a helper", helper_lines, streams, (StreamError,), elsewhere),
     Reader("archive of a helper", helper_archive, archives, (StreamError,), elsewhere),
