@@ -6,6 +6,7 @@ them come from (a filter it does not): what is imported and read here is importe
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
@@ -21,6 +22,30 @@ planned_variables()
 load_tables(DATA)
 load_models(DATA)
 load_controls(DATA / "os_controls")
+
+
+class TaskValues(Mapping[str, Any]):
+    """The node's variables, evaluated as in a task: with `hostvars`, `groups` and all other magic variables.
+
+    A value that is read out of `hostvars` is evaluated without them.
+    """
+
+    def __init__(self, variables: Mapping[str, Any], templar: Any) -> None:
+        self._names: Mapping[str, Any] = variables["hostvars"][variables["inventory_hostname"]]
+        self._variables, self._templar = variables, templar
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._variables:
+            return self._names[name]
+        return self._templar.template(self._variables[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class NodeAction(ActionBase):  # type: ignore[misc]  # Ansible ships no types
@@ -45,11 +70,16 @@ class NodeAction(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         self.warnings += warnings(found)["warnings"]
         return found
 
-    def unseen(self, variables: dict[str, Any], own: Any) -> list[str]:
-        """A sentence for each role's variable that the play or a task sets to what `hostvars` does not have.
+    def own(self, variables: dict[str, Any]) -> TaskValues:
+        """Return the node's variables, as its tasks see them."""
+        return TaskValues(variables, self._templar)
 
-        The plan would be made without it, in silence.
+    def unseen(self, variables: dict[str, Any]) -> list[str]:
+        """Return a sentence for each role's variable that the play or a task sets, not the inventory.
+
+        A plan that another play makes would be made without it, in silence.
         """
+        own = variables["hostvars"][variables["inventory_hostname"]]
         given = self._task.get_play().get_vars().keys() | self._task.get_vars().keys()
         return [
             f"{name} is set in the play, where the plan does not see it: expected it in the inventory "

@@ -31,13 +31,13 @@ class ActionModule(NodeAction):
         """The result has an `answer` (JSON: plan, observations, loaded driver), or a `problem`."""
         result = super().run(tmp, task_vars) | {"changed": False}
         variables = task_vars or {}
-        own = variables["hostvars"][variables["inventory_hostname"]]
+        own = self.own(variables)
         read = self.ask("node_facts", {}, variables)
         facts = node_facts(read).get("temper")
         if facts is None:
             return result | {"problem": self.reason(read), "warnings": self.warnings}
         plan = preflight_plan(read, own, self._task.args["known"])
-        plan["problems"] += self.unseen(variables, own)
+        plan["problems"] += self.unseen(variables)
         arguments: dict[str, Any] = {"roles": f"[{','.join(plan['roles'].values())}]"}
         arguments["demanded"] = demanded_of(plan)
         if listed := administrators(plan):

@@ -30,7 +30,7 @@ class ActionModule(NodeAction):
         """The plan is `plan`, for the fact of this name; `reached` whether the node answered."""
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
-        own = variables["hostvars"][variables["inventory_hostname"]]
+        own = self.own(variables)
         known = self._task.args["known"]
         python = self._task.args["payload_python"]
         asked: dict[str, Any] = {"payload_python": python} if python else {}
@@ -41,7 +41,7 @@ class ActionModule(NodeAction):
             asked |= {"image": True, "image_kernel": self._task.args["image_kernel"]}
         node = self.ask("node_facts", asked, variables)
         plan = preflight_plan(node, own, known)
-        plan["problems"] += self.unseen(variables, own)
+        plan["problems"] += self.unseen(variables)
         if boolean(self._task.args["simulate"]) and not plan["problems"] and not plan["settled"]:
             preview = self.ask("package_preview", preview_arguments(plan), variables)
             plan = preflight_plan(node, own, known, preview)

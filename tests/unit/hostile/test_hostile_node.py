@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,8 @@ class Fleet:
     """Two played nodes, and the real playbooks on them."""
 
     folder: Path
+    #: Of the group of all nodes, beside those that a run needs.
+    variables: dict[str, Any] = field(default_factory=dict)
 
     def run(self, playbook: str, evil: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a playbook; node01 answers some modules in its own way."""
@@ -166,7 +168,7 @@ class Fleet:
             "preflight_plan_file": str(self.folder / "plan.json"),
         }
         hosts = {name: {"ansible_host": address} for address, name in NAMES.items()}
-        return {"gpu_nodes": {"vars": variables, "hosts": hosts}}
+        return {"gpu_nodes": {"vars": variables | self.variables, "hosts": hosts}}
 
     @property
     def calls(self) -> list[dict[str, Any]]:

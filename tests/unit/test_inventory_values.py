@@ -1,0 +1,45 @@
+"""Values of an inventory are evaluated as in any task, by real Ansible on played nodes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.hostile.test_hostile_node import Fleet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PEERS = "{{ groups['gpu_nodes'] | map('extract', hostvars, 'ansible_host') | list }}"
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (PEERS, ["192.0.2.11", "192.0.2.12"]),
+        ("{{ [hostvars['node02'].ansible_host] }}", ["192.0.2.12"]),
+        ("{{ [hostvars[inventory_hostname]['ansible_host']] }}", ["192.0.2.11"]),
+        (
+            "{{ ansible_play_hosts_all | map('regex_replace', 'node0', '192.0.2.1') | list }}",
+            ["192.0.2.11", "192.0.2.12"],
+        ),
+        ("{{ [lookup('ansible.builtin.vars', 'site_gateway')] }}", ["192.0.2.1"]),
+        ("{{ ['192.0.2.9'] if playbook_dir is abs and not ansible_check_mode else [] }}", ["192.0.2.9"]),
+    ],
+)
+def test_a_value_sees_what_a_task_sees(tmp_path: Path, value: str, found: list[str]) -> None:
+    fleet = Fleet(
+        tmp_path / "fleet", {"site_gateway": "192.0.2.1", "firewall_services": {"node_exporter": value}}
+    )
+    done = fleet.run("playbooks/preflight.yml", {})
+    assert done.returncode == 0, done.stdout
+    document: dict[str, Any] = json.loads((fleet.folder / "plan.json").read_text())
+    assert json.dumps(found)[1:-1] in json.dumps(document), done.stdout
+
+
+def test_a_value_that_cannot_be_evaluated_is_named(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path / "fleet", {"firewall_services": "{{ nobody_set_this }}"})
+    done = fleet.run("playbooks/preflight.yml", {})
+    assert "firewall_services: its value cannot be evaluated" in done.stdout
