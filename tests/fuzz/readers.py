@@ -275,7 +275,7 @@ def forged(text: str, found: tuple[kernel_log.Event, ...]) -> str:
     own = [line for line in lines if OURS.match(line)]
     for event in found:
         if event.number and not any(
-            str(event.number) in line and event.address in line.lower() for line in own
+            str(event.number) in line and event.address.removeprefix("0000:") in line.lower() for line in own
         ):
             return "an Xid out of a line that the driver did not begin"
     begin = max((number for number, line in enumerate(lines) if LOADED.match(line)), default=-1)

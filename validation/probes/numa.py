@@ -70,6 +70,6 @@ def _is_whole(node: int, root: Path) -> bool:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError:
         return ""
