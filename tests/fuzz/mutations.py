@@ -115,8 +115,8 @@ def document(random: Random, samples: Sequence[Any]) -> Any:
 def as_text(value: Any) -> str:
     """Return a document as JSON text, which may have numbers that JSON does not know."""
     # Python writes no integer of more than 4,300 digits either.
-    text = json.dumps(value).replace('"@huge@"', HUGE).replace('"@1e400@"', "1e400")
-    return text.replace('"@deep@"', "[" * DEEP + "]" * DEEP)
+    text = json.dumps(value).replace('"@huge@"', HUGE, 100).replace('"@1e400@"', "1e400")
+    return text.replace('"@deep@"', "[" * DEEP + "]" * DEEP, 3)
 
 
 def _change(random: Random, found: str, samples: Sequence[str]) -> str:
