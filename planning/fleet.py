@@ -12,7 +12,7 @@ from functools import cached_property
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
-from planning.convert import plain
+from planning.convert import checked, plain
 from planning.node_plan import NodePlan
 
 if TYPE_CHECKING:
@@ -59,6 +59,52 @@ def _clean(value: object) -> object:
 def digest(text: str) -> str:
     """A short name for a text that is its own."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class MachineId:
+    """What only one running machine has. A boot id alone may be that of several containers."""
+
+    boot_id: str
+    addresses: tuple[str, ...]
+
+    @classmethod
+    def from_dict(cls, facts: object) -> MachineId | None:
+        """From the facts of module node_facts; None where they do not say which machine it is."""
+        try:
+            found = checked(_Identified, facts, "node_facts")
+        except ValueError:  # the node is refused for it, in a sentence
+            return None
+        assert isinstance(found, _Identified)
+        addresses = sorted({address for one in found.interfaces for address in one.addresses})
+        return cls(found.boot_id, tuple(addresses)) if found.boot_id and addresses else None
+
+
+@dataclass(frozen=True)
+class _Addresses:
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Identified:
+    boot_id: str
+    interfaces: tuple[_Addresses, ...]
+
+
+def twins(machines: Mapping[str, MachineId | None]) -> dict[str, str]:
+    """Return a sentence for each name of a machine that has several in the inventory."""
+    names: dict[MachineId, list[str]] = defaultdict(list)
+    for name, machine in machines.items():
+        if machine:
+            names[machine].append(name)
+    return {
+        name: f"{name} and {some([other for other in same if other != name])} are one machine by boot id and "
+        "addresses, and would be changed and counted twice: keep one name in the inventory; ansible_host "
+        "says by which address Ansible reaches it"
+        for same in names.values()
+        if len(same) > 1
+        for name in same
+    }
 
 
 @dataclass(frozen=True)

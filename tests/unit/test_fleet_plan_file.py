@@ -39,15 +39,6 @@ def test_a_reader_that_has_the_file_open_keeps_the_whole_old_one(tmp_path: Path)
         assert reader.read() == "old"
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text("old")
-    with pytest.raises(UnicodeEncodeError):
-        ACTION.write_whole(path, "half of it \ud800")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_what_is_no_regular_file_is_never_replaced() -> None:
     ACTION.write_whole(Path("/dev/null"), "gone")
     assert Path("/dev/null").is_char_device()

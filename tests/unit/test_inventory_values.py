@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.hostile.test_hostile_node import Fleet
+from tests.unit.planning_nodes import gpus, node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,3 +44,13 @@ def test_a_value_that_cannot_be_evaluated_is_named(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path / "fleet", {"firewall_services": "{{ nobody_set_this }}"})
     done = fleet.run("playbooks/preflight.yml", {})
     assert "firewall_services: its value cannot be evaluated" in done.stdout
+
+
+def test_one_machine_under_two_names_is_refused(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path / "fleet")
+    same = {"node_facts": {"ansible_facts": {"temper": node(boot_id="b1", pci=gpus("2330", "2330"))}}}
+    done = fleet.run("site.yml", same, both=True)
+    assert done.returncode == 2, done.stdout
+    plan: dict[str, Any] = json.loads((fleet.folder / "plan.json").read_text())
+    assert all("are one machine" in one["problems"][-1] for one in plan["nodes"].values())
+    assert {call["module"] for call in fleet.calls} == {"node_facts", "package_preview"}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from planning.fleet import FleetPlan, grouped
+import pytest
+
+from planning.fleet import FleetPlan, MachineId, grouped, twins
 from planning.preflight import preflight_plan
 from tests.unit import planning_nodes
 from tests.unit.planning_nodes import H100, L4, V100, gpus, node, system
@@ -236,3 +238,31 @@ def test_networks_that_do_not_meet_are_said_of_a_fleet_of_several_runs() -> None
         )
     ]
     assert len(said(FleetPlan.merged(json.loads(json.dumps(parts))))) == 1
+
+
+def machine(boot_id: str, *addresses: str) -> MachineId | None:
+    interfaces = [{"addresses": [address]} for address in addresses]
+    return MachineId.from_dict({"boot_id": boot_id, "interfaces": interfaces})
+
+
+def test_one_machine_under_two_names_is_told_to_both() -> None:
+    same = machine("b1", "192.0.2.7", "192.0.2.8")
+    assert same == machine("b1", "192.0.2.8", "192.0.2.7")
+    found = twins({"gpu02": same, "gpu02-ib": same, "gpu01": machine("b2", "192.0.2.6")})
+    assert found.keys() == {"gpu02", "gpu02-ib"}
+    assert all("gpu02" in sentence and "gpu02-ib" in sentence for sentence in found.values())
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        # Containers of one kernel; machines that were cloned; nodes that do not say.
+        [machine("b1", "192.0.2.7"), machine("b1", "192.0.2.8")],
+        [machine("b1", "192.0.2.7"), machine("b2", "192.0.2.7")],
+        [machine("", "192.0.2.7"), machine("", "192.0.2.7")],
+        [machine("b1"), machine("b1")],
+        [MachineId.from_dict(5), MachineId.from_dict({"boot_id": "b", "interfaces": "x"})],
+    ],
+)
+def test_several_machines_are_not_taken_for_one(others: list[MachineId | None]) -> None:
+    assert twins({f"gpu{number:02}": one for number, one in enumerate(others)}) == {}

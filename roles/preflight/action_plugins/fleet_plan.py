@@ -6,7 +6,7 @@ import json
 import stat
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
@@ -16,8 +16,11 @@ ROOT = str(Path(__file__).resolve().parents[3])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
-from planning.fleet import FleetPlan, grouped  # noqa: E402 - needs the path above
+from planning.fleet import FleetPlan, MachineId, grouped, twins  # noqa: E402 - needs the path above
 from validation.processes.files import own, write_atomically  # noqa: E402 - likewise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: What preflight gives all nodes of a batch before it reads the first.
 STARTED = "__preflight_fleet"
@@ -43,13 +46,17 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     _VALID_ARGS = frozenset(("path", "collect"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Write the file; the result's `msg` is for the operator."""
+        """Write the file. The result's `msg` is for the operator; `twins` says which nodes are one."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         hostvars = variables["hostvars"]
         # Of the nodes that preflight has come to: under `serial` others are yet to come.
         names = [name for name in variables["ansible_play_hosts_all"] if STARTED in hostvars[name]]
         plans = {name: hostvars[name].get("preflight_plan") for name in names}
+        same = twins({name: self.machine(hostvars[name]) for name in names})
+        for name, sentence in same.items():
+            if plan := plans[name]:
+                plans[name] = {**plan, "problems": [*plan["problems"], sentence]}
         fleet = FleetPlan.from_dict(plans)
         texts = {name: (plans.get(name) or {}).get("text", "") for name in variables["ansible_play_batch"]}
         said = [grouped(texts), fleet.text()]
@@ -61,7 +68,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             said.append(f"Plans: {path}")
         # Shown without -v, as debug's is: that is what the task is for.
         result["_ansible_verbose_always"] = True
-        return result | {"changed": False, "msg": "\n".join(filter(None, said))}
+        return result | {"changed": False, "twins": same, "msg": "\n".join(filter(None, said))}
+
+    @staticmethod
+    def machine(variables: Mapping[str, Any]) -> MachineId | None:
+        """Return which machine a node is."""
+        facts = variables.get("ansible_facts") or {}
+        return MachineId.from_dict(facts.get("temper") or {})
 
     def write(self, path: Path, fleet: FleetPlan) -> None:
         """Write the plans as JSON."""

@@ -128,9 +128,11 @@ class Fleet:
     #: Of the group of all nodes, beside those that a run needs.
     variables: dict[str, Any] = field(default_factory=dict)
 
-    def run(self, playbook: str, evil: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a playbook; node01 answers some modules in its own way."""
-        said = {address: answers(name) for address, name in NAMES.items()}
+    def run(
+        self, playbook: str, evil: dict[str, Any], *arguments: str, both: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a playbook; node01, or both nodes, answer some modules in their own way."""
+        said = {address: answers(name) | (evil if both else {}) for address, name in NAMES.items()}
         said[EVIL] |= evil
         self.folder.mkdir(exist_ok=True)
         (self.folder / "answers.json").write_text(json.dumps(said))
