@@ -106,19 +106,13 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
 
 
 def validation_fabric(
-    hostvars: Values,
-    nodes: Iterable[str],
-    batch: Iterable[str],
-    settings: Values,
-    topology: Values | None = None,
+    hostvars: Values, nodes: Iterable[str], batch: Iterable[str], settings: Values
 ) -> dict[str, Any]:
     """The nodes that were measured, and the rounds between them so far, as `validation groups` reads it.
 
     Only those that are to be measured with others (`gpu_validation_fabric`); empty where none is. `batch`
     has hosts of the play's batch that are still there: under `serial` each batch measures among itself.
-    `settings` are those of its fields that the operator chooses. `topology` says where the nodes hang:
-    `path` of a file, or patterns of groups, `leaves` and `pods`; `no_tree` of the result says why that
-    cannot be used.
+    `settings` are those of its fields that the operator chooses.
     """
     nodes = [node for node in nodes if boolean(hostvars[node].get("gpu_validation_fabric", False))]
     if not nodes:
@@ -136,12 +130,10 @@ def validation_fabric(
                 rounds.append({})
             if attempt:
                 rounds[number][node] = attempt
-    places, no_tree = _places(hostvars, [member["name"] for member in members], topology or {})
     return {
         "schema_version": contract().FABRIC_VERSION,
         **settings,
-        "no_tree": no_tree,
-        "nodes": [member | places.get(member["name"], {}) for member in members],
+        "nodes": members,
         "rounds": [attempts for attempts in rounds if attempts],
     }
 
@@ -172,24 +164,6 @@ def autotune_order(hostvars: Values, nodes: Iterable[str], node: str, settings: 
     }
 
 
-def _places(hostvars: Values, nodes: list[str], topology: Values) -> tuple[dict[str, dict[str, str]], str]:
-    """Leaf and pod of each node, and why there are none although a topology was named."""
-    path, leaves, pods = (str(topology.get(name) or "") for name in ("path", "leaves", "pods"))
-    if not (path or leaves):
-        return {}, ""
-    tree = importlib.import_module("validation.fabric.tree")
-    try:
-        if path:
-            found = tree.read_tree(Path(ROOT) / path)
-        else:
-            groups = {node: hostvars[node].get("group_names") or [] for node in nodes}
-            found = tree.tree_of_groups(groups, leaves, pods)
-        places = tree.find_places(found, nodes, list(hostvars))
-    except tree.TreeError as error:
-        return {}, str(error)
-    return {node: {"leaf": place.leaf, "pod": place.pod} for node, place in places.items()}, ""
-
-
 def validation_order(groups: Iterable[Values], node: str) -> dict[str, Any]:
     """What a node is asked to do in a round, of which `validation groups` says the groups; empty: nothing.
 
@@ -210,7 +184,6 @@ def validation_attempt(run: Values, order: Values) -> dict[str, Any]:
         "group": [member["name"] for member in order["group"]],
         "part": outcome.get("result"),
         "problem": _short(outcome.get("problem", "")),
-        "step": order.get("step", ""),
     }
 
 

@@ -34,7 +34,6 @@ from planning.contradictions import instance_problems, profile_problems, slurm_p
 from planning.os_controls import load_controls, waiver_problems
 from planning.pip_options import configuration
 from planning.tables import read_yaml
-from validation.fabric.tree import Tree, TreeError, find_places, read_tree, tree_of_groups
 from validation.model.plans import MOST_HOURS, PLANS
 
 if TYPE_CHECKING:
@@ -118,12 +117,6 @@ def check_rounds(count: int) -> None:
     """Refuse a number of rounds that nobody can count."""
     if count < 1:
         raise RefusedError(f"expected 1 or more, found {count}; gpu_validation_fabric_pairs says whether")
-
-
-def check_most_rounds(count: int) -> None:
-    """Refuse a limit that is none."""
-    if count < 0:
-        raise RefusedError(f"expected 1 or more, or 0 for what the number of nodes asks for, found {count}")
 
 
 def check_shm(size: str) -> None:
@@ -285,7 +278,6 @@ CONTENTS: dict[str, Callable[[Any], object]] = {
     "gpu_settings_power_limit_percent": check_percent,
     "gpu_validation_hours": check_hours,
     "gpu_validation_fabric_floor_gb_s": check_floor,
-    "gpu_validation_fabric_most_rounds": check_most_rounds,
     "gpu_validation_fabric_pair_rounds": check_rounds,
     "gpu_validation_pip_args": check_pip_args,
     "gpu_validation_storage_floor_gb_s": check_floor,
@@ -390,26 +382,6 @@ def floor_problems(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[
             "gpu_validation_storage_floor_gb_s: nothing would be compared with it, because "
             "gpu_validation_storage_paths is empty; name a path, or leave the floor out"
         ]
-    return []
-
-
-def tree_problems(values: Mapping[str, Any], node: str, groups: Iterable[str]) -> list[str]:
-    """A topology of the network that says no tree, or not where this node hangs."""
-    path = values.get("gpu_validation_fabric_topology")
-    leaves, pods = (values.get(f"gpu_validation_fabric_{name}_groups") or "" for name in ("leaf", "pod"))
-    if path and leaves:
-        return ["gpu_validation_fabric_topology: there is also gpu_validation_fabric_leaf_groups; keep one"]
-    if pods and not leaves:
-        return ["gpu_validation_fabric_pod_groups: needs gpu_validation_fabric_leaf_groups, which is empty"]
-    if not values.get("gpu_validation_fabric") or not (path or leaves):
-        return []
-    name = "gpu_validation_fabric_topology" if path else "gpu_validation_fabric_leaf_groups"
-    try:
-        tree = read_tree(ROOT / path) if path else tree_of_groups({node: groups}, leaves, pods)
-        # Names that no inventory has are found where all nodes are known.
-        find_places(Tree(tree.places), [node], [])
-    except TreeError as error:
-        return [f"{name}: {error}"]
     return []
 
 
@@ -536,7 +508,6 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
     problems += time_problems(values) + floor_problems(values, given) + power_problems(values)
     problems += pull_problems(values)
     node = str(host_variables.get("inventory_hostname", "this node"))
-    problems += tree_problems(values, node, map(str, host_variables.get("group_names") or ()))
     problems += profile_problems(node, map(str, host_variables.get("group_names") or ()))
     layouts, graphics = values.get("gpu_settings_mig") or {}, values.get("nvidia_stack_graphics")
     problems += instance_problems(layouts, graphics=bool(graphics))

@@ -163,10 +163,6 @@ class GpuValidation:
     fabric_pairs: str
     fabric_pair_rounds: int
     fabric_floor_gb_s: float
-    fabric_topology: str
-    fabric_leaf_groups: str
-    fabric_pod_groups: str
-    fabric_most_rounds: int
     fabric_port: int
     reports_directory: str
     metrics_directory: str

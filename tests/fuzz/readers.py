@@ -89,7 +89,6 @@ from tests.unit.validation import test_checks, test_counters, test_drives, test_
 from tests.unit.validation.real_reports import from_table
 from tests.unit.validation.samples import gpu_xml, smi_xml
 from validation.checks.registry import TESTS
-from validation.fabric import tree
 from validation.model.contract import EXPECTATIONS_VERSION, ContractError, dumps, parse
 from validation.model.contract import node_result as read_result
 from validation.model.expectations import fleet_from
@@ -524,7 +523,7 @@ READERS = (
     Reader("answers of modules", module_answers, of("answers"), (AnswerError,), foreign_keys, weight=2),
     Reader("stream of a helper", helper_lines, streams, (StreamError,), elsewhere),
     Reader("archive of a helper", helper_archive, archives, (StreamError,), elsewhere),
-    # Schedulers and the network's tree.
+    # Schedulers.
     Reader(
         "scontrol show node",
         each_line(slurm.parse),
@@ -532,6 +531,4 @@ READERS = (
         (DrainError,),
     ),
     Reader("kubectl", cluster, of("kubectl"), (DrainError,)),
-    Reader("topology.conf", tree._from_slurm, of("slurm_tree"), (tree.TreeError,)),
-    Reader("topology as YAML", tree._from_yaml, of("yaml_tree"), (tree.TreeError,)),
 )

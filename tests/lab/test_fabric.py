@@ -19,8 +19,8 @@ import pytest
 
 from tests.lab.settings import CHECKOUT, Lab
 from validation.cli import archive
-from validation.fabric import tree_search
 from validation.fabric.groups import Attempt, Fleet, Member, Pairs, Part, groups_of, make_orders
+from validation.fabric.search import next_rounds
 from validation.fabric.verdict import judge_fabric
 from validation.model.contract import FABRIC_VERSION, ContractError, dumps, loads
 
@@ -71,18 +71,18 @@ def lab() -> Iterator[None]:
         lab_command("down")
 
 
-def measure(fleet: Fleet, groups: Sequence[tuple[str, ...]], step: str) -> Fleet:
+def measure(fleet: Fleet, groups: Sequence[tuple[str, ...]]) -> Fleet:
     """Run a round as the playbook does: all nodes that have an order at once."""
-    orders = make_orders(fleet, groups, secrets.token_hex(8), step)
+    orders = make_orders(fleet, groups, secrets.token_hex(8))
 
     def attempt(name: str) -> Attempt:
         order = orders[name]
         group = tuple(member.name for member in order.group)
         try:
             answer = on(name, f"{PYTHON} {PAYLOAD} fabric --order=-", dumps(order).encode())
-            return Attempt(group, loads(Part, answer), step=step)
+            return Attempt(group, loads(Part, answer))
         except (subprocess.CalledProcessError, ContractError) as error:
-            return Attempt(group, None, str(error), step)
+            return Attempt(group, None, str(error))
 
     with ThreadPoolExecutor(len(orders)) as pool:
         found = dict(zip(orders, pool.map(attempt, orders), strict=True))
@@ -92,9 +92,9 @@ def measure(fleet: Fleet, groups: Sequence[tuple[str, ...]], step: str) -> Fleet
 def measure_all_rounds(floor_gb_s: float = 0) -> Fleet:
     members = tuple(Member(node.name, node.address, 1) for node in NODES)
     fleet = Fleet(FABRIC_VERSION, "gloo", "quick", 29511, Pairs.AUTO, members, floor_gb_s=floor_gb_s)
-    while (step := tree_search.next_step(fleet)).rounds:
-        for groups in step.rounds:
-            fleet = measure(fleet, groups, step.name)
+    while rounds := next_rounds(fleet):
+        for groups in rounds:
+            fleet = measure(fleet, groups)
     return fleet
 
 

@@ -15,10 +15,9 @@ from validation.checks.node import Node
 from validation.checks.registry import TESTS
 from validation.cli.commands import STDIN, UsageError, read, results_in
 from validation.cli.fleet_part import FleetPart, Known, Shown, Wanted, is_document, pages_can_be_made
-from validation.fabric import tree_search
 from validation.fabric.groups import Fleet, Order, make_orders, read_rounds
 from validation.fabric.measure import run_part
-from validation.fabric.outlook import outlook
+from validation.fabric.search import next_rounds
 from validation.fabric.verdict import judge_fabric
 from validation.model.contract import ContractError, dumps, encode, loads, parse
 from validation.model.expectations import Expectation, read_fleet
@@ -255,14 +254,9 @@ def take_part(options: argparse.Namespace) -> int:
 
 
 def group(_options: argparse.Namespace) -> int:
-    """Say which nodes measure with which in the next rounds: one order for each group, of no node yet.
-
-    `say` has sentences for the operator: what is planned, and what comes next.
-    """
+    """Say which nodes measure with which in the next rounds: one order for each group, of no node yet."""
     fleet = read_rounds(parse(read(STDIN)))
-    step = tree_search.next_step(fleet)
-    rounds = [make_orders(fleet, groups, secrets.token_hex(8), step.name) for groups in step.rounds]
+    rounds = [make_orders(fleet, groups, secrets.token_hex(8)) for groups in next_rounds(fleet)]
     by_group = [{order.run: encode(order) | {"node": ""} for order in found.values()} for found in rounds]
-    said = {"say": outlook(fleet, step), "rounds": [list(groups.values()) for groups in by_group]}
-    print(json.dumps(said))
+    print(json.dumps([list(groups.values()) for groups in by_group]))
     return EXIT_PASS

@@ -1,8 +1,7 @@
 """Between nodes: what passes between controller and nodes, and what came of a group.
 
-A fleet that one rendezvous can take, and whose network nobody described, measures all nodes together and
-then, where that is wanted, pairs: search.py says which, verdict.py what it means. Any other one measures by
-the tree of its network: levels.py, tree_search.py, tree_verdict.py. measure.py measures. Pure functions.
+All nodes measure together and then, where that is wanted, pairs: search.py says which, verdict.py what it
+means, measure.py measures. Pure functions.
 """
 
 from __future__ import annotations
@@ -37,6 +36,8 @@ SAME_TIME_S = 0.5
 #: Who dies so shortly before a node gives its ranks up, or later, may have died because they were gone. Ranks
 #: that hang because another one died are given up only after twice as long.
 AFTERMATH_S = LEAST_PATIENCE_S / 2
+#: Of one rendezvous. Chosen, not measured: one store serves them all, and thousands connect to it badly.
+MOST_RANKS = 512
 
 
 class Pairs(StringEnum):
@@ -49,13 +50,11 @@ class Pairs(StringEnum):
 
 @dataclass(frozen=True)
 class Member:
-    """A node of a group: where the others find it, how many ranks it has, and its leaf and pod, if known."""
+    """A node of a group: where the others find it, and how many ranks it has."""
 
     name: str
     address: str
     ranks: int
-    leaf: str = ""
-    pod: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,6 @@ class Order:
     plan: str
     run: str  # of this group in this round only: who comes late from another one meets nobody
     nodes_in_round: int  # of all groups: they are started one after the other
-    step: str = ""  # what the round is for, where the tree of the network is measured (levels.py)
 
 
 @dataclass(frozen=True)
@@ -113,21 +111,18 @@ class Part:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A node in a round: its group, and its part or why there is none. `step` as in its order."""
+    """A node in a round: its group, and its part or why there is none."""
 
     group: tuple[str, ...]
     part: Part | None = None
     problem: str = ""
-    step: str = ""
 
 
 @dataclass(frozen=True)
 class Fleet:
     """The nodes that can measure with each other, and the rounds so far: attempts by node.
 
-    `floor_gb_s`: what all together must reach, 0 where nobody said. `most_rounds`: how many rounds a search
-    by the tree may take, 0 for what the number of nodes asks for. `no_tree`: why there is none, though one
-    was named.
+    `floor_gb_s`: what all together must reach, 0 where nobody said.
     """
 
     schema_version: int
@@ -139,8 +134,18 @@ class Fleet:
     rounds: tuple[dict[str, Attempt], ...] = ()
     pair_rounds: int = 1
     floor_gb_s: float = 0.0
-    most_rounds: int = 0
-    no_tree: str = ""
+
+    @property
+    def why_unmeasured(self) -> str:
+        """Why its nodes cannot measure with each other; empty where they can."""
+        if len(self.nodes) < 2:
+            return "one node has no other to measure with"
+        if (ranks := sum(member.ranks for member in self.nodes)) > MOST_RANKS:
+            return (
+                f"{len(self.nodes):,} nodes have {ranks:,} ranks, of which at most {MOST_RANKS} can meet: "
+                "measure a group of these nodes at a time, with --limit"
+            )
+        return ""
 
 
 @dataclass(frozen=True)
@@ -225,9 +230,7 @@ def _part(name: str, value: Any) -> Part:
     return part
 
 
-def make_orders(
-    fleet: Fleet, groups: Iterable[tuple[str, ...]], run: str, step: str = ""
-) -> dict[str, Order]:
+def make_orders(fleet: Fleet, groups: Iterable[tuple[str, ...]], run: str) -> dict[str, Order]:
     """What each node is asked to do. `run` is a name that no other round has, nor one of another day."""
     members, groups = {member.name: member for member in fleet.nodes}, list(groups)
     return {
@@ -240,7 +243,6 @@ def make_orders(
             fleet.plan,
             f"{run}-{number}",
             sum(map(len, groups)),
-            step,
         )
         for number, group in enumerate(groups)
         for name in group

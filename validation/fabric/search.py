@@ -82,7 +82,7 @@ def missed_gb_s(fleet: Fleet, whole: Group) -> float | None:
 def next_rounds(fleet: Fleet) -> list[list[tuple[str, ...]]]:
     """Rounds of groups to be measured now, one after the other; none when nothing is left to find out."""
     names = [member.name for member in fleet.nodes]
-    if len(names) < 2:
+    if fleet.why_unmeasured:
         return []
     rounds = [groups_of(attempts) for attempts in fleet.rounds]
     if not rounds:

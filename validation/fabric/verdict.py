@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from validation.fabric.groups import common_size_bytes, groups_of
-from validation.fabric.levels import by_tree
 from validation.fabric.search import SLOW_SHARE, Evidence, evidence, expected_gb_s
-from validation.fabric.tree_verdict import judge_tree
-from validation.fabric.words import headline, how, some, verdict
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, State, worst
 from validation.model.quantities import number
+from validation.verdict.verdicts import TestVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from validation.fabric.groups import Fleet, Group
-    from validation.verdict.verdicts import TestVerdict
+
+
+FABRIC = "fabric"
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,9 @@ class _Case:
 def judge_fabric(fleet: Fleet) -> dict[str, TestVerdict]:
     """The verdict on each node's part in the network between nodes."""
     rounds = [groups_of(attempts) for attempts in fleet.rounds]
-    if fleet.no_tree or not rounds:
-        reason = "one node has no other to measure with" if len(fleet.nodes) < 2 else "no round took place"
-        reason = fleet.no_tree or reason
-        return {member.name: verdict(State.NOT_RUN, reason=reason) for member in fleet.nodes}
-    if by_tree(fleet):
-        return judge_tree(fleet)
+    if not rounds:
+        reason = fleet.why_unmeasured or "no round took place"
+        return {member.name: _verdict(State.NOT_RUN, reason=reason) for member in fleet.nodes}
     whole, seen = rounds[0][0], evidence(fleet)
     pairs = tuple(group for groups in rounds[1:] for group in groups)
     case = _Case(fleet, whole, pairs, seen, _slow(fleet, whole, seen))
@@ -56,18 +53,18 @@ def _judge_node(name: str, case: _Case) -> TestVerdict:
     whole, seen = case.whole, case.seen
     mine = [group for group in (whole, *case.pairs) if name in group.nodes]
     if not mine:
-        return verdict(State.NOT_RUN, reason="it took part in no group")
+        return _verdict(State.NOT_RUN, reason="it took part in no group")
     # A good node may have had them from a node or over a link that is known.
-    its_own = [group for group in mine if name not in seen.good or not has_culprit(group, name, seen)]
+    its_own = [group for group in mine if name not in seen.good or not _has_culprit(group, name, seen)]
     if wrong := tuple(dict.fromkeys(one for group in its_own for one in group.wrong.get(name, ()))):
-        return verdict(State.FAIL, wrong)
+        return _verdict(State.FAIL, wrong)
     if name in seen.bad:
-        return verdict(State.FAIL, (_bad_node(name, case),))
+        return _verdict(State.FAIL, (_bad_node(name, case),))
     if links := [group for group in seen.links if name in group.nodes]:
         found = tuple(_bad_link(name, group, case) for group in links)
-        return verdict(worst(one.state for one in found), found, headline=headline(whole))
+        return _verdict(worst(one.state for one in found), found, headline=_headline(whole))
     if name in mine[-1].absent:
-        return verdict(State.NOT_RUN, reason=mine[-1].absent[name])
+        return _verdict(State.NOT_RUN, reason=mine[-1].absent[name])
     alone = [group for group in mine if group in case.pairs and not group.absent and name not in seen.good]
     if alone and (whole.works or whole.absent):
         # Nobody who did well was left to meet it. All together may have worked, and hidden who is slow; where
@@ -76,7 +73,7 @@ def _judge_node(name: str, case: _Case) -> TestVerdict:
     return _by_the_whole(name, mine[-1], case)
 
 
-def has_culprit(group: Group, name: str, seen: Evidence) -> bool:
+def _has_culprit(group: Group, name: str, seen: Evidence) -> bool:
     """Whether another node that is to blame, or a link, was in this group; one that is only slow is none."""
     nodes = {one for one, groups in seen.bad.items() if not all(pair.works for pair in groups)}
     links = (set(link.nodes) for link in seen.links if not link.works)
@@ -90,24 +87,24 @@ def _by_the_whole(name: str, last: Group, case: _Case) -> TestVerdict:
     )
     if whole.works:
         if case.slow and not case.solved:
-            return verdict(case.slow.state, (case.slow,), headline=headline(whole), notes=left_out)
+            return _verdict(case.slow.state, (case.slow,), headline=_headline(whole), notes=left_out)
         notes = (*left_out, _compared(case))
-        return verdict(State.PASS, headline=headline(whole), notes=notes)
+        return _verdict(State.PASS, headline=_headline(whole), notes=notes)
     if whole.absent and good:
         return _by_pairs(name, last, case)
     if whole.absent:
         missing = "; ".join(f"{node}: {reason}" for node, reason in whole.absent.items())
-        return verdict(State.NOT_RUN, reason=f"not all nodes could take part ({missing})")
+        return _verdict(State.NOT_RUN, reason=f"not all nodes could take part ({missing})")
     if name in whole.suspects and len(whole.suspects) < len(whole.nodes) and not good:
-        return verdict(
+        return _verdict(
             State.FAIL, (finding("fabric-node", "suspect", node=name, problem=whole.suspects[name]),)
         )
     others_wrong = whole.measurements and whole.wrong.keys() - {name}
     if good and (case.solved or others_wrong or set(whole.nodes) - set(case.seen.good)):
         # Another node is to blame, and says so.
         return _by_pairs(name, last, case)
-    unresolved = finding("fabric-unresolved", "group", nodes=some(whole.nodes), problem=how(whole))
-    return verdict(State.FAIL, (unresolved,))
+    unresolved = finding("fabric-unresolved", "group", nodes=_some(whole.nodes), problem=_how(whole))
+    return _verdict(State.FAIL, (unresolved,))
 
 
 def _by_pairs(name: str, last: Group, case: _Case) -> TestVerdict:
@@ -115,7 +112,7 @@ def _by_pairs(name: str, last: Group, case: _Case) -> TestVerdict:
     reached = max(group.fastest_gb_s for group in case.pairs if name in group.nodes and group.works)
     missed = _missed(reached, case.fleet, case.whole, case.seen)
     if not missed:
-        return verdict(State.PASS, headline=headline(last), notes=(_compared(case),))
+        return _verdict(State.PASS, headline=_headline(last), notes=(_compared(case),))
     state, expected = missed
     slow = finding(
         "fabric-slow",
@@ -126,7 +123,7 @@ def _by_pairs(name: str, last: Group, case: _Case) -> TestVerdict:
         expected=expected,
         pairs=_pairs_alike(case.seen),
     )
-    return verdict(state, (slow,), headline=headline(last))
+    return _verdict(state, (slow,), headline=_headline(last))
 
 
 def _slow(fleet: Fleet, whole: Group, seen: Evidence) -> Finding | None:
@@ -187,11 +184,11 @@ def _bad_node(name: str, case: _Case) -> Finding:
     groups = case.seen.bad[name]
     facts: dict[str, Any] = {
         "node": name,
-        "partners": some([one for group in groups for one in group.nodes if one != name]),
+        "partners": _some([one for group in groups for one in group.nodes if one != name]),
         "others": "another node" if len(groups) == 1 else "others",
     }
     if failed := [group for group in groups if not group.works]:
-        return finding("fabric-node", "fails", problem=how(failed[-1], name), **facts)
+        return finding("fabric-node", "fails", problem=_how(failed[-1], name), **facts)
     reached, best = max(group.busbw_gb_s for group in groups), case.seen.best_gb_s
     return finding("fabric-node", "slow", state=State.FAIL, rate=number(reached), best=number(best), **facts)
 
@@ -199,7 +196,7 @@ def _bad_node(name: str, case: _Case) -> Finding:
 def _bad_link(name: str, group: Group, case: _Case) -> Finding:
     (other,) = (one for one in group.nodes if one != name)
     if not group.works:
-        return finding("fabric-link", "fails", node=name, other=other, problem=how(group))
+        return finding("fabric-link", "fails", node=name, other=other, problem=_how(group))
     # Slow only, and all together fast enough for who asked: nothing fails.
     missed = case.slow is not None and case.slow.state is State.FAIL
     return finding(
@@ -214,13 +211,13 @@ def _bad_link(name: str, group: Group, case: _Case) -> Finding:
 
 
 def _unresolved_pair(name: str, group: Group, seen: Evidence) -> TestVerdict:
-    facts: dict[str, Any] = {"node": name, "partners": some([one for one in group.nodes if one != name])}
+    facts: dict[str, Any] = {"node": name, "partners": _some([one for one in group.nodes if one != name])}
     if group.works:
         rate, best = number(group.busbw_gb_s), number(seen.best_gb_s)
         slow = finding("fabric-unresolved", "pair-slow", rate=rate, best=best, **facts)
-        return verdict(slow.state, (slow,))
-    failed = finding("fabric-unresolved", "pair-fails", problem=how(group), **facts)
-    return verdict(failed.state, (failed,))
+        return _verdict(slow.state, (slow,))
+    failed = finding("fabric-unresolved", "pair-fails", problem=_how(group), **facts)
+    return _verdict(failed.state, (failed,))
 
 
 def _compared(case: _Case) -> str:
@@ -241,3 +238,33 @@ def _compared(case: _Case) -> str:
             known = "no floor, and no known rate of the links"
         return f"compared with pairs of nodes only ({rates}): {known}"
     return "not compared: no floor was given, and the rate of the nodes' links is not known"
+
+
+def _how(group: Group, name: str = "") -> str:
+    """How a group failed, by the node of this name if that says it."""
+    said = {**group.absent, **{one: found[0].text for one, found in group.wrong.items()}, **group.suspects}
+    return said.get(name) or next(iter(said.values()), "the group failed")
+
+
+def _some(names: Sequence[str], most: int = 8) -> str:
+    """These names, or the first of them and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def _headline(group: Group) -> str:
+    """What a group reached."""
+    return f"{number(group.busbw_gb_s)} GB/s" if group.measurements else ""
+
+
+def _verdict(
+    state: State,
+    findings: tuple[Finding, ...] = (),
+    *,
+    reason: str = "",
+    headline: str = "",
+    notes: tuple[str, ...] = (),
+) -> TestVerdict:
+    """The verdict on a node's part in the network."""
+    # It runs only where it was asked for; then it must have run.
+    return TestVerdict(FABRIC, state, True, headline, reason, findings, notes)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 RESULT_VERSION = 4
 SUMMARY_VERSION = 4
 EXPECTATIONS_VERSION = 3
-FABRIC_VERSION = 6
+FABRIC_VERSION = 7
 #: A result of version 3 has no machine actions, and says the same otherwise.
 READABLE_RESULTS = frozenset({3, RESULT_VERSION})
 #: Bytes of a document, and of one that a single node has written: a standard run on eight GPUs writes 50 kB.

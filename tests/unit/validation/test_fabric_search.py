@@ -22,9 +22,10 @@ from tests.unit.validation.fabric_rounds import (
     slow_rank,
     states,
 )
-from validation.fabric.groups import Attempt, Pairs, Part
+from validation.fabric.groups import MOST_RANKS, Attempt, Fleet, Pairs, Part
 from validation.fabric.search import circle_rounds, next_rounds
-from validation.model.contract import FABRIC_VERSION
+from validation.fabric.verdict import judge_fabric
+from validation.model.contract import FABRIC_VERSION, State
 
 SIZES = range(3, 13)
 HOW = {"hangs": bad_rank, "is slow": lambda _: slow_rank()}
@@ -50,6 +51,28 @@ def test_first_all_measure_together() -> None:
 
 def test_one_node_measures_with_nobody() -> None:
     assert next_rounds(fleet(names=("a",))) == []
+
+
+def of_ranks(count: int) -> Fleet:
+    """Two nodes that have so many ranks together."""
+    two = fleet(names=("a", "b"))
+    sizes = (count - 1, 1)
+    nodes = [dataclasses.replace(member, ranks=ranks) for member, ranks in zip(two.nodes, sizes, strict=True)]
+    return dataclasses.replace(two, nodes=tuple(nodes))
+
+
+def test_as_many_ranks_measure_as_can_meet() -> None:
+    assert next_rounds(of_ranks(MOST_RANKS)) == [[("a", "b")]]
+
+
+def test_more_ranks_than_can_meet_are_not_measured() -> None:
+    assert next_rounds(of_ranks(MOST_RANKS + 1)) == []
+
+
+def test_the_operator_is_told_to_measure_fewer_nodes_where_too_many_ranks_would_meet() -> None:
+    verdicts = judge_fabric(of_ranks(MOST_RANKS + 1)).values()
+    assert {verdict.state for verdict in verdicts} == {State.NOT_RUN}
+    assert all("--limit" in verdict.reason for verdict in verdicts)
 
 
 def test_two_nodes_were_a_pair_already() -> None:

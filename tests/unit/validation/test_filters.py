@@ -149,31 +149,6 @@ def test_the_fleet_of_a_collective_has_the_nodes_that_were_measured_and_their_ro
     assert fleet.rounds == ({"a": Attempt(("a", "b"), None, "the connection broke")},)
 
 
-@pytest.mark.parametrize(
-    ("topology", "leaves", "no_tree"),
-    [
-        ({"path": "", "leaves": "", "pods": ""}, ["", ""], ""),
-        ({"leaves": "leaf_*"}, ["leaf_1", "leaf_2"], ""),
-        ({"leaves": "rack_*"}, ["", ""], "it names no leaf"),
-        ({"path": "missing.yml"}, ["", ""], "missing.yml: No such file"),
-    ],
-)
-def test_nodes_bring_the_leaf_that_the_operator_names_or_why_there_is_none(
-    topology: dict[str, str], leaves: list[str], no_tree: str
-) -> None:
-    measured = {
-        "gpu_validation_fabric": True,
-        "preflight_plan": PLAN,
-        "__gpu_validation_outcome": {"result": {}},
-    }
-    hostvars = {name: measured | {"group_names": [f"leaf_{place}"]} for place, name in enumerate("ab", 1)}
-    value = gpu_validation.validation_fabric(hostvars, hostvars, ["a", "b"], FABRIC, topology)
-    fleet = loads(Fleet, json.dumps(value))
-    assert [member.leaf for member in fleet.nodes] == leaves
-    assert no_tree in fleet.no_tree
-    assert bool(no_tree) is bool(fleet.no_tree)
-
-
 def test_without_a_node_that_is_to_be_measured_with_others_there_is_no_fabric() -> None:
     hostvars = {"a": {"preflight_plan": PLAN, "__gpu_validation_outcome": {"result": {}}}}
     assert gpu_validation.validation_fabric(hostvars, hostvars, ["a"], FABRIC) == {}
@@ -198,9 +173,7 @@ def test_a_node_gets_the_order_of_its_group_with_its_own_name() -> None:
 def test_what_came_of_a_part_is_kept_with_its_group() -> None:
     order = {"group": [{"name": "a"}, {"name": "b"}]}
     pool = gpu_validation.validation_attempt({"stdout": '{"node": "a"}', "rc": 0}, order)
-    assert pool == {"group": ["a", "b"], "part": {"node": "a"}, "problem": "", "step": ""}
-    again = gpu_validation.validation_attempt({"stdout": "{}", "rc": 0}, order | {"step": "leaf-pairs"})
-    assert again["step"] == "leaf-pairs"
+    assert pool == {"group": ["a", "b"], "part": {"node": "a"}, "problem": ""}
     lost = gpu_validation.validation_attempt({"unreachable": True, "msg": "gone"}, order)
     assert lost["part"] is None
     assert "connection broke" in lost["problem"]
