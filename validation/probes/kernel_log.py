@@ -31,8 +31,10 @@ JOURNAL = (
 OF_THE_DRIVER = r"^(NVRM: |nvidia-nvswitch[0-9]+: SXid )"
 KMSG = Path("/dev/kmsg")
 #: `6,1209,5140900,-;NVRM: loading ...`: a number of facility * 8 + severity, and what the message is of. The
-#: kernel escapes line breaks in messages; lines that begin with a blank are of the message before.
-RECORD = re.compile(r"(?P<priority>\d+),\d+,\d+,[^;]*;(?P<message>.*)")
+#: kernel escapes line breaks in messages; lines that begin with a blank are of the message before. A `c` in
+#: place of the `-` is the rest of a message that another one cut in two: it may begin with a user's words.
+RECORD = re.compile(r"(?P<priority>\d+),\d+,\d+,-[^;]*;(?P<message>.*)")
+ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 OF_THE_KERNEL = 0  # facility
 #: `<4>[   12.345678] NVRM: ...`, as dmesg has it from the kernel.
 RAW = re.compile(r"<(?P<priority>\d+)>(?P<message>.*)")
@@ -46,17 +48,19 @@ TIME = re.compile(r"\[ *\d+\.\d+\] (?:\[ *[TC]\d+\] )?")
 ADDRESS = r"(?P<address>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
 #: `NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.`; of a MIG instance
 #: `(PCI:0000:1b:00 GPU-I:05)` or `(PCI:0000:1b:00 GPU-I:05 GPU-CI:02)`; of an old driver `(0000:1b:00)`.
-LINE = re.compile(rf"NVRM: Xid \((?:PCI:)?{ADDRESS}(?:[. ][^)]*)?\): (?P<number>\d{{1,4}}), *(?P<rest>.*)")
+LINE = re.compile(
+    rf"NVRM: Xid \((?:PCI:)?{ADDRESS}(?:[. ][^)]*)?\): (?P<number>\d{{1,4}}), *(?P<rest>(?s:.*))"
+)
 #: `NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 ...)`: the
 #: unit, how bad it is, and the unit's information and error status, which drivers before 575 do not say.
 #: Where a program was hit, `pid=876767, name=ray::WorkerDict, ` comes first (lines in the tests of
 #: leptonai/gpud, kmsg_extended_test.go, 2026-08-20).
 NVLINK5 = range(144, 151)
 NVLINK5_DETAIL = re.compile(
-    # As much as may be the name: 15 characters of its user, each of them four where it is escaped.
-    r"(?:pid=[^,]*, name=.{0,60}, )?(?:\w+/)?(?P<unit>\w+)\s+(?P<severity>Non-?fatal|Fatal)\b"
+    # As much as may be the name: 15 characters of its user, any of them.
+    r"(?:pid=[^,]*, name=.{0,15}, )?(?:\w+/)?(?P<unit>\w+)\s+(?P<severity>Non-?fatal|Fatal)\b"
     r"(?:.*?\((?P<information>0x[0-9a-f]+) (?P<status>0x[0-9a-f]+))?",
-    re.I,
+    re.I | re.S,
 )
 #: What asks for nothing, neither at once nor later: units and their error status (NVIDIA, "Analyzing Xid
 #: Errors with the Xid Catalog", catalogue of 2025-10-29, sheet of Xid 144 to 150).
@@ -80,9 +84,9 @@ HARMLESS = {
 LINK_DOWN = {"NETIR_LINK_EVT", "NETIR_LINK_DOWN"}
 TAKEN_DOWN = {0b100110, 0b101000}
 #: `NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.`, in old drivers `NVRM: GPU at 0000:1b:00.0 has ...`;
-#: while the driver is loaded, three lines: `NVRM: The NVIDIA GPU 0000:1b:00.0`, `NVRM: (PCI ID: 10de:2330)
-#: installed in this system has`, `NVRM: fallen off ...` (open-gpu-kernel-modules 595.45.04, osinit.c and
-#: osapi.c).
+#: while the driver is loaded, one message of three lines: `NVRM: The NVIDIA GPU 0000:1b:00.0`, `NVRM: (PCI
+#: ID: 10de:2330) installed in this system has`, `NVRM: fallen off ...` (open-gpu-kernel-modules 595.45.04,
+#: osinit.c and osapi.c).
 OFF_THE_BUS = re.compile(
     rf"NVRM: (?:GPU (?:at )?(?:PCI:)?{ADDRESS}\.[0-9a-f]:? (?:GPU )?has fallen off the bus"
     r"|(?:\(PCI ID: [0-9a-f:]+\) )?(?:installed in this system has )?fallen off the bus and is not resp)"
@@ -148,8 +152,7 @@ def events(lines: Iterable[str]) -> tuple[Event, ...]:
     """
     found: dict[tuple[str, int, Kind, str], Event] = {}
     subject = ""
-    for line in lines:
-        message = TIME.sub("", line, count=1) if line.startswith("[") else line
+    for message in _messages(lines):
         if LOADED.match(message):
             found.clear()
         if match := SUBJECT.match(message):
@@ -166,6 +169,16 @@ def events(lines: Iterable[str]) -> tuple[Event, ...]:
         for event in found.values()
         if event.kind is not Kind.OFF_THE_BUS or event.address not in lost
     )
+
+
+def _messages(lines: Iterable[str]) -> Iterator[str]:
+    """The messages in lines; the driver's own of several lines, in which no user has a word, as so many."""
+    for line in lines:
+        message = TIME.sub("", line, count=1) if line.startswith("[") else line
+        if SUBJECT.match(message):
+            yield from map(str.strip, message.split("\n"))
+        else:
+            yield message
 
 
 def _event(message: str, subject: str) -> Event | None:
@@ -215,6 +228,9 @@ def read_kernel_log() -> KernelLog:
         messages = list(_buffer())
     except (OSError, CommandError, ReadingError) as error:
         reasons.append(f"{KMSG}: {error.strerror if isinstance(error, OSError) else error}")
+        return KernelLog(unreadable="" if heard else "; ".join(reasons))
+    if not messages:  # what a container has in its place is no log
+        reasons.append(f"{KMSG}: it shows no message of the kernel")
         return KernelLog(unreadable="" if heard else "; ".join(reasons))
     lost = journal_lost and not any(map(BEGINNING.match, messages))
     return KernelLog(
@@ -273,7 +289,10 @@ def _buffer() -> Iterator[str]:
             raise ReadingError(f"expected the kernel's buffer, found more than {MOST_BYTES >> 20} MiB")
     finally:
         os.close(descriptor)
-    yield from _of_the_kernel(RECORD, read.decode(errors="replace"))
+    for message in _of_the_kernel(RECORD, read.decode(errors="replace")):
+        yield ESCAPED.sub(lambda byte: bytes.fromhex(byte[1].decode()), message.encode()).decode(
+            errors="replace"
+        )
 
 
 def _of_the_kernel(form: re.Pattern[str], text: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
 from typing import TYPE_CHECKING, Any
@@ -536,6 +537,36 @@ def test_a_gpu_that_fell_off_the_bus_without_an_xid_is_an_event(lines: list[str]
     assert (event.address, event.kind, event.name) == ("0000:1b:00", "off-the-bus", "off the bus")
     fallen = "NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus."
     assert [event.number for event in kernel_log.events([fallen, *lines])] == [79], "it is said once"
+
+
+#: The driver prints it at once (open-gpu-kernel-modules, osinit.c); so it is one message with line breaks.
+GONE_AT_LOAD = (
+    "NVRM: The NVIDIA GPU 0000:1b:00.0\nNVRM: (PCI ID: 10de:2330) installed in this system has\n"
+    "NVRM: fallen off the bus and is not responding to commands."
+)
+
+
+def test_a_gpu_that_is_gone_when_the_driver_loads_is_found_in_one_message_of_three_lines(fake: Path) -> None:
+    write(fake / "entries", json.dumps({"MESSAGE": GONE_AT_LOAD}) + "\n")
+    program(fake, "journalctl", f"/bin/cat {fake}/entries")
+    from_journal = kernel_log.read_kernel_log().events
+    (fake / "journalctl").unlink()
+    buffer(fake, GONE_AT_LOAD.replace("\n", "\\x0a"))
+    assert [(event.address, event.kind) for event in from_journal] == [("0000:1b:00", "off-the-bus")]
+    assert kernel_log.read_kernel_log().events == from_journal
+
+
+def test_the_rest_of_a_message_that_was_cut_in_two_begins_none(fake: Path) -> None:
+    """The kernel prints the name of a control group, which a user may choose, as a part of its own."""
+    rest = LINE.replace("1b", "43")
+    write(fake / "kmsg", f"4,1,1000,-;{LINE}\n6,2,2000,-;oom-kill:cpuset=\n4,4,2500,c;{rest}\n")
+    assert [event.address for event in kernel_log.read_kernel_log().events] == ["0000:1b:00"]
+
+
+def test_a_device_that_shows_no_message_is_no_quiet_log(fake: Path) -> None:
+    """What systemd-nspawn and kind put in the place of /dev/kmsg has none."""
+    os.mkfifo(fake / "kmsg")
+    assert f"{fake}/kmsg: it shows no message" in kernel_log.read_kernel_log().unreadable
 
 
 def test_a_quiet_kernel_log_has_no_event(fake: Path) -> None:
