@@ -26,8 +26,9 @@ ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
-from console.progress import Line, Progress  # noqa: E402 - needs the path above
-from console.results import changes, complaint, messages, refused, warnings  # noqa: E402 - likewise
+from console.nodes import printable  # noqa: E402 - needs the path above
+from console.progress import Line, Progress  # noqa: E402 - likewise
+from console.results import changes, complaint, differences, messages, refused, warnings  # noqa: E402 - likewise
 from console.run import BAD, Note, Run, Stage  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
@@ -125,20 +126,22 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         atexit.register(self.interrupted)
         if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
             self.line = Line(sys.stdout)
-            # Warnings and errors come from everywhere in Ansible, and must not be written into the line.
-            self._display.display = self.display_over_line
+        # Warnings and errors come from everywhere in Ansible: they may have a node's words, and must not be
+        # written into the line.
+        self._display.display = self.display_words
 
     # What is displayed.
 
-    def display_over_line(self, *args: Any, **kwargs: Any) -> None:
-        """Ansible's `Display.display`, with the moving line out of its way."""
+    def display_words(self, msg: str, *args: Any, **kwargs: Any) -> None:
+        """Ansible's `Display.display` of what a terminal does not act on, the moving line out of its way."""
+        text = printable(COLOR_CODES.sub("", msg))
         # A worker process has a copy of the lock that nobody in it may ever release.
         if self.line is None or os.getpid() != self.process:
-            self.display(*args, **kwargs)
+            self.display(text, *args, **kwargs)
             return
         with self.lock:
             self.line.clear()
-            self.display(*args, **kwargs)
+            self.display(text, *args, **kwargs)
 
     def say(self, text: str, kind: str = "") -> None:
         """Display lines at once: a pipe would hold them back until the run's end."""
@@ -315,9 +318,9 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
     @event
     def v2_on_file_diff(self, result: Any) -> None:
         """What changes in a file, or in an item of a loop; comes before the result, and with --diff alone."""
-        if (diff := result.result.get("diff")) and result.result.get("changed"):
+        if result.result.get("diff") and result.result.get("changed"):
             key = result.host.get_name(), result.task._uuid
-            text = COLOR_CODES.sub("", self._get_diff(diff)).strip("\n")
+            text = COLOR_CODES.sub("", self._get_diff(differences(result.result))).strip("\n")
             self.diffs[key] = "\n".join(filter(None, [self.diffs.get(key, ""), text]))
 
     @event

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MOST_BYTES = 8 << 20
 MOST_OBSERVATIONS = 3000
 MOST_CHANGES = 500
+#: Of a role. It has ten patterns of one or two signs.
+MOST_PATTERNS, MOST_SIGNS = 300, 8
 #: Characters of a text; what is longer is cut. The node itself cuts what it compares to 40 lines of 300.
 MOST_CHARACTERS = 2000
 MOST_OF_A_DIFF = 16_000
@@ -239,6 +241,11 @@ class Asked:
             self.together[key] = TOGETHER[item.kind]
             self.require(TOGETHER[item.kind], controls)
         elif item.kind == Kind.SYSFS or (item.kind in PATTERNS and any(sign in item.key for sign in "*?[")):
+            # Each is compared with all that a node observes, and costs as often its length as it has signs.
+            if len(self.patterns) >= MOST_PATTERNS or sum(map(key.count, "*?[")) > MOST_SIGNS:
+                raise ContractError(
+                    f"roles.{self.role}: expected at most {MOST_PATTERNS} patterns of {MOST_SIGNS} signs each"
+                )
             self.patterns.append((key, controls))
         elif item.kind == Kind.FILE:
             wanted = item.wanted or {}

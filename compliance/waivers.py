@@ -120,7 +120,7 @@ def one(entry: Mapping[str, Any], known_nodes: Collection[str]) -> Waiver:
         if not isinstance(text, str):
             raise WaiverError(f"{name}: expected a text, found {text!r}")
     nodes = entry.get("nodes") or ()
-    if isinstance(nodes, str) or not all(isinstance(name, str) for name in nodes):
+    if not isinstance(nodes, list | tuple) or not all(isinstance(name, str) for name in nodes):
         raise WaiverError(f"nodes: expected a list of names of nodes or groups, found {nodes!r}")
     if strange := [name for name in nodes if name not in known_nodes]:
         raise WaiverError(f"nodes: the inventory has neither node nor group {', '.join(strange)}")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 CLEAR = "\r\x1b[K"
 MOST_NAMES = 3
 MOST_TASKS = 2
+#: Characters of what a node said last.
+MOST_WORDS = 500
 
 
 @dataclass
@@ -48,7 +50,7 @@ class Progress:
         if isinstance(retries, int) and isinstance(attempts, int):
             current.until_s = now_s + (retries - attempts) * delay_s
         words = str(result.get("stdout") or result.get("msg") or "").strip().splitlines()
-        current.said = words[-1] if words else ""
+        current.said = words[-1][:MOST_WORDS] if words else ""
 
     def end(self, node: str, task: str) -> None:
         """A node has a result."""

@@ -18,6 +18,9 @@ ASIDE = frozenset(
     stderr_lines stdout_lines unreachable warnings
     """.split()  # noqa: SIM905 - a list has a line for each
 )
+#: Lines of the texts of a difference, on both sides together: to compare them costs the square.
+MOST_LINES = 4000
+TOO_LONG = {"prepared": f"diff skipped: it has more than {MOST_LINES} lines, or another form than expected\n"}
 
 
 def items(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -27,7 +30,8 @@ def items(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield "", result
         return
     for item in results:
-        name = item.get("ansible_loop_var", "item")
+        # A module that no loop runs may say the same.
+        name = str(item.get("ansible_loop_var", "item"))
         label = item.get("_ansible_item_label", item.get(name, ""))
         yield f"({name}={CENSORED if item.get('_ansible_no_log') else label}) ", item
 
@@ -42,7 +46,7 @@ def _complaint(result: Mapping[str, Any], dump: Dump) -> str:
     if censored := result.get("censored"):
         return str(censored)
     said = str(result.get("msg") or "").strip()
-    aside = {*ASIDE, result.get("ansible_loop_var")}
+    aside = {*ASIDE, str(result.get("ansible_loop_var"))}
     rest = {
         key: value
         for key, value in result.items()
@@ -61,6 +65,27 @@ def changes(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def differences(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The differences of a result, in a form that Ansible can show, and soon: a node may have said them."""
+    found = result["diff"] if isinstance(result["diff"], list) else [result["diff"]]
+    texts = [text for one in found if isinstance(one, dict) for text in one.values() if isinstance(text, str)]
+    if sum(text.count("\n") + 1 for text in texts) > MOST_LINES:
+        return [TOO_LONG]
+    return [one if _is_difference(one) else TOO_LONG for one in found if one]
+
+
+def _is_difference(one: object) -> bool:
+    if not isinstance(one, dict):
+        return False
+    sides = (one.get("before"), one.get("after"))
+    larger = (one.get("src_larger", 0), one.get("dst_larger", 0))
+    return (
+        isinstance(one.get("prepared", ""), str)
+        and all(side is None or isinstance(side, str | dict) for side in sides)
+        and all(isinstance(number, int) for number in larger)
+    )
+
+
 def messages(result: Mapping[str, Any], dump: Dump) -> Iterator[str]:
     """What a task has to say whatever it did: that of `debug`, and of actions that ask for it likewise."""
     for label, item in items(result):
@@ -72,14 +97,18 @@ def messages(result: Mapping[str, Any], dump: Dump) -> Iterator[str]:
         elif isinstance(said, str):
             yield said
         else:
-            rest = {key: value for key, value in item.items() if key not in ASIDE - {"msg"} and key[0] != "_"}
+            rest = {
+                key: value
+                for key, value in item.items()
+                if key not in ASIDE - {"msg"} and not key.startswith("_")
+            }
             yield f"{label}{dump(rest)}"
 
 
 def warnings(result: Mapping[str, Any]) -> list[str]:
     """What a task warns of, each once."""
-    found = [str(warning) for _, item in items(result) for warning in item.get("warnings") or ()]
-    return list(dict.fromkeys([*found, *map(str, result.get("warnings") or ())]))
+    lists = [item.get("warnings") for item in (*(item for _, item in items(result)), result)]
+    return list(dict.fromkeys(str(one) for found in lists if isinstance(found, list) for one in found))
 
 
 def refused(result: Mapping[str, Any], action: str, task: str) -> bool:

@@ -17,6 +17,8 @@ STATES = ("ok", "changed", "refused", "failed", "unreachable")
 BAD = STATES[2:]
 #: Groups of nodes that changed in the same way, for one task; a fleet in which no two are alike has more.
 MOST_GROUPS = 8
+#: Characters of what one task has to say of one node.
+MOST_CHARACTERS = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,11 @@ class Run:
 
     def note(self, stage: Stage, note: Note) -> None:
         """Keep what there is to say, and what it makes of the node."""
-        text = printable(note.text).strip("\n")
+        text = note.text
+        # A node's own words. What is said of all nodes is as long as there are nodes.
+        if note.node and len(text) > MOST_CHARACTERS:
+            text = f"{text[:MOST_CHARACTERS]}... and {len(text) - MOST_CHARACTERS} characters more"
+        text = printable(text).strip("\n")
         kept = Note(note.kind, note.node, note.task, text)
         if note.kind == "warning":
             if (known := (note.kind, note.node, text)) in self.said:

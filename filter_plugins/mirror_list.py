@@ -11,12 +11,23 @@ from typing import Any
 ROOT = str(Path(__file__).resolve().parents[1])
 
 
-def mirror_list(nodes: list[dict[str, Any]]) -> dict[str, Any]:
+def _planning() -> Any:
     """See planning/mirror_list.py. Imported late: Ansible loads this file for each task of each node."""
     if ROOT not in sys.path:
         sys.path.append(ROOT)
-    content: dict[str, Any] = importlib.import_module("planning.mirror_list").mirror_list(nodes)
+    return importlib.import_module("planning.mirror_list")
+
+
+def mirror_list(nodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a mirror has to serve for all nodes."""
+    content: dict[str, Any] = _planning().mirror_list(nodes)
     return content
+
+
+def mirror_downloads(transaction: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a node would download; one that says it in another form fails alone."""
+    packages: list[dict[str, Any]] = _planning().downloads(transaction)
+    return packages
 
 
 class FilterModule:
@@ -24,4 +35,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         """Name -> function."""
-        return {"mirror_list": mirror_list}
+        return {"mirror_downloads": mirror_downloads, "mirror_list": mirror_list}

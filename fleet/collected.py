@@ -16,6 +16,7 @@ from compliance import report
 from compliance.evidence import EvidenceError
 from compliance.fleet import check, checked_nodes, elsewhere, settings_of, unpacked
 from compliance.model import Verdict
+from planning.convert import checked
 from planning.fleet import FleetPlan
 from validation.model.contract import EXPECTATIONS_VERSION
 from validation.processes.files import own, write_atomically
@@ -132,10 +133,15 @@ def readable(part: Mapping[str, Any]) -> Mapping[str, Any]:
 def answers(part: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What nodes of a slice answered; where that is of another form, they have that as their problem."""
     try:
-        return unpacked(part)
+        asked = unpacked(part)
+        for one in asked:
+            checked(tuple[str, ...], one["groups"], "groups")
+            if not isinstance(one["answer"], dict):
+                raise TypeError("its answer is no object")
     except UNREADABLE as error:
         why = {"problem": f"its answer, as a slice handed it over, cannot be read: {error!r}"}
         return [{"name": node["name"], "groups": [], "answer": why, "waivers": []} for node in part["nodes"]]
+    return asked
 
 
 def validation(folders: Sequence[Path], silent: Mapping[str, str], chosen: Mapping[str, Any]) -> Said | None:

@@ -28,7 +28,8 @@ MOST_ENTRIES = 10_000
 #: Files that roles hand over. A name that begins with a dot is hidden from whoever looks.
 HANDED_OVER = re.compile(rf"{COLLECTED}/[\w][\w.-]{{0,100}}", re.ASCII)
 MOST_HANDED_OVER = 100
-PLANS = f"{COLLECTED}/plan.json"
+PLANS, VALIDATED = f"{COLLECTED}/plan.json", f"{COLLECTED}/validation.json"
+MOST_DEPTH = 32
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -135,17 +136,39 @@ def require_own(name: str, text: bytes, nodes: Collection[str]) -> None:
     named = NODES_IN.get(name)
     if not named:
         return
-    document = json.loads(text)
+    # Late: the worker of a slice reads no documents.
+    from validation.model.contract import parse
+
+    # As reports read it: what they cannot read costs this slice, and not all nodes their report.
+    document = parse(text)
     if others := sorted(set(named(document)) - set(nodes)):
         raise StreamError(f"its {name} is about {str(others[0])[:100]!r}, which is not one of its nodes")
+    if name != VALIDATED:
+        require_shallow(document)
     if name == PLANS:
-        # Late: the worker of a slice has no plans.
         from planning.fleet import digest
 
         # Slices share these by their digests.
         for shared in ("settings", "waived"):
             if any(digest(json.dumps(value)) != key for key, value in document[shared].items()):
                 raise StreamError(f"its {name} has {shared} under another name than their own")
+    if name == VALIDATED:
+        from validation.checks.registry import TESTS
+        from validation.model.expectations import fleet_from
+
+        measured = document["document"]
+        expected = fleet_from(measured["expectations"], TESTS).nodes
+        if unknown := sorted(measured["results"].keys() - expected.keys()):
+            raise StreamError(f"its {name} has a result of {unknown[0]}, and expects nothing of it")
+
+
+def require_shallow(value: object, depth: int = MOST_DEPTH) -> None:
+    """Refuse lists and objects so deep inside each other that nobody can walk through them."""
+    if isinstance(value, dict | list):
+        if not depth:
+            raise StreamError(f"what it handed over has more than {MOST_DEPTH} lists inside each other")
+        for inner in value.values() if isinstance(value, dict) else value:
+            require_shallow(inner, depth - 1)
 
 
 def _validated(document: Any) -> list[str]:
@@ -157,5 +180,5 @@ def _validated(document: Any) -> list[str]:
 NODES_IN: Mapping[str, Callable[[Any], list[str]]] = {
     f"{COLLECTED}/compliance.json": lambda document: [node["name"] for node in document["nodes"]],
     PLANS: lambda document: list(document["nodes"]),
-    f"{COLLECTED}/validation.json": _validated,
+    VALIDATED: _validated,
 }

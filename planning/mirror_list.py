@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from planning.convert import checked, from_node, plain
 from planning.fleet import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-KEYS = ("name", "version", "architecture", "uri", "size_bytes", "sha256")
+
+@dataclass(frozen=True)
+class Package:
+    """A package that a node would download."""
+
+    name: str
+    version: str
+    architecture: str
+    uri: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Downloads:
+    """What a node would download."""
+
+    install: tuple[Package, ...]
+    upgrade: tuple[Package, ...]
+    downgrade: tuple[Package, ...]
+
+
+def downloads(transaction: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The packages of a transaction that a node has simulated. Raises ValueError for one of another form."""
+    said = from_node({"transaction": transaction}, "package_preview")["transaction"]
+    found = checked(Downloads, said, "package_preview.transaction")
+    assert isinstance(found, Downloads)
+    return [plain(one) for one in (*found.install, *found.upgrade, *found.downgrade)]
 
 
 def mirror_list(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The union over nodes of what their transactions download.
 
-    `nodes` have name, os (the distribution's name), repositories (of the plan) and transaction (simulated as
-    if the node were bare). The result has, for each repository, its address, signing key and packages; and
-    for each distribution the packages that come from its own repositories. No password is in it.
+    `nodes` have name, os (the distribution's name), repositories (of the plan) and packages (`downloads` of
+    what was simulated as if the node were bare). The result has, for each repository, its address, signing
+    key and packages; and for each distribution the packages that come from its own repositories. No password
+    is in it.
     """
     repositories: dict[str, dict[str, Any]] = {}
     distributions: dict[str, dict[str, dict[str, Any]]] = {}
@@ -34,11 +64,9 @@ def mirror_list(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                     "packages": {},
                 },
             )
-        transaction = node["transaction"]
-        for change in [*transaction["install"], *transaction["upgrade"], *transaction["downgrade"]]:
-            package = {key: change[key] for key in KEYS}
+        for package in node["packages"]:
             owner = next(
-                (uri for uri in repositories if change["uri"].startswith(uri.rstrip("/") + "/")), None
+                (uri for uri in repositories if package["uri"].startswith(uri.rstrip("/") + "/")), None
             )
             # A distribution's own archive is mirrored as a whole, or already is.
             own = owner is not None and repositories[owner]["key_url"]

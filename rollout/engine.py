@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from rollout.model import Mode, Observation, Outcome, Rollout, State, Step, StepResult
 from rollout.planner import decide
 from rollout.store import Owner, StoreError
+from validation.model.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -256,10 +257,12 @@ class Engine:
         self.tasks[task] = name, transition.step
 
     async def _perform(self, ticket: Ticket) -> StepResult:
-        """A step, within its time."""
+        """A step, within its time. What a node says in it can be written, into the store and to people."""
         try:
             async with asyncio.timeout(ticket.limit.total_seconds()):
-                return await methods(self.executor)[ticket.step](ticket)
+                result = await methods(self.executor)[ticket.step](ticket)
+            facts = {name: one_line(value) for name, value in result.facts.items()}
+            return replace(result, reason=one_line(result.reason), facts=facts)
         except TimeoutError:
             minutes = ticket.limit.total_seconds() / 60
             return StepResult(Outcome.FAILED, f"step {ticket.step} had not ended after {minutes:g} min")
@@ -295,5 +298,5 @@ class Engine:
 
 def _told(error: BaseException) -> str:
     """An exception in words."""
-    text = " ".join(str(error).split())
+    text = one_line(" ".join(str(error).split()))
     return f"{type(error).__name__}{f': {text}' if text else ''}"

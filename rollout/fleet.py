@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console.nodes import printable
-from planning.convert import build
+from planning.convert import build, checked, from_node
 from planning.kernels import kernel_problem
 from planning.preflight import DATA
 from planning.preview import Transaction
@@ -92,23 +92,42 @@ class KernelChange:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class KernelSaid:
+    """What module node_kernel says of the kernel that a node would get."""
+
+    running: str = ""
+    release: str = ""
+    version: str = ""
+    install: tuple[str, ...] = ()
+    upgrade: tuple[str, ...] = ()
+    download_bytes: int = 0
+    warning: str = ""
+    settled: str = ""
+    problem: str = ""
+
+
 def kernel_change(document: Mapping[str, Any], preview: Mapping[str, Any], tables: Tables) -> KernelChange:
     """What a node has said about its next kernel, and what planning knows against that one."""
-    kernel = preview.get("kernel") or {}
-    release = str(kernel.get("release", ""))
-    if settled := kernel.get("settled"):
-        return KernelChange(settled=str(settled))
-    if not release:
-        return KernelChange(problem=str(kernel.get("problem") or "it has not said which kernel it gets"))
-    problem = kernel_problem(str(document.get("source")), str(document.get("system")), release, tables)
-    size_mib = int(kernel["download_bytes"]) // 2**20
+    try:
+        said = from_node({"kernel": preview.get("kernel") or {}}, "node_kernel")
+        kernel = checked(KernelSaid, said["kernel"], "node_kernel.kernel")
+    except ValueError as error:
+        return KernelChange(problem=f"it has said in another form which kernel it gets: {error}")
+    assert isinstance(kernel, KernelSaid)
+    if kernel.settled:
+        return KernelChange(settled=kernel.settled)
+    if not kernel.release:
+        return KernelChange(problem=kernel.problem or "it has not said which kernel it gets")
+    problem = kernel_problem(str(document.get("source")), str(document.get("system")), kernel.release, tables)
+    size_mib = kernel.download_bytes // 2**20
     lines = [
-        f"kernel {kernel['running']} -> {release} ({kernel['version']}), {size_mib} MiB to download",
-        f"install {', '.join(kernel['install'])}",
+        f"kernel {kernel.running} -> {kernel.release} ({kernel.version}), {size_mib} MiB to download",
+        f"install {', '.join(kernel.install)}",
     ]
-    lines += [f"upgrade {', '.join(kernel['upgrade'])}"] if kernel["upgrade"] else []
-    lines += [kernel["warning"]] if kernel["warning"] else []
-    return KernelChange(str(kernel["running"]), release, tuple(lines), problem=problem)
+    lines += [f"upgrade {', '.join(kernel.upgrade)}"] if kernel.upgrade else []
+    lines += [kernel.warning] if kernel.warning else []
+    return KernelChange(kernel.running, kernel.release, tuple(lines), problem=problem)
 
 
 def _with_kernel(stack: Candidate, document: Mapping[str, Any], change: KernelChange) -> Candidate:

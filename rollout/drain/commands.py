@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Commands that look at nodes at the same time: all nodes have to be seen within the engine's limit.
 AT_ONCE = 64
+#: What is none of a shell's signs.
+SHELL = re.compile(r"[^\w .,:/+=@%-]")
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,9 @@ class Commands:
     with 0 where nothing runs there, with 1 where something does, and then prints a line for each. `drain` and
     `give_back` end with 0, also where there is nothing to do. Any other status is an error, whose words the
     operator reads.
+
+    The reason may have words of a node, and a command of the operator's may be ssh, or a shell: what a shell
+    acts on is left out of it.
     """
 
     look_command: tuple[str, ...]
@@ -99,7 +105,8 @@ class Commands:
     def _filled(self, command: tuple[str, ...], node: str, reason: str = "") -> list[str]:
         # Not str.format: other braces in a command are the operator's.
         return [
-            word.replace("{node}", checked(node)).replace("{reason}", one_line(reason)) for word in command
+            word.replace("{node}", checked(node)).replace("{reason}", one_line(SHELL.sub(" ", reason)))
+            for word in command
         ]
 
 

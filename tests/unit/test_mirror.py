@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from planning.mirror_list import mirror_list
+from planning.mirror_list import downloads, mirror_list
 from tools import mirror
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def node(*changes: dict[str, Any], uri: str = CUDA, os: str = "debian-12", **mor
         "name": "n",
         "os": os,
         "repositories": [repository | more],
-        "transaction": {"install": list(changes), "upgrade": [], "downgrade": []},
+        "packages": downloads({"install": list(changes), "upgrade": [], "downgrade": []}),
     }
 
 
@@ -48,6 +48,20 @@ def test_a_package_that_two_nodes_need_is_listed_once() -> None:
     (repository,) = found["repositories"]
     assert [package["uri"] for package in repository["packages"]] == [f"{CUDA}a.deb", f"{CUDA}b.deb"]
     assert repository["size_bytes"] == 20
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [5, [5], [{}], [change(f"{CUDA}a.deb", name="x" * (1 << 20))], [change("x") | {"size_bytes": "x"}]],
+)
+def test_a_node_that_says_its_downloads_in_another_form_has_none(changes: Any) -> None:
+    with pytest.raises(ValueError, match="package_preview"):
+        downloads({"install": changes, "upgrade": [], "downgrade": []})
+
+
+def test_names_of_packages_move_no_cursor() -> None:
+    (package,) = downloads({"install": [change("x", name="\x1b]0;evil\x07")], "upgrade": [], "downgrade": []})
+    assert package["name"].isprintable()
 
 
 def test_each_distribution_has_a_repository_of_its_own() -> None:

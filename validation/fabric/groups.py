@@ -210,8 +210,8 @@ def read_rounds(value: Any) -> Fleet:
 
 def _attempt(name: str, value: Any) -> Attempt:
     part = value.get("part") if isinstance(value, dict) else None
-    attempt = decode(Attempt, {**value, "part": None} if part else value, f"fabric.rounds.{name}")
-    if not part:
+    attempt = decode(Attempt, {**value, "part": None} if part is not None else value, f"fabric.rounds.{name}")
+    if part is None:
         return attempt
     try:
         return dataclasses.replace(attempt, part=_part(name, part))

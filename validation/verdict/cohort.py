@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from validation.model.quantities import is_rate, of_gpus
 from validation.verdict import fleet_checksums
 from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
+from validation.verdict.fleet_checksums import MOST_VOTES
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -79,7 +80,7 @@ class Members:
         values: dict[Hashable, array[float]] = {}
         for of_node in self._members.values():
             for key, members in of_node.items():
-                values.setdefault(key, array("d")).extend(one.measurement.value for one in members)
+                values.setdefault(key, array("d")).extend(_votes([one.measurement.value for one in members]))
         return Numbers(values, self._checksums)
 
     def compare(self, fleet: Cohorts) -> dict[str, dict[str, Comparison]]:
@@ -99,6 +100,14 @@ class Members:
             name: {test: Comparison.of(parts) for test, parts in of_tests.items()}
             for name, of_tests in said.items()
         }
+
+
+def _votes(values: list[float]) -> list[float]:
+    """The numbers of a node that count in the median: of many, some from all of their range."""
+    if len(values) <= MOST_VOTES:
+        return values
+    ordered = sorted(values)
+    return [ordered[place * len(ordered) // MOST_VOTES] for place in range(MOST_VOTES)]
 
 
 def compare(results: Mapping[str, NodeResult]) -> dict[str, dict[str, Comparison]]:

@@ -7,6 +7,7 @@ say which is wrong. Nobody fails for other bits alone, because another kernel ma
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from validation.model.contract import Finding, NodeResult
 
 LEAST_MEMBERS = 3
+#: Of one node so many GPUs have a vote, which are all that most servers have: one that was taken over may
+#: claim more than all others have together.
+MOST_VOTES = 16
 
 
 class Product(NamedTuple):
@@ -99,7 +103,7 @@ def _judge(of: Product, members: list[Member]) -> list[Comparison]:
     if len({member.node for member in members}) == 1:
         # Its own GPUs have been compared where they were measured.
         return [_not_compared("no other node has equal GPUs with the same software")] * len(members)
-    found = standings([member.value for member in members])
+    found = _standings(members)
     if len(members) < LEAST_MEMBERS and set(found) == {Standing.USUAL}:
         why = f"fewer than {LEAST_MEMBERS} equal GPUs with the same software"
         return [_not_compared(why)] * len(members)
@@ -108,6 +112,17 @@ def _judge(of: Product, members: list[Member]) -> list[Comparison]:
         Comparison() if one is Standing.USUAL else Comparison((_differs(of, member, usual, len(members)),))
         for member, one in zip(members, found, strict=True)
     ]
+
+
+def _standings(members: list[Member]) -> list[Standing]:
+    heard: Counter[str] = Counter()
+    votes: list[str] = []
+    for member in members:
+        heard[member.node] += 1
+        if heard[member.node] <= MOST_VOTES:
+            votes.append(member.value)
+    found = dict(zip(votes, standings(votes), strict=True))
+    return [found.get(member.value, Standing.MINORITY) for member in members]
 
 
 def _differs(of: Product, member: Member, usual: list[Member], count: int) -> Finding:

@@ -16,7 +16,17 @@ from ansible.module_utils import node_conditions
 from ansible.module_utils.settings.observe import measured, observe
 
 from compliance import document, metrics, report, waivers
-from compliance.answers import MOST_BYTES, MOST_OBSERVATIONS, SILENT, answer, read, unpacked
+from compliance.answers import (
+    MOST_BYTES,
+    MOST_OBSERVATIONS,
+    MOST_PATTERNS,
+    SILENT,
+    Asked,
+    Item,
+    answer,
+    read,
+    unpacked,
+)
 from compliance.fleet import check, checked_nodes, validations
 from compliance.history import History
 from compliance.metrics import of_chain
@@ -39,6 +49,7 @@ from tests.unit.compliance.fleets import (
 )
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
+from validation.model.contract import ContractError
 from validation.model.contract import State as Measured
 from validation.report import fleet_report
 
@@ -242,6 +253,13 @@ def test_a_node_speaks_of_nothing_but_what_its_plan_asks_for(what: str) -> None:
     made = fleet(with_role(role, one))
     assert (evil_one(made).verdict, evil_one(made).controls) == (Verdict.NOT_CHECKED, ())
     assert others(made) == GOOD
+
+
+@pytest.mark.parametrize("keys", [["*a" * 900], [f"a*{number}" for number in range(MOST_PATTERNS + 1)]])
+def test_patterns_that_take_hours_are_none(keys: list[str]) -> None:
+    """A helper hands over the plans of its nodes, too."""
+    with pytest.raises(ContractError, match="patterns"):
+        Asked("os_tuning", [Item("sysctl", key, ()) for key in keys], "")
 
 
 def test_what_an_earlier_run_has_left_behind_fails() -> None:

@@ -71,6 +71,7 @@ def test_each_of_these_is_required(name: str) -> None:
     [
         ({"expire": "2027"}, "expire"),
         ({"nodes": "gpu01"}, "nodes"),
+        ({"nodes": 5}, "nodes"),
         ({"nodes": ["gpu77"]}, "gpu77"),
         ({"reason": 7}, "reason"),
         ({"valid_from": "2027-04-01T00:00:00Z"}, "before it begins"),

@@ -36,6 +36,8 @@ def test_tries_that_are_left_are_time_at_most(progress: Progress) -> None:
 def test_what_the_node_said_last_is_shown(progress: Progress) -> None:
     progress.retry("n1", {"stdout": "10 %\n40 %\n", "msg": "non-zero return code"}, 5.0, 110.0)
     assert progress.line(120.0).endswith("(40 %)")
+    progress.retry("n1", {"stdout": "x" * 1_000_000}, 5.0, 110.0)
+    assert len(progress.line(120.0)) < 1000
 
 
 def test_nodes_that_run_ahead_are_at_several_tasks(progress: Progress) -> None:

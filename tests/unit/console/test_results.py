@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from console.results import CENSORED, changes, complaint, messages, refused, warnings
+from console.results import CENSORED, MOST_LINES, changes, complaint, differences, messages, refused, warnings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,6 +79,40 @@ def test_changes_of_a_loop_are_its_items() -> None:
 )
 def test_keys_of_other_modules_that_have_the_same_names_are_no_error(result: dict[str, Any]) -> None:
     assert changes(result) == ""
+
+
+@pytest.mark.parametrize(
+    "item", [{"ansible_loop_var": ["x"]}, {"ansible_loop_var": {"a": 1}}, {"": 5}, {"warnings": 7}]
+)
+def test_what_a_node_says_in_keys_of_loops_is_no_error(item: dict[str, Any]) -> None:
+    bad = {**item, "failed": True, "changed": True, "_ansible_verbose_always": True}
+    for result in (bad, {"results": [bad], "failed": True}):
+        assert complaint(result, dump)
+        assert list(messages(result, dump))
+        assert warnings(result) == []
+
+
+@pytest.mark.parametrize(
+    "diff",
+    [
+        5,
+        "text",
+        [5],
+        {"prepared": 5},
+        {"before": "a", "after": [1]},
+        {"before": "", "after": "", "src_larger": "x"},
+        {"before": "a\n" * MOST_LINES, "after": "b\n"},
+        [{"before": "a\n" * (MOST_LINES // 4), "after": "b\n"}] * 4,
+    ],
+)
+def test_a_difference_of_another_form_or_endless_is_not_compared(diff: object) -> None:
+    assert all(list(one) == ["prepared"] for one in differences({"diff": diff}))
+
+
+def test_a_difference_is_shown_as_it_is() -> None:
+    diff = [{"before": "a\n", "after": {"b": 1}, "before_header": "/etc/x"}, {"prepared": "+c"}]
+    assert differences({"diff": diff}) == diff
+    assert differences({"diff": diff[0]}) == diff[:1]
 
 
 @pytest.mark.parametrize(

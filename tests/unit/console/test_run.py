@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from console.run import MOST_GROUPS, Note, Run, Stage
+from console.run import MOST_CHARACTERS, MOST_GROUPS, Note, Run, Stage
 
 
 def stage(name: str = "Tune", *, check: bool = False) -> Stage:
@@ -41,6 +41,13 @@ def test_of_a_fleet_without_two_alike_some_changes_are_shown_and_all_names() -> 
 def test_a_failure_stands_once_with_all_that_was_said() -> None:
     notes = [Note("failed", node, "A", f"{node} is full\nrc: 1") for node in ("n1", "n2")]
     assert noted(Run(), stage(), *notes) == ["failed: 2 nodes: n1, n2\n  A\n    NODE is full\n    rc: 1"]
+
+
+def test_the_words_of_one_node_do_not_fill_the_terminal() -> None:
+    endless = "x" * (3 * MOST_CHARACTERS)
+    (text,) = noted(Run(), stage(), Note("failed", "n1", "A", endless))
+    assert len(text) < 1.1 * MOST_CHARACTERS
+    assert noted(Run(), stage(), Note("said", "", "A", endless)) == [endless]
 
 
 def test_a_warning_is_shown_once_for_a_node_in_a_run() -> None:

@@ -191,6 +191,20 @@ def test_a_slice_whose_plans_or_answers_have_another_form_costs_others_nothing(
     assert [node["name"] for node in collected.answers(strange)] == ["gpu02"]
 
 
+@pytest.mark.parametrize("strange", [{"groups": 5}, {"groups": [{}]}, {"answer": []}, {"other": 1}])
+def test_what_a_slice_says_of_its_nodes_costs_others_no_statement(
+    tmp_path: Path, strange: dict[str, Any]
+) -> None:
+    asked = {"groups": ["gpu_nodes"], "answer": {"problem": "off"}, "waivers": []}
+    evil = (asked if "other" not in strange else {}) | strange | {"name": "gpu02"}
+    parts = [{"answers": [], "nodes": [one]} for one in (evil, asked | {"name": "gpu01"})]
+    given = folders(tmp_path, "compliance", *parts)
+    assert collected.compliance(given, {}, ["inventory/mine"], KNOWN, chosen(tmp_path))
+    (statement,) = (tmp_path / "compliance").glob("2*/statement.json")
+    nodes = json.loads(statement.read_text())["nodes"]
+    assert sorted(node["node"] for node in nodes) == ["gpu01", "gpu02"]
+
+
 def test_plans_of_slices_are_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collected, "ROOT", tmp_path)
 

@@ -16,6 +16,7 @@ from ansible_runner.utils.streaming import stream_dir  # type: ignore[import-unt
 from fleet import stream
 from fleet.stream import Received, StreamError
 from planning.fleet import FleetPlan
+from validation.model.contract import EXPECTATIONS_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,7 +93,25 @@ def test_a_link_that_ansible_runner_sends_is_refused(tmp_path: Path) -> None:
 
 
 RESULTS = b'{"document": {"expectations": {"nodes": {}}, "results": {"gpu03": {}}}}'
+EXPECTED = b'{"schema_version": %d, "nodes": {"gpu01": 5}}' % EXPECTATIONS_VERSION
 EVIL = {
+    "expectations of another form": packed(
+        ("collected/validation.json", b'{"document": {"expectations": %b, "results": {}}}' % EXPECTED)
+    ),
+    "results of which nothing is expected": packed(
+        (
+            "collected/validation.json",
+            b'{"document": {"expectations": {"schema_version": %d, "nodes": {}}, "results": {"gpu01": {}}}}'
+            % EXPECTATIONS_VERSION,
+        )
+    ),
+    "a name twice": packed(("collected/plan.json", b'{"x": 1, "x": 2, %b' % json.dumps(PLAN).encode()[1:])),
+    "answers, deep": packed(
+        ("collected/compliance.json", b'{"nodes": [], "answers": %b}' % (b"[" * 100 + b"]" * 100))
+    ),
+    "plan, deep": packed(
+        ("collected/plan.json", b'{"x": %b, %b' % (b"[" * 100 + b"]" * 100, json.dumps(PLAN).encode()[1:]))
+    ),
     "link": packed((entry("collected", stat.S_IFLNK | 0o777), b"/tmp")),
     "pipe": packed((entry("stdout", stat.S_IFIFO | 0o600), b"")),
     "setuid": packed((entry("stdout", stat.S_IFREG | stat.S_ISUID | 0o755), b"x")),

@@ -12,7 +12,7 @@ import pytest
 
 from rollout import engine
 from rollout.drain import base, commands, programs
-from rollout.drain.base import Drainer, DrainError, wait_until_idle
+from rollout.drain.base import Drainer, DrainError, Standing, wait_until_idle
 from rollout.drain.commands import Commands, Idle
 from tests.unit.validation.samples import eventually, is_running
 
@@ -43,11 +43,23 @@ def drainer(site: Path) -> Commands:
 def test_a_node_goes_out_and_comes_back(drainer: Commands, site: Path) -> None:
     as_drainer: Drainer = drainer
     before = as_drainer.look("gpu01")
-    as_drainer.drain("gpu01", before, 'upgrade; rm -rf "$HOME" $(false)')
-    assert (site / "out/gpu01").read_text() == 'upgrade; rm -rf "$HOME" $(false)'
+    as_drainer.drain("gpu01", before, "upgrade to r595-cuda13.2, 80 % done")
+    assert (site / "out/gpu01").read_text() == "upgrade to r595-cuda13.2, 80 % done"
     assert as_drainer.empty("gpu01", 0) == ()
     assert "back in service" in as_drainer.give_back("gpu01", before)
     assert as_drainer.look("gpu01") == before
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["x'; touch {0}; '", "$(touch {0})", "`touch {0}`", "x\ntouch {0}", "a & touch {0}", "> {0}", "\0"],
+)
+def test_a_reason_runs_nothing_where_the_operators_command_is_a_shell(site: Path, reason: str) -> None:
+    mark = site / "ran"
+    shell = ("sh", "-c", "test {node}; echo '{reason}' {reason}")
+    before = Standing("gpu01", in_service=True)
+    Commands(shell, shell, shell, shell).drain("gpu01", before, reason.format(mark))
+    assert not mark.exists()
 
 
 def test_what_was_out_before_stays_out(drainer: Commands, site: Path) -> None:

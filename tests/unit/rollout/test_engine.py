@@ -104,6 +104,22 @@ def test_one_node_that_somebody_else_keeps_out_of_service_is_no_success(
     assert controller.records["gpu0"].refused
 
 
+@pytest.mark.parametrize("words", ["half of a letter \ud800", "\x1b]0;evil\x07", "two\ngpu1: lines", "\0"])
+def test_words_of_a_node_that_cannot_be_written_cost_others_nothing(
+    controller: Controller, words: str
+) -> None:
+    controller.begin(3, TOLERANT)
+    faults: list[StepResult | BaseException] = [
+        StepResult(Outcome.FAILED, words, {"snapshot": words}),
+        ValueError(words),
+    ]
+    controller.script.answers = {("gpu1", Step.STAGE): faults[:1], ("gpu2", Step.STAGE): faults[1:]}
+    controller.run()
+    assert controller.states()[0] is State.RETURNED
+    assert all(text.isprintable() for text in controller.said)
+    assert all(record.reason.isprintable() for record in controller.records.values())
+
+
 def test_the_canary_ends_before_the_others_begin(controller: Controller) -> None:
     controller.begin(3)
     controller.run()

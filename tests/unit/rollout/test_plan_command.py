@@ -253,6 +253,25 @@ def test_each_node_says_what_its_kernel_would_be() -> None:
     assert "The newest kernel: 1 of 5 nodes" in plan_text(rollout, list(found.values()), NOW)
 
 
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        5,
+        {"release": "6.1.0-41-amd64", "download_bytes": "x"},
+        {"release": ["x"]},
+        {"release": "6.1.0-41-amd64", "install": [{}]},
+        {"release": "6.1.0-41-amd64", "download_bytes": 10**400},
+        {"release": "x" * (1 << 20)},
+    ],
+)
+def test_a_node_that_says_its_kernel_in_another_form_is_left_out_alone(kernel: object) -> None:
+    documents = {name: document(settled=True) for name in ("evil", "good")}
+    previews = {"evil": {"kernel": kernel}, "good": preview()}
+    found = {node.name: node for node in candidates(documents, {}, previews, only_kernel=True)}
+    assert "in another form" in found["evil"].problems[0]
+    assert found["good"].problems == ()
+
+
 def test_a_kernel_with_a_stack_is_one_change() -> None:
     documents = {
         "both": document(),

@@ -88,6 +88,11 @@ def test_who_differs_from_a_majority_of_the_fleet_is_degraded_and_without_one_al
     )
 
 
+def test_a_node_that_claims_many_gpus_is_no_majority() -> None:
+    found = findings(among_nodes(fleet("a" * 8, "a" * 8, "a" * 8, "b" * 64)))
+    assert {node for node, _ in found} == {"gpu03"}
+
+
 def test_the_finding_names_node_gpu_product_and_how_many_agree() -> None:
     (finding,) = findings(among_nodes(fleet("aa", "ab", "aa"))).values()
     assert finding.text == (

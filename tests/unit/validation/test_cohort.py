@@ -78,6 +78,13 @@ def test_what_telemetry_saw_stands_beside_a_low_number() -> None:
     assert finding.text.endswith("; sw power cap was active 38% of the time")
 
 
+def test_a_node_that_claims_many_gpus_is_not_the_fleet() -> None:
+    results = fleet_of(*[730] * 20)
+    numbers = [measurement("bf16_tflops", 2000, device=gpu) for gpu in range(64)]
+    results["evil"] = node_result(one_test("gpu_matmul", State.PASS, *numbers), name="evil", gpus=64)
+    assert findings(compared(results)) == {}
+
+
 def test_a_fast_gpu_is_no_fault() -> None:
     assert findings(compared(fleet_of(730, 731, 728, 735, 990))) == {}
 

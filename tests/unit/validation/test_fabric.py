@@ -199,6 +199,15 @@ def test_a_part_that_cannot_be_read_is_the_problem_of_its_node(change: dict[str,
     assert why in judge_fabric(read)["a"].reason
 
 
+@pytest.mark.parametrize("part", [0, "", {}, [], False])
+def test_nothing_in_the_place_of_a_part_is_the_problem_of_its_node(part: object) -> None:
+    found = encode(fleet(attempts(NAMES)))
+    found["rounds"][0]["a"]["part"] = part
+    read = read_rounds(json.loads(json.dumps(found)))
+    assert read.rounds[0]["a"].problem.startswith("its part cannot be read: ")
+    assert judge_fabric(read).keys() == set(NAMES)
+
+
 @pytest.mark.parametrize(
     "seconds",
     [
