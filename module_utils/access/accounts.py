@@ -235,10 +235,15 @@ def give_back(account: Account, before: dict[str, Any]) -> None:
 
 
 def has_processes(uid: int, proc: Path = Path("/proc")) -> bool:
-    """Whether any process runs as this account."""
+    """Whether any process runs as this account, or with another number in one of its logins.
+
+    In a user namespace, an account has further numbers, and may come back to its own.
+    """
     for process in proc.glob("[0-9]*"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if process.stat().st_uid == uid:
+        with contextlib.suppress(OSError):  # it has ended; or the kernel keeps no logins
+            # The kernel escapes line feeds in the name, which comes before.
+            uids = (process / "status").read_bytes().partition(b"\nUid:")[2].partition(b"\n")[0].split()
+            if uid in map(int, uids) or int((process / "loginuid").read_text()) == uid:
                 return True
     return False
 

@@ -673,6 +673,25 @@ def test_a_revoked_account_with_processes_is_named(
     assert "loginctl terminate-user alice" in str(administer(item(state="absent"), check_mode=True))
 
 
+@pytest.mark.parametrize(
+    ("uids", "login"),
+    [
+        ("1001 1001 1001 1001", "4294967295"),
+        ("1001 0 0 0", "4294967295"),
+        ("100000 100000 100000 100000", "1001"),
+    ],
+)
+def test_a_process_does_not_hide_whose_it_is(uids: str, login: str, tmp_path: Path) -> None:
+    """The folder of a process that is setuid, or in a user namespace, is not its account's."""
+    process = tmp_path / "7"
+    process.mkdir()
+    (process / "status").write_text(f"Name:\tbash\nUid:\t{uids}\nGid:\t0\t0\t0\t0\n")
+    (process / "loginuid").write_text(login)
+    assert process.stat().st_uid != 1001
+    assert node_accounts.has_processes(1001, tmp_path)
+    assert not node_accounts.has_processes(1002, tmp_path)
+
+
 def test_a_link_to_keys_comes_back_as_one(tmp_path: Path) -> None:
     account = replace(AS_WANTED, home=str(tmp_path), uid=os.getuid(), gid=os.getgid())
     (tmp_path / ".ssh").mkdir()
