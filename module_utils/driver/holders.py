@@ -19,7 +19,8 @@ MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
 CONTAINER = re.compile(
     r"(?:(?P<engine>docker|cri-containerd|crio|libpod)[-/])?(?P<id>[0-9a-f]{64})(?:\.scope)?"
 )
-POD = "/kubepods"
+# Below slices alone, as for services.
+POD = re.compile(r"^[0-9]*:[^:\n]*:/(?:[^/\n]+\.slice/)*[^/\n]*kubepods", re.MULTILINE)
 # The first part of a control group that is no slice is systemd's own. What is below belongs to the service or
 # container, or its user, and may have any name.
 SERVICE = re.compile(r"[0-9]*:[^:]*:/(?:[^/]+\.slice/)*([^/]+\.service)(?:/|$)")
@@ -89,7 +90,9 @@ def every_holder(proc: Path) -> list[Holder]:
                 name = "".join(one if one.isprintable() else "?" for one in name.rstrip("\n"))
                 # Read as text, a carriage return in the name of a group would be a line feed.
                 cgroup = (entry / "cgroup").read_bytes().decode(errors="replace")
-                found.append(Holder(int(entry.name), name, devices, *belongs_to(cgroup), POD in cgroup))
+                found.append(
+                    Holder(int(entry.name), name, devices, *belongs_to(cgroup), bool(POD.search(cgroup)))
+                )
         except OSError:
             continue
     return sorted(found)

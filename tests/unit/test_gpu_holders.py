@@ -68,10 +68,13 @@ def test_pods_that_watch_stay_through_a_drain_and_those_that_compute_are_named(
     proc.add(8, "dcgm-exporter", "/dev/nvidia0", "/dev/nvidiactl", cgroup=f"/kubepods/burstable/pod2/{ID}")
     proc.add(9, "python3", "/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", cgroup=pod)
     proc.add(10, "python3", "/dev/nvidia0", cgroup=f"/docker/{ID}")
+    # A user may call a group of his own as he likes.
+    proc.add(11, "python3", "/dev/nvidia0", cgroup="/user.slice/user-1000.slice/user@1000.service/kubepods")
     found = run_module(gpu_holders.main)["holders"]
     assert [(one["pid"], one["container"], one["in_pod"]) for one in found] == [
         (9, ID[:12], True),
         (10, ID[:12], False),
+        (11, "", False),
     ]
 
 
