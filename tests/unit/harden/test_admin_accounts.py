@@ -280,6 +280,11 @@ def test_a_link_to_itself_in_the_place_of_the_keys_leads_to_none(tmp_path: Path)
     assert administrators.read_key_file(tmp_path / "keys", follow=True) is None
 
 
+def test_a_link_to_a_name_that_is_too_long_leads_to_no_keys(tmp_path: Path) -> None:
+    (tmp_path / ".ssh").symlink_to("a" * 300)
+    assert administrators.read_key_file(tmp_path / ".ssh/authorized_keys") is None
+
+
 def test_a_link_in_the_place_of_the_keys_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text(KEY)
     (tmp_path / "keys").symlink_to(tmp_path / "elsewhere")
@@ -587,6 +592,25 @@ def test_rights_are_gone_before_anything_is_described(
         administer(wanted)
     assert seen
     assert not any(KEY in text for text in seen)
+
+
+@needs_root
+def test_an_account_that_cannot_be_read_costs_no_other_its_revocation(
+    administer: Run, revocable: Path, accounts: dict[str, Account | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of its own that is encrypted, say, which its user can make at any time."""
+
+    def read(name: str, **_: bool) -> Account | None:
+        if name == "bob":
+            raise OSError(errno.ENOKEY, "Required key not available", "/home/bob/.ssh/authorized_keys")
+        return accounts.get(name)
+
+    monkeypatch.setattr(node_accounts, "read_account", read)
+    message = administer(item(name="bob", sudo=False), item(state="absent"))["msg"]
+    assert "bob was left as it is" in message
+    assert "Required key not available" in message
+    assert not (revocable / ".ssh/authorized_keys").exists()
+    assert "bob" not in node_accounts.Record(node_accounts.RECORD).accounts
 
 
 @needs_root
