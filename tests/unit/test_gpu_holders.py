@@ -50,6 +50,16 @@ def test_a_process_that_only_keeps_a_device_open_is_named(
     assert not found["changed"]
 
 
+def test_only_names_of_device_files_count(proc: Proc, run_module: Callable[..., dict[str, Any]]) -> None:
+    """A user has any names in /dev, in a namespace of its own."""
+    proc.add(
+        7, "python3", *(f"/dev/nvidia0{'x' * length}" for length in range(1, 9)), "/dev/nvidia1 (deleted)"
+    )
+    proc.add(8, "python3", "/dev/nvidia-caps/../../etc/shadow")
+    (one,) = run_module(gpu_holders.main)["holders"]
+    assert one["devices"] == ["/dev/nvidia1"]
+
+
 def test_the_drivers_own_services_are_left_out(proc: Proc, run_module: Callable[..., dict[str, Any]]) -> None:
     ours = ("persistenced", "fabricmanager", "imex", "dcgm", "dcgm-exporter")
     for pid, service in enumerate([*(f"nvidia-{name}" for name in ours), "jupyter"], 1):
