@@ -6,7 +6,7 @@ import contextlib
 import grp
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -235,10 +235,15 @@ def give_back(account: Account, before: dict[str, Any]) -> None:
 
 
 def has_processes(uid: int, proc: Path = Path("/proc")) -> bool:
-    """Whether any process runs as this account."""
+    """Whether any process runs as this account, or with another number in one of its logins.
+
+    In a user namespace, an account has further numbers, and may come back to its own.
+    """
     for process in proc.glob("[0-9]*"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if process.stat().st_uid == uid:
+        with contextlib.suppress(OSError):  # it has ended; or the kernel keeps no logins
+            # The kernel escapes line feeds in the name, which comes before.
+            uids = (process / "status").read_bytes().partition(b"\nUid:")[2].partition(b"\n")[0].split()
+            if uid in map(int, uids) or int((process / "loginuid").read_text()) == uid:
                 return True
     return False
 
@@ -254,6 +259,8 @@ class Outlook:
     drop_in: File
     differing: list[User]
     forgotten: list[str]
+    #: Why of present accounts nobody can tell what they have, by name; these are left alone.
+    unread: dict[str, str] = field(default_factory=dict)
 
     @property
     def own_differs(self) -> bool:
@@ -297,26 +304,34 @@ class Accounts(ConfirmedSetting[Outlook]):
         return self._present(record, own) if self.present else self._absent(record, own)
 
     def _present(self, record: Record, own: Account | None) -> Outlook:
-        users = parse_users(self.users)
-        check_groups(users)
-        # Whatever keeps files of an account from being read must not keep it from being revoked.
-        accounts = {user.name: read_account(user.name, tolerant=not user.present) for user in users}
+        listed = parse_users(self.users)
+        check_groups(listed)
+        accounts: dict[str, Account | None] = {}
+        unread: dict[str, str] = {}
+        for user in listed:
+            # Whatever keeps files of an account from being read must not keep it, or another, from being
+            # revoked.
+            try:
+                accounts[user.name] = read_account(user.name, tolerant=not user.present)
+            except OSError as error:
+                unread[user.name] = f"{user.name} was left as it is, because its keys cannot be read: {error}"
+        users = [user for user in listed if user.name in accounts]
         check_shells(users, accounts)
-        if refusal := login_refusal(users, own):
+        if refusal := login_refusal(listed, own):
             raise RefusedError(f"This would lock Ansible out; nothing was changed: {refusal}.")
         forgotten = sorted(
             name
             for name, known in record.accounts.items()
             # One that somebody deleted must not leave its rights to the next account of that name.
-            if name not in accounts and known["present"] and exists(name)
+            if name not in {*accounts, *unread} and known["present"] and exists(name)
         )
         with_sudo = [name for name in forgotten if record.accounts[name]["sudo"]]
-        text = sudoers([*with_sudo, *(user.name for user in users if user.present and user.sudo)])
+        text = sudoers([*with_sudo, *(user.name for user in listed if user.present and user.sudo)])
         drop_in = File(str(SUDOERS), text, "0440", public=True)
         if text and drop_in.differs():
             check_sudoers(text)
         differing = [user for user in users if differs(user, accounts[user.name])]
-        return Outlook(users, accounts, own, record, drop_in, differing, forgotten)
+        return Outlook(users, accounts, own, record, drop_in, differing, forgotten, unread)
 
     def _absent(self, record: Record, own: Account | None) -> Outlook:
         before = record.accounts.get(own.name) if own else None
@@ -341,7 +356,11 @@ class Accounts(ConfirmedSetting[Outlook]):
         """Whether every account and the drop-in are as wanted, or all is given back."""
         outlook = self.outlook
         left = outlook.differing if self.present else outlook.record.accounts
-        return not left and not outlook.drop_in.differs()
+        return not left and not outlook.unread and not outlook.drop_in.differs()
+
+    def reason(self) -> str:
+        """Which accounts cannot be compared."""
+        return "; ".join(self.outlook.unread.values())
 
     def change(self) -> list[Difference]:
         """Keys as fingerprints, and the drop-in."""
@@ -416,7 +435,8 @@ class Accounts(ConfirmedSetting[Outlook]):
                 self.remember()
                 outlook.drop_in.write()
                 self.ensure(outlook.differing)
-                if problems := [problem for problem in self.done.values() if problem]:
+                problems = [*outlook.unread.values(), *self.done.values()]
+                if problems := [problem for problem in problems if problem]:
                     raise CommandError("; ".join(problems))
             else:
                 outlook.drop_in.write()

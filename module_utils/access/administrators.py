@@ -42,6 +42,7 @@ NO_KEY_FILE = (
     errno.EPERM,
     errno.ELOOP,
     errno.ENXIO,  # a socket
+    errno.ENAMETOOLONG,  # where a link leads
 )
 # Of an account's keys, how many are described.
 MOST_LINES = 200

@@ -39,6 +39,8 @@ GENERATORS = tuple(
 )
 GENERATED = "/run/systemd/generator"
 RELOAD_DEADLINE_S = 15
+#: Of the kernel, unless its ip_unprivileged_port_start says otherwise.
+FIRST_PORT_OF_EVERYBODY = 1024
 # For the undo script, which at boot runs before sshd does. An sshd that cannot listen ends at its reload.
 RELOAD_IN_SHELL = (
     f"for unit in {' '.join(SERVICES)}; do "
@@ -215,6 +217,13 @@ def refuse_what_sshd_cannot_listen_on(addresses: Iterable[str], others: Mapping[
                         f"sshd could not listen on {host}:{port}; nothing was changed: this node does not "
                         "have the address."
                     ) from None
+
+
+def ports_of_everybody(ports: Iterable[str], proc: Path = Path("/proc")) -> list[str]:
+    """Return the ports that any account may listen on: between two sockets of sshd's, it can take them."""
+    file = proc / "sys/net/ipv4/ip_unprivileged_port_start"
+    first = int(file.read_text(encoding="ascii")) if file.exists() else FIRST_PORT_OF_EVERYBODY
+    return [port for port in ports if int(port) >= first]
 
 
 def is_active(unit: str) -> bool:

@@ -28,6 +28,7 @@ from ansible.module_utils.access.sshd import (
     is_active,
     listen_anew,
     listening_ports,
+    ports_of_everybody,
     ports_of_others,
     refuse_what_sshd_cannot_listen_on,
     reload_sshd,
@@ -472,6 +473,11 @@ class SshdSettings(ConfirmedSetting[Outlook]):
             )
         if weak := self.outlook.plan.weak_host_keys:
             lines.append(f"A weak host key is no longer offered: {', '.join(weak)}.")
+        if self.wanted.state == "present" and (ports := ports_of_everybody(self.outlook.ports)):
+            lines.append(
+                f"Any account of this node can take port {', '.join(ports)} while sshd reloads or is away, "
+                "and so keep everybody out: choose one below 1024."
+            )
         if self.login and (port := self.outlook.new_port):
             lines.append(
                 f"sshd leaves port {self.login.server_port}: set ansible_port to {port} from now on."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import typing
 from pathlib import Path
@@ -10,7 +12,10 @@ if typing.TYPE_CHECKING:
     from collections.abc import Collection
 
 PROC = Path("/proc")
-DEVICE = re.compile(r"/dev/nvidia(\d+|ctl|-uvm|-modeset|-caps/|-nvswitch)")
+# No other names: in a namespace of its own, a user has files in /dev, with any names.
+DEVICE = re.compile(
+    r"/dev/nvidia(\d{1,4}|ctl|-uvm(-tools)?|-modeset|-caps/nvidia-cap\d{1,4}|-nvswitch(\d{1,4}|ctl))"
+)
 CAPABILITIES = "/dev/nvidia-caps/"
 UVM = "/dev/nvidia-uvm"  # CUDA opens it, monitoring does not
 MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
@@ -19,7 +24,8 @@ MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
 CONTAINER = re.compile(
     r"(?:(?P<engine>docker|cri-containerd|crio|libpod)[-/])?(?P<id>[0-9a-f]{64})(?:\.scope)?"
 )
-POD = "/kubepods"
+# Below slices alone, as for services.
+POD = re.compile(r"^[0-9]*:[^:\n]*:/(?:[^/\n]+\.slice/)*[^/\n]*kubepods", re.MULTILINE)
 # The first part of a control group that is no slice is systemd's own. What is below belongs to the service or
 # container, or its user, and may have any name.
 SERVICE = re.compile(r"[0-9]*:[^:]*:/(?:[^/]+\.slice/)*([^/]+\.service)(?:/|$)")
@@ -83,13 +89,15 @@ def every_holder(proc: Path) -> list[Holder]:
         if not entry.name.isdigit():
             continue
         try:
-            devices = sorted({str(target) for target in _targets(entry / "fd") if DEVICE.match(str(target))})
+            devices = sorted({target for target in _targets(entry / "fd") if DEVICE.fullmatch(target)})
             if devices:
                 name = (entry / "comm").read_text(encoding="utf-8", errors="replace")
                 name = "".join(one if one.isprintable() else "?" for one in name.rstrip("\n"))
                 # Read as text, a carriage return in the name of a group would be a line feed.
                 cgroup = (entry / "cgroup").read_bytes().decode(errors="replace")
-                found.append(Holder(int(entry.name), name, devices, *belongs_to(cgroup), POD in cgroup))
+                found.append(
+                    Holder(int(entry.name), name, devices, *belongs_to(cgroup), bool(POD.search(cgroup)))
+                )
         except OSError:
             continue
     return sorted(found)
@@ -102,11 +110,9 @@ def belongs_to(cgroup: str) -> tuple[str, str]:
     return container["id"][:12] if container else "", service[1] if service else ""
 
 
-def _targets(directory: Path) -> list[Path]:
-    found = []
-    for link in directory.iterdir():
-        try:
-            found.append(link.readlink())
-        except OSError:
-            continue  # it was closed
-    return found
+def _targets(directory: Path) -> typing.Iterator[str]:
+    """What the links in a folder lead to, one at a time: a process may have a million files open."""
+    with os.scandir(directory) as links:
+        for link in links:
+            with contextlib.suppress(OSError):  # it was closed
+                yield os.readlink(link.path).removesuffix(" (deleted)")  # noqa: PTH115 - of a million

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import typing
 from pathlib import Path
@@ -10,6 +12,8 @@ from ansible.module_utils.process import printable
 
 PROC = Path("/proc")
 NAMED = 5
+#: Far more than any machine has in /dev.
+MOST_DEVICES = 100_000
 # Control groups as docker, containerd, CRI-O, podman and Kubernetes name them.
 CONTAINER_GROUP = re.compile(
     r"/(docker|cri-containerd|crio|libpod|containerd|buildkit|kubepods)[-:/.]|/[0-9a-f]{64}(\.scope)?$"
@@ -84,6 +88,8 @@ def _target(link: Path) -> str:
 
 def _device_files(directory: Path) -> bool:
     try:
-        return any(GPU_NODE.fullmatch(path.name) for path in directory.iterdir())
+        # A user may have made it, in a namespace of its own, with millions of names.
+        with os.scandir(directory) as entries:
+            return any(GPU_NODE.fullmatch(entry.name) for entry in itertools.islice(entries, MOST_DEVICES))
     except OSError:
         return False

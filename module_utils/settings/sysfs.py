@@ -50,6 +50,9 @@ class KernelValue(Setting):
     def _write(self, value: str) -> None:
         try:
             self.path.write_text(value, encoding="utf-8")
+        except FileNotFoundError:
+            # It was there when it was looked at. Containers' interfaces come and go as their users like.
+            return
         except OSError as error:
             raise SettingError(
                 f"The kernel does not take {value!r} for {self.subject}: {error.strerror}."

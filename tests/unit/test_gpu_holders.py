@@ -50,6 +50,16 @@ def test_a_process_that_only_keeps_a_device_open_is_named(
     assert not found["changed"]
 
 
+def test_only_names_of_device_files_count(proc: Proc, run_module: Callable[..., dict[str, Any]]) -> None:
+    """A user has any names in /dev, in a namespace of its own."""
+    proc.add(
+        7, "python3", *(f"/dev/nvidia0{'x' * length}" for length in range(1, 9)), "/dev/nvidia1 (deleted)"
+    )
+    proc.add(8, "python3", "/dev/nvidia-caps/../../etc/shadow")
+    (one,) = run_module(gpu_holders.main)["holders"]
+    assert one["devices"] == ["/dev/nvidia1"]
+
+
 def test_the_drivers_own_services_are_left_out(proc: Proc, run_module: Callable[..., dict[str, Any]]) -> None:
     ours = ("persistenced", "fabricmanager", "imex", "dcgm", "dcgm-exporter")
     for pid, service in enumerate([*(f"nvidia-{name}" for name in ours), "jupyter"], 1):
@@ -68,10 +78,13 @@ def test_pods_that_watch_stay_through_a_drain_and_those_that_compute_are_named(
     proc.add(8, "dcgm-exporter", "/dev/nvidia0", "/dev/nvidiactl", cgroup=f"/kubepods/burstable/pod2/{ID}")
     proc.add(9, "python3", "/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", cgroup=pod)
     proc.add(10, "python3", "/dev/nvidia0", cgroup=f"/docker/{ID}")
+    # A user may call a group of his own as he likes.
+    proc.add(11, "python3", "/dev/nvidia0", cgroup="/user.slice/user-1000.slice/user@1000.service/kubepods")
     found = run_module(gpu_holders.main)["holders"]
     assert [(one["pid"], one["container"], one["in_pod"]) for one in found] == [
         (9, ID[:12], True),
         (10, ID[:12], False),
+        (11, "", False),
     ]
 
 

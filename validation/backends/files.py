@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import random
 import stat
@@ -60,23 +62,35 @@ def found(folder: Path, least: int, go_on: Callable[[], None]) -> Found:
 def _pieces(folder: Path, go_on: Callable[[], None]) -> tuple[list[Piece], dict[str, int]]:
     pieces: list[Piece] = []
     changed: dict[str, int] = {}
-    entries = 0
-    for parent, folders, names in os.walk(folder):
-        folders.sort()
+    entries, left = 0, [os.fspath(folder)]
+    # Not os.walk: its users may have made folders that are nested deeper than it gets, or in any number.
+    while left:
         go_on()
-        for name in sorted(names):
+        parent, below = left.pop(), []
+        for name in _names(parent):
             entries += 1
             if len(pieces) >= MOST_PIECES or entries > MOST_ENTRIES:
                 return pieces[:MOST_PIECES], changed
             path = os.path.join(parent, name)  # noqa: PTH118 - of a hundred thousand
-            status = os.lstat(path)
-            if stat.S_ISREG(status.st_mode) and status.st_size and os.access(path, os.R_OK):
-                changed[path] = status.st_mtime_ns
-                pieces += [
-                    Piece(path, start, min(PIECE_BYTES, status.st_size - start))
-                    for start in range(0, min(status.st_size, MOST_PIECES * PIECE_BYTES), PIECE_BYTES)
-                ]
+            with contextlib.suppress(OSError):  # it has gone
+                status = os.lstat(path)
+                if stat.S_ISDIR(status.st_mode):
+                    below.append(path)
+                elif stat.S_ISREG(status.st_mode) and status.st_size and os.access(path, os.R_OK):
+                    changed[path] = status.st_mtime_ns
+                    pieces += [
+                        Piece(path, start, min(PIECE_BYTES, status.st_size - start))
+                        for start in range(0, min(status.st_size, MOST_PIECES * PIECE_BYTES), PIECE_BYTES)
+                    ]
+        left += reversed(below)
     return pieces, changed
+
+
+def _names(folder: str) -> list[str]:
+    """What is in a folder, sorted, or its first part; nothing where it cannot be read."""
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        return sorted(entry.name for entry in itertools.islice(found, MOST_ENTRIES + 1))
+    return []
 
 
 def read(piece: Piece) -> bytearray:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
+#: More than the metrics of any node.
+MOST_BYTES = 1 << 20
+
 
 def metrics(options: argparse.Namespace) -> int:
     """Look at this node and write its metrics; also where it could not be looked at."""
@@ -37,9 +40,11 @@ def metrics(options: argparse.Namespace) -> int:
 
 
 def _last_success(path: Path) -> float | None:
-    """What the file of an earlier run says; None where there is none."""
+    """What the file of an earlier run says; None where there is none, or another file in its place."""
     try:
-        found = re.search(rf"^{LAST_SUCCESS} ([0-9.]+)$", path.read_text(), re.MULTILINE)
+        with files.open_plain(path) as file:
+            text = file.read(MOST_BYTES).decode(errors="replace")
     except OSError:
         return None
+    found = re.search(rf"^{LAST_SUCCESS} ([0-9]{{1,12}}(?:\.[0-9]{{1,9}})?)$", text, re.MULTILINE)
     return float(found[1]) if found else None

@@ -39,6 +39,7 @@ MOST_CPUS = 100_000
 MOST_BYTES = 1 << 16
 #: Users have higher numbers: a program of theirs is no service, whatever it is called.
 MOST_OF_SYSTEM = 999
+FABRIC_MANAGER = "nv-fabricmanager"
 SWITCH_CLASS = "0x0680"  # bridge, other: NVSwitch up to the fourth NVLink generation
 
 
@@ -120,7 +121,7 @@ def driver_libraries(root: Path = Path("/")) -> dict[str, str]:
 def fabric_manager_version() -> str | None:
     """The version of the fabric manager that is installed, None if there is none."""
     try:
-        done = run(["nv-fabricmanager", "--version"], 10)
+        done = run([FABRIC_MANAGER, "--version"], 10)
     except (OSError, CommandError):
         return None
     match = re.search(r"version is\s*:\s*([\d.]+\d)", done.output)
@@ -129,15 +130,15 @@ def fabric_manager_version() -> str | None:
 
 def fabric_manager_runs(root: Path = Path("/")) -> bool | None:
     """Whether there is a process of the fabric manager, None where this user may not see all processes."""
-    if not _read(root / "proc/1/cmdline"):
+    processes = root / "proc"
+    if not _read(processes / "1/cmdline"):
         return None
-    names = (
-        _read(process / "cmdline") or ""
-        for process in (root / "proc").glob("[0-9]*")
-        if (owner := _owner(process)) is not None
-        and (owner <= MOST_OF_SYSTEM or owner == _owner(root / "proc/1"))
+    first = _users(processes / "1")
+    return any(
+        Path(_program(process)).name == FABRIC_MANAGER
+        for process in processes.glob("[0-9]*")
+        if (users := _users(process)) and (max(users) <= MOST_OF_SYSTEM or users == first)
     )
-    return any(Path(name.partition("\0")[0]).name == "nv-fabricmanager" for name in names)
 
 
 def pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...]:
@@ -205,11 +206,25 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _owner(process: Path) -> int | None:
+def _users(process: Path) -> set[int]:
+    """The users that a process is of, none where it has ended.
+
+    Not by the owner of its folder, who is root as long as a user runs a setuid program.
+    """
+    # The kernel escapes line feeds in the name, which comes before.
+    _, _, found = (_read(process / "status") or "").partition("\nUid:")
+    return set(map(int, found.partition("\n")[0].split()))
+
+
+def _program(process: Path) -> str:
+    """The program that a process runs; what it calls itself where this user may not look.
+
+    Only of system users: sudo is called by its user what he likes, and waits for his password as root.
+    """
     try:
-        return process.stat().st_uid
+        return os.readlink(process / "exe").removesuffix(" (deleted)")  # noqa: PTH115 - a text
     except OSError:
-        return None  # it has ended
+        return (_read(process / "cmdline") or "").partition("\0")[0]
 
 
 def _os_release() -> dict[str, str]:

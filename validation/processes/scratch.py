@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 PREFIX = "temper-validation-run-"
 #: A folder that is younger may be about to be locked.
 NEW_S = 2.0
+#: Where CUDA looks for a daemon that shares GPUs, which it does without where there is none (NVIDIA,
+#: "Multi-Process Service"). Any user can make the folder, and decide what CUDA is told there, at any time.
+MPS, MPS_VARIABLE = Path("/tmp/nvidia-mps"), "CUDA_MPS_PIPE_DIRECTORY"  # noqa: S108 - CUDA's own
+#: Nothing is there, and nobody can make it.
+NO_MPS = "/proc/nvidia-mps"
 
 _folders: list[str] = []
 
@@ -42,22 +48,25 @@ def folder() -> Iterator[None]:
 
 def sweep(place: Path) -> None:
     """Remove the folders that runs of this user left here which were killed."""
-    with contextlib.suppress(OSError):
-        for left in place.glob(f"{PREFIX}*"):
+    with contextlib.suppress(OSError), os.scandir(place) as entries:
+        # One at a time: everybody may have put millions there.
+        for entry in entries:
+            if not entry.name.startswith(PREFIX):
+                continue
             # One that is still held, or of somebody else, says so; whatever it says, it stays.
-            with contextlib.suppress(OSError), _held(left):
-                found = left.stat()
+            with contextlib.suppress(OSError), _held(Path(entry.path)) as descriptor:
+                found = os.fstat(descriptor)
                 if found.st_uid == os.getuid() and time.time() - found.st_mtime > NEW_S:
-                    shutil.rmtree(left, ignore_errors=True)
+                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _held(path: Path) -> Iterator[None]:
-    """Hold the lock of a folder. Raises OSError, also where another process holds it."""
+def _held(path: Path) -> Iterator[int]:
+    """Hold the lock of a folder, and have it open. Raises OSError, also where another process holds it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -67,4 +76,13 @@ def environment() -> dict[str, str]:
 
     Only these: TMPDIR also moves where an engine unpacks the images that it pulls.
     """
-    return {"TMPDIR": _folders[-1]} if _folders else {}
+    folder = {"TMPDIR": _folders[-1]} if _folders else {}
+    return folder if MPS_VARIABLE in os.environ or _is_trusted(MPS) else {MPS_VARIABLE: NO_MPS, **folder}
+
+
+def _is_trusted(folder: Path) -> bool:
+    """Whether it is a folder of root or of this user, and no link."""
+    with contextlib.suppress(OSError):
+        found = folder.lstat()
+        return stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.getuid())
+    return False

@@ -101,6 +101,15 @@ def test_a_container_that_hides_its_device_files_is_found_by_what_it_has_open(pr
     assert pids() == [10]
 
 
+def test_a_folder_of_device_files_is_looked_through_only_so_far(
+    proc: Proc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user makes his own, with as many names as he likes."""
+    proc.add("10", root(tmp_path / "container", "nvidia0"))
+    monkeypatch.setattr(busy, "MOST_DEVICES", 0)
+    assert pids() == []
+
+
 def test_what_ends_while_we_look_and_kernel_threads_are_passed_over(proc: Proc) -> None:
     proc.add("2", None)
     (proc.path / "3").mkdir()

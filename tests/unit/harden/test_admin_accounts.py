@@ -280,6 +280,11 @@ def test_a_link_to_itself_in_the_place_of_the_keys_leads_to_none(tmp_path: Path)
     assert administrators.read_key_file(tmp_path / "keys", follow=True) is None
 
 
+def test_a_link_to_a_name_that_is_too_long_leads_to_no_keys(tmp_path: Path) -> None:
+    (tmp_path / ".ssh").symlink_to("a" * 300)
+    assert administrators.read_key_file(tmp_path / ".ssh/authorized_keys") is None
+
+
 def test_a_link_in_the_place_of_the_keys_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text(KEY)
     (tmp_path / "keys").symlink_to(tmp_path / "elsewhere")
@@ -590,6 +595,25 @@ def test_rights_are_gone_before_anything_is_described(
 
 
 @needs_root
+def test_an_account_that_cannot_be_read_costs_no_other_its_revocation(
+    administer: Run, revocable: Path, accounts: dict[str, Account | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of its own that is encrypted, say, which its user can make at any time."""
+
+    def read(name: str, **_: bool) -> Account | None:
+        if name == "bob":
+            raise OSError(errno.ENOKEY, "Required key not available", "/home/bob/.ssh/authorized_keys")
+        return accounts.get(name)
+
+    monkeypatch.setattr(node_accounts, "read_account", read)
+    message = administer(item(name="bob", sudo=False), item(state="absent"))["msg"]
+    assert "bob was left as it is" in message
+    assert "Required key not available" in message
+    assert not (revocable / ".ssh/authorized_keys").exists()
+    assert "bob" not in node_accounts.Record(node_accounts.RECORD).accounts
+
+
+@needs_root
 def test_a_rule_of_sudo_that_is_taken_back_is_in_no_file_that_is_saved(
     administer: Run, revocable: Path, accounts: dict[str, Account | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -671,6 +695,25 @@ def test_a_revoked_account_with_processes_is_named(
 ) -> None:
     accounts["alice"] = replace(AS_WANTED, uid=os.getuid())
     assert "loginctl terminate-user alice" in str(administer(item(state="absent"), check_mode=True))
+
+
+@pytest.mark.parametrize(
+    ("uids", "login"),
+    [
+        ("1001 1001 1001 1001", "4294967295"),
+        ("1001 0 0 0", "4294967295"),
+        ("100000 100000 100000 100000", "1001"),
+    ],
+)
+def test_a_process_does_not_hide_whose_it_is(uids: str, login: str, tmp_path: Path) -> None:
+    """The folder of a process that is setuid, or in a user namespace, is not its account's."""
+    process = tmp_path / "7"
+    process.mkdir()
+    (process / "status").write_text(f"Name:\tbash\nUid:\t{uids}\nGid:\t0\t0\t0\t0\n")
+    (process / "loginuid").write_text(login)
+    assert process.stat().st_uid != 1001
+    assert node_accounts.has_processes(1001, tmp_path)
+    assert not node_accounts.has_processes(1002, tmp_path)
 
 
 def test_a_link_to_keys_comes_back_as_one(tmp_path: Path) -> None:

@@ -345,11 +345,25 @@ def test_port_does_not_move_a_socket_whose_drop_in_has_ports(
     assert f"take ListenStream out of {theirs}" in said
 
 
-@pytest.mark.parametrize(("server_port", "port"), [(2222, None), (22, 2222)])
+@pytest.mark.parametrize(
+    ("first", "found"), [(None, ["1024", "2222"]), ("2000\n", ["2222"]), ("0\n", ["22", "1024", "2222"])]
+)
+def test_a_port_that_any_account_can_take_is_told(
+    first: str | None, found: list[str], tmp_path: Path
+) -> None:
+    if first:
+        file = tmp_path / "sys/net/ipv4/ip_unprivileged_port_start"
+        file.parent.mkdir(parents=True)
+        file.write_text(first)
+    assert sshd.ports_of_everybody(["22", "1024", "2222"], tmp_path) == found
+
+
+@pytest.mark.parametrize(("server_port", "port"), [(222, None), (22, 222), (2222, None)])
 def test_port_of_a_listen_address_is_the_one_to_connect_to(
     server_port: int, port: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    effective = OPEN | {"port": ["22"], "listenaddress": ["127.0.0.1:2222"]}
+    listened = server_port if server_port != 22 else 222
+    effective = OPEN | {"port": ["22"], "listenaddress": [f"127.0.0.1:{listened}"]}
     planned = sshd_settings.Plan({tmp_path / "drop-in.conf": "Port 22\n"}, effective)
     monkeypatch.setattr(sshd_settings, "which", lambda program: program)
     monkeypatch.setattr(sshd_settings, "Sshd", lambda *_: SimpleNamespace(whole=lambda _: effective))
@@ -360,7 +374,7 @@ def test_port_of_a_listen_address_is_the_one_to_connect_to(
     login = Login("ops", "192.0.2.7", 40000, "192.0.2.9", server_port)
     setting = sshd_settings.SshdSettings(sshd_settings.Parameters(settings={"Port": [22]}), 120, login)
     assert setting.result()["port"] == port
-    assert bool(setting.warnings()) is bool(port)
+    assert bool(setting.warnings()) is bool(port or listened == 2222)
 
 
 TODAY = 20000

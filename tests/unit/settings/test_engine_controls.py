@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import stat
 from typing import TYPE_CHECKING, Any
 
@@ -602,6 +603,24 @@ def test_a_file_that_sorts_earlier_loses(harden: Run, node: Node) -> None:
 def test_a_parameter_that_this_kernel_lacks_is_reported(harden: Run, node: Node) -> None:
     result = harden(("sysctl", {"name": "kernel.apparmor_x", "value": "1"}))
     assert (result["changed"], result["unavailable"]) == (False, ["kernel.apparmor_x"])
+
+
+def test_an_interface_that_goes_away_in_between_undoes_nothing(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container's, which its user ends."""
+    stays = node.parameter("net.ipv4.conf.eth0.accept_redirects", "1\n")
+    goes = node.parameter("net.ipv4.conf.veth1.accept_redirects", "1\n")
+    make = engine.Role.make
+
+    def and_before(self: engine.Role, *arguments: Any) -> dict[str, Any]:
+        shutil.rmtree(goes.parent)
+        return make(self, *arguments)
+
+    monkeypatch.setattr(engine.Role, "make", and_before)
+    result = harden(("sysctl", {"name": "net.ipv4.conf.*.accept_redirects", "value": "0"}))
+    assert "msg" not in result
+    assert stays.read_text() == "0"
 
 
 @pytest.mark.parametrize(

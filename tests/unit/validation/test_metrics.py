@@ -299,6 +299,17 @@ def test_a_look_that_failed_keeps_when_the_last_one_did_not(
     assert values(path.read_text())[name] == "1795361574.485"
 
 
+@pytest.mark.parametrize("damage", [b"\xff", b"temper_metrics_last_success_timestamp_seconds 1.2.3\n"])
+def test_a_damaged_file_of_an_earlier_look_hides_none_that_fails(
+    damage: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "temper.prom"
+    path.write_bytes(damage)
+    monkeypatch.setattr(NodeProbe, "facts", lambda *_: HUNG)
+    assert main.main(["metrics", f"--output={path}"]) == 0
+    assert values(path.read_text())["temper_metrics_success"] == "0"
+
+
 def test_an_expectation_that_cannot_be_read_leaves_the_file(tmp_path: Path) -> None:
     path = tmp_path / "temper.prom"
     path.write_text("before")

@@ -297,6 +297,13 @@ def test_the_fabric_manager_says_its_version(fake: Path) -> None:
     assert machine.fabric_manager_version() == "580.178.04"
 
 
+def process(root: Path, number: int, words: str, *users: int) -> None:
+    """A process of root, or of these users: real, effective, saved and of its file system."""
+    write(root / f"proc/{number}/cmdline", words)
+    uids = "\t".join(map(str, users or (0, 0, 0, 0)))
+    write(root / f"proc/{number}/status", f"Name:\tx\nUmask:\t0022\nUid:\t{uids}\nGid:\t0\t0\t0\t0\n")
+
+
 @pytest.mark.parametrize(
     ("processes", "runs"),
     [
@@ -309,7 +316,7 @@ def test_whether_the_fabric_manager_runs_is_seen_where_processes_can_be_seen(
     processes: dict[int, str], runs: bool | None, tmp_path: Path
 ) -> None:
     for number, words in processes.items():
-        write(tmp_path / f"proc/{number}/cmdline", words)
+        process(tmp_path, number, words)
     assert machine.fabric_manager_runs(tmp_path) is runs
 
 
@@ -333,12 +340,27 @@ def test_how_many_gpus_a_container_or_a_job_was_given(
     assert machine.granted_gpus(environment) == granted
 
 
-def test_a_program_of_a_user_is_no_fabric_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "proc/1/cmdline", "/sbin/init")
-    write(tmp_path / "proc/77/cmdline", "nv-fabricmanager\0-c\0")
-    for uid, runs in ((0, True), (1000, False)):
-        monkeypatch.setattr(machine, "_owner", lambda process, uid=uid: 0 if process.name == "1" else uid)
-        assert machine.fabric_manager_runs(tmp_path) is runs
+@pytest.mark.parametrize(
+    ("users", "runs"), [((0, 0, 0, 0), True), ((1000, 1000, 1000, 1000), False), ((1000, 0, 0, 0), False)]
+)
+def test_a_program_that_a_user_runs_is_no_fabric_manager(
+    users: tuple[int, ...], runs: bool, tmp_path: Path
+) -> None:
+    """Nor is one that is setuid, whose folder in /proc is root's."""
+    process(tmp_path, 1, "/sbin/init")
+    process(tmp_path, 77, "nv-fabricmanager\0-c\0", *users)
+    assert machine.fabric_manager_runs(tmp_path) is runs
+
+
+def test_a_fabric_manager_is_told_by_its_program_where_that_can_be_seen(tmp_path: Path) -> None:
+    """Sudo waits for a password as root, and has the name that its user gives it."""
+    process(tmp_path, 1, "/sbin/init")
+    process(tmp_path, 77, "nv-fabricmanager\0")
+    (tmp_path / "proc/77/exe").symlink_to("/usr/bin/sudo")
+    assert machine.fabric_manager_runs(tmp_path) is False
+    process(tmp_path, 78, "x\0")
+    (tmp_path / "proc/78/exe").symlink_to("/usr/bin/nv-fabricmanager (deleted)")
+    assert machine.fabric_manager_runs(tmp_path) is True
 
 
 @pytest.mark.parametrize("text", ["0-3,8-184467440", "0-", "a", "0-3;8", "-1", "\u0663", "0-99999," * 9])
@@ -348,9 +370,9 @@ def test_a_list_of_cpus_that_is_none_is_an_error_and_takes_no_memory(text: str) 
 
 
 def test_a_command_line_that_is_no_text_hides_no_process(tmp_path: Path) -> None:
-    write(tmp_path / "proc/1/cmdline", "/sbin/init")
+    process(tmp_path, 1, "/sbin/init")
+    process(tmp_path, 20, "")
     odd = tmp_path / "proc/20/cmdline"
-    odd.parent.mkdir()
     odd.write_bytes(b"vim\0caf\xe9\0")
     assert machine.fabric_manager_runs(tmp_path) is False
 

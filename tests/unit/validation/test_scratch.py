@@ -7,7 +7,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from tests.unit.validation.samples import expectation, one_test
 from validation.model.contract import State
@@ -16,9 +18,6 @@ from validation.processes import scratch
 from validation.processes.child import Request
 from validation.processes.pool import ROOT, Ending, run_children
 from validation.run import runner
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_what_a_killed_process_leaves_goes_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +40,7 @@ def test_what_a_killed_process_leaves_goes_with_the_run(monkeypatch: pytest.Monk
     assert [(test.state, test.findings) for test in result.tests] == [(State.PASS, ())]
     assert left[0].parent.name.startswith("temper-validation-")
     assert not left[0].parent.exists()
-    assert scratch.environment() == {}
+    assert "TMPDIR" not in scratch.environment()
 
 
 def test_without_room_for_a_folder_a_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +49,30 @@ def test_without_room_for_a_folder_a_run_goes_on(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
     with scratch.folder():
-        assert scratch.environment() == {}
+        assert "TMPDIR" not in scratch.environment()
+
+
+@pytest.mark.parametrize(
+    ("made_by", "trusted"), [("us", True), ("stranger", False), ("link", False), ("", False)]
+)
+def test_cuda_looks_for_a_daemon_only_where_no_other_user_could_put_one(
+    made_by: str, trusted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "nvidia-mps"
+    monkeypatch.setattr(scratch, "MPS", folder)
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    if made_by == "link":
+        folder.symlink_to(tmp_path)
+    elif made_by:
+        folder.mkdir()
+    if made_by == "stranger":
+        if os.getuid() != 0:
+            pytest.skip("only root can give a folder away")
+        os.chown(folder, 65534, 65534)
+    given = scratch.environment().get("CUDA_MPS_PIPE_DIRECTORY")
+    assert given is None if trusted else not Path(str(given)).exists()
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/run/mps")
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in scratch.environment()
 
 
 HOLD = """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -167,6 +169,27 @@ def test_a_folder_without_end_is_looked_through_only_so_far(
 ) -> None:
     monkeypatch.setattr(files, bound, 10)
     assert len(files.found(data, 1, go_on).pieces) == 10
+
+
+def test_folders_that_are_nested_deeper_than_calls_hide_nothing(data: Path) -> None:
+    folder = os.open(data, os.O_RDONLY)
+    for _ in range(sys.getrecursionlimit() + 10):
+        os.mkdir("a", dir_fd=folder)
+        below = os.open("a", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(folder)
+    try:
+        assert len(files.found(data, 1, go_on).pieces) == 40
+    finally:  # pytest cannot
+        subprocess.run(["rm", "-r", data / "a"], check=True)
+
+
+def test_folders_count_among_the_entries(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their user has made as many as he likes."""
+    (data / "00").mkdir()
+    monkeypatch.setattr(files, "MOST_ENTRIES", 10)
+    assert len(files.found(data, 1, go_on).pieces) == 9
 
 
 def test_a_folder_with_too_few_files_and_a_file_are_not_run(tmp_path: Path) -> None:
