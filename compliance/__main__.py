@@ -19,8 +19,8 @@ from compliance.fleet import HISTORY
 from compliance.history import History
 from compliance.model import Statement
 from compliance.report import SUMMARY
-from console.nodes import printable
 from validation.model.contract import ContractError, loads
+from validation.model.printable import printable
 from validation.processes.store import HistoryError
 
 REPORTS = Path(__file__).resolve().parents[1] / "reports" / "compliance"

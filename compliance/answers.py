@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from compliance.model import Observation, State
 from compliance.statement import DEMANDED, NODE, TITLES
-from console.nodes import printable
 from planning.node_plan import Kind, NodePlan, RolePlan
 from planning.os_controls import OPERATOR, demanded, load_controls
 from planning.preflight import DATA
 from validation.model.bounds import Bounds
 from validation.model.contract import ContractError, decode, parse
+from validation.model.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -16,10 +16,10 @@ from compliance import document, oscal
 from compliance.alike import Once, uuid_of
 from compliance.model import ControlResult, State, Verdict, WaivedBy
 from compliance.statement import names
-from console.nodes import printable
 from pages import write as pages
 from pages.inputs import Report
 from validation.model.contract import Encoded, dumps, encoded, json_text
+from validation.model.printable import printable
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from console.nodes import printable
+from validation.model.printable import printable
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

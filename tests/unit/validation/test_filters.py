@@ -11,7 +11,7 @@ import pytest
 from tests.unit.validation.samples import node_result, one_test
 from validation.checks.registry import TESTS
 from validation.fabric.groups import Attempt, Fleet, Pairs
-from validation.model import contract
+from validation.model import bounds, contract
 from validation.model.contract import dumps, encode, loads
 from validation.model.expectations import Expectation, fleet_from
 
@@ -47,7 +47,7 @@ def test_a_result_is_passed_on_as_it_is() -> None:
         '{"a": NaN}',
         '{"a": 1e400}',
         f'{{"a": {"9" * 5000}}}',
-        f'{{"a": "{"x" * 70_000}"}}',
+        f'{{"a": "{"x" * (bounds.MOST_CHARACTERS + 1)}"}}',
         f'{{"{"x" * 5000}": 1}}',
         '{"a": 1, "a": 2}',
         " " * (contract.MOST_RESULT_BYTES + 1),
