@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Commands that look at nodes at the same time: all nodes have to be seen within the engine's limit.
 AT_ONCE = 64
-#: What is none of a shell's signs.
+#: All but characters that mean nothing to a shell.
 SHELL = re.compile(r"[^\w .,:/+=@%-]")
 
 
