@@ -8,7 +8,9 @@ DOCUMENTATION = r"""
 module: gpu_holders
 short_description: Name the processes and containers that hold GPUs, and change nothing
 description:
-  - Names every process that has a device file of NVIDIA's driver open, whether it computes or idles.
+  - Names every process that has a device file of a GPU open, whether it computes or idles. That is a file of
+    NVIDIA's driver, a file of C(/dev/dri) of one of its GPUs, or a file of C(/dev/vfio) by which a virtual
+    machine has one.
   - Services that O(ignore) names are left out. They are the driver's own and end with it.
   - Of Kubernetes' pods only those that compute are named. Device plugins and exporters watch and stay through
     a drain.
@@ -35,7 +37,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 holders:
-  description: Each with C(pid), C(name), C(devices), C(container) (its short id), C(unit) and C(in_pod).
+  description: Each with C(pid), C(name), C(devices), C(container) (its short id), C(unit), C(in_pod) and
+    C(gpus), addresses and drivers of the GPUs that files of C(/dev/vfio) and C(/dev/dri) belong to.
   returned: always
   type: list
 sentences:
@@ -47,25 +50,16 @@ sentences:
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.driver import holders
 
-IGNORE = [
-    "nvidia-persistenced.service",
-    "nvidia-fabricmanager.service",
-    "nvidia-dcgm.service",
-    "dcgm-exporter.service",
-    "nvidia-dcgm-exporter.service",
-    "nvidia-imex.service",
-]
-
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={"ignore": {"type": "list", "elements": "str", "default": IGNORE}},
+        argument_spec={"ignore": {"type": "list", "elements": "str", "default": list(holders.SERVICES)}},
         supports_check_mode=True,
     )
     found = [
         one
         for one in holders.holders(holders.PROC, ignore=module.params["ignore"])
-        if not one.in_pod or holders.UVM in one.devices
+        if not one.in_pod or one.computes
     ]
     module.exit_json(
         changed=False, holders=[one._asdict() for one in found], sentences=[str(one) for one in found]

@@ -79,6 +79,7 @@ from typing import Any
 
 from ansible.module_utils import image, lease, process
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.driver.holders import target_name
 from ansible.module_utils.driver.kernel_modules import dkms_records, installed_kernels
 from ansible.module_utils.driver.loaded_state import nvidia_state, read, wait_for_driver
 from ansible.module_utils.driver.secure_boot import enrolled_keys, secure_boot
@@ -232,6 +233,7 @@ def pci_devices(root: Path) -> list[dict[str, Any]]:
                 # The number of /dev/nvidia* and the product's name are the loaded driver's to say.
                 "minor": number_in(information, r"^Device Minor:\s*(\d+)"),
                 "name": name[1].strip() if name else "",
+                "driver": target_name(device / "driver"),
             }
         )
     return devices

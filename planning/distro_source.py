@@ -233,7 +233,7 @@ def branch_problems(row: DistroDriver, request: Request) -> Iterator[str]:
             f"{gpu.name} ({gpu.architecture}) needs driver branch {limit}; the distribution has "
             f"{row.branch}; {NVIDIA_REMEDY}"
         )
-    found = {device.device_id for device in request.node.pci}.intersection(row.unlisted)
+    found = {device.device_id for device in request.node.own_pci}.intersection(row.unlisted)
     for device_id in sorted(found):
         name = request.tables.models[request.tables.models_by_id[device_id]].name
         yield (

@@ -36,6 +36,7 @@ def expectation(plan: NodePlan, variables: Variables, models: Mapping[str, Any])
         required_tests=required_tests(variables),
         gpus=tuple(gpus),
         undriven_gpus=plan.undriven_gpus,
+        given_gpus=plan.given_gpus,
         driver_version=plan.driver.version,
         nvswitch=plan.fabric != "none",
         power_limit_w=wish.power_limit_w,

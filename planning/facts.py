@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from planning.convert import build, from_node
+from validation.model.gpu_models import OWN_DRIVERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 MOST_CPUS = 1 << 16
 MOST_DEVICES = 1024
 PCI_ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+# A GPU with an output for a monitor is a VGA controller, one without is a 3D controller.
+VGA_CLASS = "0300"
+GPU_CLASSES = (VGA_CLASS, "0302")
+BRIDGE_CLASS = "0680"
+DRIVER = re.compile(r"[\w.-]{0,64}", re.ASCII)
 PYTHON = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){1,2}")
 #: What the kernel takes (dev_valid_name), of ASCII.
 INTERFACE = re.compile(r"[!-.0-9;-~]{1,15}")
@@ -82,7 +88,8 @@ class PciDevice:
     """A PCI device of NVIDIA; ids are hexadecimal digits in lower case.
 
     `minor` is the number of its device file, and `name` that of the product, known once the driver is loaded;
-    `numa_node` is None where the firmware does not say.
+    `numa_node` is None where the firmware does not say. `driver` is the kernel's driver that has the device,
+    empty where none has it.
     """
 
     address: str
@@ -91,6 +98,12 @@ class PciDevice:
     numa_node: int | None = None
     minor: int | None = None
     name: str = ""
+    driver: str = ""
+
+    @property
+    def given_away(self) -> bool:
+        """Whether somebody gave it, a GPU or an NVSwitch, to another driver, as for a virtual machine."""
+        return self.class_id in (*GPU_CLASSES, BRIDGE_CLASS) and self.driver not in OWN_DRIVERS
 
 
 @dataclass(frozen=True)
@@ -220,6 +233,11 @@ class NodeFacts:
     # Why this is not the tree of an image; asked only of what the inventory says is one
     image_refusal: str = ""
 
+    @property
+    def own_pci(self) -> tuple[PciDevice, ...]:
+        """NVIDIA's devices without those that are given away: all that is planned for."""
+        return tuple(device for device in self.pci if not device.given_away)
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> NodeFacts:
         """From module node_facts. Raises ValueError where it is not what the module reports."""
@@ -253,6 +271,8 @@ class NodeFacts:
                 raise ValueError(
                     f"node_facts.pci: expected the address of a device, found {device.address!r}"
                 )
+            if not DRIVER.fullmatch(device.driver):
+                raise ValueError(f"node_facts.pci: expected the name of a driver, found {device.driver!r}")
         for python in self.pythons:
             if not PYTHON.fullmatch(python):
                 raise ValueError(f"node_facts.pythons: expected versions such as 3.11, found {python!r}")

@@ -7,21 +7,18 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from planning.facts import BRIDGE_CLASS, GPU_CLASSES, VGA_CLASS
 from planning.model import Gpu
 from planning.rules import drives
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from planning.facts import NodeFacts, PciDevice
     from planning.model import Driver
     from planning.tables import Tables
     from planning.variables import NvidiaStack
 
-# A GPU with an output for a monitor is a VGA controller, one without is a 3D controller.
-VGA_CLASS = "0300"
-GPU_CLASSES = (VGA_CLASS, "0302")
-BRIDGE_CLASS = "0680"
 NVLINK_5_ARCHITECTURES = ("blackwell", "rubin")
 # A chip has so many PCI ids in a row (data/gpu_ids.yml).
 IDS_OF_A_CHIP = 0x80
@@ -133,10 +130,37 @@ def unnamed(device_id: str, count: int, model: str, tables: Tables) -> Gpu:
     return Gpu(model, f"GPU 10de:{device_id}", architecture, count)
 
 
-def gpu_findings(hardware: Hardware, tables: Tables, *, newer_ok: bool) -> tuple[list[str], list[str]]:
-    """Problems and warnings about GPUs that no table knows."""
+def given_gpus(node: NodeFacts) -> tuple[PciDevice, ...]:
+    """The GPUs that another driver has, as for virtual machines."""
+    return tuple(device for device in node.pci if device.given_away and device.class_id in GPU_CLASSES)
+
+
+def given_findings(given: Sequence[PciDevice], expected: int) -> tuple[list[str], list[str]]:
+    """Problems and warnings about GPUs that another driver has; `expected` are those that stay the node's."""
+    by_driver: dict[str, list[str]] = {}
+    for device in given:
+        by_driver.setdefault(device.driver, []).append(device.address)
+    whose = ", ".join(f"{driver} ({', '.join(addresses)})" for driver, addresses in by_driver.items())
+    if given and expected:
+        return [], [
+            f"{len(given)} of {len(given) + expected} GPUs belong to {whose}: they are left alone; expected "
+            f"GPUs: {expected}"
+        ]
+    if given:
+        return [
+            f"all {len(given)} GPUs belong to {whose}, as for virtual machines, so that there is none for "
+            "NVIDIA's driver; give some back (take away what binds them at boot, and unbind them), or take "
+            "the node out of the group gpu_nodes"
+        ], []
+    return [], []
+
+
+def gpu_findings(
+    hardware: Hardware, given: Sequence[PciDevice], tables: Tables, *, newer_ok: bool
+) -> tuple[list[str], list[str]]:
+    """Problems and warnings about GPUs that no table knows, and about a node that has none."""
     problems, warnings = [], []
-    if not hardware.count and not hardware.refused:
+    if not hardware.count and not hardware.refused and not given:
         problems.append(
             "no NVIDIA GPU on the PCI bus; take the node out of the group gpu_nodes, or check slot, power "
             "and firmware"
@@ -210,7 +234,7 @@ def fabric_of(node: NodeFacts, wanted: str) -> str:
         return wanted
     if node.nvlink_switch_managed:
         return "nvlink5"
-    return "nvswitch" if any(device.class_id == BRIDGE_CLASS for device in node.pci) else "none"
+    return "nvswitch" if any(device.class_id == BRIDGE_CLASS for device in node.own_pci) else "none"
 
 
 def fabric_warnings(gpus: Iterable[Gpu], fabric: str, tables: Tables, wanted: NvidiaStack) -> list[str]:

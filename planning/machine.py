@@ -90,6 +90,6 @@ def busy_problems(node: NodeFacts, variables: Variables, *, settled: bool) -> li
     if not busy or settled or variables.nvidia_stack.busy_ok:
         return []
     return [
-        f"the driver would change while {len(busy)} process(es) use the GPUs ({', '.join(busy[:3])}); "
+        f"the driver would change while {len(busy)} process(es) use the GPUs ({'; '.join(busy[:3])}); "
         "drain the node first, or set nvidia_stack_busy_ok: true"
     ]

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from planning.hardware import GPU_CLASSES
+from planning.facts import GPU_CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

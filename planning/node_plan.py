@@ -163,6 +163,8 @@ class NodePlan:
     unknown_gpus: tuple[str, ...] = ()
     # PCI ids of GPUs for a monitor that the driver leaves alone
     undriven_gpus: tuple[str, ...] = ()
+    # PCI addresses of GPUs that another driver has, for a virtual machine: they are not counted as the node's
+    given_gpus: tuple[str, ...] = ()
     # Products that gpu_settings_mig names, and whether the node has them
     mig_products: dict[str, bool] = field(default_factory=dict)
     fabric: str = "none"

@@ -20,6 +20,8 @@ from planning.hardware import (
     display_gpus,
     fabric_of,
     fabric_warnings,
+    given_findings,
+    given_gpus,
     gpu_findings,
     gpu_hardware,
     undriven_ids,
@@ -55,11 +57,14 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     """The plan of one node. With `problems`, it must not be carried out."""
     image = variables.preflight.image
     distribution, problems = distribution_of(node, tables)
-    hardware = gpu_hardware(node.pci, tables)
+    hardware = gpu_hardware(node.own_pci, tables)
+    given = given_gpus(node)
     gpus = hardware.known + hardware.similar
     wanted = variables.nvidia_stack
     fabric = fabric_of(node, wanted.fabric)
-    gpu_problems, warnings = gpu_findings(hardware, tables, newer_ok=variables.preflight.unknown_gpu_ok)
+    gpu_problems, warnings = gpu_findings(
+        hardware, given, tables, newer_ok=variables.preflight.unknown_gpu_ok
+    )
     # Of an image it is said otherwise that no GPU is named.
     problems += gpu_problems if not image or node.pci else []
     warnings += fabric_warnings(gpus, fabric, tables, wanted)
@@ -72,7 +77,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     warnings += firewall_warnings(settings, by_address, variables.firewall)
 
     layouts = variables.gpu_settings.mig or {}
-    problems += misspelt(layouts, node.pci, tables)
+    problems += misspelt(layouts, node.own_pci, tables)
 
     problems += tuning_problems(variables.os_tuning, node.tunables)
     if not image:
@@ -116,6 +121,10 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         warnings += payload_warnings
     display, display_warnings = display_gpus(hardware, offer.driver, tables)
     warnings += display_warnings
+    expected = sum(gpu.count for gpu in hardware.known + display) + len(hardware.unknown)
+    given_problems, given_warnings = given_findings(given, expected)
+    problems += given_problems
+    warnings += given_warnings
     locks = [tables.architectures[gpu.architecture].locked_clocks for gpu in gpus + display]
     parts = {field.name: getattr(offer, field.name) for field in fields(Offer) if field.name != "torch"}
     parts |= {"problems": tuple(problems), "warnings": (*warnings, *offer.warnings)}
@@ -130,7 +139,8 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         gpus=hardware.known + display,
         unknown_gpus=hardware.unknown,
         undriven_gpus=undriven_ids(hardware, display, tables),
-        mig_products=matches(layouts, node.pci, tables),
+        given_gpus=tuple(device.address for device in given),
+        mig_products=matches(layouts, node.own_pci, tables),
         fabric=fabric,
         locked_clocks=LockedClocks(
             graphics=all(lock.graphics for lock in locks), memory=all(lock.memory for lock in locks)

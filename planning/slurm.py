@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from planning.hardware import GPU_CLASSES
+from planning.facts import GPU_CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ def slurm_gpus(
     that no other has.
     """
     devices = sorted(
-        (one for one in node.pci if one.class_id in GPU_CLASSES and one.device_id not in left_alone),
+        (one for one in node.own_pci if one.class_id in GPU_CLASSES and one.device_id not in left_alone),
         key=lambda one: one.address,
     )
     taken = {device.minor for device in devices}

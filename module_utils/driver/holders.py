@@ -1,4 +1,4 @@
-"""Who has a GPU's device files open: what keeps the driver from being unloaded, computing or idle."""
+"""Who has a GPU's device files open: programs of the driver, of a display, and virtual machines."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import typing
 from pathlib import Path
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
 PROC = Path("/proc")
+SYS = Path("/sys")
+NVIDIA = "0x10de"
 # No other names: in a namespace of its own, a user has files in /dev, with any names.
 DEVICE = re.compile(
-    r"/dev/nvidia(\d{1,4}|ctl|-uvm(-tools)?|-modeset|-caps/nvidia-cap\d{1,4}|-nvswitch(\d{1,4}|ctl))"
+    r"/dev/nvidia(\d{1,4}|ctl|-uvm(-tools)?|-modeset|-caps/nvidia-cap\d{1,4}"
+    r"|-caps-imex-channels/channel\d{1,4}|-nvswitch(\d{1,4}|ctl))"
 )
 CAPABILITIES = "/dev/nvidia-caps/"
 UVM = "/dev/nvidia-uvm"  # CUDA opens it, monitoring does not
+VFIO = "/dev/vfio/"
+# A device file by which a virtual machine has the devices of an IOMMU group.
+GROUP = re.compile(r"/dev/vfio/(?:noiommu-)?(\d+)")
 MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
 # The last part of a control group: "docker-0123….scope", "crio-0123….scope", "0123…" under /docker or
 # kubepods.
@@ -32,12 +38,21 @@ SERVICE = re.compile(r"[0-9]*:[^:]*:/(?:[^/]+\.slice/)*([^/]+\.service)(?:/|$)")
 # They keep GPUs open for as long as they run, and let go by themselves where the driver needs that
 # (NVIDIA/deepops#633).
 DAEMONS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
+# These are the driver's own, too, and end with it.
+SERVICES = (
+    *DAEMONS,
+    "nvidia-dcgm.service",
+    "dcgm-exporter.service",
+    "nvidia-dcgm-exporter.service",
+    "nvidia-imex.service",
+)
 
 
 class Holder(typing.NamedTuple):
     """A process with a GPU's device files, and its container's short id or its systemd service, if any.
 
-    `in_pod`: its container is of a pod of Kubernetes.
+    `in_pod`: its container is of a pod of Kubernetes. `gpus` are what files of /dev/vfio and /dev/dri lead
+    to: PCI addresses, each with the driver that has the device.
     """
 
     pid: int
@@ -46,58 +61,120 @@ class Holder(typing.NamedTuple):
     container: str
     unit: str
     in_pod: bool = False
+    gpus: list[str] = []  # noqa: RUF012 - nobody changes it
+
+    @property
+    def computes(self) -> bool:
+        """Whether it does more than to watch GPUs or to draw: CUDA, or a virtual machine."""
+        return UVM in self.devices or any(name.startswith(VFIO) for name in self.devices)
 
     def __str__(self) -> str:
         whose = f"container {self.container}" if self.container else self.unit
+        gpus = f" ({'; '.join(self.gpus)})" if self.gpus else ""
         return (
-            f"{self.name} (process {self.pid}{f', {whose}' if whose else ''}) holds {', '.join(self.devices)}"
+            f"{self.name} (process {self.pid}{f', {whose}' if whose else ''}) holds "
+            f"{', '.join(self.devices)}{gpus}"
         )
 
 
 def holders(
-    proc: Path | None = None, uuid: str = "", ignore: Collection[str] = (), computing: bool = False
+    proc: Path | None = None,
+    uuid: str = "",
+    ignore: Collection[str] = (),
+    computing: bool = False,
+    sysfs: Path | None = None,
 ) -> list[Holder]:
     """All, or those of one GPU; without the services to ignore; or those that compute and not only watch.
 
     A process that ends meanwhile, or that may not be looked at, is left out.
     """
     proc = proc or PROC
-    device = device_of(uuid, proc) if uuid else None
+    address, device = gpu_of(uuid, proc) if uuid else ("", "")
     return [
         one
-        for one in every_holder(proc)
+        for one in every_holder(proc, sysfs or SYS)
         if one.unit not in ignore
-        and (not computing or UVM in one.devices)
+        and (not computing or one.computes)
         # Whose the files of MIG instances are cannot be seen from here.
-        and (not device or any(name == device or name.startswith(CAPABILITIES) for name in one.devices))
+        and (
+            not device
+            or any(name == device or name.startswith(CAPABILITIES) for name in one.devices)
+            or any(gpu.startswith(address) for gpu in one.gpus)
+        )
     ]
 
 
-def device_of(uuid: str, proc: Path) -> str:
-    """The device file of a GPU. Its number is the driver's, which need not be nvidia-smi's index."""
+def gpu_of(uuid: str, proc: Path) -> tuple[str, str]:
+    """The PCI address and the device file of a GPU; empty where the driver does not know it.
+
+    The file's number is the driver's, which need not be nvidia-smi's index.
+    """
     for path in proc.glob("driver/nvidia/gpus/*/information"):
         text = path.read_text(encoding="utf-8", errors="replace")
         if uuid in text and (number := MINOR.search(text)):
-            return f"/dev/nvidia{number[1]}"
-    return ""
+            return path.parent.name, f"/dev/nvidia{number[1]}"
+    return "", ""
 
 
-def every_holder(proc: Path) -> list[Holder]:
+def other_files(sysfs: Path) -> dict[str, str]:
+    """Device files of /dev/vfio and /dev/dri that lead to NVIDIA's devices: each device's address and driver.
+
+    A group of IOMMU that has other devices besides is named by NVIDIA's first one. The virtual GPUs that a
+    GPU is divided into (mdev) are below it.
+    """
+    found: dict[str, str] = {}
+    for device in sorted((sysfs / "bus/pci/devices").glob("*")):
+        try:
+            vendor = (device / "vendor").read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            continue  # it was unplugged
+        if vendor != NVIDIA:
+            continue
+        driver = target_name(device / "driver")
+        label = f"{device.name}{f', driver {driver}' if driver else ''}"
+        for link in (device / "iommu_group", *device.glob("*/iommu_group")):
+            if group := target_name(link):
+                found.setdefault(f"{VFIO}{group}", label)
+                found.setdefault(f"{VFIO}noiommu-{group}", label)
+        for one in (*device.glob("vfio-dev/vfio*"), *device.glob("*/vfio-dev/vfio*")):
+            found.setdefault(f"{VFIO}devices/{one.name}", label)
+        found.update({f"/dev/dri/{one.name}": label for one in device.glob("drm/*[0-9]")})
+    return found
+
+
+def target_name(link: Path) -> str:
+    """The last part of what a link of sysfs points to, as of a device's driver; empty where there is none."""
+    try:
+        return link.readlink().name
+    except OSError:
+        return ""
+
+
+def is_held(path: str, others: Mapping[str, str], sysfs: Path) -> bool:
+    """Whether an open file is a way to a GPU. It is a GPU's group where the kernel does not say otherwise."""
+    if DEVICE.fullmatch(path) or path in others:
+        return True
+    group = GROUP.fullmatch(path)
+    return bool(group and not (sysfs / "kernel/iommu_groups" / group[1]).exists())
+
+
+def every_holder(proc: Path, sysfs: Path) -> list[Holder]:
     """Whoever has any of these files open."""
     found = []
-    for entry in proc.iterdir():
+    others = other_files(sysfs)
+    for entry in proc.glob("[0-9]*"):
         if not entry.name.isdigit():
             continue
         try:
-            devices = sorted({target for target in _targets(entry / "fd") if DEVICE.fullmatch(target)})
+            devices = sorted({one for one in _targets(entry / "fd") if is_held(one, others, sysfs)})
             if devices:
                 name = (entry / "comm").read_text(encoding="utf-8", errors="replace")
                 name = "".join(one if one.isprintable() else "?" for one in name.rstrip("\n"))
                 # Read as text, a carriage return in the name of a group would be a line feed.
                 cgroup = (entry / "cgroup").read_bytes().decode(errors="replace")
-                found.append(
-                    Holder(int(entry.name), name, devices, *belongs_to(cgroup), bool(POD.search(cgroup)))
-                )
+                gpus = sorted({others[one] for one in devices if one in others})
+                in_pod = bool(POD.search(cgroup))
+                found.append(Holder(int(entry.name), name, devices, *belongs_to(cgroup), in_pod, gpus))
         except OSError:
             continue
     return sorted(found)

@@ -134,7 +134,7 @@ class LoadedDriver(Setting):
         if self.after_boot_s:
             loaded_state.wait_for_driver(self.after_boot_s, module_builds.ROOT)
         # Through nvidia-modprobe it also loads the driver where nothing else has yet.
-        self.processes, self.complaint = loaded_state.compute_processes()
+        self.processes, self.complaint = loaded_state.gpu_users(module_builds.ROOT)
         if self.reboot_due and not self.after_boot_s:
             return
         silent = bool(self.after_boot_s and self.complaint)

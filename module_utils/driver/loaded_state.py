@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils import process
+from ansible.module_utils.driver.holders import SERVICES, holders
 from ansible.module_utils.driver.kernel_modules import nvidia_modules
 
 # Where distributions put the driver's libraries.
@@ -57,10 +58,10 @@ def vgpu_software(root: Path) -> bool:
 def nvidia_state(root: Path, kernels: list[str], *, signers: bool, ask: bool = True) -> dict[str, Any]:
     """What is loaded and in use now, and beside it what is installed: the two need not be the same.
 
-    `compute_processes` are strings "pid name". nvidia-smi comes first: through nvidia-modprobe it loads the
-    driver where nothing else has yet, so that an image does not `ask` it.
+    `compute_processes` are as `gpu_users` names them. nvidia-smi comes first: through nvidia-modprobe it
+    loads the driver where nothing else has yet, so that an image does not `ask` it.
     """
-    processes, error = compute_processes() if ask else ([], None)
+    processes, error = gpu_users(root) if ask else ([], None)
     return {
         "loaded_version": loaded_version(root),
         "userspace_version": userspace_version(root),
@@ -79,8 +80,20 @@ def counters_restricted(root: Path) -> bool | None:
     return found[1] == "1" if found else None
 
 
+def gpu_users(root: Path) -> tuple[list[str], str | None]:
+    """Who would lose a GPU by a reboot or another driver, and nvidia-smi's complaint if it has one.
+
+    These are the compute processes of nvidia-smi ("pid name"), and before them sentences on those that it
+    does not know: virtual machines, and all where it fails.
+    """
+    processes, complaint = compute_processes()
+    known = {line.split()[0] for line in processes}
+    held = holders(root / "proc", ignore=SERVICES, computing=True, sysfs=root / "sys")
+    return [*(str(one) for one in held if str(one.pid) not in known), *processes], complaint
+
+
 def compute_processes() -> tuple[list[str], str | None]:
-    """Processes that use a GPU, and nvidia-smi's complaint if it has one."""
+    """Compute processes as nvidia-smi lists them, and nvidia-smi's complaint if it has one."""
     if not process.which("nvidia-smi"):
         return [], None
     command = ["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]

@@ -105,7 +105,7 @@ def _without_instances() -> set[str]:
     except smi.SettingsError:
         return set()  # no driver answers: its own checks say so
     return {
-        Path(holders.device_of(card.uuid, holders.PROC)).name
+        Path(holders.gpu_of(card.uuid, holders.PROC)[1]).name
         for card in cards
         if divided.get(card.index) == []
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import gpu_holders
@@ -22,6 +24,22 @@ class Proc:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.sys = path / "sys"
+
+    def device(self, address: str, group: int, driver: str = "vfio-pci", vendor: str = "0x10de") -> Path:
+        """A PCI device in a group of IOMMU."""
+        device = self.sys / "bus/pci/devices" / address
+        device.mkdir(parents=True)
+        (device / "vendor").write_text(f"{vendor}\n")
+        (device / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
+        self.group(device, group)
+        return device
+
+    def group(self, device: Path, number: int) -> None:
+        device.mkdir(parents=True, exist_ok=True)
+        group = self.sys / f"kernel/iommu_groups/{number}"
+        group.mkdir(parents=True, exist_ok=True)
+        (device / "iommu_group").symlink_to(group)
 
     def add(self, pid: int, name: str, *open_files: str, cgroup: str = "/user.slice/session-1.scope") -> None:
         folder = self.path / str(pid)
@@ -35,6 +53,7 @@ class Proc:
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Proc:
     monkeypatch.setattr(holders, "PROC", tmp_path)
+    monkeypatch.setattr(holders, "SYS", tmp_path / "sys")
     (tmp_path / "meminfo").write_text("")
     return Proc(tmp_path)
 
@@ -88,6 +107,66 @@ def test_pods_that_watch_stay_through_a_drain_and_those_that_compute_are_named(
     ]
 
 
+def test_a_virtual_machine_is_named_with_the_gpus_that_it_has(
+    proc: Proc, run_module: Callable[..., dict[str, Any]]
+) -> None:
+    proc.device("0000:19:00.0", 13)
+    proc.device("0000:19:00.1", 13, driver="snd_hda_intel")
+    (proc.device("0000:3b:00.0", 14) / "vfio-dev/vfio2").mkdir(parents=True)
+    files = ("/dev/vfio/vfio", "/dev/vfio/13", "/dev/vfio/devices/vfio2", "/dev/kvm")
+    proc.add(7, "qemu-system-x86", *files, cgroup=f"/kubepods/pod1/{ID}")
+    found = run_module(gpu_holders.main)
+    assert found["sentences"] == [
+        f"qemu-system-x86 (process 7, container {ID[:12]}) holds /dev/vfio/13, /dev/vfio/devices/vfio2 "
+        "(0000:19:00.0, driver vfio-pci; 0000:3b:00.0, driver vfio-pci)"
+    ]
+
+
+@pytest.mark.parametrize("file", ["/dev/vfio/7", "/dev/vfio/noiommu-7"])
+def test_a_virtual_gpu_is_its_gpus(proc: Proc, file: str) -> None:
+    gpu = proc.device("0000:19:00.0", 13, driver="nvidia")
+    proc.group(gpu / "4b20d080-1b54-4048-85b3-a6a62d165c01", 7)
+    proc.add(7, "qemu", file)
+    assert [one.gpus for one in holders.holders(computing=True)] == [["0000:19:00.0, driver nvidia"]]
+
+
+def test_a_group_without_a_gpu_is_nobodys_use_of_one_and_an_unknown_group_is(proc: Proc) -> None:
+    proc.device("0000:19:00.0", 13)
+    proc.device("0000:c1:00.0", 14, vendor="0x15b3")
+    proc.add(7, "dpdk", "/dev/vfio/vfio", "/dev/vfio/14")
+    proc.add(8, "qemu", "/dev/vfio/15")
+    assert [one.name for one in holders.holders(computing=True)] == ["qemu"]
+
+
+def test_who_draws_on_a_gpu_holds_it_and_does_not_compute(proc: Proc) -> None:
+    gpu = proc.device("0000:19:00.0", 13, driver="nouveau")
+    for folder in ("renderD129", "card1/card1-DP-1"):
+        (gpu / "drm" / folder).mkdir(parents=True)
+    proc.add(7, "ffmpeg", "/dev/dri/renderD129")
+    proc.add(8, "Xorg", "/dev/dri/card0")  # of another maker's GPU
+    assert [str(one) for one in holders.holders()] == [
+        "ffmpeg (process 7) holds /dev/dri/renderD129 (0000:19:00.0, driver nouveau)"
+    ]
+    assert holders.holders(computing=True) == []
+
+
+def test_one_gpu_is_held_by_its_files_in_dev_dri_too(proc: Proc) -> None:
+    for minor, address in enumerate(("0000:19:00.0", "0000:3b:00.0")):
+        (proc.device(address, minor, driver="nvidia") / f"drm/renderD{minor}").mkdir(parents=True)
+        information = proc.path / f"driver/nvidia/gpus/{address}/information"
+        information.parent.mkdir(parents=True)
+        information.write_text(f"GPU UUID: GPU-{minor}\nDevice Minor: {minor}\n")
+        proc.add(10 + minor, "ffmpeg", f"/dev/dri/renderD{minor}")
+    assert [one.pid for one in holders.holders(uuid="GPU-1")] == [11]
+
+
+def test_the_server_that_shares_gpus_among_processes_computes(proc: Proc) -> None:
+    proc.add(7, "nvidia-cuda-mps-server", "/dev/nvidia0", "/dev/nvidia-uvm")
+    proc.add(8, "imex", "/dev/nvidia-caps-imex-channels/channel0")
+    assert [one.pid for one in holders.holders(computing=True)] == [7]
+    assert [one.pid for one in holders.holders()] == [7, 8]
+
+
 def test_a_group_with_a_carriage_return_in_its_name_is_no_service_of_the_driver(proc: Proc) -> None:
     group = "/user.slice/user-7.slice/user@7.service/a\r0::/system.slice/nvidia-persistenced.service"
     proc.add(7, "python3", "/dev/nvidia0", cgroup=group)
@@ -127,3 +206,21 @@ def test_a_real_process_is_found_by_what_it_has_open(tmp_path: Path, monkeypatch
     with (tmp_path / "nvidia0").open("w"):
         assert os.getpid() in [one.pid for one in holders.holders()]
     assert os.getpid() not in [one.pid for one in holders.holders()]
+
+
+def test_a_real_process_is_found_by_the_group_that_it_has_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file can be made in /dev/vfio, so that one of our own stands for it."""
+    node = Proc(tmp_path)
+    node.device("0000:19:00.0", 13)
+    monkeypatch.setattr(holders, "VFIO", f"{tmp_path}/vfio/")
+    (tmp_path / "vfio").mkdir()
+    program = "import sys; file = open(sys.argv[1], 'w'); print('open', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program, str(tmp_path / "vfio/13")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guest:
+        assert guest.stdout
+        guest.stdout.readline()
+        found = {one.pid: one for one in holders.holders(computing=True, sysfs=node.sys)}
+        guest.communicate()
+    assert found[guest.pid].gpus == ["0000:19:00.0, driver vfio-pci"]

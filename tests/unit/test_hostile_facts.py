@@ -78,6 +78,7 @@ def test_a_users_words_in_facts_do_not_have_the_node_refused() -> None:
         (("interfaces", 0, "name"), "eth0/../x"),
         (("interfaces", 0, "addresses"), ["192.0.2.0/8"]),
         (("pci", 0, "address"), "../../etc"),
+        (("pci", 0, "driver"), "vfio-pci\nno problem"),
     ],
 )
 def test_a_value_that_no_machine_has_is_refused(place: tuple[Any, ...], value: Any) -> None:

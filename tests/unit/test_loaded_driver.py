@@ -85,6 +85,18 @@ def test_another_driver_needs_a_reboot_and_says_who_uses_the_gpus(
     assert asked == []
 
 
+def test_a_virtual_machine_with_a_gpu_is_named_before_a_reboot(root: Path) -> None:
+    guest = root / "proc/4711"
+    (guest / "fd").mkdir(parents=True)
+    (guest / "fd/9").symlink_to("/dev/vfio/13")
+    (guest / "comm").write_text("qemu-system-x86\n")
+    (guest / "cgroup").write_text("0::/machine.slice/machine-vm7.scope\n")
+    driver = setting()
+    driver.apply()
+    (user,) = driver.result()["compute_processes"]
+    assert "qemu-system-x86 (process 4711" in user
+
+
 def test_after_the_reboot_the_driver_is_proven(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = answer(monkeypatch)
     setting().apply()

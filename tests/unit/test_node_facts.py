@@ -309,6 +309,7 @@ def test_nvidia_devices_are_found_by_their_ids(root: Root) -> None:
     root.pci("0000:00:02.0", "0x8086", "0x46a6", "0x030000")
     root.write("sys/bus/pci/devices/0000:1b:00.0/numa_node", "1\n")
     root.write("sys/bus/pci/devices/0000:07:00.0/numa_node", "-1\n")
+    (root.path / "sys/bus/pci/devices/0000:1b:00.0/driver").symlink_to("../../drivers/vfio-pci")
     folder = "proc/driver/nvidia/gpus/0000:1b:00.0"
     root.write(f"{folder}/information", "Model: \t NVIDIA H100 PCIe\nDevice Minor: \t 4\n")
     assert node_facts.pci_devices(root.path) == [
@@ -322,10 +323,11 @@ def test_nvidia_devices_are_found_by_their_ids(root: Root) -> None:
             "numa_node": node,
             "minor": minor,
             "name": name,
+            "driver": driver,
         }
-        for address, device, kind, node, minor, name in (
-            ("0000:07:00.0", "22a3", "0680", None, None, ""),
-            ("0000:1b:00.0", "2330", "0302", 1, 4, "NVIDIA H100 PCIe"),
+        for address, device, kind, node, minor, name, driver in (
+            ("0000:07:00.0", "22a3", "0680", None, None, "", ""),
+            ("0000:1b:00.0", "2330", "0302", 1, 4, "NVIDIA H100 PCIe", "vfio-pci"),
         )
     ]
 
@@ -634,6 +636,30 @@ def test_compute_processes_by_id_and_name(program: Any) -> None:
     answer = "4242, /usr/bin/python3\n4243, [Not Found]\n"
     program("nvidia-smi", f"[ \"$*\" = '{query}' ] && printf '{answer}'")
     assert loaded_state.compute_processes() == (["4242 /usr/bin/python3", "4243 [Not Found]"], None)
+
+
+def test_who_computes_or_is_a_guest_uses_gpus_though_nvidia_smi_does_not_name_it(
+    root: Root, program: Any
+) -> None:
+    program("nvidia-smi", "echo '4242, python3'")
+    groups = {8: "dcgm", 9: "nvidia-persistenced"}
+    held = {
+        7: ["/dev/vfio/13"],
+        8: ["/dev/nvidia-uvm", "/dev/nvidia0"],
+        9: ["/dev/nvidia-uvm"],
+        10: ["/dev/nvidia0", "/dev/nvidiactl"],
+        4242: ["/dev/nvidia-uvm"],
+    }
+    for pid, files in held.items():
+        root.write(f"proc/{pid}/comm", "qemu-system-x86\n")
+        service = groups.get(pid, "guests")
+        root.write(f"proc/{pid}/cgroup", f"0::/system.slice/{service}.service\n")
+        (root.path / f"proc/{pid}/fd").mkdir()
+        for number, file in enumerate(files):
+            (root.path / f"proc/{pid}/fd/{number}").symlink_to(file)
+    guest, other, python = loaded_state.nvidia_state(root.path, [], signers=False)["compute_processes"]
+    assert guest == "qemu-system-x86 (process 7, guests.service) holds /dev/vfio/13"
+    assert (other.split(" holds ")[1], python) == ("/dev/nvidia-uvm, /dev/nvidia0", "4242 python3")
 
 
 def test_the_complaint_of_nvidia_smi_is_kept(program: Any) -> None:

@@ -75,6 +75,12 @@ def test_a_gpu_that_the_driver_leaves_alone_is_not_expected_of_it() -> None:
     assert (found.gpu_count, found.undriven_gpus) == (1, ("1cb3",))
 
 
+def test_a_gpu_that_a_virtual_machine_has_is_not_expected_of_the_node() -> None:
+    own, other = gpus("2330", "2330")
+    found = expected([own, other | {"driver": "vfio-pci"}])
+    assert (found.gpu_count, found.given_gpus) == (1, (other["address"],))
+
+
 @pytest.mark.parametrize(
     ("required", "paths", "tests"),
     [

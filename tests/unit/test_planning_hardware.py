@@ -14,6 +14,8 @@ from tests.unit.planning_nodes import (
     GPU,
     H100,
     L4,
+    NVSWITCH,
+    SWITCH,
     V100,
     assert_says,
     gpus,
@@ -155,6 +157,38 @@ def test_a_display_card_beside_gpus_that_compute_changes_nothing(computing: str)
     assert_says(warning, "DGX Display", "does not decide the stack", "drives it, too")
     changed = ("gpus", "warnings", "text", "locked_clocks")
     assert {**found, **dict.fromkeys(changed)} == {**alone, **dict.fromkeys(changed)}
+
+
+def given(driver: str = "vfio-pci", count: int = 4) -> list[dict[str, str]]:
+    """Eight H100 with switches, of which the first ones and a switch are another driver's."""
+    gpus_of = pci(*[(H100, GPU)] * 8, *[(SWITCH, NVSWITCH)])
+    return [
+        device | {"driver": driver if place < count or place == 8 else "nvidia"}
+        for place, device in enumerate(gpus_of)
+    ]
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "pci-stub", "pciback", "nvgrace-gpu-vfio-pci"])
+def test_gpus_that_another_driver_has_are_planned_around(driver: str) -> None:
+    found = plan(node(pci=given(driver)))
+    assert (found["problems"], [gpu["count"] for gpu in found["gpus"]]) == ([], [4])
+    assert found["given_gpus"] == [f"0000:0{place}:00.0" for place in range(4)]
+    assert found["fabric"] == "none"
+    (warning,) = found["warnings"]
+    assert_says(warning, "4 of 8 GPUs", driver, "0000:03:00.0", "left alone", "expected GPUs: 4")
+    assert warning in found["text"]
+
+
+@pytest.mark.parametrize("driver", ["", "nvidia", "nouveau", "nvidiafb"])
+def test_gpus_of_nvidias_driver_the_kernels_or_none_are_the_nodes_own(driver: str) -> None:
+    found = plan(node(pci=given(driver)))
+    assert (found["warnings"], found["given_gpus"]) == ([], [])
+    assert [gpu["count"] for gpu in found["gpus"]] == [8]
+
+
+def test_a_node_that_has_given_all_its_gpus_away_is_refused() -> None:
+    text = problem(node(pci=given(count=8)))
+    assert_says(text, "all 8 GPUs", "vfio-pci", "0000:07:00.0", "give some back", "gpu_nodes")
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,13 @@ def hgx(minors: list[int] | None = None) -> dict[str, Any]:
     return server(devices, sockets=sockets)
 
 
+def test_gpus_that_a_virtual_machine_has_are_for_no_job() -> None:
+    facts = hgx()
+    facts["pci"][0]["driver"] = "vfio-pci"
+    files = [line.split("File=")[1].split()[0] for line in lines(facts) if "File=" in line]
+    assert files == ["/dev/nvidia[0-2]", "/dev/nvidia[3-6]"]
+
+
 def lines(facts: dict[str, Any], **given: Any) -> list[str]:
     """What gres.conf says, without its comments."""
     given = {f"{ROLE}_slurm_gpus": "devices", **given}

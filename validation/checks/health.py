@@ -105,7 +105,10 @@ def examine(node: Node) -> Iterator[Finding]:
 
 def _gpu_count(node: Node) -> Iterator[Finding]:
     expected, found = node.expectation.gpu_count, len(node.pci_gpus)
-    if expected is not None and found != expected:
+    if expected is not None and found < expected and (given := node.newly_given):
+        said = ", ".join(str(gpu) for gpu in given)
+        yield finding("gpu-count", "given", found=found, expected=expected, given=said)
+    elif expected is not None and found != expected:
         yield finding("gpu-count", "fewer" if found < expected else "more", found=found, expected=expected)
     driven = len(node.smi.gpus) if isinstance(node.smi, Report) else found
     if node.granted and driven == node.granted.gpus < found:

@@ -77,7 +77,13 @@ class Node:
     def pci_gpus(self) -> tuple[machine.PciGpu, ...]:
         """The NVIDIA GPUs on the PCI bus, without those that the driver is to leave alone."""
         alone = self.expectation.undriven_gpus
-        return tuple(gpu for gpu in self.facts.pci_gpus if gpu.pci_id not in alone)
+        return tuple(gpu for gpu in self.facts.pci_gpus if gpu.pci_id not in alone and not gpu.given_away)
+
+    @property
+    def newly_given(self) -> tuple[machine.PciGpu, ...]:
+        """The GPUs that another driver has, and that were the node's own when it was planned."""
+        known = self.expectation.given_gpus
+        return tuple(gpu for gpu in self.facts.pci_gpus if gpu.given_away and gpu.address not in known)
 
     @property
     def loaded_driver(self) -> str | None:

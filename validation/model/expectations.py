@@ -72,6 +72,8 @@ class Expectation:
     gpus: tuple[ExpectedGpus, ...] | None = None
     #: PCI device ids of GPUs that only have a monitor, which the driver is to leave alone.
     undriven_gpus: tuple[str, ...] = ()
+    #: PCI addresses of GPUs that another driver than NVIDIA's has, for a virtual machine.
+    given_gpus: tuple[str, ...] = ()
     driver_version: str | None = None
     nvswitch: bool | None = None
     power_limit_w: float | None = None

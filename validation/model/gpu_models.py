@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 CARRIED = "gpu_models.json"
+#: Drivers with which a GPU or an NVSwitch is the node's own: NVIDIA's, the kernel's, those for a monitor, or
+#: none. Any other has it for somebody else, mostly for a virtual machine (vfio-pci, pciback, pci-stub).
+OWN_DRIVERS = frozenset(
+    (
+        *("", "nvidia", "nvidia-nvswitch", "nouveau", "nova-core", "nova_core", "NovaCore"),
+        *("nvidiafb", "rivafb", "simpledrm", "simple-framebuffer", "efifb", "vesafb"),
+    )
+)
 TABLE = Path(__file__).parents[2] / "data/gpu_models.yml"
 
 

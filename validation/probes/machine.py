@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.model.contract import Machine
+from validation.model.gpu_models import OWN_DRIVERS
 from validation.probes.reading import ReadingError, in_one_line
 from validation.processes.command import CommandError, run
 
@@ -60,6 +61,15 @@ class PciGpu:
 
     address: str
     pci_id: str
+    driver: str = ""
+
+    @property
+    def given_away(self) -> bool:
+        """Whether somebody gave it to another driver than NVIDIA's, as for a virtual machine."""
+        return self.driver not in OWN_DRIVERS
+
+    def __str__(self) -> str:
+        return f"{self.address} ({self.driver})" if self.driver else self.address
 
 
 @dataclass(frozen=True)
@@ -144,7 +154,7 @@ def fabric_manager_runs(root: Path = Path("/")) -> bool | None:
 def pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...]:
     """The NVIDIA GPUs on the PCI bus."""
     return tuple(
-        PciGpu(device.name, (_read(device / "device") or "").removeprefix("0x").lower())
+        PciGpu(device.name, (_read(device / "device") or "").removeprefix("0x").lower(), _driver_of(device))
         for device in _nvidia_devices(root)
         if (_read(device / "class") or "").startswith(GPU_CLASSES)
     )
@@ -152,7 +162,10 @@ def pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...]:
 
 def has_nvswitch(root: Path = Path("/")) -> bool:
     """Whether this node has NVSwitches of its own on the PCI bus."""
-    return any((_read(device / "class") or "").startswith(SWITCH_CLASS) for device in _nvidia_devices(root))
+    return any(
+        (_read(device / "class") or "").startswith(SWITCH_CLASS) and _driver_of(device) in OWN_DRIVERS
+        for device in _nvidia_devices(root)
+    )
 
 
 def granted_gpus(environment: Mapping[str, str] = os.environ) -> Grant | None:
@@ -195,6 +208,14 @@ def _nvidia_devices(root: Path) -> list[Path]:
     if not devices.is_dir():
         return []
     return sorted(device for device in devices.iterdir() if _read(device / "vendor") == NVIDIA)
+
+
+def _driver_of(device: Path) -> str:
+    """The name of the kernel's driver that has a PCI device; empty where none has it."""
+    try:
+        return (device / "driver").readlink().name
+    except OSError:
+        return ""
 
 
 def _read(path: Path) -> str | None:

@@ -316,6 +316,26 @@ def test_a_card_for_a_monitor_that_the_plan_leaves_alone_is_no_gpu_that_the_driv
     assert [finding.code for finding in Health().run(node(**facts)).findings] == codes
 
 
+def test_a_gpu_that_another_driver_has_is_not_counted() -> None:
+    cards = (*node().facts.pci_gpus, PciGpu("0000:c1:00.0", "2330", "vfio-pci"))
+    assert Health().run(node(pci_gpus=cards)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("planned", "action"),
+    [((), MachineAction.CONFIGURE), (("0000:43:00.0",), MachineAction.REBOOT)],
+    ids=["new", "planned"],
+)
+def test_a_gpu_that_was_given_away_since_the_plan_is_named_and_no_reason_to_reboot(
+    planned: tuple[str, ...], action: MachineAction
+) -> None:
+    cards = (node().facts.pci_gpus[0], PciGpu("0000:43:00.0", "2330", "vfio-pci"))
+    wanted = expectation(given_gpus=planned)
+    (found,) = Health().run(node(smi_xml(gpu_xml()), pci_gpus=cards, expectation=wanted)).findings
+    assert (found.code, found.machine_action) == ("gpu-count", action)
+    assert ("0000:43:00.0 (vfio-pci)" in found.text) == (not planned)
+
+
 @pytest.mark.parametrize(("count", "codes"), [(2, []), (3, ["gpu-count"])])
 def test_a_number_of_gpus_may_be_all_that_is_expected(count: int, codes: list[str]) -> None:
     wanted = expectation(gpus=(ExpectedGpus("any", ANY_MODEL, count),))

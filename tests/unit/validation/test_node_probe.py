@@ -61,6 +61,19 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("driver", ["vfio-pci", "nvidia"])
+def test_the_driver_that_has_a_gpu_is_read(tmp_path: Path, driver: str) -> None:
+    for address, kind in (("0000:1b:00.0", "0x030200"), ("0000:07:00.0", "0x068000")):
+        device = tmp_path / "sys/bus/pci/devices" / address
+        device.mkdir(parents=True)
+        for name, content in (("vendor", "0x10de"), ("device", "0x2330"), ("class", kind)):
+            (device / name).write_text(f"{content}\n")
+        (device / "driver").symlink_to(f"../../drivers/{driver}")
+    (gpu,) = machine.pci_gpus(tmp_path)
+    own = driver == "nvidia"
+    assert (gpu.driver, gpu.given_away, machine.has_nvswitch(tmp_path)) == (driver, not own, own)
+
+
 def program(tree: Path, name: str, script: str) -> None:
     path = tree / "bin" / name
     path.write_text(f"#!/bin/sh\n{script}\n")
