@@ -11,7 +11,7 @@ import pytest
 from ansible.module_utils import process
 from ansible.module_utils.access import firewall, nftables_rules, other_firewall
 from ansible.module_utils.access.listeners import Listener
-from ansible.module_utils.access.nftables_rules import Limits, Rule, networks, parse_rule
+from ansible.module_utils.access.nftables_rules import Limits, Rule, Trusted, networks, parse_rule
 from ansible.module_utils.access.ssh_login import Login
 from ansible.module_utils.files import File
 from ansible.module_utils.records import RecordError
@@ -43,8 +43,8 @@ def table(
     trusted: list[str] | None = None,
 ) -> str:
     parsed = [parse_rule(index, item) for index, item in enumerate(rules)]
-    interfaces = nftables_rules.interfaces(trusted or [])
-    return nftables_rules.render(SSH, parsed, networks("", peers or []), limits, interfaces)
+    let_in = Trusted(networks("", peers or []), nftables_rules.interfaces(trusted or []))
+    return nftables_rules.render(SSH, parsed, let_in, limits)
 
 
 @pytest.mark.parametrize("name", ["", "*", 'x" accept; #', "much-too-long-name", "a b", "virbr0\n"])
@@ -123,7 +123,9 @@ def ssh_line(login: Login | None = LOGIN, **changes: Any) -> str:
         "peers": [],
         **changes,
     }
-    return "\n".join(firewall.ssh_rule(firewall.Parameters(**params), login).lines())
+    wanted = firewall.Parameters(**params)
+    let_in = Trusted(networks("", wanted.peers), wanted.trusted_interfaces)
+    return "\n".join(firewall.ssh_rule(wanted, login, let_in, ["192.0.2.9"]).lines())
 
 
 def test_controller_outside_the_management_networks_is_refused() -> None:
@@ -396,7 +398,10 @@ PROGRAMS = {
         "stop temper-firewall.service") echo rules go >>calls; rm -f state/table;;
         *) echo "unknown: $*" >&2; exit 64;;
     esac""",
-    "nft": """case "$*" in add*) rm -f state/table; exit;; esac
+    "nft": """case "$*" in
+            add*) rm -f state/table; exit;;
+            *"list chains") echo '{"nftables": []}'; exit;;
+        esac
         [ -e state/table ] && echo table && exit
         echo "No such file or directory" >&2; exit 1""",
     "sshd": "exit 1",
