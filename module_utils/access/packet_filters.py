@@ -141,6 +141,7 @@ def objects(text: str, kind: str) -> list[dict[str, Any]]:
 def closing(chain: Chain, rules_of: Callable[[str], list[FilterRule]]) -> ClosingChain | None:
     """Return the chain with what closes it, if anything does."""
     calls: set[str] = set()
+    decided: dict[str, tuple[FilterRule, str] | None] = {}
 
     def end(name: str) -> tuple[FilterRule, str] | None:
         """Return the rule that decides on a packet that no narrow rule of a chain matches, and its place."""
@@ -149,7 +150,10 @@ def closing(chain: Chain, rules_of: Callable[[str], list[FilterRule]]) -> Closin
                 calls.add(rule.target)
                 if not rule.broad or guests_chain(rule.target):
                     continue
-                decision = end(rule.target)
+                if rule.target not in decided:
+                    decided[rule.target] = None
+                    decided[rule.target] = end(rule.target)
+                decision = decided[rule.target]
                 if decision and (decision[0].verdict in CLOSES or rule.always):
                     return decision
                 if rule.always and rule.verdict == "goto":

@@ -47,7 +47,21 @@ READERS: dict[str, tuple[Callable[[str], object], str]] = {
     "sshd -T": (effective, "port 22\nlistenaddress 0.0.0.0:22\nlistenaddress [::]:22 rdomain x\n"),
     "ip address": (
         lambda text: parsed("ip", text, network_interfaces.read_interfaces),
-        '[{"ifname": "a", "flags": [], "addr_info": [{"local": "192.0.2.1", "prefixlen": 24, "scope": "global"}]}]',
+        '[{"ifname": "a", "flags": [], "addr_info": '
+        '[{"local": "192.0.2.1", "prefixlen": 24, "scope": "global"}]}]',
+    ),
+    "nft list chains": (
+        lambda text: parsed("nft", text, packet_filters.base_chains),
+        '{"nftables": [{"chain": {"family": "ip", "table": "t", "name": "c", "hook": "input"}}]}',
+    ),
+    "nft list chain": (
+        lambda text: parsed("nft", text, packet_filters.listed_rules),
+        '{"nftables": [{"rule": {"family": "ip", "table": "t", "chain": "c", "handle": 1, "expr": '
+        '[{"match": {"op": "==", "left": {"ct": {"key": "state"}}, "right": "new"}}, {"drop": null}]}}]}',
+    ),
+    "iptables-save": (
+        lambda text: parsed("save", text, lambda saved: packet_filters.read_saved(saved, "")),
+        '*filter\n:INPUT DROP [0:0]\n-A INPUT -p tcp -m comment --comment "a b" -j DROP\n',
     ),
     "dpkg-query": (packages.parse_dpkg, "libc6\t2.36\tinstall\tinstalled\tamd64\nvim\t9\thold\tinstalled\n"),
     "rpm -qa": (lambda text: each_line("rpm", text, dnf.installed), "kernel\t5.14-1\tx86_64\n"),
