@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
     from ansible.module_utils.access.nftables_rules import Network
 
+#: Docker names the bridge of a network by its id. Other bridges (br-ex) may lead outside.
+DOCKER_NETWORK = f"br-{'[0-9a-f]' * 12}"
 #: Behind these are containers and virtual machines of the node.
-GUESTS = ("cni*", "docker*", "br-*", "cali*", "flannel*", "virbr*", "podman*", "lxdbr*", "incusbr*")
+GUESTS = (
+    *("cni*", "docker*", DOCKER_NETWORK, "cali*", "flannel*", "virbr*", "podman*", "lxdbr*", "incusbr*"),
+)
 
 
 @dataclass(frozen=True)
@@ -86,5 +90,5 @@ def patterns(names: Collection[str]) -> list[str]:
     found = []
     for pattern in GUESTS:
         matching = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
-        found += [pattern] if len(matching) > 1 else matching
+        found += [pattern] if len(matching) > 1 and pattern != DOCKER_NETWORK else matching
     return found

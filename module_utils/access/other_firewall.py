@@ -114,19 +114,19 @@ def refuse_closing_chains(other: OtherFirewall | None) -> None:
         return
     loaders = dict(filter(None, (loader(one.chain) for one in found)))
     commands = [*loaders.values(), *(one.removal for one in found)]
+    origin = f"{' and '.join(loaders)}, most likely" if loaders else "a program that Temper does not know"
     raise RefusedError(
         f"{'; '.join(f'{one.chain} filters here as well: {one.how}' for one in found)}; a packet has to pass "
-        "that and ours, so what this firewall opens may stay closed; nothing was changed. Loaded by "
-        f"{' and '.join(loaders) or 'a program that Temper does not know'}. Add what has to stay open to "
-        f"firewall_rules, run {', '.join(f'`{command}`' for command in commands)} on the node, and this "
-        "again; or keep it and set firewall_state: absent (firewall_disable_other ends only ufw and "
-        "firewalld)."
+        f"that and ours, so what this firewall opens may stay closed; nothing was changed. It comes from "
+        f"{origin}. Add what has to stay open to firewall_rules, run "
+        f"{', '.join(f'`{command}`' for command in commands)} on the node, and this again; or keep it and "
+        "set firewall_state: absent (firewall_disable_other ends only ufw and firewalld)."
     )
 
 
 def made_by(closing: ClosingChain) -> str:
     """Return which of the two has made a chain, by the names that they use; empty where neither has."""
-    if any(name.startswith("ufw-") or name.startswith("ufw6-") for name in closing.calls):
+    if any(name.startswith(("ufw-", "ufw6-")) for name in closing.calls):
         return "ufw"
     return "firewalld" if closing.chain.table == "firewalld" or "INPUT_ZONES" in closing.calls else ""
 

@@ -33,6 +33,7 @@ GUESTS_CHAINS = ("KUBE-*", "cali-*", "CILIUM*", "CNI-*", "FLANNEL*", "DOCKER*", 
 #: What nft's language takes without quotes.
 NAME = re.compile(r"[A-Za-z_][\w/\\.-]*", re.ASCII)
 CLOSES = ("drop", "reject")
+INTERFACE_KEYS = ("iif", "iifname")
 #: Statements that decide nothing about a packet.
 SILENT = {"counter", "log", "comment"}
 
@@ -42,14 +43,15 @@ class FilterRule:
     """What a rule does with a packet.
 
     `verdict` is drop, reject, accept, return, jump or goto, or empty. `broad` says that it is for every new
-    connection, or for all of a protocol or an interface, `always` that nothing limits it. `removal` is the
-    operator's command that takes it away.
+    connection, or for all of a protocol or an interface, `always` that nothing limits it, `one_interface`
+    that it is for what comes by named interfaces. `removal` is the operator's command that takes it away.
     """
 
     verdict: str
     target: str = ""
     broad: bool = True
     always: bool = True
+    one_interface: bool = False
     removal: str = ""
 
 
@@ -145,7 +147,9 @@ def closing(chain: Chain, rules_of: Callable[[str], list[FilterRule]]) -> Closin
 
     def end(name: str) -> tuple[FilterRule, str] | None:
         """Return the rule that decides on a packet that no narrow rule of a chain matches, and its place."""
+        accepts = False
         for number, rule in enumerate(rules_of(name), 1):
+            accepts = accepts or rule.verdict == "accept"
             if rule.target:
                 calls.add(rule.target)
                 if not rule.broad or guests_chain(rule.target):
@@ -158,7 +162,8 @@ def closing(chain: Chain, rules_of: Callable[[str], list[FilterRule]]) -> Closin
                     return decision
                 if rule.always and rule.verdict == "goto":
                     return None
-            elif rule.broad and rule.verdict in CLOSES:
+            # To shut an interface off (a BMC's) is no filter of what comes by it.
+            elif rule.broad and rule.verdict in CLOSES and (accepts or not rule.one_interface):
                 return rule, f"rule {number} of chain {printable(name)}: {rule.verdict}"
             elif rule.always and rule.verdict == "accept":
                 return rule, ""
@@ -207,7 +212,7 @@ def listed_rules(text: str) -> list[FilterRule]:
 
 def listed_rule(statements: list[dict[str, Any]]) -> FilterRule:
     """Read one rule."""
-    verdict, target, broad, always = "", "", True, True
+    verdict, target, broad, always, one_interface = "", "", True, True, False
     for statement in statements:
         ((kind, value),) = statement.items()
         if kind in {"accept", "drop", "reject", "return"}:
@@ -219,9 +224,11 @@ def listed_rule(statements: list[dict[str, Any]]) -> FilterRule:
         elif kind == "match":
             always = False
             broad = broad and broad_match(value["op"], value["left"], value["right"])
+            key = value["left"].get("meta", {}).get("key")
+            one_interface = one_interface or (key in INTERFACE_KEYS and value["op"] != "!=")
         elif kind not in SILENT:
             always = broad = False
-    return FilterRule(verdict, target, broad, always)
+    return FilterRule(verdict, target, broad, always, one_interface)
 
 
 def broad_match(operator: str, left: dict[str, Any], right: Any) -> bool:
@@ -235,7 +242,7 @@ def broad_match(operator: str, left: dict[str, Any], right: Any) -> bool:
     key = what.get("key") or what.get("field") if isinstance(what, dict) else ""
     if (kind, key) == ("ct", "state"):
         return ("new" in values) != negated
-    if kind == "meta" and key in {"iif", "iifname"}:
+    if kind == "meta" and key in INTERFACE_KEYS:
         return negated or any(name != "lo" and not is_guests(name) for name in values)
     if kind in {"meta", "payload"} and key in {"l4proto", "nfproto", "protocol", "nexthdr"}:
         return bool({"tcp", "udp", "ipv4", "ipv6"} & values) != negated
@@ -295,19 +302,20 @@ def read_saved(text: str, remove: str) -> SavedTable:
 def saved_rule(words: list[str]) -> FilterRule:
     """Read the words of a rule, in which a target and its options come last."""
     broad = always = True
-    negated = False
+    negated = one_interface = False
     rest = iter(words)
     for word in rest:
         if word in {"-j", "-g"}:
             target = next(rest, "")
             if target in {"ACCEPT", "DROP", "REJECT", "RETURN"}:
-                return FilterRule(target.lower(), "", broad, always)
+                return FilterRule(target.lower(), "", broad, always, one_interface)
             return FilterRule("goto" if word == "-g" else "jump", target, broad, always)
         if word in {"-m", "--comment"}:
             next(rest, "")
         elif word != "!":
             always = False
             broad = broad and broad_option(word, rest, negated=negated)
+            one_interface = one_interface or (word == "-i" and not negated)
         negated = word == "!"
     return FilterRule("", "", broad, always)
 

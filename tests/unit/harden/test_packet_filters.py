@@ -33,9 +33,10 @@ CLOSING = {
     "cloud_image": ("chain INPUT of table ip filter (hook input)", "rule 5 of chain INPUT: reject"),
     "policy_drop": ("chain incoming of table inet site (hook input)", "policy drop"),
     "jump": ("chain incoming of table inet site (hook input)", "rule 3 of chain public: reject"),
-    "ipv6_raw": ("chain pre of table ip6 early (hook prerouting)", "rule 1 of chain pre: drop"),
+    "ipv6_raw": ("chain pre of table ip6 early (hook prerouting)", "rule 3 of chain pre: drop"),
+    "by_interface": ("chain INPUT of table ip filter (hook input)", "rule 2 of chain INPUT: drop"),
 }
-OPEN = ("default", "neighbours", "narrow", "accepts_first")
+OPEN = ("default", "neighbours", "narrow", "accepts_first", "shut_off")
 BY_IPTABLES = {
     "iptables_nft": ("chain INPUT of table ip filter (hook input)", "rule 2 of chain site: drop"),
     "iptables_without_nft": ("chain INPUT of table ip filter (hook input)", "rule 2 of chain site: drop"),
