@@ -229,7 +229,7 @@ def reaches(rule: Rule, one: Listener) -> bool:
 
 
 def cut_off(guests: list[Interface], rules: list[Rule], found: list[Listener]) -> list[str]:
-    """Return a line on listening ports that containers and guests would no longer reach, and by what they do.
+    """Return a line on listening ports that containers and guests would no longer reach, and on what to set.
 
     The first of the rules is SSH's, which is for administrators.
     """
@@ -250,8 +250,8 @@ def cut_off(guests: list[Interface], rules: list[Rule], found: list[Listener]) -
         return []
     ports = sorted({str(one) for ports in lost.values() for one in ports})
     return [
-        f"Containers or virtual machines behind {shortened(names)} reach {shortened(ports, MOST_LISTED)} on "
-        "this node no more once this firewall filters. Where they need it, add "
+        f"Once this firewall filters, containers or virtual machines behind {shortened(names)} no longer "
+        f"reach {shortened(ports, MOST_LISTED)} on this node. Where they need it, add "
         f"{', '.join(patterns(names))} to firewall_trusted_interfaces, or a rule for their network to "
         "firewall_rules."
     ]
