@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import json
 import tempfile
 import time
 from dataclasses import dataclass, field, fields
@@ -13,10 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.access.commit_confirm import DEFAULT_ROLLBACK_AFTER_S, ConfirmedSetting
 from ansible.module_utils.access.listeners import Listener, listeners
+from ansible.module_utils.access.network_interfaces import (
+    Interface,
+    interface_to,
+    is_guests,
+    is_own,
+    own_interfaces,
+    patterns,
+)
 from ansible.module_utils.access.nftables_rules import (
     TABLE,
     Limits,
     Rule,
+    Trusted,
     check_fleet,
     interfaces,
     networks,
@@ -25,6 +33,7 @@ from ansible.module_utils.access.nftables_rules import (
     port_ranges,
     render,
     shortened,
+    within,
 )
 from ansible.module_utils.access.other_firewall import (
     ENDED,
@@ -34,6 +43,7 @@ from ansible.module_utils.access.other_firewall import (
     in_shell,
     other_firewall,
     refuse,
+    refuse_closing_chains,
 )
 from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.access.sshd import listening_ports, parse_effective
@@ -43,7 +53,7 @@ from ansible.module_utils.settings.base import Difference, RefusedError, WayIn
 from ansible.module_utils.units import stop_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from ansible.module_utils.access.other_firewall import OtherFirewall
     from ansible.module_utils.access.ssh_login import Login
@@ -159,18 +169,25 @@ def sshd_ports() -> list[int]:
     return [parsed("sshd -T", port, int) for port in listening_ports(parse_effective(dump))]
 
 
-def ssh_rule(wanted: Parameters, login: Login | None) -> Rule:
-    """Return the rule for SSH; raise RefusedError where it would keep Ansible itself out."""
+def ssh_rule(wanted: Parameters, login: Login | None, trusted: Trusted, own: Collection[str] = ()) -> Rule:
+    """Return the rule for SSH; raise RefusedError where it would keep Ansible itself out.
+
+    `own` are the node's addresses.
+    """
     sources = networks("management networks", wanted.management_networks)
     ports = set(wanted.ssh_ports or sshd_ports())
     if login:
         ports.add(login.server_port)
-        client = ipaddress.ip_address(login.client)
-        trusted = [*sources, *networks("peers", wanted.peers)]
-        if not any(client in network for network in trusted):
+        client = ipaddress.ip_network(login.client)
+        if not (
+            trusted.admits_address(client)
+            or any(within(client, network) for network in sources)
+            or trusted.admits_interface(interface_to(login.client, own))
+        ):
             raise RefusedError(
-                f"This would lock Ansible out; nothing was changed: it comes from {client}, which is in none "
-                f"of the management networks ({', '.join(map(str, sources)) or 'none'}): add its network."
+                f"This would lock Ansible out; nothing was changed: it comes from {login.client}, which is "
+                f"in none of the management networks ({', '.join(map(str, sources)) or 'none'}): add its "
+                "network."
             )
     elif not sources:
         raise RefusedError("management networks: expected at least one network, else nobody could use SSH.")
@@ -196,24 +213,6 @@ def trial_table(text: str) -> str:
         return run(["unshare", "--net", "sh", "-c", script, "sh", file.name])
 
 
-def own_addresses() -> list[str]:
-    """Return the node's addresses, without those of loopback and of links alone."""
-    if not which("ip"):
-        return []
-    text = run(["ip", "-json", "address", "show"])
-    return parsed("ip -json address show", text, addresses_everywhere)
-
-
-def addresses_everywhere(text: str) -> list[str]:
-    """Return the addresses that `ip -json address show` prints and that hold beyond the link."""
-    return [
-        str(ipaddress.ip_address(entry["local"]))
-        for interface in json.loads(text)
-        for entry in interface.get("addr_info", [])
-        if entry.get("scope") == "global"
-    ]
-
-
 def needs_daemon_reload(*, written: bool) -> bool:
     """Whether systemd runs the unit that flushes everything without having read our drop-in for it.
 
@@ -224,12 +223,42 @@ def needs_daemon_reload(*, written: bool) -> bool:
     return "active" in states and (written or "yes" in states)
 
 
+def reaches(rule: Rule, one: Listener) -> bool:
+    """Whether a rule is for the port that a process listens on."""
+    return rule.protocol == one.protocol and any(first <= one.port <= last for first, last in rule.ports)
+
+
+def cut_off(guests: list[Interface], rules: list[Rule], found: list[Listener]) -> list[str]:
+    """Return a line on listening ports that containers and guests would no longer reach, and on what to set.
+
+    The first of the rules is SSH's, which is for administrators.
+    """
+
+    def serves(rule: Rule, one: Listener, guest: Interface) -> bool:
+        return reaches(rule, one) and (
+            rule is rules[0]
+            or rule.for_everybody
+            or any(within(network, source) for network in guest.networks for source in rule.sources)
+        )
+
+    lost = {
+        guest.name: [one for one in found if not any(serves(rule, one, guest) for rule in rules)]
+        for guest in guests
+    }
+    names = [name for name, ports in lost.items() if ports]
+    if not names:
+        return []
+    ports = sorted({str(one) for ports in lost.values() for one in ports})
+    return [
+        f"Once this firewall filters, containers or virtual machines behind {shortened(names)} no longer "
+        f"reach {shortened(ports, MOST_LISTED)} on this node. Where they need it, add "
+        f"{', '.join(patterns(names))} to firewall_trusted_interfaces, or a rule for their network to "
+        "firewall_rules."
+    ]
+
+
 def report(rules: list[Rule], found: list[Listener]) -> list[str]:
     """Return a line on listening ports that are open to nobody, and one on open ports without a listener."""
-
-    def reaches(rule: Rule, one: Listener) -> bool:
-        return rule.protocol == one.protocol and any(first <= one.port <= last for first, last in rule.ports)
-
     closed = [str(one) for one in found if not any(reaches(rule, one) for rule in rules)]
     silent = [
         f"{rule.protocol} {first if first == last else f'{first}-{last}'} ({rule.name})"
@@ -249,7 +278,9 @@ def report(rules: list[Rule], found: list[Listener]) -> list[str]:
 class Outlook:
     """The firewall as it should be, and what of it is missing, from one look at the node.
 
-    `other` is the program to end, or to bring back with an `absent` firewall.
+    `other` is the program to end, or to bring back with an `absent` firewall. `guests` are interfaces that
+    lead to containers and virtual machines, and are not trusted. `from_itself` says that Ansible's login
+    comes from the node.
     """
 
     text: str
@@ -258,6 +289,8 @@ class Outlook:
     wanted: str
     differing: list[File]
     other: OtherFirewall | None = None
+    guests: list[Interface] = field(default_factory=list)
+    from_itself: bool = False
 
     @property
     def settled(self) -> bool:
@@ -301,13 +334,18 @@ class Firewall(ConfirmedSetting[Outlook]):
                 f"{other.name} filters in the tree of this image, and nothing is stopped there: remove it, "
                 "and run again."
             )
-        ssh, peers = ssh_rule(wanted, self.login), networks("peers", wanted.peers)
+        here = own_interfaces()
+        own = [address for interface in here for address in interface.addresses]
+        trusted = Trusted(networks("peers", wanted.peers), interfaces(wanted.trusted_interfaces))
+        ssh = ssh_rule(wanted, self.login, trusted, own)
         rules = [
             *(parse_service(name, sources) for name, sources in wanted.services.items()),
             *(parse_rule(index, rule) for index, rule in enumerate(wanted.rules)),
         ]
-        check_fleet(peers, own_addresses(), wanted.unknown_peers)
-        text = render(ssh, rules, peers, wanted.limits, interfaces(wanted.trusted_interfaces))
+        check_fleet(trusted.peers, own, wanted.unknown_peers)
+        if self.live:
+            refuse_closing_chains(other)
+        text = render(ssh, rules, trusted, wanted.limits)
         files = [
             File(str(RULES), text, "0600", public=True),
             File(str(FLUSHING_DROP_IN), FLUSHING_DROP_IN_TEXT),
@@ -318,7 +356,24 @@ class Firewall(ConfirmedSetting[Outlook]):
         table = trial_table(text) if live else text
         if not self.live:
             table = live
-        return Outlook(text, [ssh, *rules], live, table, [file for file in files if file.differs()], other)
+        guests = [
+            one
+            for one in here
+            if one.up
+            and is_guests(one.name)
+            and not trusted.admits_interface(one.name)
+            and not any(map(trusted.admits_address, one.networks))
+        ]
+        return Outlook(
+            text,
+            [ssh, *rules],
+            live,
+            table,
+            [file for file in files if file.differs()],
+            other,
+            guests,
+            bool(self.login and is_own(self.login.client, own)),
+        )
 
     def _absent(self) -> Outlook:
         live = live_table() if which("nft") and self.live else ""
@@ -445,7 +500,7 @@ class Firewall(ConfirmedSetting[Outlook]):
         self.forget()
 
     def warnings(self) -> list[str]:
-        """Who may use SSH, and when the firewall would go."""
+        """Who may use SSH, whom the change cuts off, what proves nothing, and when the firewall would go."""
         if not self.present:
             return []
         lines = []
@@ -454,7 +509,17 @@ class Firewall(ConfirmedSetting[Outlook]):
                 "Every address may use SSH: name the administrators' networks in "
                 "firewall_management_networks."
             )
-        flushing = [file for file in self.outlook.differing if file.path == str(FLUSHING_DROP_IN)]
+        outlook = self.outlook
+        if self.live and outlook.guests and not outlook.live:
+            lines += cut_off(outlook.guests, outlook.rules, listeners())
+        if self.login and outlook.from_itself and self.way_in():
+            lines.append(
+                f"Ansible comes from the node itself ({self.login.client}), which the firewall always lets "
+                "in: the new connection that confirms this change proves nothing about other ways. Check "
+                "that firewall_management_networks has those who come from outside, and that the agent or "
+                "tunnel that Ansible comes through needs no port that is closed."
+            )
+        flushing = [file for file in outlook.differing if file.path == str(FLUSHING_DROP_IN)]
         if self.live and needs_daemon_reload(written=bool(flushing)):
             lines.append(
                 f"{FLUSHING_UNIT} was running before the firewall came. Until the node's next boot, or "

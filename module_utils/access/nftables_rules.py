@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import ipaddress
 import re
 from dataclasses import dataclass
@@ -267,9 +268,50 @@ def count_limit(sets: str, number: int, comment: str) -> list[Limit]:
     return [Limit(sets, f"ct count over {number}", comment)] if number else []
 
 
-def render(
-    ssh: Rule, rules: list[Rule], peers: list[Network], limits: Limits, trusted: Iterable[str] = ()
-) -> str:
+#: By it comes what the node sends to itself, whichever of its addresses that is.
+LOOPBACK = "lo"
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """Who is let in to every port: the fleet, the node itself, and what comes by trusted interfaces.
+
+    The table's rules and the check of Ansible's own way in are both made from it.
+    """
+
+    peers: list[Network]
+    interfaces: list[str]
+
+    @property
+    def own_lines(self) -> list[str]:
+        """Return the rules for what the node sends to itself."""
+        return [f'iif "{LOOPBACK}" accept']
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the rules for the others."""
+        return [
+            *(f'{source}counter accept comment "fleet"' for source in source_matches(self.peers)),
+            *(f'iifname "{name}" counter accept comment "trusted interface"' for name in self.interfaces),
+        ]
+
+    def admits_address(self, network: Network) -> bool:
+        """Whether whatever comes from an address or a network is let in."""
+        return any(within(network, peers) for peers in self.peers)
+
+    def admits_interface(self, name: str) -> bool:
+        """Whether whatever comes by an interface is let in."""
+        return name == LOOPBACK or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.interfaces)
+
+
+def within(inner: Network, outer: Network) -> bool:
+    """Whether a network is a part of another."""
+    if isinstance(inner, ipaddress.IPv4Network):
+        return isinstance(outer, ipaddress.IPv4Network) and inner.subnet_of(outer)
+    return isinstance(outer, ipaddress.IPv6Network) and inner.subnet_of(outer)
+
+
+def render(ssh: Rule, rules: list[Rule], trusted: Trusted, limits: Limits) -> str:
     """Return a file for `nft -f` that replaces the table in one transaction."""
     of_everybody = [
         *rate_limit(
@@ -293,7 +335,7 @@ def render(
     ssh_chain = [*(line for limit in of_ssh for line in limit.lines()), 'counter accept comment "ssh"']
     input_chain = [
         "type filter hook input priority filter; policy drop;",
-        'iif "lo" accept',
+        *trusted.own_lines,
         "ct state vmap { established : accept, related : accept, invalid : drop }",
         "# Errors that path MTU discovery and traceroute need, and ping.",
         f"icmp type {{ {errors} }} counter accept",
@@ -306,8 +348,7 @@ def render(
         "icmpv6 type { mld-listener-query } ip6 saddr fe80::/10 counter accept",
         "# The answer to a DHCPv6 request comes from another address than the request went to.",
         "ip6 saddr fe80::/10 udp sport 547 udp dport 546 counter accept",
-        *(f'{source}counter accept comment "fleet"' for source in source_matches(peers)),
-        *(f'iifname "{name}" counter accept comment "trusted interface"' for name in trusted),
+        *trusted.lines,
         *ssh.lines("jump ssh"),
         *(line for rule in rules if not rule.for_everybody for line in rule.lines()),
         "# What is open to the world has limits; a load balancer that a rule names has none.",

@@ -13,7 +13,15 @@ from unittest.mock import patch
 
 import node_facts
 from ansible.module_utils import lease, mounts, process, rank, snapshots, units
-from ansible.module_utils.access import accounts, firewall, listeners, other_firewall, ssh_keys, sshd
+from ansible.module_utils.access import (
+    accounts,
+    listeners,
+    network_interfaces,
+    other_firewall,
+    packet_filters,
+    ssh_keys,
+    sshd,
+)
 from ansible.module_utils.driver import gpu_settings, mig, secure_boot, smi
 from ansible.module_utils.engines import cdi_nccl, config_dump, daemon_json
 from ansible.module_utils.kernel import grub, upgrade
@@ -79,7 +87,7 @@ from tests.unit import (
 from tests.unit.compliance.fleets import KNOWN, VARIABLES
 from tests.unit.engines import test_cdi_nccl, test_config_dump
 from tests.unit.fleet import test_pulled, test_stream
-from tests.unit.harden import test_listeners
+from tests.unit.harden import test_listeners, test_packet_filters
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
 from tests.unit.pull import test_versions
@@ -403,7 +411,30 @@ READERS = (
     Reader("nvidia-smi mig", said(mig, "nvidia_smi", instances), mig_lists, (smi.SettingsError,)),
     Reader("sshd -T", sshd_settings, of("sshd"), NODE_ERRORS),
     Reader("/proc/net", on_tree(listening), sockets, (*NODE_ERRORS, OSError)),
-    Reader("ip, for the firewall", said(firewall, "run", firewall.own_addresses), of("ip"), NODE_ERRORS),
+    Reader(
+        "ip, for the firewall",
+        said(network_interfaces, "run", network_interfaces.own_interfaces),
+        of("ip"),
+        NODE_ERRORS,
+    ),
+    Reader(
+        "nft, chains",
+        lambda text: process.parsed("nft", text, packet_filters.base_chains),
+        these(test_packet_filters.RECORDED["neighbours"]["nft --json list chains"]),
+        NODE_ERRORS,
+    ),
+    Reader(
+        "nft, rules",
+        lambda text: process.parsed("nft", text, packet_filters.listed_rules),
+        these(test_packet_filters.RECORDED["narrow"]["nft --json --terse list chain inet narrow incoming"]),
+        NODE_ERRORS,
+    ),
+    Reader(
+        "iptables-save",
+        lambda text: process.parsed("save", text, lambda saved: packet_filters.read_saved(saved, "")),
+        these(test_packet_filters.RECORDED["iptables_legacy"]["iptables-legacy-save -t filter"]),
+        NODE_ERRORS,
+    ),
     Reader("ip, for the facts", said(node_facts, "run_text", node_facts.interfaces), of("ip"), NODE_ERRORS),
     Reader("dpkg-query", lambda text: packages.parse_dpkg(text, "amd64"), of("dpkg"), NODE_ERRORS),
     Reader("dnf's table", lambda text: test_dnf.Scripted().parse(text), these(test_dnf.TABLE), NODE_ERRORS),

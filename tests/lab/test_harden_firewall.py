@@ -240,3 +240,31 @@ def test_other_firewall_is_ended_where_the_operator_allows_it_and_brought_back(
             f"{end}; apt-get purge -qq -y {other} >/dev/null; systemctl stop listen-9100",
         )
         assert fleet.harden().status == 0
+
+
+@pytest.mark.slow
+def test_rules_of_a_cloud_image_are_refused_until_they_are_gone(fleet: Fleet) -> None:
+    """A real nftables.service loads a chain that rejects what a rule of ours opens."""
+    address, opened = fleet.nodes["gpu01"]["address"], {"firewall_rules": [EXPORTER]}
+    begin = (
+        "cp /etc/nftables.conf /root/before.conf; systemd-run --quiet --unit=listen-9100 "
+        "python3 -m http.server --bind :: 9100; echo 'table ip filter { chain INPUT { "
+        "type filter hook input priority filter; ct state established,related accept; iif lo accept; "
+        "tcp dport 22 accept; reject with icmp host-prohibited; }; }' >/etc/nftables.conf; "
+        "systemctl enable nftables; nft -f /etc/nftables.conf"
+    )
+    end = "systemctl disable nftables; nft delete table ip filter; cp /root/before.conf /etc/nftables.conf"
+    assert fleet.harden("--limit", "gpu01", **opened).status == 0
+    try:
+        fleet.lab("shell", "gpu01", "sh", "-c", begin)
+        assert not connects(address, 9100)
+        refused = fleet.harden("--limit", "gpu01", firewall_new_per_second=7, **opened)
+        facts = ("chain INPUT of table ip filter", "nftables.service (/etc/nftables.conf)", "reject")
+        assert [fact for fact in facts if fact not in refused.said] == []
+        assert refused.recap["gpu01"]["changed"] == 0
+        fleet.lab("shell", "gpu01", "sh", "-c", end)
+        assert fleet.harden("--limit", "gpu01", **opened).status == 0
+        wait_until(lambda: connects(address, 9100), "the exporter answers")
+    finally:
+        fleet.lab("shell", "gpu01", "sh", "-c", f"{end}; systemctl stop listen-9100; true")
+        assert fleet.harden().status == 0

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from ansible.module_utils import mounts, units
-from ansible.module_utils.access import firewall, sshd
+from ansible.module_utils.access import network_interfaces, packet_filters, sshd
 from ansible.module_utils.engines import config_dump, daemon_json
 from ansible.module_utils.kernel import grub
 from ansible.module_utils.packaging import apt_sources, dnf, packages, rpm_files
@@ -46,8 +46,22 @@ def rpm_header(text: str) -> object:
 READERS: dict[str, tuple[Callable[[str], object], str]] = {
     "sshd -T": (effective, "port 22\nlistenaddress 0.0.0.0:22\nlistenaddress [::]:22 rdomain x\n"),
     "ip address": (
-        lambda text: parsed("ip", text, firewall.addresses_everywhere),
-        '[{"addr_info": [{"local": "192.0.2.1", "scope": "global"}]}]',
+        lambda text: parsed("ip", text, network_interfaces.read_interfaces),
+        '[{"ifname": "a", "flags": [], "addr_info": '
+        '[{"local": "192.0.2.1", "prefixlen": 24, "scope": "global"}]}]',
+    ),
+    "nft list chains": (
+        lambda text: parsed("nft", text, packet_filters.base_chains),
+        '{"nftables": [{"chain": {"family": "ip", "table": "t", "name": "c", "hook": "input"}}]}',
+    ),
+    "nft list chain": (
+        lambda text: parsed("nft", text, packet_filters.listed_rules),
+        '{"nftables": [{"rule": {"family": "ip", "table": "t", "chain": "c", "handle": 1, "expr": '
+        '[{"match": {"op": "==", "left": {"ct": {"key": "state"}}, "right": "new"}}, {"drop": null}]}}]}',
+    ),
+    "iptables-save": (
+        lambda text: parsed("save", text, lambda saved: packet_filters.read_saved(saved, "")),
+        '*filter\n:INPUT DROP [0:0]\n-A INPUT -p tcp -m comment --comment "a b" -j DROP\n',
     ),
     "dpkg-query": (packages.parse_dpkg, "libc6\t2.36\tinstall\tinstalled\tamd64\nvim\t9\thold\tinstalled\n"),
     "rpm -qa": (lambda text: each_line("rpm", text, dnf.installed), "kernel\t5.14-1\tx86_64\n"),

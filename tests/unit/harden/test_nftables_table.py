@@ -1,6 +1,8 @@
 """Rules from checked input, and the table that the kernel makes of them."""
 
+import contextlib
 import dataclasses
+import json
 import os
 import shutil
 from pathlib import Path
@@ -9,9 +11,9 @@ from typing import Any
 
 import pytest
 from ansible.module_utils import process
-from ansible.module_utils.access import firewall, nftables_rules, other_firewall
+from ansible.module_utils.access import firewall, network_interfaces, nftables_rules, other_firewall
 from ansible.module_utils.access.listeners import Listener
-from ansible.module_utils.access.nftables_rules import Limits, Rule, networks, parse_rule
+from ansible.module_utils.access.nftables_rules import Limits, Rule, Trusted, networks, parse_rule
 from ansible.module_utils.access.ssh_login import Login
 from ansible.module_utils.files import File
 from ansible.module_utils.records import RecordError
@@ -43,8 +45,8 @@ def table(
     trusted: list[str] | None = None,
 ) -> str:
     parsed = [parse_rule(index, item) for index, item in enumerate(rules)]
-    interfaces = nftables_rules.interfaces(trusted or [])
-    return nftables_rules.render(SSH, parsed, networks("", peers or []), limits, interfaces)
+    let_in = Trusted(networks("", peers or []), nftables_rules.interfaces(trusted or []))
+    return nftables_rules.render(SSH, parsed, let_in, limits)
 
 
 @pytest.mark.parametrize("name", ["", "*", 'x" accept; #', "much-too-long-name", "a b", "virbr0\n"])
@@ -123,7 +125,9 @@ def ssh_line(login: Login | None = LOGIN, **changes: Any) -> str:
         "peers": [],
         **changes,
     }
-    return "\n".join(firewall.ssh_rule(firewall.Parameters(**params), login).lines())
+    wanted = firewall.Parameters(**params)
+    let_in = Trusted(networks("", wanted.peers), wanted.trusted_interfaces)
+    return "\n".join(firewall.ssh_rule(wanted, login, let_in, ["192.0.2.9"]).lines())
 
 
 def test_controller_outside_the_management_networks_is_refused() -> None:
@@ -135,6 +139,115 @@ def test_controller_outside_the_management_networks_is_refused() -> None:
 
 def test_controller_that_is_a_peer_is_let_in() -> None:
     assert "198.51.100.0/24" in ssh_line(management_networks=["198.51.100.0/24"], peers=["192.0.2.7"])
+
+
+@pytest.mark.parametrize("client", ["127.0.0.1", "::1", "192.0.2.9"])
+def test_client_on_the_node_itself_is_let_in(client: str) -> None:
+    login = dataclasses.replace(LOGIN, client=client)
+    assert "198.51.100.0/24" in ssh_line(login, management_networks=["198.51.100.0/24"])
+
+
+@pytest.mark.parametrize(("interface", "let_in"), [("wg0", True), ("wg7", False)])
+def test_client_behind_an_interface_is_let_in_where_that_one_is_trusted(
+    interface: str, *, let_in: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_interfaces, "which", lambda _: "ip")
+    monkeypatch.setattr(network_interfaces, "run", lambda _: f'[{{"dst": "x", "dev": "{interface}"}}]')
+    changes: dict[str, Any] = {
+        "management_networks": ["198.51.100.0/24"],
+        "trusted_interfaces": ["wg0"],
+    }
+    with contextlib.nullcontext() if let_in else pytest.raises(RefusedError, match="comes from 192"):
+        ssh_line(LOGIN, **changes)
+
+
+@needs_kernel
+def test_node_that_lets_a_client_of_its_own_in_accepts_it_before_anything_else() -> None:
+    lines = [line.strip() for line in firewall.trial_table(table()).splitlines()]
+    assert lines[lines.index("type filter hook input priority filter; policy drop;") + 1] == 'iif "lo" accept'
+
+
+@pytest.mark.parametrize(("client", "warned"), [("127.0.0.1", True), ("192.0.2.7", False)])
+def test_proof_by_a_client_on_the_node_itself_is_no_proof_and_the_run_warns(
+    node: Path, client: str, *, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(firewall, "needs_daemon_reload", lambda **_: False)
+    monkeypatch.setattr(firewall, "trial_table", lambda _: "table\n")
+    (node / "state" / "table").touch()
+    wanted = {"management_networks": ["192.0.2.0/24"]}
+    login = dataclasses.replace(LOGIN, client=client)
+    settled = firewall.Firewall(wanted, 120, login)
+    assert settled.warnings() == []
+    monkeypatch.setattr(firewall, "trial_table", lambda _: "another table")
+    changing = "".join(firewall.Firewall(wanted, 120, login).warnings())
+    assert ("(127.0.0.1)" in changing and "firewall_management_networks" in changing) == warned
+
+
+INTERFACES = json.dumps(
+    [
+        {
+            "ifname": name,
+            "flags": ["UP", "LOWER_UP"] if up else ["UP", "NO-CARRIER"],
+            "addr_info": [{"local": address, "prefixlen": 24, "scope": "global"}] if address else [],
+        }
+        for name, up, address in (
+            ("eth0", True, "192.0.2.9"),
+            ("cni0", True, "10.42.0.1"),
+            ("cali1", True, ""),
+            ("cali2", True, ""),
+            ("docker0", False, "172.17.0.1"),
+        )
+    ]
+)
+
+
+def warned_of_guests(monkeypatch: pytest.MonkeyPatch, found: list[Listener], **changes: Any) -> str:
+    monkeypatch.setattr(network_interfaces, "which", lambda _: "ip")
+    monkeypatch.setattr(network_interfaces, "run", lambda _: INTERFACES)
+    monkeypatch.setattr(firewall, "listeners", lambda: found)
+    monkeypatch.setattr(firewall, "needs_daemon_reload", lambda **_: False)
+    wanted = {"management_networks": ["192.0.2.0/24"], "ssh_ports": [22], **changes}
+    return "".join(firewall.Firewall(wanted, 120, LOGIN).warnings())
+
+
+KUBELET = [Listener("tcp", 22, "sshd"), Listener("tcp", 10250, "kubelet")]
+
+
+@pytest.mark.usefixtures("node")
+def test_first_rules_warn_of_pods_that_they_cut_off_with_the_interfaces_to_trust(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = warned_of_guests(monkeypatch, KUBELET)
+    facts = ("tcp 10250 (kubelet)", "cni0, cali* to firewall_trusted_interfaces")
+    assert [fact for fact in facts if fact not in said] == []
+    assert "docker0" not in said
+    assert "sshd" not in said
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize(
+    ("found", "changes"),
+    [
+        (KUBELET[:1], {}),
+        (KUBELET, {"trusted_interfaces": ["cni0", "cali*"]}),
+        (KUBELET, {"rules": [rule(ports=["10250"], sources=EVERYONE)]}),
+    ],
+)
+def test_pods_that_reach_all_that_listens_are_nothing_to_warn_of(
+    found: list[Listener], changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert warned_of_guests(monkeypatch, found, **changes) == ""
+
+
+def test_pods_whose_network_is_accepted_are_nothing_to_warn_of(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = warned_of_guests(monkeypatch, KUBELET, peers=["10.42.0.0/16", "192.0.2.9"])
+    assert "cni0" not in said
+    said = warned_of_guests(monkeypatch, KUBELET, rules=[rule(ports=["10250"], sources=["10.42.0.0/16"])])
+    assert "cni0" not in said
+    (node / "state" / "table").touch()
+    assert warned_of_guests(monkeypatch, KUBELET) == ""  # they were cut off before
 
 
 def test_port_of_the_present_connection_stays_open() -> None:
@@ -396,7 +509,10 @@ PROGRAMS = {
         "stop temper-firewall.service") echo rules go >>calls; rm -f state/table;;
         *) echo "unknown: $*" >&2; exit 64;;
     esac""",
-    "nft": """case "$*" in add*) rm -f state/table; exit;; esac
+    "nft": """case "$*" in
+            add*) rm -f state/table; exit;;
+            *"list chains") echo '{"nftables": []}'; exit;;
+        esac
         [ -e state/table ] && echo table && exit
         echo "No such file or directory" >&2; exit 1""",
     "sshd": "exit 1",

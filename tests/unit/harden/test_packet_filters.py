@@ -1,0 +1,233 @@
+"""Chains of others in the kernel: which of them close the node, and what is said of them.
+
+The rules are in `rulesets`. recorded_nft.json has what nft 1.0.6 and iptables 1.8.9 printed of them, by the
+commands that were asked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible.module_utils import process
+from ansible.module_utils.access import firewall, other_firewall, packet_filters
+from ansible.module_utils.access.packet_filters import Chain, ClosingChain, closing_chains
+from ansible.module_utils.settings.base import RefusedError
+from ansible.module_utils.settings.observe import observed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).parent
+RULESETS = HERE / "rulesets"
+RECORDED: dict[str, dict[str, str]] = json.loads((HERE / "recorded_nft.json").read_text())
+#: Chain, and what closes it.
+CLOSING = {
+    "cloud_image": ("chain INPUT of table ip filter (hook input)", "rule 5 of chain INPUT: reject"),
+    "policy_drop": ("chain incoming of table inet site (hook input)", "policy drop"),
+    "jump": ("chain incoming of table inet site (hook input)", "rule 3 of chain public: reject"),
+    "ipv6_raw": ("chain pre of table ip6 early (hook prerouting)", "rule 3 of chain pre: drop"),
+    "by_interface": ("chain INPUT of table ip filter (hook input)", "rule 2 of chain INPUT: drop"),
+}
+OPEN = ("default", "neighbours", "narrow", "accepts_first", "shut_off")
+BY_IPTABLES = {
+    "iptables_nft": ("chain INPUT of table ip filter (hook input)", "rule 2 of chain site: drop"),
+    "iptables_without_nft": ("chain INPUT of table ip filter (hook input)", "rule 2 of chain site: drop"),
+    "iptables_legacy": (
+        "chain INPUT of table iptables-legacy filter (hook input)",
+        "rule 2 of chain site: drop",
+    ),
+    "iptables_reject_seen_by_nft": (
+        "chain INPUT of table ip filter (hook input)",
+        "rule 2 of chain INPUT: reject",
+    ),
+}
+
+needs_kernel = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("nft"),
+    reason="loads rules in a network namespace: needs root and nft",
+)
+
+
+def replay(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have the programs answer as they did; returns the list of what is asked."""
+    said, asked = RECORDED[case], []
+
+    def answer(command: list[str]) -> str:
+        asked.append(" ".join(command))
+        return said[asked[-1]]
+
+    programs = {command.split()[0] for command in said}
+    monkeypatch.setattr(packet_filters, "run", answer)
+    monkeypatch.setattr(packet_filters, "which", lambda name: name if name in programs else None)
+    (tmp_path / "net").mkdir(parents=True)
+    (tmp_path / "net/ip_tables_names").write_text("filter\n" if "iptables-legacy-save" in programs else "")
+    monkeypatch.setattr(packet_filters, "PROC", tmp_path)
+    return asked
+
+
+def found() -> list[tuple[str, str]]:
+    return [(str(one.chain), one.how) for one in closing_chains()]
+
+
+@pytest.mark.parametrize("case", [*CLOSING, *BY_IPTABLES])
+def test_chain_that_closes_the_node_is_found(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay(case, tmp_path, monkeypatch)
+    assert found() == [{**CLOSING, **BY_IPTABLES}[case]]
+
+
+@pytest.mark.parametrize("case", OPEN)
+def test_chain_that_leaves_the_node_open_is_not_reported(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay(case, tmp_path, monkeypatch)
+    assert found() == []
+
+
+def test_rules_of_chains_that_no_packet_to_the_node_passes_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = replay("neighbours", tmp_path, monkeypatch)
+    assert closing_chains() == []
+    assert [command.rpartition(" ")[2] for command in asked] == ["chains", "INPUT", "PREROUTING", "f2b-chain"]
+
+
+def test_our_own_table_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = {"family": "inet", "table": "temper", "name": "input", "hook": "input", "policy": "drop"}
+    assert packet_filters.base_chains(json.dumps({"nftables": [{"chain": chain}]})) == []
+
+
+def closing(table: str = "filter", calls: tuple[str, ...] = (), variant: str = "") -> ClosingChain:
+    chain = Chain("ip", table, "INPUT", "input", "drop", variant)
+    return ClosingChain(chain, "policy drop", chain.opening, frozenset(calls))
+
+
+@pytest.mark.parametrize(
+    ("one", "maker"),
+    [
+        (closing(calls=("ufw-before-input",)), "ufw"),
+        (closing("firewalld"), "firewalld"),
+        (closing(calls=("INPUT_ZONES",)), "firewalld"),
+        (closing(), ""),
+    ],
+)
+def test_chains_of_the_firewall_that_may_be_ended_are_its_own(
+    one: ClosingChain, maker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert other_firewall.made_by(one) == maker
+    monkeypatch.setattr(other_firewall, "closing_chains", lambda: [one])
+    monkeypatch.setattr(other_firewall, "unit_states", states())
+    if maker:
+        other_firewall.refuse_closing_chains(other_firewall.known(maker, at_boot=True))
+    with pytest.raises(RefusedError, match="chain INPUT of table ip"):
+        other_firewall.refuse_closing_chains(None)
+
+
+def states(**enabled: str) -> Any:
+    """Stand for systemd, with these units and their states."""
+    return lambda names: {
+        name: {"UnitFileState": enabled.get(name.partition(".")[0].replace("-", "_"), ""), "ActiveState": ""}
+        for name in names
+    }
+
+
+@pytest.mark.parametrize(
+    ("enabled", "variant", "service"),
+    [
+        ({"nftables": "enabled", "iptables": "enabled"}, "", "nftables.service"),
+        ({"nftables": "enabled", "netfilter_persistent": "enabled"}, "legacy", "netfilter-persistent"),
+        ({"csf": "enabled"}, "", "csf.service"),
+        ({"shorewall": "enabled"}, "nft", "shorewall.service"),
+        ({"nftables": "disabled"}, "", None),
+    ],
+)
+def test_service_that_loads_the_chain_is_named_where_it_is_enabled(
+    enabled: dict[str, str],
+    variant: str,
+    service: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "nftables.conf").write_text("flush ruleset\ntable filter {\n}\n")
+    monkeypatch.setattr(other_firewall, "ETC", tmp_path)
+    monkeypatch.setattr(other_firewall, "unit_states", states(**enabled))
+    named = other_firewall.loader(closing(variant=variant).chain)
+    assert (named is None) == (service is None)
+    assert named is None or named[0].startswith(str(service))
+
+
+def test_nftables_service_is_not_named_for_a_table_that_its_file_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nftables.conf").write_text("table inet filter {\n}\ntable filter2 {\n}\n")
+    monkeypatch.setattr(other_firewall, "ETC", tmp_path)
+    monkeypatch.setattr(other_firewall, "unit_states", states(nftables="enabled"))
+    assert other_firewall.loader(closing().chain) is None
+
+
+@pytest.fixture
+def namespace(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A network namespace, with the words that begin a command in it; nft is asked there."""
+    with subprocess.Popen(["unshare", "--net", "sleep", "60"]) as holder:
+        own = Path("/proc/self/ns/net").readlink()
+        deadline = time.monotonic() + 10
+        while (
+            Path(f"/proc/{holder.pid}/ns/net").readlink() == own
+            or Path(f"/proc/{holder.pid}/comm").read_text() != "sleep\n"
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        enter = ["nsenter", f"--net=/proc/{holder.pid}/ns/net"]
+        for module in (packet_filters, firewall):
+            monkeypatch.setattr(module, "run", lambda command: process.run([*enter, *command]))
+        monkeypatch.setattr(packet_filters, "PROC", Path(f"/proc/{holder.pid}"))
+        yield enter
+        holder.kill()
+
+
+@needs_kernel
+@pytest.mark.parametrize("case", [*CLOSING, *OPEN])
+def test_kernels_rules_are_read_as_they_were_recorded(case: str, namespace: list[str]) -> None:
+    process.run([*namespace, "nft", "-f", str(RULESETS / f"{case}.nft")])
+    assert found() == ([CLOSING[case]] if case in CLOSING else [])
+
+
+@needs_kernel
+@pytest.mark.parametrize("case", CLOSING)
+def test_named_command_opens_the_chain(case: str, namespace: list[str]) -> None:
+    process.run([*namespace, "nft", "-f", str(RULESETS / f"{case}.nft")])
+    process.run([*namespace, *shlex.split(closing_chains()[0].removal)])
+    assert closing_chains() == []
+
+
+@needs_kernel
+def test_rules_of_a_cloud_image_are_refused_and_fail_the_compliance_check(
+    namespace: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(RULESETS / "cloud_image.nft", tmp_path / "nftables.conf")
+    monkeypatch.setattr(other_firewall, "ETC", tmp_path)
+    monkeypatch.setattr(other_firewall, "unit_states", states(nftables="enabled"))
+    monkeypatch.setattr(firewall, "other_firewall", lambda: None)
+    wanted = {"management_networks": ["192.0.2.0/24"], "ssh_ports": [22]}
+    assert firewall.Firewall(wanted, 120, None).obstacle() is None
+    process.run([*namespace, "nft", "-f", str(tmp_path / "nftables.conf")])
+    said = firewall.Firewall(wanted, 120, None).obstacle() or ""
+    facts = (
+        *CLOSING["cloud_image"],
+        f"nftables.service ({tmp_path}/nftables.conf)",
+        "`systemctl disable nftables`",
+        "`nft delete rule ip filter INPUT handle 6`",
+        "firewall_state: absent",
+    )
+    assert [fact for fact in facts if fact not in said] == []
+    answer = observed(firewall.Firewall(wanted, 120, None), [], {})
+    assert (answer["state"], answer["reason"]) == ("fail", said)
