@@ -226,12 +226,14 @@ class Change:
                     f"what is in {self.directory} by hand, and remove that folder"
                 )
 
-    def _identity(self) -> int | None:
+    def _identity(self) -> tuple[int, int] | None:
         """Return what tells the saved state from that of another run; None where there is none."""
         try:
-            return self.directory.stat().st_ino
+            found = self.directory.stat()
         except OSError:
             return None
+        # A file system gives the number of a folder that is gone to the next one.
+        return found.st_ino, found.st_ctime_ns
 
     def _undo_failed(self, error: BaseException) -> None:
         why = f"it failed: {error}" if isinstance(error, Exception) else "it was broken off"
