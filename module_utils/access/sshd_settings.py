@@ -47,6 +47,7 @@ from ansible.module_utils.access.sshd_matches import (
     site_lines,
 )
 from ansible.module_utils.access.sshd_strictness import (
+    ALGORITHM_LISTS,
     as_strict,
     demands_several,
     further_factors,
@@ -311,8 +312,9 @@ def never_weaker(
 ) -> tuple[Settings, Effective, list[str]]:
     """Put the site's values in the place of those that are weaker, and keep what its further factors need.
 
-    Ours are written all the same: a site that takes its lines out stays as strict until the next run. Returns
-    the settings, the least strict values that may be in effect, and a sentence for each that stays. Raises
+    The stricter values are written: a site that takes its lines out stays as strict until the next run. What is
+    about further factors is left to the site's files, which may exempt our own login from them. Returns the
+    settings, the least strict values that may be in effect, and a sentence for each that stays. Raises
     RefusedError.
     """
     kept: dict[str, list[str]] = {}
@@ -324,20 +326,22 @@ def never_weaker(
             continue
         found, asked = site.common[name], wanted[name]
         if stricter(name, found, asked):
-            kept[keyword] = found
-            sentences.append(f"{keyword} {' '.join(found)}, which is stricter than {' '.join(asked)}")
+            kept[keyword] = [] if name == "authenticationmethods" else found
+            than = "what the role offers" if name in ALGORITHM_LISTS else " ".join(asked)
+            sentences.append(f"{keyword} {' '.join(found)}, which is stricter than {than}")
         elif (both := offered_by_both(name, found, asked)) != asked:
             kept[keyword] = least[name] = both
-            sentences.append(f"{keyword} {both[0]}, which is all of {asked[0]} that the site offers")
+            sentences.append(f"{keyword} {both[0]}, which is what the site offers of it")
         else:
             refuse_less(keyword, found, asked, site)
     needed = needed_methods(site, "AuthenticationMethods" in kept)
     for keyword in settings:
         name = keyword.lower()
         if name in needed and name not in overridden and site.common[name] != wanted[name]:
-            kept[keyword] = least[name] = site.common[name]
+            kept[keyword] = []
             sentences.append(f"{keyword} {' '.join(site.common[name])}, which {needed[name]} needs")
-    return {**settings, **kept}, least, sentences
+    rest = {keyword: lines for keyword, lines in {**settings, **kept}.items() if lines}
+    return rest, least, sentences
 
 
 def refuse_less(keyword: str, found: list[str], asked: list[str], site: Site) -> None:

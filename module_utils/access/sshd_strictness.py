@@ -41,7 +41,7 @@ WORDS: dict[str, Sequence[Sequence[str]]] = {
     "gatewayports": (("no",), ("clientspecified",), ("yes",)),
     "ignorerhosts": (("yes",), ("shosts-only",), ("no",)),
 }
-ALGORITHMS = ("ciphers", "kexalgorithms", "macs")
+ALGORITHM_LISTS = ("ciphers", "kexalgorithms", "macs")
 
 
 def _at_most(found: str, wanted: str) -> bool:
@@ -88,7 +88,7 @@ ORDERS: dict[str, Callable[[str, str], bool]] = {
     "requiredrsasize": _at_least,
     "maxstartups": _startups,
     "authenticationmethods": _methods,
-    **dict.fromkeys(ALGORITHMS, _subset),
+    **dict.fromkeys(ALGORITHM_LISTS, _subset),
 }
 
 
@@ -121,7 +121,7 @@ def stricter(keyword: str, found: list[str] | None, wanted: list[str] | None) ->
 
 def offered_by_both(keyword: str, found: list[str], wanted: list[str]) -> list[str]:
     """Return the wanted algorithms that are found as well; all that are wanted where there are none."""
-    if keyword.lower() not in ALGORITHMS:
+    if keyword.lower() not in ALGORITHM_LISTS:
         return wanted
     known = found[0].split(",")
     return [",".join(name for name in wanted[0].split(",") if name in known) or wanted[0]]

@@ -211,6 +211,15 @@ def test_second_factor_stays_for_those_who_had_it(site: SiteFiles) -> None:
     assert site.effective("alice")["passwordauthentication"] == ["no"]
 
 
+def test_site_that_takes_its_second_factor_out_does_not_lock_its_automation_out(site: SiteFiles) -> None:
+    site.says(MFA)
+    site.applied(parameters())
+    site.says("KbdInteractiveAuthentication no\n")
+    assert ways_in(site.effective("ops")) == [("publickey",)]
+    site.applied(parameters())
+    assert site.effective("ops")["authenticationmethods"] == ["publickey"]
+
+
 def test_second_factor_of_a_group_stays_possible_and_others_need_their_key(site: SiteFiles) -> None:
     site.says(
         "KbdInteractiveAuthentication yes\n"
