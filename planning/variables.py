@@ -334,6 +334,7 @@ class SshHardening:
     kex_algorithms: tuple[str, ...]
     ciphers: tuple[str, ...]
     macs: tuple[str, ...]
+    accepted_matches: tuple[str, ...]
     extra_options: dict[str, Any]
     rollback_after_s: int
 

@@ -139,8 +139,12 @@ class Sshd:
         """Return the effective settings where the drop-in is all there is."""
         return self._effective("these settings", text, host_keys)
 
-    def whole(self, text: str | None) -> Effective:
-        """Return the node's effective settings with the drop-in saying `text`, or without it."""
+    def whole(self, text: str | None, asked: str | None = None) -> Effective:
+        """Return the node's effective settings with the drop-in saying `text`, or without it.
+
+        They are those of the login that drives us, or of the one that `asked` describes in the words of
+        `sshd -C`.
+        """
         what = "what is configured here besides them" if text is None else "the whole configuration"
         try:
             main = MAIN.read_text(encoding="utf-8")
@@ -149,19 +153,23 @@ class Sshd:
         replacement = self.scratch / DROP_IN.name
         replacement.write_text(text or "", encoding="utf-8")
         configuration = candidate_configuration(main, MAIN.parent, DROP_IN, replacement)
-        return self._effective(what, configuration)
+        return self._effective(what, configuration, asked=asked)
 
-    def _effective(self, what: str, configuration: str, host_keys: Iterable[str] = ()) -> Effective:
-        """Ask for the login that drives us; raise RefusedError where sshd refuses the configuration."""
+    def _effective(
+        self, what: str, configuration: str, host_keys: Iterable[str] = (), asked: str | None = None
+    ) -> Effective:
+        """Ask for a login, ours by default; raise RefusedError where sshd refuses the configuration."""
         file = self.scratch / "sshd_config"
         file.write_text(configuration, encoding="utf-8")
         command = [self.program, "-T", "-f", str(file)]
         for key in host_keys:
             command += ["-h", key]
-        if self.login:
+        if not asked and self.login:
             # Without reverse DNS (UseDNS no) sshd takes the address for the host's name.
             client, ours = self.login.client, f"laddr={self.login.server},lport={self.login.server_port}"
-            command += ["-C", f"user={self.login.account},host={client},addr={client},{ours}"]
+            asked = f"user={self.login.account},host={client},addr={client},{ours}"
+        if asked:
+            command += ["-C", asked]
         try:
             return parse_effective(run(command))
         except CommandError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import tempfile
 import time
@@ -18,7 +20,6 @@ from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.access.sshd import (
     DROP_IN,
     LISTEN_ANEW_IN_SHELL,
-    MAIN,
     RELOAD_IN_SHELL,
     SERVICES,
     SOCKET,
@@ -34,6 +35,26 @@ from ansible.module_utils.access.sshd import (
     reload_sshd,
     socket_obstacle,
     unread_changes,
+)
+from ansible.module_utils.access.sshd_matches import (
+    MOST_LOGINS,
+    NO_LOGIN,
+    Block,
+    Line,
+    faults,
+    meets_account,
+    meets_connection,
+    probes,
+    site_lines,
+)
+from ansible.module_utils.access.sshd_strictness import (
+    ALGORITHM_LISTS,
+    as_strict,
+    demands_several,
+    further_factors,
+    offered_by_both,
+    stricter,
+    ways_in,
 )
 from ansible.module_utils.files import File, put_back, saved
 from ansible.module_utils.process import run, which
@@ -54,6 +75,8 @@ STRONG_MODULI = FOLDER / "temper_moduli"
 # The drop-in is the first to go and the last to come: whatever it names is there while it is read.
 FILES = (DROP_IN, BANNER, USER_CA_KEYS, REVOKED_KEYS, STRONG_MODULI)
 MINIMUM_RSA_HOST_KEY_BITS = 3072
+DEFAULT_POLICY = "/usr/share/crypto-policies/DEFAULT/"
+MOST_SENTENCES = 8  # of a refusal
 MODULUS_SIZE_COLUMN = 4  # moduli(5): its number of bits, less one
 
 # What a list for a whole fleet may name and a node may lack: its OpenSSH is older, or keeps to FIPS 140.
@@ -153,26 +176,20 @@ def render(settings: Settings, blocks: Mapping[str, Settings] | None = None) -> 
 
 
 def disagreements(settings: Settings, wanted: Effective, effective: Effective) -> dict[str, str]:
-    """Return the settings whose effective value is not the wanted one, each with a sentence."""
+    """Return the settings whose effective value is not as strict as the wanted one, each with a sentence."""
     wrong = {}
     for keyword in settings:
         found, expected = effective.get(keyword.lower()), wanted.get(keyword.lower())
-        if found != expected:
+        if not as_strict(keyword, found, expected):
             wrong[keyword] = (
                 f"{keyword} is {', '.join(found or ['unset'])}, expected {', '.join(expected or ['unset'])}"
             )
     return wrong
 
 
-def where(keyword: str, files: Iterable[Path]) -> str:
+def where(keyword: str, lines: Iterable[Line]) -> str:
     """Name the lines that set a keyword."""
-    places = [
-        f"{file}:{number}"
-        for file in files
-        for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1)
-        if re.match(rf"\s*{keyword}\b", line, re.IGNORECASE)
-    ]
-    return ", ".join(places) or "set by a file that these include"
+    return ", ".join(line.place for line in lines if line.keyword == keyword.lower()) or "no line of a file"
 
 
 def understood(
@@ -203,7 +220,8 @@ class Parameters:
     An OpenSSH that lacks a keyword of `settings_if_known`, or one of the `algorithms` (best first), goes
     without it. `blocks` are settings by the criteria of their Match block. Host keys of other kinds than
     `host_key_types` are not offered; without any kind, sshd's other settings decide. `overrides` are stronger
-    than all others.
+    than all others, and than what the site has. The site's Match blocks with `accepted_matches` for their
+    criteria may leave weaker ways in.
     """
 
     state: str = "present"
@@ -217,16 +235,23 @@ class Parameters:
     user_ca_keys: list[str] = field(default_factory=list)
     revoked_keys: list[str] = field(default_factory=list)
     overrides: dict[str, Any] = field(default_factory=dict)
+    accepted_matches: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The files as they should be (None: absent), and what sshd would make of them."""
+    """The files as they should be (None: absent), and what sshd would make of them.
+
+    `kept` says which settings of the site stay because they are stricter. `unasked` is how many kinds of
+    logins sshd was not asked for.
+    """
 
     files: dict[Path, str | None]
     effective: Effective
     revoked: frozenset[str] = frozenset()
     weak_host_keys: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    unasked: int = 0
 
 
 def offered_host_keys(kinds: list[str], configured: list[str]) -> tuple[list[str], list[str]]:
@@ -265,6 +290,133 @@ def strong_moduli(minimum_bits: int, moduli: Path = MODULI) -> str:
     )
 
 
+@dataclass(frozen=True)
+class Site:
+    """What the site's own files say to sshd: their lines, and what is in effect where no block decides."""
+
+    lines: list[Line]
+    common: Effective
+
+    @property
+    def decided(self) -> set[str]:
+        """The keywords that the site sets for everybody; the others have sshd's default values."""
+        return {line.keyword for line in self.lines if not line.blocks and not is_default(line.path)}
+
+
+def is_default(path: Path) -> bool:
+    """Whether a file is of the distribution's crypto policy that nobody has changed (Enterprise Linux)."""
+    return os.path.realpath(path).startswith(DEFAULT_POLICY)
+
+
+def never_weaker(
+    settings: Settings, wanted: Effective, overridden: Set[str], site: Site
+) -> tuple[Settings, Effective, list[str]]:
+    """Put the site's values in the place of those that are weaker, and keep what its further factors need.
+
+    Stricter values are written, so that a site that takes its lines out stays as strict until the next run.
+    Further factors are left to the site's files, which may exempt our own login from them. Returns the
+    settings, the least strict values that may be in effect, and a sentence for each that stays. Raises
+    RefusedError.
+    """
+    kept: dict[str, list[str]] = {}
+    sentences: list[str] = []
+    least = {**wanted}
+    for keyword in settings:
+        name = keyword.lower()
+        if name in overridden or not {name} <= site.decided & site.common.keys() & wanted.keys():
+            continue
+        found, asked = site.common[name], wanted[name]
+        if stricter(name, found, asked):
+            kept[keyword] = [] if name == "authenticationmethods" else found
+            than = "what the role offers" if name in ALGORITHM_LISTS else " ".join(asked)
+            sentences.append(f"{keyword} {' '.join(found)}, which is stricter than {than}")
+        elif (both := offered_by_both(name, found, asked)) != asked:
+            kept[keyword] = least[name] = both
+            sentences.append(f"{keyword} {both[0]}, which is what the site offers of it")
+        else:
+            refuse_less(keyword, found, asked, site)
+    needed = needed_methods(site, "AuthenticationMethods" in kept)
+    for keyword in settings:
+        name = keyword.lower()
+        if name in needed and name not in overridden and site.common[name] != wanted[name]:
+            kept[keyword] = []
+            sentences.append(f"{keyword} {' '.join(site.common[name])}, which {needed[name]} needs")
+    rest = {keyword: lines for keyword, lines in {**settings, **kept}.items() if lines}
+    return rest, least, sentences
+
+
+def refuse_less(keyword: str, found: list[str], asked: list[str], site: Site) -> None:
+    """Raise RefusedError for a value of the site that protects in another way than the one to replace it."""
+    name = keyword.lower()
+    if name == "authenticationmethods" and demands_several(found) and not as_strict(name, found, asked):
+        less, remedy = "Logins would need fewer methods", "Put publickey into each of its lists there"
+    elif name == "revokedkeys" and found != asked:
+        less = "Keys that are revoked would be let in again"
+        remedy = "Move its keys to ssh_hardening_revoked_keys and take the line out"
+    else:
+        return
+    raise RefusedError(
+        f"{less}; nothing was changed: {keyword} is {' '.join(found)} ({where(name, site.lines)}), and "
+        f"{' '.join(asked)} was to replace it. {remedy}, or decide by "
+        f"ssh_hardening_extra_options: {{{keyword}: ...}}."
+    )
+
+
+def needed_methods(site: Site, global_stays: bool) -> dict[str, str]:
+    """Return the keywords, in lower case, that the site's further factors need, and what demands them."""
+    demands = [
+        (f" ({line.place})", " ".join(line.words))
+        for line in site.lines
+        if line.keyword == "authenticationmethods" and line.blocks
+    ]
+    if global_stays:
+        demands.insert(0, ("", site.common["authenticationmethods"][0]))
+    return {
+        name: f"AuthenticationMethods {methods}{place}"
+        for place, methods in reversed(demands)
+        for name in further_factors(methods)
+        if name in site.common
+    }
+
+
+def refuse_weaker_ways(
+    text: str, wanted: Parameters, sshd: Sshd, site: Site, own: Mapping[str, Settings], expected: Effective
+) -> int:
+    """Ask sshd for a login of each kind; raise RefusedError where one has a weaker way in, or none any more.
+
+    Returns how many kinds there are beyond those that were asked for.
+    """
+    ours = {Block(str(DROP_IN), criteria): inner for criteria, inner in own.items()}
+    asked = probes(site.lines, ours, sshd.login)
+    accepted = {" ".join(criteria.split()) for criteria in wanted.accepted_matches}
+    found: dict[Line, str] = {}
+    for probe in asked[:MOST_LOGINS]:
+        effective = sshd.whole(f"{text}{probe.added()}", probe.text)
+        if not ways_in(effective) and ways_in(sshd.whole(probe.added(), probe.text)):
+            places = ", ".join(block.place for block in probe.blocks)
+            raise RefusedError(
+                f"This would lock {probe.subject} out ({places}); nothing was changed: AuthenticationMethods "
+                f"{' '.join(effective['authenticationmethods'])} would demand a method that is off. Switch "
+                "it on in that block or in ssh_hardening_extra_options, or demand publickey alone."
+            )
+        allowed = dict(expected)
+        for block, inner in ours.items():
+            if meets_account(block, probe.who) and meets_connection(block, probe.connection):
+                allowed.update({keyword.lower(): lines for keyword, lines in inner.items()})
+        for line, sentence in faults(probe, effective, allowed, site.lines).items():
+            if line.blocks[-1].criteria not in accepted:
+                found.setdefault(line, sentence)
+    if found:
+        criteria = list(dict.fromkeys(line.blocks[-1].criteria for line in found))
+        more = f"; and {len(found) - MOST_SENTENCES} more lines" if len(found) > MOST_SENTENCES else ""
+        raise RefusedError(
+            "Match blocks of the site leave weaker ways in than the role allows; nothing was changed: "
+            f"{'; '.join([*found.values()][:MOST_SENTENCES])}{more}. Change these lines, or accept the "
+            f"blocks by ssh_hardening_accepted_matches: {json.dumps(criteria)}."
+        )
+    return max(0, len(asked) - MOST_LOGINS)
+
+
 def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> Plan:
     """Return the files, and the settings that they make effective; raise RefusedError where they do not."""
     algorithms = {
@@ -295,16 +447,29 @@ def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> Plan:
     overridden = {keyword.lower() for keyword in wanted.overrides}
     may_be_unknown = {keyword for keyword in optional if keyword.lower() not in overridden}
     settings, understood_as = understood(sshd, asked, blocks, may_be_unknown, host_keys)
+    lines = site_lines()
+    has_blocks = any(line.blocks for line in lines)
+    site = Site(lines, sshd.whole(None, NO_LOGIN) if has_blocks else base)
+    settings, least, kept = never_weaker(settings, understood_as, overridden, site)
     text = render(settings, blocks)
-    effective = sshd.whole(text)
-    if wrong := disagreements(settings, understood_as, effective):
-        others = [MAIN, *sorted(set(DROP_IN.parent.glob("*.conf")) - {DROP_IN})]
+    try:
+        effective = sshd.whole(text)
+    except RefusedError as error:  # of AuthenticationMethods, sshd says itself that they cannot be met
+        raise RefusedError(" ".join([str(error), *word_on_kept(kept)])) from error
+    if wrong := disagreements(settings, least, effective):
         raise RefusedError(
             "Settings elsewhere are in the way; nothing was changed: "
-            + "; ".join(f"{sentence} ({where(keyword, others)})" for keyword, sentence in wrong.items())
+            + "; ".join(f"{sentence} ({where(keyword, lines)})" for keyword, sentence in wrong.items())
             + ". Take them out there, or ask for the same value here."
         )
-    return Plan({**contents, DROP_IN: text}, effective, frozenset(key.blob for key in revoked), weak)
+    unasked = refuse_weaker_ways(text, wanted, sshd, site, blocks, understood_as)
+    keys = frozenset(key.blob for key in revoked)
+    return Plan({**contents, DROP_IN: text}, effective, keys, weak, kept, unasked)
+
+
+def word_on_kept(kept: list[str]) -> list[str]:
+    """Say which settings of the site stay, where any do."""
+    return [f"kept: {'; '.join(kept)} (ssh_hardening_extra_options decides otherwise)."] if kept else []
 
 
 @dataclass(frozen=True)
@@ -470,6 +635,12 @@ class SshdSettings(ConfirmedSetting[Outlook]):
             lines.append(
                 f"{SOCKET} takes its ports at a `systemctl daemon-reload`, which can cost running containers "
                 "their GPUs."
+            )
+        lines += word_on_kept(self.outlook.plan.kept)
+        if unasked := self.outlook.plan.unasked:
+            lines.append(
+                f"The site's Match lines tell {MOST_LOGINS + unasked} kinds of logins apart; sshd was asked "
+                f"for {MOST_LOGINS}."
             )
         if weak := self.outlook.plan.weak_host_keys:
             lines.append(f"A weak host key is no longer offered: {', '.join(weak)}.")

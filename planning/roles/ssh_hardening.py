@@ -65,6 +65,7 @@ def role_plan(context: Context) -> RolePlan:
         user_ca_keys=wish.user_ca_keys,
         revoked_keys=wish.revoked_keys,
         overrides=wish.extra_options,
+        accepted_matches=wish.accepted_matches,
     )
     banner = CONTROLS["banner"]
     settings.append(

@@ -119,6 +119,46 @@ def test_settings_that_need_files_are_in_effect_and_go_again(fleet: Fleet) -> No
         assert "temper_moduli" in names
 
 
+def test_second_factor_and_lower_limits_of_a_site_stay(fleet: Fleet) -> None:
+    site = (
+        "KbdInteractiveAuthentication yes\nAuthenticationMethods publickey,keyboard-interactive:pam\n"
+        "MaxAuthTries 2\nMatch User ops\n    AuthenticationMethods publickey\n"
+    )
+    file = "/etc/ssh/sshd_config.d/40-site.conf"
+    fleet.side_door(f"printf '{site}' >{file}; systemctl reload ssh")
+    try:
+        run = fleet.harden()
+        assert run.status == 0, run.output
+        assert "MaxAuthTries 2, which is stricter than 4" in run.output
+        assert changed(fleet.harden()) == dict.fromkeys(NODES, 0)
+        for text in fleet.side_door("sshd -T -C user=games,host=x,addr=192.0.2.1").values():
+            assert "authenticationmethods publickey,keyboard-interactive:pam" in text
+            assert "kbdinteractiveauthentication yes" in text
+            assert "maxauthtries 2" in text
+    finally:
+        fleet.side_door(f"rm {file}; systemctl reload ssh")
+        assert fleet.harden().status == 0
+    for text in fleet.side_door("sshd -T").values():
+        assert "authenticationmethods publickey\n" in text
+        assert "maxauthtries 4" in text
+
+
+def test_block_of_the_site_that_opens_a_weaker_way_in_is_refused_before_anything_changes(
+    fleet: Fleet,
+) -> None:
+    file = "/etc/ssh/sshd_config.d/40-site.conf"
+    block = "Match User games\n    AuthenticationMethods password\n    PasswordAuthentication yes\n"
+    fleet.side_door(f"printf '{block}' >{file}")
+    try:
+        refused = fleet.harden(ssh_hardening_max_auth_tries=3)
+        assert f"{file}:2 (Match User games) lets games in by password" in refused.said
+        assert "maxauthtries 4" in fleet.side_door("sshd -T")["gpu01"]
+        assert fleet.harden(ssh_hardening_accepted_matches=["User games"]).status == 0
+    finally:
+        fleet.side_door(f"rm {file}; systemctl reload ssh")
+        assert fleet.harden().status == 0
+
+
 def test_group_exchange_uses_large_groups_only(fleet: Fleet) -> None:
     sizes = fleet.side_door(
         "awk '{print $5}' $(sshd -T | awk '/^modulifile/ {print $2}') | sort -nu | head -1"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible.module_utils.access import ssh_access, ssh_keys, sshd, sshd_settings
+from ansible.module_utils.access import ssh_access, ssh_keys, sshd, sshd_matches, sshd_settings
 from ansible.module_utils.access.listeners import Listener
 from ansible.module_utils.access.ssh_access import Account
 from ansible.module_utils.access.ssh_login import Login
@@ -146,7 +146,8 @@ def test_port_that_another_file_adds_is_named() -> None:
 def test_lines_in_the_way_are_found(tmp_path: Path) -> None:
     file = tmp_path / "50-cloud-init.conf"
     file.write_text("# PasswordAuthentication no\npasswordauthentication yes\nPasswordAuthenticationX no\n")
-    assert sshd_settings.where("PasswordAuthentication", [file]) == f"{file}:2"
+    lines = sshd_matches.site_lines(file, tmp_path / "ours.conf")
+    assert sshd_settings.where("PasswordAuthentication", lines) == f"{file}:2"
 
 
 def test_ordinary_account_with_a_key_gets_in() -> None:

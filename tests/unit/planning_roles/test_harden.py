@@ -115,7 +115,10 @@ def test_groups_that_may_forward_have_a_block() -> None:
 
 def test_algorithms_and_files_of_sshd_are_the_operators() -> None:
     found = planned(
-        "ssh_hardening", ssh_hardening_banner="Keep out.", ssh_hardening_extra_options={"UseDNS": True}
+        "ssh_hardening",
+        ssh_hardening_banner="Keep out.",
+        ssh_hardening_extra_options={"UseDNS": True},
+        ssh_hardening_accepted_matches=["Group sftponly"],
     )
     algorithms = wanted(found, Kind.SSHD_ALGORITHM)
     assert algorithms.keys() == {"KexAlgorithms", "Ciphers", "MACs"}
@@ -127,6 +130,7 @@ def test_algorithms_and_files_of_sshd_are_the_operators() -> None:
         "user_ca_keys": [],
         "revoked_keys": [],
         "overrides": {"UseDNS": True},
+        "accepted_matches": ["Group sftponly"],
     }
 
 

@@ -1,0 +1,150 @@
+"""Which of two values of an sshd keyword is the stricter one, and by which methods an account gets in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ansible.module_utils.access.sshd import Effective
+
+# The methods of AuthenticationMethods, and the keywords that they need: the first one switches the method.
+METHODS = {
+    "publickey": ("pubkeyauthentication",),
+    "password": ("passwordauthentication",),
+    "keyboard-interactive": ("kbdinteractiveauthentication",),
+    "gssapi-with-mic": ("gssapiauthentication",),
+    "none": ("permitemptypasswords",),
+    "hostbased": ("hostbasedauthentication", "ignorerhosts", "ignoreuserknownhosts", "usedns"),
+}
+YES_IS_STRICT = ("ignoreuserknownhosts", "strictmodes")
+NO_IS_STRICT = (
+    *("passwordauthentication", "kbdinteractiveauthentication", "permitemptypasswords"),
+    *("hostbasedauthentication", "gssapiauthentication", "kerberosauthentication"),
+    *("allowagentforwarding", "x11forwarding", "compression", "debianbanner"),
+)
+# Strictest first. Words in one group exclude each other: neither is stricter.
+WORDS: dict[str, Sequence[Sequence[str]]] = {
+    **dict.fromkeys(YES_IS_STRICT, (("yes",), ("no",))),
+    **dict.fromkeys(NO_IS_STRICT, (("no",), ("yes",))),
+    **dict.fromkeys(
+        ("allowtcpforwarding", "allowstreamlocalforwarding"), (("no",), ("local", "remote"), ("yes",))
+    ),
+    "permitrootlogin": (
+        ("no",),
+        ("forced-commands-only",),
+        ("prohibit-password", "without-password"),
+        ("yes",),
+    ),
+    "permittunnel": (("no",), ("point-to-point", "ethernet"), ("yes",)),
+    "gatewayports": (("no",), ("clientspecified",), ("yes",)),
+    "ignorerhosts": (("yes",), ("shosts-only",), ("no",)),
+}
+ALGORITHM_LISTS = ("ciphers", "kexalgorithms", "macs")
+
+
+def _at_most(found: str, wanted: str) -> bool:
+    return int(found) <= int(wanted)
+
+
+def _at_least(found: str, wanted: str) -> bool:
+    return int(found) >= int(wanted)
+
+
+def _at_most_and_some(found: str, wanted: str) -> bool:
+    """Compare limits of which 0 is none."""
+    return int(wanted) == 0 or 0 < int(found) <= int(wanted)
+
+
+def _startups(found: str, wanted: str) -> bool:
+    """Compare START:RATE:FULL of MaxStartups."""
+    ours, theirs = ([int(part) for part in text.split(":")] for text in (found, wanted))
+    return ours[0] <= theirs[0] and ours[1] >= theirs[1] and ours[2] <= theirs[2]
+
+
+def _subset(found: str, wanted: str) -> bool:
+    return set(found.split(",")) <= set(wanted.split(","))
+
+
+def _methods(found: str, wanted: str) -> bool:
+    """Whether each list demands all that one of the wanted lists demands."""
+    return all(any(enough <= way for enough in _lists(wanted)) for way in _lists(found))
+
+
+def _lists(methods: str) -> list[frozenset[str]]:
+    """Return the methods of each list; `any` demands no particular one."""
+    if methods == "any":
+        return [frozenset()]
+    return [frozenset(one.partition(":")[0] for one in way.split(",")) for way in methods.split()]
+
+
+ORDERS: dict[str, Callable[[str, str], bool]] = {
+    "maxauthtries": _at_most,
+    "maxsessions": _at_most,
+    "logingracetime": _at_most_and_some,
+    "clientaliveinterval": _at_most_and_some,
+    "clientalivecountmax": _at_most_and_some,
+    "requiredrsasize": _at_least,
+    "maxstartups": _startups,
+    "authenticationmethods": _methods,
+    **dict.fromkeys(ALGORITHM_LISTS, _subset),
+}
+
+
+def as_strict(keyword: str, found: list[str] | None, wanted: list[str] | None) -> bool:
+    """Whether a value, as `sshd -T` writes it, allows nothing that the wanted one forbids.
+
+    Without an order of the keyword's values, only the wanted one does.
+    """
+    if found == wanted:
+        return True
+    keyword = keyword.lower()
+    if not found or not wanted or len(found) != 1 or len(wanted) != 1:
+        return False
+    if keyword in WORDS:
+        ranks = {word: rank for rank, words in enumerate(WORDS[keyword]) for word in words}
+        last = len(ranks)
+        # A word that a newer sshd may have is the weakest: nothing is kept for it.
+        return ranks.get(found[0], last) < ranks.get(wanted[0], last)
+    order = ORDERS.get(keyword)
+    try:
+        return bool(order and order(found[0], wanted[0]))
+    except (ValueError, IndexError):  # "none", "infinite": in no order with numbers
+        return False
+
+
+def stricter(keyword: str, found: list[str] | None, wanted: list[str] | None) -> bool:
+    """Whether a value forbids more than the wanted one, and allows nothing that it forbids."""
+    return as_strict(keyword, found, wanted) and not as_strict(keyword, wanted, found)
+
+
+def offered_by_both(keyword: str, found: list[str], wanted: list[str]) -> list[str]:
+    """Return the wanted algorithms that are found as well; all that are wanted where there are none."""
+    if keyword.lower() not in ALGORITHM_LISTS:
+        return wanted
+    known = found[0].split(",")
+    return [",".join(name for name in wanted[0].split(",") if name in known) or wanted[0]]
+
+
+def demands_several(methods: list[str]) -> bool:
+    """Whether every list of AuthenticationMethods has more than one method."""
+    return all(len(way) > 1 for way in _lists(methods[0]))
+
+
+def ways_in(effective: Effective) -> list[tuple[str, ...]]:
+    """Return the lists of methods, each of which lets an account in; those that lack a method do not."""
+    enabled = [name for name, (switch, *_) in METHODS.items() if effective.get(switch) == ["yes"]]
+    disabled = METHODS.keys() - enabled  # a method that we do not know may let in
+    demanded = effective.get("authenticationmethods", ["any"])[0]
+    if demanded == "any":
+        return [(name,) for name in enabled]
+    ways = [tuple(one.partition(":")[0] for one in way.split(",")) for way in demanded.split()]
+    return [way for way in ways if disabled.isdisjoint(way)]
+
+
+def further_factors(methods: str) -> list[str]:
+    """Return the keywords, in lower case, that lists of a key and something more need."""
+    ways = [way for way in _lists(methods) if "publickey" in way]
+    needed = sorted(set().union(*ways) - {"publickey"}) if ways else []
+    return [keyword for name in needed for keyword in METHODS.get(name, ())]
