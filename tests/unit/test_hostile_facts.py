@@ -42,7 +42,10 @@ def with_value(value: Any, path: tuple[Any, ...], strange: Any) -> Any:
     return copy
 
 
-FACTS = node(nvidia=node()["nvidia"] | {"compute_processes": ["python"]})
+FACTS = node(
+    nvidia=node()["nvidia"] | {"compute_processes": ["python"]},
+    pci=[{**one, "driver": ""} for one in node()["pci"]],
+)
 PLACES = [place for place in places(FACTS) if place]
 
 
