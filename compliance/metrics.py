@@ -83,7 +83,7 @@ def of_waivers(statement: Statement) -> str:
 
 
 def of_chain(head: Head) -> str:
-    """Return the chain's length and head, so that whoever collects metrics keeps them elsewhere."""
+    """Return the chain's length and head, which a collector of metrics keeps elsewhere."""
     said = Exposition(OF_THE_CHAIN)
     said.set("temper_compliance_reports", head.number, report=head.report, sha256=head.sha256)
     return said.text()

@@ -25,7 +25,7 @@ COLLECTED, OUTPUT = "collected", "stdout"
 #: What a slice may send, and what its archive may hold, unpacked: of its own, and for each of its nodes.
 MOST_BYTES, MOST_BYTES_A_NODE = 32 << 20, 4 << 20
 MOST_ENTRIES = 10_000
-#: Files that roles hand over. A name that begins with a dot is hidden from whoever looks.
+#: Files that roles hand over. A name that begins with a dot is hidden from people.
 HANDED_OVER = re.compile(rf"{COLLECTED}/[\w][\w.-]{{0,100}}", re.ASCII)
 MOST_HANDED_OVER = 100
 PLANS, VALIDATED = f"{COLLECTED}/plan.json", f"{COLLECTED}/validation.json"

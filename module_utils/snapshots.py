@@ -108,7 +108,7 @@ class Root:
             if one.point.startswith(f"{self.point.rstrip('/')}/")
             and (one.source.startswith("/dev/") or one.kind in ("btrfs", "zfs"))
             and one.kind not in READ_ONLY
-            # A user's, who may name any device, and need not answer whoever asks for the folder.
+            # A user mounted it, may name any device, and need not answer a question about the folder.
             and not one.kind.startswith("fuse")
         ]
         return sorted({process.printable(one.point) for one in below if not self._has(one.point)})

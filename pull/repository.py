@@ -37,7 +37,7 @@ GIT_TIMEOUT_S = 300
 MOST_PACKS = 20
 #: What a fetch may say: a server's words come with it, and git is told to be quiet.
 MOST_WORDS = 1 << 20
-#: What the clone may come to have: whoever answers for the server can send what nobody has signed.
+#: The most that the clone may have: a server can send objects that nobody has signed.
 LARGEST_CLONE = 2 << 30
 SSH_SIGNATURE = "-----BEGIN SSH SIGNATURE-----"
 OTHER_SIGNATURE = re.compile("-----BEGIN (PGP SIGNATURE|PGP MESSAGE|SIGNED MESSAGE)-----")

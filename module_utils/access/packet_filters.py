@@ -1,4 +1,4 @@
-"""Other packet filters on the node, found by the rules that the kernel holds, whoever loaded them.
+"""Other packet filters on the node, found by the rules that the kernel holds.
 
 A packet has to pass every base chain on its way in. Read are the chains, and only the rules of those that may
 close: a node of Kubernetes has tens of thousands of rules elsewhere.
@@ -256,7 +256,7 @@ def iptables(family: str) -> str:
 
 
 def legacy_tables(family: str) -> list[tuple[str, str]]:
-    """Return the tables of the iptables of before nftables, each with that variant's name."""
+    """Return the tables of legacy iptables, each with the name of that variant."""
     try:
         # The kernel lists what is loaded. To ask iptables would load it.
         loaded = (PROC / "net" / f"{family}_tables_names").read_text(encoding="ascii", errors="replace")

@@ -53,7 +53,7 @@ def _at_least(found: str, wanted: str) -> bool:
 
 
 def _at_most_and_some(found: str, wanted: str) -> bool:
-    """Compare limits of which 0 is none."""
+    """Compare limits; 0 stands for no limit."""
     return int(wanted) == 0 or 0 < int(found) <= int(wanted)
 
 

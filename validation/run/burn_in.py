@@ -135,7 +135,7 @@ def locked(path: Path | None) -> Iterator[None]:
 
 
 def _opened(lock: Path) -> int:
-    """Open a lock that nobody else may hold: whoever may read a file may lock it, for as long as he likes.
+    """Open a lock that no other account may hold: an account that may read a file may lock it for ever.
 
     Raises OSError.
     """
