@@ -61,6 +61,8 @@ def answers(name: str) -> dict[str, Any]:
         "async_wrapper": {**JOB, "changed": True},
         "async_status": {**JOB, "finished": 1, "rc": 0, "stdout": json.dumps(encode(measured)), "stderr": ""},
         "commit_confirm": {"changed": True},
+        # Without waiting for a boot.
+        "node_reboot": {"failed": True, "msg": "it was not rebooted", "rc": 1},
     }
 
 
@@ -273,6 +275,7 @@ STEPS = {
     "settings": "command",
     "snapshot": "node_snapshot",
     "install": "node_settings",
+    "boot": "node_reboot",
 }
 
 
