@@ -240,7 +240,12 @@ def _role_plan(name: str, text: str) -> RolePlan:
     return decode(RolePlan, parse(text), f"roles.{name}")
 
 
+@dataclass(frozen=True)
+class _Waived:
+    waived: tuple[WaivedControl, ...]
+
+
 @lru_cache(maxsize=1024)
 def _waived(text: str) -> tuple[WaivedControl, ...]:
     """Likewise what is waived."""
-    return tuple(decode(WaivedControl, one, f"waived[{place}]") for place, one in enumerate(parse(text)))
+    return decode(_Waived, {"waived": parse(text)}).waived

@@ -76,3 +76,9 @@ def test_what_is_no_plan_is_refused_with_the_place(change: dict[str, Any], words
 def test_the_models_of_tests_are_in_the_plan() -> None:
     found = NodePlan.from_dict(plan(node(pci=gpus(L4))))
     assert [(gpu.count, gpu.architecture) for gpu in found.gpus or ()] == [(1, "ada")]
+
+
+@pytest.mark.parametrize("waived", [5, "x", {}, None, [5], [{"id": 5}]])
+def test_waivers_of_another_form_are_refused_in_a_sentence(waived: object) -> None:
+    with pytest.raises(ContractError, match="waived"):
+        NodePlan.from_fact(NodePlan().as_fact() | {"waived": waived})
