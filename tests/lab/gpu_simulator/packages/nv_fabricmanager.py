@@ -7,11 +7,13 @@ Fails, as the real one does, without NVSwitches and when the loaded driver is of
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
 ROOT = Path(os.environ.get("GPU_SIMULATOR_ROOT", "/"))
 PID_FILE = ROOT / "run/nvidia-fabricmanager/nv-fabricmanager.pid"
+PROGRAM = ROOT / "var/lib/gpu-simulator/nv-fabricmanager"
 READY = ROOT / "run/gpu-simulator/fabric-ready"  # read by the simulated nvidia-smi
 VERSION = "@VERSION@"
 
@@ -52,6 +54,10 @@ def main(arguments: list[str]) -> int:
         "fabric.",
         flush=True,
     )
+    # A process is known by the file of its program, and that of this one is Python's.
+    PROGRAM.parent.mkdir(parents=True, exist_ok=True)
+    PROGRAM.unlink(missing_ok=True)
+    shutil.copy("/bin/sleep", PROGRAM)
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:
@@ -67,7 +73,7 @@ def main(arguments: list[str]) -> int:
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     os.write(writer, b"1")
-    return os.execv("/bin/sleep", ["nv-fabricmanager", "infinity"])  # noqa: S606 - no shell wanted
+    return os.execv(PROGRAM, ["nv-fabricmanager", "infinity"])  # noqa: S606 - no shell wanted
 
 
 if __name__ == "__main__":
