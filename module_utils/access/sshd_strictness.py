@@ -133,7 +133,7 @@ def demands_several(methods: list[str]) -> bool:
 
 
 def ways_in(effective: Effective) -> list[tuple[str, ...]]:
-    """Return the lists of methods, each of which lets an account in; those that lack a method do not."""
+    """Return the lists of methods that let an account in: all methods of such a list are on."""
     enabled = [name for name, (switch, *_) in METHODS.items() if effective.get(switch) == ["yes"]]
     disabled = METHODS.keys() - enabled  # a method that we do not know may let in
     demanded = effective.get("authenticationmethods", ["any"])[0]

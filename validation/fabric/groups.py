@@ -142,7 +142,7 @@ class Fleet:
             return "one node has no other to measure with"
         if (ranks := sum(member.ranks for member in self.nodes)) > MOST_RANKS:
             return (
-                f"{len(self.nodes):,} nodes have {ranks:,} ranks, of which at most {MOST_RANKS} can meet: "
+                f"{len(self.nodes):,} nodes have {ranks:,} ranks, and at most {MOST_RANKS} can meet: "
                 "measure a group of these nodes at a time, with --limit"
             )
         return ""
