@@ -110,13 +110,16 @@ def complete(
     timeout_s: float = TIMEOUT_S,
     environment: Mapping[str, str] | None = None,
     text: str = "",
+    grows: tuple[Path, int] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """The finished command with its output, whatever its status. `text` is its standard input.
+
+    `grows` is a folder that it writes to, with the bytes that this may come to have.
 
     Raises:
         OSError: it is not installed, or cannot be started.
         subprocess.TimeoutExpired: it took longer than `timeout_s` and was killed.
-        OutputError: it printed more than MOST_BYTES and was killed.
+        OutputError: it printed more than MOST_BYTES, or wrote more than it may, and was killed.
     """
     variables = {
         **os.environ,
@@ -138,7 +141,7 @@ def complete(
             list(command), stdin=given, stdout=output, stderr=errors, env=variables
         )
         try:
-            _wait_and_watch(process, command, timeout_s, (output.fileno(), errors.fileno()))
+            _wait_and_watch(process, command, timeout_s, (output.fileno(), errors.fileno()), grows)
         except BaseException as error:
             process.kill()
             if isinstance(error, OutputError):
@@ -152,9 +155,13 @@ def complete(
 
 
 def _wait_and_watch(
-    process: subprocess.Popen[Any], command: Sequence[str], timeout_s: float, outputs: Sequence[int]
+    process: subprocess.Popen[Any],
+    command: Sequence[str],
+    timeout_s: float,
+    outputs: Sequence[int],
+    grows: tuple[Path, int] | None,
 ) -> None:
-    """Wait for the end as `wait` does. Raises OutputError where an output grows beyond the bound."""
+    """Wait for the end as `wait` does. Raises OutputError where output or folder grows too large."""
     deadline = time.monotonic() + timeout_s
     ended = False
     while not ended:
@@ -170,6 +177,21 @@ def _wait_and_watch(
                 f"`{shlex.join(command)[:MOST_SHOWN]}` printed more than {MOST_BYTES // 2**20} MiB, which "
                 "nobody expects of it, and was ended; run it on the node to see why."
             )
+        if grows and folder_bytes(grows[0]) > grows[1]:
+            raise OutputError(
+                f"`{shlex.join(command)[:MOST_SHOWN]}` made {grows[0]} larger than {grows[1] // 2**20} MiB, "
+                "and was ended."
+            )
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return how many bytes the files below a folder have; those that go away meanwhile have none."""
+    total = 0
+    for name, _, files in os.walk(folder):
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):
+                total += Path(name, file).lstat().st_size
+    return total
 
 
 def _kill_writers(*outputs: int) -> None:

@@ -1,7 +1,7 @@
 """Apply the fleet's signed configuration to this node, once. temper-pull.service runs it.
 
 Ends with 0 where the node was compared with its plan, or somebody else works on it; with 1 where the
-configuration was refused, the run failed, or the result could not be handed back.
+configuration was refused, the run failed, or the result could not be kept or handed back.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pull import configuration
-from pull.agent import Agent, LockedError, Paths, StoppedError
+from pull.agent import Agent, StoppedError
+from pull.configuration import PATH, Configuration, ConfigurationError
 from pull.result import CHECKED, HELD
 
 if TYPE_CHECKING:
@@ -23,24 +23,21 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+    """Run once; return the exit status."""
     parser = argparse.ArgumentParser(prog="temper-pull", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--configuration", type=Path, default=configuration.PATH, help="%(default)s")
+    parser.add_argument("--configuration", type=Path, default=PATH, help="%(default)s")
     given = parser.parse_args(arguments)
     os.umask(0o022)
     signal.signal(signal.SIGTERM, stop)
     try:
-        result, undelivered = Agent(configuration.Configuration.load(given.configuration), Paths()).run()
-    except (configuration.ConfigurationError, LockedError, StoppedError) as error:
+        result, problem = Agent(Configuration.load(given.configuration)).run()
+    except (ConfigurationError, StoppedError) as error:
         print(error, file=sys.stderr)
         return 1
-    except OSError as error:
-        print(f"The result cannot be written on this node: {error}.", file=sys.stderr)
-        return 1
     print(result.sentence)
-    if undelivered:
-        print(undelivered, file=sys.stderr)
-    return int(bool(undelivered) or result.state not in (CHECKED, HELD))
+    if problem:
+        print(problem, file=sys.stderr)
+    return int(bool(problem) or result.state not in (CHECKED, HELD))
 
 
 def stop(_signal: int, _frame: FrameType | None) -> NoReturn:

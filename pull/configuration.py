@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from pull.shared import records
+
 PATH = Path("/etc/temper/pull.json")
 #: RFC 1123, 2.1.
 HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 #: What a machine is called to which nobody has given a name, and what Ansible takes for all nodes.
 NO_NAMES = ("all", "localhost", "ungrouped")
+KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "tuple[str, ...]": (list, str)}
 
 
 class ConfigurationError(Exception):
@@ -26,10 +28,10 @@ class Configuration:
 
     `node` is its name in the inventory, `inventory` that one's path in the repository. An image's file names
     no node: there it is the host name of the machine that has booted from it. Either `branch` or `tags` is
-    given; `tags` is a name with at most one `*`, of which the highest version counts (PEP 440).
-    `repair` names the roles whose drift may be repaired. `python` is that of the virtual environment with
-    ansible-core. `report_to` is where results go: ssh://user@host, https://host/folder, or nowhere. Paths are
-    files of the node; an empty one is none.
+    given; `tags` is a name with at most one `*`, and the highest version counts (PEP 440). `repair` names the
+    roles whose drift may be repaired. `python` is that of the virtual environment with ansible-core.
+    `report_to` is where results go: ssh://user@host, https://host/folder, or nowhere. Paths are files of the
+    node; an empty one is none.
     """
 
     node: str
@@ -51,34 +53,20 @@ class Configuration:
 
     @classmethod
     def load(cls, path: Path) -> Configuration:
-        """The configuration of a node.
-
-        Raises:
-            ConfigurationError: it is not there, or not what the role writes.
-        """
+        """Return the configuration of a node. Raises ConfigurationError."""
+        kinds = {field.name: KINDS[str(field.type)] for field in fields(cls)}
+        remedy = "run playbooks/tune.yml for this node again"
         try:
-            values: Any = json.loads(path.read_text(encoding="utf-8"))
-            known = {field.name: field.type for field in fields(cls)}
-            if not isinstance(values, dict) or values.keys() != known.keys():
-                raise ValueError("it has other fields than this program knows")
-            texts = [name for name, kind in known.items() if kind == "str"]
-            wrong = [name for name in texts if not isinstance(values[name], str)]
-            wrong += [] if isinstance(values["interval_s"], int) else ["interval_s"]
-            listed = values["repair"]
-            if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-                wrong.append("repair")
-            if wrong:
-                raise ValueError(f"{', '.join(wrong)} is of another type")
-        except (OSError, ValueError, RecursionError) as error:
-            raise ConfigurationError(
-                f"{path}: expected what the role pull writes, found that {error}. Run playbooks/tune.yml for "
-                "this node again."
-            ) from error
-        return cls(**{**values, "node": values["node"] or own_name(path), "repair": tuple(listed)})
+            values: dict[str, Any] = records.load(path, kinds, remedy=remedy)[1]
+        except records.RecordError as error:
+            raise ConfigurationError(str(error)) from error
+        if values.keys() != kinds.keys():
+            raise ConfigurationError(f"{path}: expected the fields that the role pull writes: {remedy}.")
+        return cls(**{**values, "node": values["node"] or own_name(path), "repair": tuple(values["repair"])})
 
 
 def own_name(path: Path) -> str:
-    """The host name of this machine. Raises ConfigurationError where it has none that could be a node's."""
+    """Return the host name of this machine. Raises ConfigurationError where it could be no node's."""
     name = socket.gethostname()
     if not HOST_NAME.fullmatch(name) or name.partition(".")[0] in NO_NAMES:
         raise ConfigurationError(

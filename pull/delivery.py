@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import signal
 import ssl
 import subprocess
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from pull.processes import PROGRAMS, OutputError, run
-from pull.repository import ssh_command
+from pull.repository import one_line, ssh_command
+from pull.shared import process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import FrameType
     from typing import NoReturn
+    from urllib.parse import SplitResult
 
     from pull.configuration import Configuration
 
@@ -38,92 +35,61 @@ def deliver(text: str, wanted: Configuration) -> None:
         return
     try:
         where = urlsplit(wanted.report_to)
-        # A port that is no number is found when it is asked for.
-        scheme = where.scheme if where.hostname and where.port != 0 else ""
+        if not where.hostname or where.scheme not in ("https", "ssh"):
+            raise ValueError("no such address")
+        (over_ssh if where.scheme == "ssh" else put)(text, where, wanted)
+    except (
+        OSError,
+        http.client.HTTPException,
+        subprocess.TimeoutExpired,
+        process.OutputError,
+    ) as error:
+        reason = str(error)
     except ValueError:
-        scheme = ""
-    if scheme == "ssh":
-        over_ssh(text, wanted)
-    elif scheme == "https":
-        put(text, wanted)
+        # Its text could repeat the token.
+        reason = "pull_report_to has no valid address, or the token file holds no token"
     else:
-        raise DeliveryError(
-            f"pull_report_to: expected ssh://USER@HOST or https://HOST/FOLDER, found {wanted.report_to}."
-        )
+        return
+    raise DeliveryError(f"The result was not taken by {wanted.report_to}: {reason}.")
 
 
-def over_ssh(text: str, wanted: Configuration) -> None:
-    """Give the result to a command on another machine, on its standard input. Raises DeliveryError."""
-    where = urlsplit(wanted.report_to)
+def over_ssh(text: str, where: SplitResult, wanted: Configuration) -> None:
+    """Give the result to a command on another machine, on its standard input. Raises as `deliver` handles."""
     port = ["-p", str(where.port)] if where.port else []
     target = f"{where.username}@{where.hostname}" if where.username else str(where.hostname)
-    command = [
-        *ssh_command(wanted.known_hosts, wanted.report_ssh_key),
-        *port,
-        "--",
-        target,
-        COMMAND,
-        wanted.node,
-    ]
-    try:
-        answer = run(command, {"PATH": PROGRAMS, "LC_ALL": "C.UTF-8"}, TIMEOUT_S, text.encode())
-    except (OSError, OutputError, subprocess.TimeoutExpired) as error:
-        raise DeliveryError(f"The result was not taken by {wanted.report_to}: {error}.") from error
-    if answer.returncode:
-        said = " ".join(answer.stderr.decode(errors="replace").split())[-300:]
-        raise DeliveryError(
-            f"The result was not taken by {wanted.report_to} (status {answer.returncode}): {said}"
-        )
+    command = [*ssh_command(wanted.known_hosts, wanted.report_ssh_key), *port]
+    done = process.complete([*command, "--", target, COMMAND, wanted.node], TIMEOUT_S, text=text)
+    if done.returncode:
+        raise OSError(f"status {done.returncode}, {one_line(done.stderr)}")
 
 
-def put(text: str, wanted: Configuration) -> None:
-    """Write the result as NODE.json below an address. Raises DeliveryError."""
-    address = f"{wanted.report_to.rstrip('/')}/{quote(wanted.node, safe='')}.json"
-    try:
-        context = ssl.create_default_context(cafile=wanted.report_ca_file or None)
-        headers = {"Content-Type": "application/json"}
-        if wanted.report_token_file:
-            token = Path(wanted.report_token_file).read_text(encoding="ascii").strip()
-            headers["Authorization"] = f"Bearer {token}"
-        request = urllib.request.Request(address, text.encode(), headers, method="PUT")  # noqa: S310 - https
-        # Without proxies of the environment, and without redirects: a token goes to whom it is for.
-        opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), NoRedirect()
-        )
-        with within(TIMEOUT_S), opener.open(request, timeout=TIMEOUT_S) as answer:
-            answer.read(1024)
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise DeliveryError(f"The result was not taken by {address}: status {error.code}.") from None
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        # HTTPException: the answer is none of HTTP, or the address has a space. ValueError: a token with a
-        # line break. Its text would repeat it.
-        said = "the token file holds no token" if isinstance(error, ValueError) else str(error)
-        raise DeliveryError(f"The result was not taken by {address}: {said}.") from None
+def put(text: str, where: SplitResult, wanted: Configuration) -> None:
+    """Write the result as NODE.json below an address. Raises as `deliver` handles.
 
-
-@contextlib.contextmanager
-def within(timeout_s: float) -> Iterator[None]:
-    """End the work in the block after a time: that of a socket begins anew with each byte.
-
-    Raises TimeoutError.
+    http.client uses no proxy and follows nobody elsewhere: a token goes to whom it is for.
     """
-
-    def ended(_signal: int, _frame: FrameType | None) -> NoReturn:
-        raise TimeoutError(f"it did not end within {timeout_s:g} s")
-
-    before = signal.signal(signal.SIGALRM, ended)
-    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    headers = {"Content-Type": "application/json"}
+    if wanted.report_token_file:
+        token = Path(wanted.report_token_file).read_text(encoding="ascii").strip()
+        headers["Authorization"] = f"Bearer {token}"
+    context = ssl.create_default_context(cafile=wanted.report_ca_file or None)
+    connection = http.client.HTTPSConnection(
+        str(where.hostname), where.port, timeout=TIMEOUT_S, context=context
+    )
+    path = f"{where.path.rstrip('/')}/{quote(wanted.node, safe='')}.json"
+    # A socket's own time begins anew with each byte.
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, TIMEOUT_S)
     try:
-        yield
+        connection.request("PUT", path, text.encode(), headers)
+        status = connection.getresponse().status
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        connection.close()
+    if status not in range(200, 300):
+        raise OSError(f"status {status}")
 
 
-class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Takes an answer that points elsewhere as the failure that it is."""
-
-    def redirect_request(self, *_: object, **__: object) -> None:
-        """Follow nobody."""
-        return
+def late(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """End a delivery that takes too long. Raises TimeoutError."""
+    raise TimeoutError(f"it did not end within {TIMEOUT_S:g} s")

@@ -29,7 +29,6 @@ from ansible.module_utils.packaging import apt_sources, openpgp, packages, rpm_f
 from ansible.module_utils.settings import audit, record
 from ansible.module_utils.settings.base import RefusedError, SettingError
 from gpu_validation import validation_outcome
-from packaging.version import InvalidVersion, Version
 
 from compliance import document, waivers
 from fleet import collected
@@ -39,7 +38,8 @@ from planning.module_answers import node_facts as facts_of
 from planning.node_plan import NodePlan
 from planning.preflight import preflight_plan
 from planning.role_variables import argument_specs, role_variables
-from pull import agent, configuration, versions
+from pull import agent, configuration
+from pull.repository import OBJECT, refs_in
 from pull.result import from_statement
 from rollout import gpu_settings as rollout_settings
 from rollout.drain import kubernetes, slurm
@@ -90,7 +90,6 @@ from tests.unit.fleet import test_pulled, test_stream
 from tests.unit.harden import test_listeners, test_packet_filters
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
-from tests.unit.pull import test_versions
 from tests.unit.rollout import test_drain_slurm, test_gpu_settings_read_back
 from tests.unit.settings import test_audit
 from tests.unit.validation import test_checks, test_counters, test_drives, test_health, test_nvidia_smi
@@ -105,7 +104,7 @@ from validation.probes.reading import ReadingError
 from validation.processes.command import Done
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 # What each reader reads, where that is more than one call.
@@ -200,11 +199,6 @@ def cluster(found: Any) -> object:
 def mig_lists() -> list[str]:
     """Return what `nvidia-smi mig` lists."""
     return [test_mig.INSTANCES, test_mig.COMPUTE, *recorded()["mig_profiles"]]
-
-
-def versions_in(text: str) -> list[tuple[str, Any]]:
-    """Read a version in each line."""
-    return [(one, versions.key(one)) for one in text.split("\n")]
 
 
 def payload_output(found: Any) -> object:
@@ -314,17 +308,12 @@ def odd_key(_text: str, key: ssh_keys.PublicKey) -> str:
     return "" if whole and ssh_keys.parse_public_key(key.line) == key else "a key that is no line"
 
 
-def no_version(_text: str, found: list[tuple[str, Any]]) -> str:
-    """Say whether a version was accepted that Python's packaging does not know."""
-    for text, key in found:
-        try:
-            Version(text)
-        except InvalidVersion:
-            if key is not None:
-                return "a version that is none"
-        except ValueError:  # a number of 4,300 digits
-            continue
-    return ""
+def odd_ref(_text: str, found: Mapping[str, str]) -> str:
+    """Say whether a ref was accepted that a line of text cannot name, or that has no object."""
+    odd = any(not name or len(name) > 200 or name.split() != [name] for name in found)
+    return (
+        "a ref without a name or an object" if odd or not all(map(OBJECT.fullmatch, found.values())) else ""
+    )
 
 
 @cache
@@ -364,14 +353,12 @@ def planned(facts: Any) -> dict[str, Any]:
     return preflight_plan({"ansible_facts": {"temper": facts}}, VARIABLES, KNOWN)
 
 
-def accepted(path: Path) -> object:
-    """Read what a node that pulls has accepted."""
-    return agent.Agent(SimpleNamespace(), SimpleNamespace(accepted=path, repository=path)).accepted()  # type: ignore[arg-type]  # all it needs
-
-
 #: What Ansible does with an action's result (ansible/vars/clean.py and strategy/__init__.py).
 OBEYED = {"add_host", "add_group", "ansible_facts", "ansible_stats", "ansible_notify", "invocation"}
 SMI = nvidia_smi.NvidiaSmiError
+REFS = "".join(
+    f"{digit * 40}\trefs/{name}\n" for digit, name in zip("ab", ("heads/main", "tags/fleet-1"), strict=True)
+)
 NODE_ERRORS = (RefusedError, SettingError, process.CommandError)
 SIGNATURE = secure_boot.X509 + b"".join(size.to_bytes(4, "little") for size in (60, 0, 32)) + bytes(32)
 SMARTCTL = {
@@ -498,14 +485,14 @@ READERS = (
         of("clocks_record"),
         (smi.SettingsError,),
     ),
-    Reader("record: accepted by pull", written(accepted), of("accepted"), (agent.StateError,)),
+    Reader("record: accepted by pull", written(agent.accepted_in), of("accepted"), (SettingError,)),
     Reader(
         "pull's configuration",
         written(configuration.Configuration.load),
         of("accepted"),
         (configuration.ConfigurationError,),
     ),
-    Reader("pull's versions", versions_in, lambda: ["\n".join(test_versions.TEXTS[::9])], wrong=no_version),
+    Reader("git ls-remote", refs_in, these(REFS), wrong=odd_ref),
     Reader("pull's statement", lambda found: from_statement(found, "gpu01"), of("statement"), (ValueError,)),
     # What a node, a helper or an inventory hands to the controller.
     Reader("result", payload_result, lambda: [good_results()["bad"]], (ContractError,), unwritable, weight=2),

@@ -375,7 +375,7 @@ def test_refused_commits_leave_the_node_unchanged(world: World) -> None:
         assert not succeeded
         assert (result["state"], result["code"], result["commit"]) == ("refused", code, good), result
         assert tuned(world) == drifted
-        assert on_node(NODE, f"readlink {STATE}/current").strip() == f"commits/{good}"
+        assert json.loads(on_node(NODE, f"cat {STATE}/accepted.json"))["commit"] == good
         assert world.delivered == result
     world.source.git("reset", "--quiet", "--hard", good)
     assert world.start()[1]["repaired"]

@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -18,9 +19,9 @@ from planning.preflight import programs
 from planning.role_variables import role_variables
 from planning.roles.pull import BESIDE, calendar, keyring_line
 from planning.variables import PullSigner
-from pull import keyring
 from pull.configuration import Configuration, ConfigurationError
 from pull.playbooks import REPAIRABLE
+from pull.repository import Repository
 from tests.unit.planning_roles.plans import contents, enterprise, planned, wanted
 from tests.unit.tables import specs
 
@@ -83,14 +84,16 @@ def test_a_machine_of_an_image_without_a_name_of_its_own_pulls_nothing(
 
 def test_the_keyring_is_what_the_program_takes(tmp_path: Path) -> None:
     signers = [{"name": "ada", "key": f"{KEY} ada", "valid_from": "2026-01-01", "valid_until": "2027-03-31"}]
-    text = contents(planned("pull", **{**ON, "pull_signers": signers}))["/etc/temper/pull_allowed_signers"]
-    path = tmp_path / "keyring"
-    path.write_text(text or "")
-    (signer,) = keyring.load(path)
-    assert (signer.name, signer.key) == ("ada", KEY)
-    assert signer.valid(datetime(2027, 3, 30, 23, 59, tzinfo=UTC))
-    assert not signer.valid(datetime(2027, 3, 31, tzinfo=UTC))
-    assert not signer.valid(datetime(2025, 12, 31, 23, 59, tzinfo=UTC))
+    found = contents(planned("pull", **{**ON, "pull_signers": signers}))
+    for name in ("pull.json", "pull_allowed_signers"):
+        (tmp_path / name).write_text(found[f"/etc/temper/{name}"] or "")
+    given = Configuration.load(tmp_path / "pull.json")
+    repository = Repository(tmp_path, replace(given, keyring=str(tmp_path / "pull_allowed_signers")))
+    line = f'ada namespaces="git" {KEY}\n'
+    assert repository.keyring(datetime(2027, 3, 30, 23, 59, tzinfo=UTC)) == ([line], [])
+    assert repository.keyring(datetime(2026, 1, 1, tzinfo=UTC)) == ([line], [])
+    assert repository.keyring(datetime(2027, 3, 31, tzinfo=UTC)) == ([], [line])
+    assert repository.keyring(datetime(2025, 12, 31, 23, 59, tzinfo=UTC)) == ([], [line])
 
 
 def test_the_keyring_is_what_ssh_keygen_takes(tmp_path: Path) -> None:

@@ -179,7 +179,6 @@ def test_over_ssh_the_result_is_standard_input(
         f"echo no such account >&2\nexit {status}\n"
     )
     program.chmod(0o755)
-    monkeypatch.setattr("pull.delivery.PROGRAMS", f"{program.parent}:/usr/bin:/bin")
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     wanted = configuration(
         tmp_path, origin(tmp_path), report_to="ssh://results@192.0.2.1:2222", report_ssh_key="/etc/key"
