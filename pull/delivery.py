@@ -5,13 +5,12 @@ from __future__ import annotations
 import http.client
 import signal
 import ssl
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from pull.repository import one_line, ssh_command
-from pull.shared import process
+from pull.shared import PROGRAMS, EndedError, run
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -38,12 +37,7 @@ def deliver(text: str, wanted: Configuration) -> None:
         if not where.hostname or where.scheme not in ("https", "ssh"):
             raise ValueError("no such address")
         (over_ssh if where.scheme == "ssh" else put)(text, where, wanted)
-    except (
-        OSError,
-        http.client.HTTPException,
-        subprocess.TimeoutExpired,
-        process.OutputError,
-    ) as error:
+    except (OSError, EndedError, http.client.HTTPException) as error:
         reason = str(error)
     except ValueError:
         # Its text could repeat the token.
@@ -58,7 +52,8 @@ def over_ssh(text: str, where: SplitResult, wanted: Configuration) -> None:
     port = ["-p", str(where.port)] if where.port else []
     target = f"{where.username}@{where.hostname}" if where.username else str(where.hostname)
     command = [*ssh_command(wanted.known_hosts, wanted.report_ssh_key), *port]
-    done = process.complete([*command, "--", target, COMMAND, wanted.node], TIMEOUT_S, text=text)
+    command += ["--", target, COMMAND, wanted.node]
+    done = run(command, TIMEOUT_S, {"PATH": PROGRAMS, "LC_ALL": "C.UTF-8"}, text=text)
     if done.returncode:
         raise OSError(f"status {done.returncode}, {one_line(done.stderr)}")
 

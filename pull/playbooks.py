@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pull.result import Control, from_statement
-from pull.shared import PROGRAMS, clean, process
+from pull.shared import PROGRAMS, EndedError, run
 
 if TYPE_CHECKING:
     from pull.configuration import Configuration
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 #: Roles of which the whole work can be done without a reboot, a new connection, another driver, or the end of
 #: a job. The role's argument spec has the same choices.
 REPAIRABLE = ("compute_environment", "gpu_settings", "monitoring", "os_tuning")
-PLAY_TIMEOUT_S = 1800
+PLAY_TIMEOUT_S = 1800.0
 #: What the checkout's callback displays of a refusal or failure: whom it is about, then why, indented.
 COMPLAINT = re.compile(r"^(?:refused|failed|unreachable): .*\n((?:(?:  .*)?\n)+)", re.MULTILINE)
 #: Of what Ansible wrote, where it has no better reason.
@@ -90,23 +89,22 @@ class Playbooks:
                 f"pull_python: expected the Python of a virtual environment with ansible-core at {python}, "
                 "found none. Make it from requirements/controller.txt (docs/pull.md)."
             )
-        environment = clean(
-            str(self.checkout),
-            PATH=f"{python.parent}:{PROGRAMS}",
-            HOME=str(self.scratch),
-            LC_ALL="C.UTF-8",
-            ANSIBLE_CONFIG=str(self.checkout / "ansible.cfg"),
-            ANSIBLE_HOME=str(self.scratch / ".ansible"),
-            ANSIBLE_NOCOLOR="1",
-            ANSIBLE_NO_TARGET_SYSLOG="1",
-        )
+        environment = {
+            "PATH": f"{python.parent}:{PROGRAMS}",
+            "HOME": str(self.scratch),
+            "LC_ALL": "C.UTF-8",
+            "ANSIBLE_CONFIG": str(self.checkout / "ansible.cfg"),
+            "ANSIBLE_HOME": str(self.scratch / ".ansible"),
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_NO_TARGET_SYSLOG": "1",
+        }
         program = str(python.with_name("ansible-playbook"))
-        command = [*environment, str(python), program, f"playbooks/{name}.yml"]
+        command = [str(python), program, f"playbooks/{name}.yml"]
         command += ["--inventory", wanted.inventory, "--limit", wanted.node, "--extra-vars", extra, *options]
         try:
-            done = process.complete(command, PLAY_TIMEOUT_S)
-        except (subprocess.TimeoutExpired, process.OutputError) as error:
-            raise PlaybookError(f"playbooks/{name}.yml was ended: {str(error)[-200:]}.") from error
+            done = run(command, PLAY_TIMEOUT_S, environment, folder=str(self.checkout))
+        except EndedError as error:
+            raise PlaybookError(f"playbooks/{name}.yml {error}.") from error
         output = done.stdout + done.stderr
         print(output, flush=True)
         return done.returncode, reason(output)

@@ -11,15 +11,15 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pull.shared import PROGRAMS, clean, process
+from pull.shared import PROGRAMS, EndedError, process, run
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
@@ -32,7 +32,7 @@ LARGEST_CHECKOUT = 1 << 29
 MOST_FILES = 100_000
 MOST_TAGS = 20_000
 OBJECT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-REF = re.compile(rf"({OBJECT.pattern})\trefs/(?:heads|tags)/(\S{{1,200}})")
+REF = re.compile(rf"({OBJECT.pattern})\trefs/(?:heads|tags)/([^\s\x00-\x20\x7f-\x9f]{{1,200}})")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 GOOD = re.compile(r'^Good "git" signature for (\S+) with ', re.MULTILINE)
 #: How a signature begins: in a commit's header (not in a tag that it has merged), or in a tag's text.
@@ -82,6 +82,29 @@ print(json.dumps(sorted(found, key=lambda text: (found[text], text))))
 """
 
 
+REFUSALS = {
+    "bad-signature": "{offer} has a signature that is by none of the keyring's keys, or of another content.",
+    "keyring": "The keyring {path} cannot be used ({problem}), so nothing can be trusted. Run "
+    "playbooks/tune.yml for this node again.",
+    "not-descendant": "Commit {commit} does not have {accepted}, which this node has applied, in its "
+    "history: that was rewritten, or is another repository's.",
+    "older": "Commit {commit} is older than {accepted}, which this node has applied. To go back, sign a new "
+    "commit that takes the change back (git revert).",
+    "signer-expired": "{offer} is signed by {signer}, whose key does not count on {today}: sign it anew "
+    "with a key that does.",
+    "submodule": "Commit {commit} has a submodule, whose content no signature covers here: put its files "
+    "into the repository itself.",
+    "tag-moved": "{offer} was {was}, and is {now} now: a tag must never move. Sign a tag with a higher "
+    "version, or let this one be {was} again.",
+    "tag-renamed": "{offer} is another one that was signed, under a new name.",
+    "too-large": "{what}: expected at most {most}.",
+    "unsigned": "{offer} has no signature: `git commit --gpg-sign` and `git tag --sign` make one.",
+    "wrong-signature": "{offer} is signed with OpenPGP or X.509: expected a signature of an SSH key.",
+    "wrong-time": "Commit {commit} claims to be of {time}, which no calendar has: make it again with a clock "
+    "that is right.",
+}
+
+
 class RepositoryError(Exception):
     """git itself failed: there is nothing that could be judged. The message is a sentence."""
 
@@ -93,8 +116,8 @@ class GitEndedError(RepositoryError):
 class RefusedError(Exception):
     """What was offered is not applied. `code` is for programs, the message a sentence for the operator."""
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, code: str, **facts: object) -> None:
+        super().__init__(REFUSALS[code].format(**facts))
         self.code = code
 
 
@@ -168,11 +191,11 @@ class Repository:
             for name in names
             if name.startswith(start) and name.endswith(end)
         }
-        command = [*clean(), self.wanted.python, "-I", "-c", ORDER]
+        command = [self.wanted.python, "-I", "-c", ORDER]
         try:
-            done = process.complete(command, GIT_TIMEOUT_S, text=json.dumps(list(versions)))
+            done = run(command, GIT_TIMEOUT_S, {"PATH": PROGRAMS}, text=json.dumps(list(versions)))
             return [versions[text] for text in json.loads(done.stdout)]
-        except (OSError, ValueError, subprocess.TimeoutExpired, process.OutputError) as error:
+        except (ValueError, EndedError) as error:
             raise RepositoryError(
                 f"pull_python: expected a Python with the package packaging, as ansible-core needs it, found "
                 f"{self.wanted.python or 'none'}: tags have no order ({error})."
@@ -205,7 +228,7 @@ class Repository:
         if self.git(*shown).strip() != offer.object_id:
             options = ("--quiet", "--no-tags", "--no-write-fetch-head")
             source = f"+refs/{place}/{offer.name}:{target}"
-            said = self.run("fetch", *options, "--", self.wanted.url, source).stderr
+            said = self.attempt("fetch", *options, "--", self.wanted.url, source).stderr
             # Of a shallow repository git takes nothing, and calls that a success.
             if self.git(*shown).strip() != offer.object_id:
                 raise RepositoryError(f"{self.wanted.url} did not send {offer.name}: {one_line(said)}")
@@ -224,30 +247,17 @@ class Repository:
         known = {**offer.tags, **accepted.tags}
         moved = sorted(name for name, object_id in offer.tags.items() if known[name] != object_id)
         if offer.name in moved:
-            raise RefusedError(
-                "tag-moved",
-                f"{offer} was {known[offer.name]}, and is {offer.object_id} now: a tag must never move. Sign "
-                f"a tag with a higher version, or let this one be {known[offer.name]} again.",
-            )
+            raise RefusedError("tag-moved", offer=offer, was=known[offer.name], now=offer.object_id)
         if len(known) > MOST_TAGS:
-            raise RefusedError("too-large", f"The repository has had more than {MOST_TAGS} tags of versions.")
+            raise RefusedError("too-large", what=f"There were {len(known)} tags of versions", most=MOST_TAGS)
         signer = self.signer(offer, now)
         commit = self.git("rev-parse", "--verify", f"{offer.object_id}^{{commit}}").strip()
         if accepted.commit and not self.is_ancestor(accepted.commit, commit):
-            older = self.is_ancestor(commit, accepted.commit)
-            raise RefusedError(
-                "older" if older else "not-descendant",
-                f"Commit {commit} does not come after {accepted.commit}, which this node has applied: it "
-                f"is {'older' if older else 'of a rewritten history, or of another repository'}. To go "
-                "back, sign a new commit that takes the change back (git revert).",
-            )
+            code = "older" if self.is_ancestor(commit, accepted.commit) else "not-descendant"
+            raise RefusedError(code, commit=commit, accepted=accepted.commit)
         time = self.git("log", "-1", "--date=format-local:%Y-%m-%dT%H:%M:%SZ", "--format=%cd", commit).strip()
         if not TIME.fullmatch(time):
-            raise RefusedError(
-                "wrong-time",
-                f"Commit {commit} claims to be of {time}, which no calendar has: make it again with a clock "
-                "that is right.",
-            )
+            raise RefusedError("wrong-time", commit=commit, time=time)
         remarks = {
             "Tags have moved since this node saw them first, and are never taken": moved,
             "Tags whose names are no versions of PEP 440 count for nothing": offer.passed_over,
@@ -276,30 +286,19 @@ class Repository:
     def signer(self, offer: Offer, now: datetime) -> str:
         """Return who of the keyring has signed the tag, or else the commit. Raises as `verify` does."""
         if self.git("cat-file", "-t", offer.object_id).strip() != offer.kind:
-            raise RefusedError(
-                "unsigned", f"{offer} is a name without a signature: `git tag --sign` makes one."
-            )
+            raise RefusedError("unsigned", offer=offer)
         header, _, text = self.git("cat-file", offer.kind, offer.object_id).partition("\n\n")
         if offer.kind == "tag" and f"tag {offer.name}" not in header.split("\n"):
-            raise RefusedError("tag-renamed", f"{offer} is another one that was signed, under a new name.")
+            raise RefusedError("tag-renamed", offer=offer)
         kinds = set(SIGNATURE[offer.kind].findall(text if offer.kind == "tag" else header))
         if kinds != {"SSH"}:
-            code, found = ("wrong-signature", "OpenPGP or X.509") if kinds else ("unsigned", "none")
-            raise RefusedError(code, f"{offer}: expected a signature of an SSH key, found {found}.")
+            raise RefusedError("wrong-signature" if kinds else "unsigned", offer=offer)
         current, others = self.keyring(now)
         if found := self.good(offer, current):
             return found
         if found := self.good(offer, others):
-            raise RefusedError(
-                "signer-expired",
-                f"{offer} is signed by {found}, whose key does not count today ({now:%Y-%m-%d}): sign it "
-                "anew with a key that does.",
-            )
-        raise RefusedError(
-            "bad-signature",
-            f"{offer} has a signature that is not by one of the keyring's {len(current) + len(others)} "
-            "keys, or is not of this content.",
-        )
+            raise RefusedError("signer-expired", offer=offer, signer=found, today=f"{now:%Y-%m-%d}")
+        raise RefusedError("bad-signature", offer=offer)
 
     def keyring(self, now: datetime) -> tuple[list[str], list[str]]:
         """Return the lines of the keyring without their days: keys that count now, and others.
@@ -320,11 +319,7 @@ class Repository:
             if not any(signers):
                 raise ValueError("it has no key")
         except (OSError, ValueError) as error:
-            raise RefusedError(
-                "keyring",
-                f"The keyring {self.wanted.keyring} cannot be used ({error}), so nothing can be trusted. Run "
-                "playbooks/tune.yml for this node again.",
-            ) from error
+            raise RefusedError("keyring", path=self.wanted.keyring, problem=error) from error
         return signers
 
     def good(self, offer: Offer, lines: list[str]) -> str:
@@ -333,7 +328,7 @@ class Repository:
             keyring.write("".join(lines))
             keyring.flush()
             setting = f"gpg.ssh.allowedSignersFile={keyring.name}"
-            done = self.run("-c", setting, f"verify-{offer.kind}", "--raw", offer.object_id)
+            done = self.attempt("-c", setting, f"verify-{offer.kind}", "--raw", offer.object_id)
         found = GOOD.findall(done.stderr + done.stdout)
         # One sentence and success: neither alone is believed.
         names = {line.split()[0] for line in lines}
@@ -341,28 +336,24 @@ class Repository:
 
     def is_ancestor(self, older: str, newer: str) -> bool:
         """Return whether `newer` has `older` in its history. Raises RepositoryError."""
-        return self.run("merge-base", "--is-ancestor", older, newer).returncode == 0
+        return self.attempt("merge-base", "--is-ancestor", older, newer).returncode == 0
 
     def check_out(self, commit: str, target: Path) -> None:
         """Have git write a commit's files. Raises RefusedError, RepositoryError, OSError."""
+        most = f"{MOST_FILES} with {LARGEST_CHECKOUT >> 20} MiB"
         try:
             listing = self.git("ls-tree", "-r", "-l", "-z", "--full-tree", commit).split("\0")[:-1]
         except GitEndedError as error:
-            raise RefusedError("too-large", f"Commit {commit} has files without end: {error}") from error
+            raise RefusedError(
+                "too-large", what=f"Commit {commit} has files without end", most=most
+            ) from error
         entries = [line.partition("\t")[0].split() for line in listing]
         if any(mode == "160000" for mode, *_ in entries):
-            raise RefusedError(
-                "submodule",
-                f"Commit {commit} has a submodule, whose content no signature covers here: put its files "
-                "into the repository itself.",
-            )
-        total = sum(int(size) for *_, size in entries)
-        if len(entries) > MOST_FILES or total > LARGEST_CHECKOUT:
-            raise RefusedError(
-                "too-large",
-                f"Commit {commit} has {len(entries)} files with {total >> 20} MiB: expected at most "
-                f"{MOST_FILES} with {LARGEST_CHECKOUT >> 20} MiB.",
-            )
+            raise RefusedError("submodule", commit=commit)
+        size = sum(int(size) for *_, size in entries)
+        if len(entries) > MOST_FILES or size > LARGEST_CHECKOUT:
+            what = f"Commit {commit} has {len(entries)} files with {size >> 20} MiB"
+            raise RefusedError("too-large", what=what, most=most)
         target.mkdir(mode=0o700)
         shutil.rmtree(self.folder / "info", ignore_errors=True)
         (self.folder / "info").mkdir()
@@ -372,39 +363,37 @@ class Repository:
 
     def git(self, *arguments: str) -> str:
         """Return standard output of a git command that has to succeed. Raises RepositoryError."""
-        done = self.run(*arguments)
+        done = self.attempt(*arguments)
         if done.returncode:
             raise RepositoryError(f"git {arguments[0]} failed: {one_line(done.stderr or done.stdout)}")
         return done.stdout
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def attempt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run git with nothing of root's or the service's own. Raises RepositoryError."""
         wanted = self.wanted
-        command = clean(
-            PATH=PROGRAMS,
-            LC_ALL="C.UTF-8",
-            TZ="UTC",
-            TMPDIR=tempfile.gettempdir(),
-            HOME="/nonexistent",
-            GIT_DIR=str(self.folder),
-            GIT_CONFIG_NOSYSTEM="1",
-            GIT_CONFIG_GLOBAL="/dev/null",
-            GIT_ATTR_NOSYSTEM="1",
-            GIT_NO_REPLACE_OBJECTS="1",
-            GIT_TERMINAL_PROMPT="0",
+        environment = {
+            "PATH": PROGRAMS,
+            "LC_ALL": "C.UTF-8",
+            "TZ": "UTC",
+            "TMPDIR": tempfile.gettempdir(),
+            "HOME": "/nonexistent",
+            "GIT_DIR": str(self.folder),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+            "GIT_ATTR_NOSYSTEM": "1",
+            "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_TERMINAL_PROMPT": "0",
             # The one protocol that the address names.
-            GIT_ALLOW_PROTOCOL=wanted.url.partition("://")[0] if "://" in wanted.url else "ssh",
-            GIT_SSH_COMMAND=shlex.join(ssh_command(wanted.known_hosts, wanted.ssh_key)),
+            "GIT_ALLOW_PROTOCOL": wanted.url.partition("://")[0] if "://" in wanted.url else "ssh",
+            "GIT_SSH_COMMAND": shlex.join(ssh_command(wanted.known_hosts, wanted.ssh_key)),
             **({"GIT_SSL_CAINFO": wanted.ca_file} if wanted.ca_file else {}),
-        )
-        command += ["git", *(part for one in SETTINGS.items() for part in ("-c", "=".join(one))), *arguments]
+        }
+        settings = [part for one in SETTINGS.items() for part in ("-c", "=".join(one))]
         grows = (self.folder, LARGEST_CLONE) if arguments[0] == "fetch" else None
         try:
-            return process.complete(command, GIT_TIMEOUT_S, grows=grows)
-        except subprocess.TimeoutExpired as error:
-            raise GitEndedError(f"git {arguments[0]} did not end within {GIT_TIMEOUT_S:g} s.") from error
-        except process.OutputError as error:
-            raise GitEndedError(f"git {arguments[0]} said or wrote too much, and was ended.") from error
+            return run(["git", *settings, *arguments], GIT_TIMEOUT_S, environment, grows=grows)
+        except EndedError as error:
+            raise GitEndedError(f"git {arguments[0]} {error}.") from error
 
 
 def refs_in(said: str) -> dict[str, str]:

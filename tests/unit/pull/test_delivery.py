@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pull import delivery
 from pull.delivery import DeliveryError, deliver
+from pull.shared import PROGRAMS
 from tests.unit.pull.origin import configuration, origin
 
 if TYPE_CHECKING:
@@ -155,7 +157,7 @@ def test_a_server_that_answers_byte_by_byte_is_left_in_time(
                 time.sleep(0.05)
 
     kind.do_PUT = dribble  # type: ignore[method-assign]
-    monkeypatch.setattr("pull.delivery.TIMEOUT_S", 0.5)
+    monkeypatch.setattr(delivery, "TIMEOUT_S", 0.5)
     with pytest.raises(DeliveryError, match=r"did not end within 0\.5 s"):
         deliver("{}\n", wanted)
 
@@ -179,7 +181,7 @@ def test_over_ssh_the_result_is_standard_input(
         f"echo no such account >&2\nexit {status}\n"
     )
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(delivery, "PROGRAMS", f"{program.parent}:{PROGRAMS}")
     wanted = configuration(
         tmp_path, origin(tmp_path), report_to="ssh://results@192.0.2.1:2222", report_ssh_key="/etc/key"
     )
