@@ -23,13 +23,11 @@ if TYPE_CHECKING:
 
 STATE = Path("/var/lib/temper/pull")
 #: What outlives a run: the last commit that was verified, with the tags; the clone; the newest result, and
-#: why it was not taken. All else is of a run that was killed, or of a former version of this program.
-ACCEPTED, CLONE, RESULT, UNDELIVERED = KEPT = (
-    "accepted.json",
-    "repository.git",
-    "result.json",
-    "undelivered",
-)
+#: why it was not taken.
+ACCEPTED, CLONE, RESULT, UNDELIVERED = "accepted.json", "repository.git", "result.json", "undelivered"
+#: What does not: this program's own, and what its former versions have left.
+OWN = ("checkout", "scratch", f"{CLONE}.*")
+FORMER = ("commits", "current", ".current.new", "home", "check-*", "repair-*")
 #: As long as a repair can take, and some.
 LEASE_S = PLAY_TIMEOUT_S + 600.0
 ACCEPTED_VERSION = 1
@@ -133,12 +131,11 @@ class Agent:
     def tidy(self) -> Path:
         """Remove what does not outlive a run; return a folder for what this one leaves. Raises OSError."""
         self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in self.state.iterdir():
-            if path.name not in KEPT:
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
+        for path in [path for pattern in (*OWN, *FORMER) for path in self.state.glob(pattern)]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         scratch = self.state / "scratch"
         scratch.mkdir(mode=0o700)
         return scratch

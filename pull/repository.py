@@ -204,15 +204,13 @@ class Repository:
     def bring(self, offer: Offer) -> None:
         """Fetch what is offered; a clone that is damaged is replaced by a new one, once that is whole.
 
-        A full disk looks like damage, too: no clone is given up for it. Raises RepositoryError, OSError.
+        So is one whose check does not end, as of one that a server has filled. A full disk looks like damage,
+        too: no clone is given up for it. Raises RepositoryError, OSError.
         """
         try:
             self.update(offer)
-        except GitEndedError:
-            raise
         except RepositoryError:
             new = Repository(self.folder.with_name(f"{self.folder.name}.new"), self.wanted)
-            shutil.rmtree(new.folder, ignore_errors=True)
             new.git("init", "--quiet", "--bare", "--template=")
             new.update(offer)
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -248,8 +246,13 @@ class Repository:
         moved = sorted(name for name, object_id in offer.tags.items() if known[name] != object_id)
         if offer.name in moved:
             raise RefusedError("tag-moved", offer=offer, was=known[offer.name], now=offer.object_id)
+        if len(offer.tags) > MOST_TAGS:
+            raise RefusedError(
+                "too-large", what=f"There are {len(offer.tags)} versions' tags", most=MOST_TAGS
+            )
         if len(known) > MOST_TAGS:
-            raise RefusedError("too-large", what=f"There were {len(known)} tags of versions", most=MOST_TAGS)
+            # Of a flood of tags, those that are gone are forgotten.
+            known = {name: known[name] for name in offer.tags or accepted.tags}
         signer = self.signer(offer, now)
         commit = self.git("rev-parse", "--verify", f"{offer.object_id}^{{commit}}").strip()
         if accepted.commit and not self.is_ancestor(accepted.commit, commit):

@@ -398,19 +398,19 @@ def test_a_server_that_sends_without_end_is_ended(world: World, monkeypatch: pyt
     """And what it has sent does not stay once an honest one answers."""
     world.run()
     second = world.source.commit(world.ada)
-    fill = world.state / "repository.git/objects/filled"
+    clones, asked = f"{world.state}/repository.git*", f"{world.folder}/asked"
     where = program(
         world,
         monkeypatch,
-        f"if test -e {world.folder}/asked; then head -c 2000000 /dev/zero >{fill}; exec sleep 600; fi\n"
-        f"touch {world.folder}/asked; exec git-upload-pack {world.source.folder}",
+        f"test -e {asked} || {{ touch {asked}; exec git-upload-pack {world.source.folder}; }}\n"
+        f"for clone in {clones}; do head -c 2000000 /dev/zero >$clone/filled; done; exec sleep 600",
     )
     monkeypatch.setattr(repository, "LARGEST_CLONE", 1_000_000)
     result = world.run(**where)
     assert (result.code, result.commit) == ("not-fetched", world.commit)
-    assert fill.exists()
+    assert list(world.state.glob("repository.git/filled"))
     assert world.run().commit == second
-    assert not fill.exists()
+    assert not list(world.state.glob("repository.git*/filled"))
 
 
 def test_only_the_addresss_own_protocol_is_used(world: World) -> None:
@@ -496,6 +496,39 @@ def test_a_disk_that_is_full_takes_no_clone_away(
     assert (result.code, result.commit) == ("not-fetched", world.commit)
     assert "No space left" in result.reason
     assert world.run().commit == second
+
+
+def test_a_clone_whose_check_does_not_end_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of one that a server has filled: the node takes what is signed later all the same."""
+    world.run()
+    second = world.source.commit(world.ada)
+    complete = process.complete
+
+    def without_end(command: list[str], *more: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+        if "fsck" in command and f"GIT_DIR={world.state}/repository.git" in command:
+            return subprocess.CompletedProcess(command, 124, "", "")
+        return complete(command, *more, **options)
+
+    monkeypatch.setattr(process, "complete", without_end)
+    result = world.run()
+    assert (result.commit, result.code) == (second, "")
+
+
+def test_a_flood_of_tags_is_refused_and_does_not_outlast_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository, "MOST_TAGS", 3)
+    world.source.tag("fleet-9", world.ada)
+    for start in (1, 3):
+        flood = [f"fleet-{number}" for number in range(start, start + 2)]
+        for name in flood:
+            world.source.git("tag", name)
+        assert world.run(**TAGS).ref == "fleet-9"
+        assert world.accepted["tags"].keys() == {*flood, "fleet-9"}
+        world.source.git("tag", "--delete", *flood)
+    for number in range(3):
+        world.source.git("tag", f"fleet-{number}")
+    assert world.run(**TAGS).code == "too-large"
 
 
 def test_going_back_is_a_new_commit(world: World) -> None:
@@ -609,10 +642,11 @@ def taken_over(world: World) -> World:
 
 def test_the_state_of_the_former_agent_is_taken_over(taken_over: World) -> None:
     before = taken_over.accepted
+    (taken_over.state / "deploy_key").write_text("of the operator")
     result = taken_over.run(**TAGS)
     assert (result.state, result.commit, result.ref) == ("checked", before["commit"], "fleet-2")
     assert result.delivery_problem == "the server is away"
-    kept = {"accepted.json", "repository.git", "result.json", "checkout", "scratch"}
+    kept = {"accepted.json", "repository.git", "result.json", "checkout", "scratch", "deploy_key"}
     assert {path.name for path in taken_over.state.iterdir()} == kept
     assert taken_over.accepted == before
     commit = taken_over.source.commit(None)
