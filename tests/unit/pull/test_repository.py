@@ -420,18 +420,25 @@ def test_only_the_addresss_own_protocol_is_used(world: World) -> None:
     assert not proof.exists()
 
 
-def test_nothing_of_roots_own_configuration_is_obeyed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.run()
-    world.source.commit(world.mallory)
+@pytest.mark.parametrize("place", ["file", "environment"])
+def test_nothing_of_roots_own_configuration_is_obeyed(
+    world: World, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
     everybody = world.folder / "everybody"
     everybody.write_text(line("ada", world.mallory))
-    settings = {"gpg.ssh.allowedSignersFile": str(everybody), "gpg.ssh.program": "/bin/true"}
-    monkeypatch.setenv("GIT_CONFIG_COUNT", str(len(settings)))
-    for number, (name, value) in enumerate(settings.items()):
-        monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", name)
-        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", value)
     monkeypatch.setenv("HOME", str(world.folder))
-    (world.folder / ".gitconfig").write_text(f'[gpg "ssh"]\nallowedSignersFile = {everybody}\n')
+    settings = {"gpg.ssh.allowedSignersFile": str(everybody), "gpg.ssh.program": "/bin/false"}
+    for number, (name, value) in enumerate(settings.items()):
+        if place == "file":
+            command = ["git", "config", "--file", str(world.folder / ".gitconfig"), name, value]
+            subprocess.run(command, check=True)
+        else:
+            monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", name)
+            monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", value)
+            monkeypatch.setenv("GIT_CONFIG_COUNT", str(len(settings)))
+    assert world.run().signer == "ada"
+    (world.folder / ".gitconfig").unlink(missing_ok=True)
+    world.source.commit(world.mallory)
     assert world.run().code == "bad-signature"
 
 
@@ -474,6 +481,34 @@ def test_what_is_damaged_on_the_nodes_own_disk_is_made_anew(world: World) -> Non
     result = world.run()
     assert (result.commit, result.code) == (second, "")
     assert file.read_text() == (world.source.folder / "inventory/mine/hosts.yml").read_text()
+
+
+def test_other_content_under_a_signed_name_on_the_nodes_own_disk_is_never_used(world: World) -> None:
+    world.run()
+    name = world.source.git("rev-parse", "HEAD:inventory/mine/hosts.yml")
+    other = written(world, "blob", "forged")
+    objects = world.state / "repository.git/objects"
+    (pack,) = objects.glob("pack/*.pack")
+    moved_out = pack.rename(world.folder / "pack").read_bytes()
+    pack.with_suffix(".idx").unlink()
+    subprocess.run(
+        ["git", f"--git-dir={objects.parent}", "unpack-objects", "-q"], input=moved_out, check=True
+    )
+    path = objects / name[:2] / name[2:]
+    path.chmod(0o600)
+    path.write_bytes((world.source.folder / ".git/objects" / other[:2] / other[2:]).read_bytes())
+    assert world.run().code == ""
+    used = (world.state / "checkout/inventory/mine/hosts.yml").read_text()
+    assert used == (world.source.folder / "inventory/mine/hosts.yml").read_text()
+
+
+@pytest.mark.parametrize(("bound", "most"), [("MOST_FILES", 1), ("LARGEST_CHECKOUT", 10)])
+def test_a_commit_beyond_a_bound_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    world.run()
+    monkeypatch.setattr(repository, bound, most)
+    require_refused(world, "too-large", lambda _: offer(world, world.source.commit(world.ada)))
 
 
 @pytest.mark.parametrize("fails", ["init", "fetch", "fsck"])
