@@ -6,11 +6,9 @@ configuration was refused, the run failed, or the result could not be kept or ha
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pull.agent import Agent, StoppedError
@@ -22,15 +20,12 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """Run once; return the exit status."""
-    parser = argparse.ArgumentParser(prog="temper-pull", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--configuration", type=Path, default=PATH, help="%(default)s")
-    given = parser.parse_args(arguments)
     os.umask(0o022)
     signal.signal(signal.SIGTERM, stop)
     try:
-        result, problem = Agent(Configuration.load(given.configuration)).run()
+        result, problem = Agent(Configuration.load(PATH)).run()
     except (ConfigurationError, StoppedError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -51,5 +51,5 @@ def run(
     except (subprocess.TimeoutExpired, process.OutputError) as error:
         raise EndedError("said or wrote too much, or could not be ended in time") from error
     if done.returncode in ENDED:
-        raise EndedError(f"did not end within {timeout_s:g} s")
+        raise EndedError(f"did not end within {timeout_s:g} s, or was killed")
     return done

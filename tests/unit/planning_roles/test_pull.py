@@ -123,7 +123,8 @@ def test_all_modules_of_the_program_are_installed_and_import_alone(tmp_path: Pat
             path = tmp_path / name
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
-    command = [shutil.which("python3", path="/usr/bin") or "python3", "-B", "-m", "pull", "--help"]
+    python = shutil.which("python3", path="/usr/bin") or "python3"
+    command = [python, "-B", "-c", "import pull.__main__"]
     done = subprocess.run(
         command, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True, check=False
     )
