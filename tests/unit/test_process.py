@@ -67,6 +67,12 @@ def test_program_that_prints_without_end_is_ended_with_its_children(
     assert ended()
 
 
+def test_program_that_fills_a_folder_is_ended(tmp_path: Path) -> None:
+    script = f"while :; do head -c 100000 /dev/zero >{tmp_path}/$((n += 1)); done"
+    with pytest.raises(process.OutputError, match="larger than 1 MiB"):
+        process.complete(["sh", "-c", script], 60, grows=(tmp_path, 2**20))
+
+
 def test_line_that_cannot_be_read_is_named_with_its_program() -> None:
     with pytest.raises(process.OutputError, match=r"`count`.*'x\\x1b'"):
         process.each_line("count", "1\n\n2\nx\x1b\n", int)
