@@ -26,7 +26,7 @@ STATE = Path("/var/lib/temper/pull")
 #: why it was not taken.
 ACCEPTED, CLONE, RESULT, UNDELIVERED = "accepted.json", "repository.git", "result.json", "undelivered"
 #: What does not: this program's own, and what its former versions have left.
-OWN = ("checkout", "scratch", f"{CLONE}.*")
+OWN = ("checkout", "scratch", f"{CLONE}.*", f".{RESULT}.*", f".{UNDELIVERED}.*")
 FORMER = ("commits", "current", ".current.new", "home", "check-*", "repair-*")
 #: As long as a repair can take, and some.
 LEASE_S = PLAY_TIMEOUT_S + 600.0

@@ -197,10 +197,12 @@ def test_a_run_that_was_cut_off_anywhere_is_gone_on_from(world: World) -> None:
     world.run()
     for name in ("checkout", "scratch", "repository.git.new"):
         (world.state / name / "half").mkdir(parents=True)
+    (world.state / ".result.json.abcdefgh").write_text("half")
     second = world.source.commit(world.ada)
     result = world.run()
     assert (result.state, result.commit) == ("checked", second)
     assert not list(world.state.glob("*/half"))
+    assert not list(world.state.glob(".*"))
 
 
 def test_an_accepted_commit_is_noted_before_its_playbooks_run(world: World) -> None:
