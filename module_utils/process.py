@@ -114,7 +114,7 @@ def complete(
 ) -> subprocess.CompletedProcess[str]:
     """The finished command with its output, whatever its status. `text` is its standard input.
 
-    `grows` is a folder that it writes to, with the bytes that this may come to have.
+    `grows` is a folder that it writes to, with the bytes that this may have.
 
     Raises:
         OSError: it is not installed, or cannot be started.

@@ -69,6 +69,7 @@ class Agent:
         """Do all of it; return the result, and why it was not kept or not handed back, empty where it was."""
         started = Result(self.wanted.node, FAILED, stamp(), interval_s=self.wanted.interval_s)
         with contextlib.suppress(OSError, UnicodeDecodeError):
+            self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
             problem = (self.state / UNDELIVERED).read_text(encoding="utf-8")
             started = replace(started, delivery_problem=short(problem))
         result = replace(self.outcome(started), finished_at=stamp())
@@ -112,7 +113,8 @@ class Agent:
             return replace(known, state=REFUSED, code=error.code, reason=short(str(error)))
         except tuple(CODES) as error:
             code = next(code for kind, code in CODES.items() if isinstance(error, kind))
-            return replace(known, code=code, reason=short(str(error)))
+            where = "A file cannot be read or written: " if code == "disk" else ""
+            return replace(known, code=code, reason=short(f"{where}{error}"))
         except Exception as error:  # noqa: BLE001 - a node without a result looks silent
             traceback.print_exc()
             said = "The program has a fault, which the node's journal has in full (journalctl -u temper-pull)"
@@ -130,7 +132,6 @@ class Agent:
 
     def tidy(self) -> Path:
         """Remove what does not outlive a run; return a folder for what this one leaves. Raises OSError."""
-        self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in [path for pattern in (*OWN, *FORMER) for path in self.state.glob(pattern)]:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

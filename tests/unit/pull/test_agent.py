@@ -122,6 +122,7 @@ def test_while_somebody_holds_the_node_nothing_is_even_fetched(world: World) -> 
     result = world.run()
     assert (result.state, [path.name for path in world.state.iterdir()]) == ("held", ["result.json"])
     assert "roll-out 7" in result.reason
+    assert world.state.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_lease_that_has_expired_holds_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What whoever may push, or answers for the server, can try: real git, real keys, whole runs."""
+"""What an account that may push, or a server, can try: real git, real keys, whole runs."""
 
 from __future__ import annotations
 
@@ -645,7 +645,7 @@ def test_what_helps_against_a_tag_that_moved_is_said_and_helps(world: World) -> 
 
 
 def test_where_the_server_is_away_the_accepted_tag_is_judged_again(world: World) -> None:
-    """Whoever may push can have named the commit once more, without a signature."""
+    """An account that may push can have named the commit once more, without a signature."""
     world.source.tag("fleet-1", None)
     world.source.tag("fleet-2", world.ada)
     world.run(**TAGS)
