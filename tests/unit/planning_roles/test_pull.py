@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from planning.node_plan import Kind
-from planning.preflight import programs
 from planning.role_variables import role_variables
-from planning.roles.pull import BESIDE, calendar, keyring_line
+from planning.roles.pull import calendar, keyring_line
 from planning.variables import PullSigner
 from pull.configuration import Configuration, ConfigurationError
 from pull.playbooks import REPAIRABLE
@@ -114,21 +113,6 @@ def test_the_keyring_is_what_ssh_keygen_takes(tmp_path: Path) -> None:
             )
         found.append(done.returncode == 0)
     assert found == [True, False]
-
-
-def test_all_modules_of_the_program_are_installed_and_import_alone(tmp_path: Path) -> None:
-    """With the node's own Python and nothing of this checkout: what is missing would be seen at night."""
-    for name, text in programs().items():
-        if name.startswith("pull/") or name in BESIDE:
-            path = tmp_path / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
-    python = shutil.which("python3", path="/usr/bin") or "python3"
-    command = [python, "-B", "-c", "import pull.__main__"]
-    done = subprocess.run(
-        command, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_roles_that_may_repair_are_those_of_the_program() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import subprocess
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,8 @@ import yaml
 from ansible.module_utils import files, lease
 
 from console.run import Note, Run, Stage
+from planning.preflight import programs
+from planning.roles.pull import BESIDE
 from pull import agent, delivery
 from pull.agent import Agent, StoppedError
 from pull.playbooks import FIXED
@@ -35,6 +39,37 @@ def test_a_node_as_it_should_be_is_compliant(world: World) -> None:
     assert (result.state, result.verdict, result.left, result.repaired) == ("checked", "compliant", (), ())
     assert (result.commit, result.ref, result.signer) == (world.commit, "main", "ada")
     assert json.loads((world.state / "result.json").read_text()) == json.loads(result.text())
+
+
+def test_what_is_installed_on_a_node_runs_there_alone(world: World) -> None:
+    """With the node's own Python and nothing of this checkout: what is missing would be seen at night."""
+    for name, text in programs().items():
+        if name.startswith("pull/") or name in BESIDE:
+            path = world.folder / "installed" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    wanted = world.folder / "pull.json"
+    wanted.write_text(json.dumps(asdict(world.wanted)))
+    script = f"""
+import pathlib, sys
+from pull import __main__, agent
+__main__.PATH = pathlib.Path({str(wanted)!r})
+agent.Agent.__init__.__defaults__ = pathlib.Path({str(world.state)!r}), pathlib.Path({str(world.lease)!r})
+sys.exit(__main__.main())
+"""
+    python = shutil.which("python3", path="/usr/bin") or "python3"
+    command = ["env", "-i", f"PYTHONPATH={world.folder}/installed", python, "-B", "-c", script]
+
+    def status() -> int:
+        return subprocess.run(command, cwd="/", check=False).returncode
+
+    assert status() == 0
+    assert world.accepted["commit"] == world.commit
+    (world.state / "accepted.json").write_text("damaged")
+    assert status() == 1
+    assert json.loads((world.state / "result.json").read_text())["code"] == "state"
+    wanted.write_text("damaged")
+    assert status() == 1
 
 
 def test_the_checkouts_playbook_runs_for_this_node_alone_and_by_itself(
