@@ -145,8 +145,8 @@ def _unasked() -> str:
     if not running:
         return "no container engine is installed"
     return (
-        f"{', '.join(running)} runs here without docker, nerdctl or podman, which this test needs: start a pod "
-        "that asks for a GPU instead"
+        f"{', '.join(running)} runs here without docker, nerdctl or podman, which this test needs: start a "
+        "pod that asks for a GPU instead"
     )
 
 
