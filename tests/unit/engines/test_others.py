@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import pytest
 from ansible.module_utils.engines import others
@@ -162,7 +162,7 @@ def test_the_node_names_only_engines_that_the_plan_knows() -> None:
     ],
 )
 def test_the_plan_names_an_engine_and_what_is_to_be_done(
-    engine: str, given: dict[str, object], said: list[str]
+    engine: str, given: dict[str, Any], said: list[str]
 ) -> None:
     found = {"name": engine, "where": "/where", "runs": True, "ready": False}
     without = set(whole_plan(bookworm, **given).warnings)
