@@ -202,7 +202,8 @@ class ContainerEngines(Setting):
         try:
             plan = toolkit_config.plan(self.toolkit, node, record, present=self.options.present)
         except RefusedError as error:
-            found.problems.append(str(error))
+            # A file that nothing is asked of refuses no node.
+            (found.problems if self.toolkit or record else found.warnings).append(str(error))
             return
         found.warnings += plan.warnings
         if plan.due or record:

@@ -116,10 +116,10 @@ def _look(name: str, known: Known, root: Path) -> OtherEngine | None:
     units = [f"{folder}/{unit}.service" for unit in known.units for folder in UNITS]
     groups = [f"{folder}/{unit}.service" for unit in known.units for folder in GROUPS]
     sockets = [path for path in known.sockets if _is_socket(root / path)]
-    evidence = [*(path for path in (*units, *known.configs) if (root / path).exists()), *sockets]
+    evidence = [*(path for path in (*units, *known.configs) if _exists(root / path)), *sockets]
     if not evidence:
         return None
-    runs = bool(sockets) or any((root / path).exists() for path in groups)
+    runs = bool(sockets) or any(_exists(root / path) for path in groups)
     ready = any(RUNTIME in _beginning(root / path) for path in known.configs)
     return OtherEngine(name, f"/{evidence[0]}", runs, ready)
 
@@ -128,7 +128,7 @@ def _rootless(root: Path) -> list[str]:
     """Users' own engines, of those who are logged in or linger."""
     folders = sorted((root / "run/user").glob("[0-9]*"))
     paths = [folder / name for folder in folders for name in ROOTLESS]
-    return [f"/{path.relative_to(root)}" for path in paths if path.exists()]
+    return [f"/{path.relative_to(root)}" for path in paths if _exists(path)]
 
 
 def _sockets(root: Path) -> set[str]:
@@ -144,6 +144,15 @@ def _sockets(root: Path) -> set[str]:
     except OSError:
         pass  # the tree of an image has none
     return {VAR_RUN.sub("/run/", path) for path in found if _is_socket(root / path.lstrip("/"))}
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is anything. A user may have mounted what root may not look at."""
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
 
 
 def _is_socket(path: Path) -> bool:

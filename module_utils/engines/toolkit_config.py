@@ -257,6 +257,8 @@ def plan(
 ) -> EnginePlan:
     """Compare the file with what is asked, and return what is ours and not asked any more. As an engine's."""
     made = EnginePlan(NAME, Unit("", exists=False, active=False, command=()), "")
+    if CONFIG.is_symlink():
+        raise RefusedError(f"{CONFIG} is a link to what somebody else manages: expected a regular file.")
     text = read_text(CONFIG)
     now = parse(text or "")
     # A value that somebody has changed since is theirs.

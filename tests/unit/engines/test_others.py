@@ -145,6 +145,20 @@ def test_an_engine_whose_program_is_on_path_is_the_roles(root: Root, monkeypatch
     assert other_engines(root.path) == []
 
 
+def test_what_root_may_not_look_at_is_no_engine(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.file("run/user/1000/dockerd-rootless/api.sock")
+
+    stat = type(root.path).stat
+
+    def denied(path: Path, **given: Any) -> object:
+        if "1000" in path.parts:
+            raise PermissionError
+        return stat(path, **given)
+
+    monkeypatch.setattr(type(root.path), "stat", denied)
+    assert other_engines(root.path) == []
+
+
 def test_the_node_names_only_engines_that_the_plan_knows() -> None:
     names = get_args(get_type_hints(facts.OtherEngine)["name"])
     assert {*others.KNOWN, "rootless", "other"} == {*names} == REMEDIES.keys()

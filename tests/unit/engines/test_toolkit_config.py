@@ -267,6 +267,19 @@ def test_the_last_engine_takes_the_file_back(config: Path, node: Node, apply: Ca
     assert config.read_text() == ROOTLESS
 
 
+@pytest.mark.parametrize("strange", ["no equals sign\n", "link"])
+def test_a_strange_file_stops_only_who_wishes_something_of_it(config: Path, strange: str) -> None:
+    if strange == "link":
+        config.rename(config.with_name("elsewhere"))
+        config.symlink_to("elsewhere")
+    else:
+        config.write_text(strange)
+    unasked = ContainerEngines({})
+    assert unasked.obstacle() is None
+    assert any(str(config) in warning for warning in unasked.warnings())
+    assert str(config) in str(ContainerEngines({"toolkit": {"mode": "auto"}}).obstacle())
+
+
 def test_restoring_leaves_no_trace(config: Path) -> None:
     setting = ContainerEngines({})
     state = json.loads(json.dumps(setting.read()))
