@@ -183,7 +183,7 @@ def is_held(path: str, others: Mapping[str, str], sysfs: Path) -> bool:
 
 
 def every_holder(proc: Path, sysfs: Path) -> list[Holder]:
-    """Whoever has any of these files open, and one process of each container that has been given some."""
+    """Return all who have these files open, and one process of each container that was only given some."""
     found: list[Holder] = []
     idle: dict[tuple[int, int], Holder] = {}
     active: set[tuple[int, int]] = set()
