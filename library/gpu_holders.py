@@ -10,7 +10,7 @@ short_description: Name the processes and containers that hold GPUs, and change 
 description:
   - Names every process that has a device file of a GPU open, whether it computes or idles. That is a file of
     NVIDIA's driver, a file of C(/dev/dri) of one of its GPUs, or a file of C(/dev/vfio) by which a virtual
-    machine has one.
+    machine has one. A container that has been given a GPU and has not opened it is named by one process.
   - Services that O(ignore) names are left out. They are the driver's own and end with it.
   - Of Kubernetes' pods only those that compute are named. Device plugins and exporters watch and stay through
     a drain.
@@ -37,8 +37,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 holders:
-  description: Each with C(pid), C(name), C(devices), C(container) (its short id), C(unit), C(in_pod) and
-    C(gpus), addresses and drivers of the GPUs that files of C(/dev/vfio) and C(/dev/dri) belong to.
+  description: Each with C(pid), C(name), C(devices), C(container) (its short id), C(unit), C(in_pod),
+    C(gpus), addresses and drivers of the GPUs that files of C(/dev/vfio) and C(/dev/dri) belong to, and
+    C(idle), whether it is a container that has been given a GPU and has it not open.
   returned: always
   type: list
 sentences:

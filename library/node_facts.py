@@ -61,8 +61,8 @@ RETURN = r"""
 ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
     signing_key, services, boot_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed, interfaces,
-    packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons, payload_python and
-    image_refusal.
+    packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons, payload_python,
+    image_refusal and other_engines.
   returned: always
   type: dict
 """
@@ -83,6 +83,7 @@ from ansible.module_utils.driver.holders import target_name
 from ansible.module_utils.driver.kernel_modules import dkms_records, installed_kernels
 from ansible.module_utils.driver.loaded_state import nvidia_state, read, wait_for_driver
 from ansible.module_utils.driver.secure_boot import enrolled_keys, secure_boot
+from ansible.module_utils.engines.others import other_engines
 from ansible.module_utils.mounts import mounts
 from ansible.module_utils.packaging import apt_sources, node, packages
 from ansible.module_utils.settings import sysfs
@@ -530,6 +531,7 @@ def gather(
         "pythons": pythons(root),
         "payload_python": payload_python(root, payload),
         "image_refusal": image.refusal(root, release) if is_image else "",
+        "other_engines": [engine._asdict() for engine in other_engines(root)],
     }
 
 

@@ -6,13 +6,18 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: node_reboot
-short_description: Begin the reboot of a node, unless somebody has taken it since
+short_description: Begin the reboot of a node, unless somebody has taken it or uses its GPUs since
 description:
   - What reboots is C(shutdown). The action C(reboot_node) runs this, and waits for the next boot.
   - A run that was given up by its controller may still be under way. So the reboot begins under the lock of
     whoever changes the node, never in the middle of another run's change, and with O(lease) only where that
     is still the node's.
+  - What was looked at before a reboot may be minutes old, so it asks again who uses a GPU.
 options:
+  busy_ok:
+    description: Reboot although processes, containers or virtual machines use GPUs.
+    type: bool
+    default: false
   message:
     description: What logged-in users are told.
     type: str
@@ -41,19 +46,21 @@ EXAMPLES = r"""
 
 RETURN = r"""
 refused:
-  description: The node is somebody else's by now; it was not rebooted.
+  description: The node is somebody else's by now, or its GPUs are in use; it was not rebooted.
   returned: failure
   type: bool
 """
 
 from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.driver import holders
 from ansible.module_utils.lease import LeaseError, working
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
+            "busy_ok": {"type": "bool", "default": False},
             "message": {"type": "str", "required": True},
             "lease": {
                 "type": "dict",
@@ -67,6 +74,15 @@ def main() -> None:
     )
     try:
         with working(**module.params["lease"] or {}, check=module.check_mode):
+            users = (
+                [] if module.params["busy_ok"] else holders.holders(ignore=holders.SERVICES, computing=True)
+            )
+            if users and not module.check_mode:
+                module.fail_json(
+                    msg=f"The node was not rebooted: {users[0]} ({len(users)} in all). Drain it, or set "
+                    "nvidia_stack_busy_ok: true.",
+                    refused=True,
+                )
             if not module.check_mode:
                 process.run(["shutdown", "-r", "now", module.params["message"]])
     except LeaseError as error:

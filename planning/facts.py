@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from planning.convert import build, from_node
 from validation.model.gpu_models import OWN_DRIVERS
@@ -204,6 +204,28 @@ class Tunables:
 
 
 @dataclass(frozen=True)
+class OtherEngine:
+    """A container engine that no role sets up, as `other_engines` of module_utils finds it."""
+
+    name: Literal[
+        "rke2",
+        "k3s",
+        "k0s",
+        "microk8s",
+        "cri-dockerd",
+        "docker",
+        "containerd",
+        "crio",
+        "podman",
+        "rootless",
+        "other",
+    ]
+    where: str
+    runs: bool
+    ready: bool
+
+
+@dataclass(frozen=True)
 class NodeFacts:
     """The fact `temper`."""
 
@@ -232,6 +254,7 @@ class NodeFacts:
     payload_python: PayloadPython | None
     # Why this is not the tree of an image; asked only of what the inventory says is one
     image_refusal: str = ""
+    other_engines: tuple[OtherEngine, ...] = ()
 
     @property
     def own_pci(self) -> tuple[PciDevice, ...]:

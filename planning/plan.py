@@ -36,6 +36,7 @@ from planning.machine import (
 from planning.mig_products import matches, misspelt
 from planning.model import Offer, Request
 from planning.node_plan import NodePlan
+from planning.other_engines import engine_warnings
 from planning.preview import one_line
 from planning.tables import LockedClocks
 from planning.text import plan_text
@@ -84,6 +85,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         problems += shm_problems(variables.os_tuning, node.memory_bytes)
         problems += nofile_problems(variables.os_tuning, node.tunables.nr_open)
     warnings += tuning_warnings(variables.os_tuning, node.tunables)
+    warnings += engine_warnings(node.other_engines, variables.container_engines)
 
     offer = Offer(stack=wanted.name)
     signed = False

@@ -79,6 +79,16 @@ class Ulimits:
 
 
 @dataclass(frozen=True)
+class ContainerToolkit:
+    """`container_engines_toolkit`: values of its own file, None or empty to leave what is found."""
+
+    no_cgroups: bool | None = None
+    mode: Literal["", "auto", "cdi", "jit-cdi", "legacy", "csv"] = ""
+    accept_envvar: bool | None = None
+    accept_volume_mounts: bool | None = None
+
+
+@dataclass(frozen=True)
 class ContainerEngines:
     """Variables of the role container_engines."""
 
@@ -90,6 +100,7 @@ class ContainerEngines:
     cdi: bool
     shm_size: str
     ulimits: Ulimits
+    toolkit: ContainerToolkit
     busy_ok: bool
 
 

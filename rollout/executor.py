@@ -205,11 +205,16 @@ class FleetExecutor:
         return _result(played, otherwise=otherwise, facts={"boot_id": str(played.result.get("boot_id", ""))})
 
     async def reboot(self, ticket: Ticket) -> StepResult:
-        """Reboot, unless the boot id differs from the recorded one already."""
+        """Reboot, unless the boot id differs from the recorded one already.
+
+        A node that refuses, because somebody uses a GPU there since it was drained, is asked again later.
+        """
         if ticket.record.course is Course.BACK and not ticket.stack:
             return StepResult(Outcome.DONE)  # the driver is the same, and `undo` has booted the former kernel
         boot_id = ticket.record.facts.get("boot_id", "")
         played = await self._step(ticket, "boot", stack=self._stack(ticket), upgrade_boot_id=boot_id)
+        if played.refused:
+            return StepResult(Outcome.AGAIN, played.said)
         return _result(played, otherwise=Outcome.FAILED)
 
     async def load(self, ticket: Ticket) -> StepResult:

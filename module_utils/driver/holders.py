@@ -1,10 +1,12 @@
-"""Who has a GPU's device files open: programs of the driver, of a display, and virtual machines."""
+"""Who has a GPU: programs that have its device files open, virtual machines, containers that hold it idle."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
+import stat
 import typing
 from pathlib import Path
 
@@ -19,6 +21,14 @@ DEVICE = re.compile(
     r"/dev/nvidia(\d{1,4}|ctl|-uvm(-tools)?|-modeset|-caps/nvidia-cap\d{1,4}"
     r"|-caps-imex-channels/channel\d{1,4}|-nvswitch(\d{1,4}|ctl))"
 )
+# The same in a folder that somebody has changed his root to, or bound it into.
+ELSEWHERE = re.compile(rf"/.+({DEVICE.pattern})")
+#: Far more than any machine has in /dev.
+MOST_DEVICES = 100_000
+# In the /dev of who has all of the host's, GPUs among it: a privileged container, a snap, a chroot.
+WHOLE = ("/dev/mem", "/dev/kmsg")
+RENDER = "/dev/dri/renderD"
+CARD = "/dev/dri/card"  # who draws on a display has it
 CAPABILITIES = "/dev/nvidia-caps/"
 UVM = "/dev/nvidia-uvm"  # CUDA opens it, monitoring does not
 VFIO = "/dev/vfio/"
@@ -52,7 +62,8 @@ class Holder(typing.NamedTuple):
     """A process with a GPU's device files, and its container's short id or its systemd service, if any.
 
     `in_pod`: its container is of a pod of Kubernetes. `gpus` are what files of /dev/vfio and /dev/dri lead
-    to: PCI addresses, each with the driver that has the device.
+    to: PCI addresses, each with the driver that has the device. `idle`: its container has been given them,
+    and none of its processes has any open.
     """
 
     pid: int
@@ -62,17 +73,30 @@ class Holder(typing.NamedTuple):
     unit: str
     in_pod: bool = False
     gpus: list[str] = []  # noqa: RUF012 - nobody changes it
+    idle: bool = False
 
     @property
     def computes(self) -> bool:
-        """Whether it does more than to watch GPUs or to draw: CUDA, or a virtual machine."""
-        return UVM in self.devices or any(name.startswith(VFIO) for name in self.devices)
+        """Whether it would lose work: CUDA, a virtual machine, rendering without a display, a container.
+
+        To watch GPUs or to draw on a display is none. Of pods, device plugins and exporters are idle, too.
+        """
+        return (
+            UVM in self.devices
+            or self.has(VFIO)
+            or (self.has(RENDER) and not self.has(CARD))
+            or (self.idle and not self.in_pod)
+        )
+
+    def has(self, prefix: str) -> bool:
+        """Whether it has a file of this kind."""
+        return any(name.startswith(prefix) for name in self.devices)
 
     def __str__(self) -> str:
         whose = f"container {self.container}" if self.container else self.unit
         gpus = f" ({'; '.join(self.gpus)})" if self.gpus else ""
         return (
-            f"{self.name} (process {self.pid}{f', {whose}' if whose else ''}) holds "
+            f"{self.name} (process {self.pid}{f', {whose}' if whose else ''}) holds {'idle ' * self.idle}"
             f"{', '.join(self.devices)}{gpus}"
         )
 
@@ -159,25 +183,87 @@ def is_held(path: str, others: Mapping[str, str], sysfs: Path) -> bool:
 
 
 def every_holder(proc: Path, sysfs: Path) -> list[Holder]:
-    """Whoever has any of these files open."""
-    found = []
+    """Return all who have these files open, and one process of each container that was only given some."""
+    found: list[Holder] = []
+    idle: dict[tuple[int, int], Holder] = {}
+    active: set[tuple[int, int]] = set()
     others = other_files(sysfs)
-    for entry in proc.glob("[0-9]*"):
-        if not entry.name.isdigit():
-            continue
+    own = _identity(proc / "self/root")
+    for entry in sorted(filter(_is_process, proc.glob("[0-9]*")), key=lambda one: int(one.name)):
         try:
-            devices = sorted({one for one in _targets(entry / "fd") if is_held(one, others, sysfs)})
+            devices = sorted(set(_devices(entry, others, sysfs)))
+            root = _identity(entry / "root") if own else None
             if devices:
-                name = (entry / "comm").read_text(encoding="utf-8", errors="replace")
-                name = "".join(one if one.isprintable() else "?" for one in name.rstrip("\n"))
-                # Read as text, a carriage return in the name of a group would be a line feed.
-                cgroup = (entry / "cgroup").read_bytes().decode(errors="replace")
-                gpus = sorted({others[one] for one in devices if one in others})
-                in_pod = bool(POD.search(cgroup))
-                found.append(Holder(int(entry.name), name, devices, *belongs_to(cgroup), in_pod, gpus))
+                found.append(_holder(entry, devices, others))
+                active.add(root or (0, 0))
+            elif root and root != own and root not in idle and (given := gpu_files(entry / "root/dev")):
+                idle[root] = _holder(entry, given, others)._replace(idle=True)
         except OSError:
             continue
-    return sorted(found)
+    return sorted([*found, *(one for root, one in idle.items() if root not in active)])
+
+
+def _is_process(entry: Path) -> bool:
+    return entry.name.isdecimal()
+
+
+def _holder(process: Path, devices: list[str], others: Mapping[str, str]) -> Holder:
+    name = (process / "comm").read_text(encoding="utf-8", errors="replace")
+    name = "".join(one if one.isprintable() else "?" for one in name.rstrip("\n"))
+    # Read as text, a carriage return in the name of a group would be a line feed.
+    cgroup = (process / "cgroup").read_bytes().decode(errors="replace")
+    gpus = sorted({others[one] for one in devices if one in others})
+    return Holder(int(process.name), name, devices, *belongs_to(cgroup), bool(POD.search(cgroup)), gpus)
+
+
+def _devices(process: Path, others: Mapping[str, str], sysfs: Path) -> typing.Iterator[str]:
+    """The ways to a GPU that a process has open, by their names in its own root."""
+    empty = True
+    for link, path in _targets(process / "fd"):
+        empty = False
+        if is_held(path, others, sysfs):
+            yield path
+        elif (elsewhere := ELSEWHERE.fullmatch(path)) and _is_device(link):
+            yield elsewhere[1]
+    if not empty:
+        return
+    # A first thread that has ended shows none, whatever the others go on with.
+    for thread in (process / "task").glob("[0-9]*"):
+        if thread.name != process.name:
+            yield from (path for _, path in _targets(thread / "fd") if is_held(path, others, sysfs))
+
+
+def _is_device(link: str) -> bool:
+    try:
+        return stat.S_ISCHR(os.stat(link).st_mode)  # noqa: PTH116 - of a million
+    except OSError:
+        return False
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        return identity(path)
+    except OSError:
+        return None
+
+
+def identity(path: Path) -> tuple[int, int]:
+    """Return what tells a folder from all others. Raises OSError."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def gpu_files(directory: Path, *, whole: bool = False) -> list[str]:
+    """Return the device files of GPUs in a folder /dev; of one that has all of the host's only if asked."""
+    try:
+        # A user may have made it, in a namespace of its own, with millions of names.
+        with os.scandir(directory) as entries:
+            names = [f"/dev/{entry.name}" for entry in itertools.islice(entries, MOST_DEVICES)]
+    except OSError:
+        return []
+    if not whole and any(name in names for name in WHOLE):
+        return []
+    return sorted(name for name in names if DEVICE.fullmatch(name))
 
 
 def belongs_to(cgroup: str) -> tuple[str, str]:
@@ -187,9 +273,9 @@ def belongs_to(cgroup: str) -> tuple[str, str]:
     return container["id"][:12] if container else "", service[1] if service else ""
 
 
-def _targets(directory: Path) -> typing.Iterator[str]:
-    """What the links in a folder lead to, one at a time: a process may have a million files open."""
+def _targets(directory: Path) -> typing.Iterator[tuple[str, str]]:
+    """The links in a folder and what they lead to, one at a time: a process may have a million files open."""
     with os.scandir(directory) as links:
         for link in links:
             with contextlib.suppress(OSError):  # it was closed
-                yield os.readlink(link.path).removesuffix(" (deleted)")  # noqa: PTH115 - of a million
+                yield link.path, os.readlink(link.path).removesuffix(" (deleted)")  # noqa: PTH115 - of a million

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
 import typing
 from pathlib import Path
 
+from ansible.module_utils.driver.holders import gpu_files, identity
 from ansible.module_utils.process import printable
 
 PROC = Path("/proc")
 NAMED = 5
-#: Far more than any machine has in /dev.
-MOST_DEVICES = 100_000
 # Control groups as docker, containerd, CRI-O, podman and Kubernetes name them.
 CONTAINER_GROUP = re.compile(
     r"/(docker|cri-containerd|crio|libpod|containerd|buildkit|kubepods)[-:/.]|/[0-9a-f]{64}(\.scope)?$"
 )
 # snapd gives each program its own root with the host's /dev in it, and says elsewhere what it may open there.
 SNAP = re.compile(r"/snap\.[^/]+(/|$)")
-GPU_NODE = re.compile(r"nvidia(\d+|ctl|-uvm|-caps)")
 
 
 class GpuProcess(typing.NamedTuple):
@@ -41,7 +37,7 @@ def gpu_processes() -> list[GpuProcess]:
     still has them open. A snap sees the host's device files, whether or not it may open one: one counts that
     has a GPU open.
     """
-    own = _identity(PROC / "self" / "root")
+    own = identity(PROC / "self" / "root")
     found = []
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
@@ -64,15 +60,10 @@ def containers_with_gpus() -> str:
     return f"containers with a GPU are running ({shown})"
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
-
-
 def _has_gpu(process: Path, own_root: tuple[int, int]) -> bool:
     root, group = process / "root", (process / "cgroup").read_text(errors="replace").strip()
     confined = bool(SNAP.search(group)) and not CONTAINER_GROUP.search(group)
-    if not confined and _identity(root) != own_root and _device_files(root / "dev"):
+    if not confined and identity(root) != own_root and gpu_files(root / "dev", whole=True):
         return True
     if not confined and not CONTAINER_GROUP.search(group):
         return False
@@ -84,12 +75,3 @@ def _target(link: Path) -> str:
         return str(link.readlink())
     except OSError:
         return ""
-
-
-def _device_files(directory: Path) -> bool:
-    try:
-        # A user may have made it, in a namespace of its own, with millions of names.
-        with os.scandir(directory) as entries:
-            return any(GPU_NODE.fullmatch(entry.name) for entry in itertools.islice(entries, MOST_DEVICES))
-    except OSError:
-        return False

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ansible.module_utils import records
-from ansible.module_utils.engines import busy, cdi, daemon_json
+from ansible.module_utils.engines import busy, cdi, daemon_json, toolkit_config
 from ansible.module_utils.engines.base import (
     RESTART_TIMEOUT_S,
     RUNTIME,
@@ -29,6 +29,7 @@ from ansible.module_utils.engines.containerd import Containerd, serves_docker_al
 from ansible.module_utils.engines.crio import Crio
 from ansible.module_utils.engines.daemon_json import parse, size_bytes
 from ansible.module_utils.engines.docker import Docker, snap_refusal
+from ansible.module_utils.engines.others import OtherEngine, other_engines
 from ansible.module_utils.engines.podman import Podman
 from ansible.module_utils.files import make_directories
 from ansible.module_utils.process import MISREAD, CommandError, run, which
@@ -50,6 +51,8 @@ class _Findings:
     # Commands for the node that take away what somebody else has put in the way.
     repair: list[typing.Sequence[str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    # Engines that are not set up here.
+    others: list[OtherEngine] = field(default_factory=list)
     # Units of the CDI specification that no engine of ours needs any more.
     switch_off: list[str] = field(default_factory=list)
     # Whether an engine uses what we have switched on, and the state file does not say so.
@@ -65,9 +68,9 @@ class ContainerEngines(Setting):
     """All container engines of a node. An object looks at the node once; `read` and `restore` look anew.
 
     `parameters` are `engines` (none: all that are installed), `exclude`, `default_runtime`, `cdi`,
-    `shm_size`, `ulimits` (-1 is no limit), `toolkit_expected` (whether a missing toolkit is an error),
-    `busy_ok` and `state`: "absent" takes out what is ours. With `check_mode`, what an installation before
-    this would bring may be missing: the toolkit, an engine that is named.
+    `shm_size`, `ulimits` (-1 is no limit), `toolkit` (its own file), `toolkit_expected` (whether a missing
+    toolkit is an error), `busy_ok` and `state`: "absent" takes out what is ours. With `check_mode`, what an
+    installation before this would bring may be missing: the toolkit, an engine that is named.
     """
 
     key = "container_engines"
@@ -78,6 +81,7 @@ class ContainerEngines(Setting):
         self.named: list[str] = parameters.get("engines") or []
         self.excluded: list[str] = parameters.get("exclude") or []
         self.toolkit_expected = bool(parameters.get("toolkit_expected", True))
+        self.toolkit: dict[str, typing.Any] = parameters.get("toolkit") or {}
         self.busy_ok = bool(parameters.get("busy_ok", False))
         ulimits = parameters.get("ulimits") or {}
         self.options = EngineOptions(
@@ -116,10 +120,12 @@ class ContainerEngines(Setting):
                     f"{RUNTIME} is missing: the container toolkit comes with the stack, so run "
                     "playbooks/provision.yml, which installs it first."
                 )
-        if not engines or found.problems:
+        found.others = [one for one in other_engines() if one.name not in self.excluded]
+        if not (engines or found.others) or found.problems:
             return found
         found.state = load_state()
         self._plan(engines, found)
+        self._plan_toolkit(engines, found)
         if self.options.present and toolkit and any(plan.cdi for plan in found.plans):
             try:
                 found.specification = cdi.plan(live=self.live)
@@ -176,6 +182,32 @@ class ContainerEngines(Setting):
             plan.daemon_reload = plan.daemon_reload and self.live
             found.plans.append(plan)
             found.warnings += plan.warnings
+
+    def _plan_toolkit(self, engines: list[Engine], found: _Findings) -> None:
+        """The plan of the toolkit's own file, which all engines share: the last one takes it back."""
+        records_kept = found.state.get("records", {})
+        if not self.options.present and records_kept.keys() - {
+            toolkit_config.NAME,
+            *(engine.name for engine in engines),
+        }:
+            return
+        # Podman's containers get GPUs through CDI alone.
+        rootful = any(engine.name != Podman.name for engine in engines)
+        node = toolkit_config.Situation(
+            rootful=rootful or any(one.of_root for one in found.others),
+            rootless=not all(one.of_root for one in found.others),
+            cdi=any(plan.cdi for plan in found.plans),
+        )
+        record = records_kept.get(toolkit_config.NAME, {})
+        try:
+            plan = toolkit_config.plan(self.toolkit, node, record, present=self.options.present)
+        except RefusedError as error:
+            # A file that nothing is asked of refuses no node.
+            (found.problems if self.toolkit or record else found.warnings).append(str(error))
+            return
+        found.warnings += plan.warnings
+        if plan.due or record:
+            found.plans.append(plan)
 
     def _compare_state(self, found: _Findings) -> None:
         noted = found.state.get("records", {})
@@ -244,7 +276,12 @@ class ContainerEngines(Setting):
         found = self._found
         planned = [f"{plan.action} {plan.unit.name}" for plan in found.due if plan.action]
         return {
-            "engines": {plan.engine: {"version": plan.version, "cdi": plan.cdi} for plan in found.plans},
+            "engines": {
+                plan.engine: {"version": plan.version, "cdi": plan.cdi}
+                for plan in found.plans
+                if plan.engine != toolkit_config.NAME
+            },
+            "others": [one._asdict() for one in found.others],
             "changed_files": sorted(path for plan in found.due for path in plan.files),
             "actions": (planned if self.check_mode else self.actions) + found.specification.actions,
         }
@@ -314,12 +351,12 @@ class ContainerEngines(Setting):
 
     def _carry_out(self, plan: EnginePlan) -> None:
         """Raises SettingError after everything is as it was."""
-        engine = next(engine for engine in ENGINES if engine.name == plan.engine)
         former = {path: _read(path) for path in plan.files}
         _write(plan.files)
         try:
             self._settle(plan)
-            problem = engine.disagreement(self.options, plan) if plan.unit.active else ""
+            engine = next((engine for engine in ENGINES if engine.name == plan.engine), None)
+            problem = engine.disagreement(self.options, plan) if engine and plan.unit.active else ""
             if problem:
                 raise SettingError(problem)
         except (SettingError, CommandError) as error:

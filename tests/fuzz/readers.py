@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tomllib
 from datetime import datetime
 from functools import cache, partial
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from ansible.module_utils.access import (
     sshd,
 )
 from ansible.module_utils.driver import gpu_settings, mig, secure_boot, smi
-from ansible.module_utils.engines import cdi_nccl, config_dump, daemon_json
+from ansible.module_utils.engines import cdi_nccl, config_dump, daemon_json, others, toolkit_config
 from ansible.module_utils.kernel import grub, upgrade
 from ansible.module_utils.packaging import apt_sources, openpgp, packages, rpm_files
 from ansible.module_utils.settings import audit, record
@@ -85,7 +86,7 @@ from tests.unit import (
     test_rpm_files,
 )
 from tests.unit.compliance.fleets import KNOWN, VARIABLES
-from tests.unit.engines import test_cdi_nccl, test_config_dump
+from tests.unit.engines import test_cdi_nccl, test_config_dump, test_others, test_toolkit_config
 from tests.unit.fleet import test_pulled, test_stream
 from tests.unit.harden import test_listeners, test_packet_filters
 from tests.unit.pages import made_up
@@ -353,6 +354,20 @@ def planned(facts: Any) -> dict[str, Any]:
     return preflight_plan({"ansible_facts": {"temper": facts}}, VARIABLES, KNOWN)
 
 
+def misedited(text: str, after: str) -> str:
+    """Say what the edited file has lost or gained beside one key; of what is no TOML nothing is expected."""
+    try:
+        before = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return ""
+    wanted = test_toolkit_config.flat(before) | {toolkit_config.NO_CGROUPS: False}
+    try:
+        same = test_toolkit_config.flat(tomllib.loads(after)) == wanted
+    except tomllib.TOMLDecodeError:
+        return "a file that is no TOML any more"
+    return "" if same else "another key was changed"
+
+
 #: What Ansible does with an action's result (ansible/vars/clean.py and strategy/__init__.py).
 OBEYED = {"add_host", "add_group", "ansible_facts", "ansible_stats", "ansible_notify", "invocation"}
 SMI = nvidia_smi.NvidiaSmiError
@@ -433,6 +448,18 @@ READERS = (
         config_dump.read,
         these(test_config_dump.CONTAINERD_1, test_config_dump.CRIO),
         NODE_ERRORS,
+    ),
+    Reader(
+        "the container toolkit's file",
+        lambda text: toolkit_config.edited(text, {toolkit_config.NO_CGROUPS: "false"}),
+        these(test_toolkit_config.PACKAGED, test_toolkit_config.SPREAD),
+        NODE_ERRORS,
+        misedited,
+    ),
+    Reader(
+        "kubelet's endpoint",
+        others.ENDPOINT.findall,
+        these(test_others.KUBEADM, test_others.KUBELET_YAML),
     ),
     Reader(
         "daemon.json", lambda text: daemon_json.parse(text, "daemon.json"), of("daemon_json"), NODE_ERRORS

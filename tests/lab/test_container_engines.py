@@ -157,6 +157,53 @@ def test_check_mode_works_on_a_bare_node(bare: Fleet) -> None:
     assert changed(bare.role("--check")) == {OLD: 0, NEW: 0}
 
 
+RKE2 = "/var/lib/rancher/rke2/agent/etc/containerd"
+TOOLKIT = "/etc/nvidia-container-runtime"
+ROOTLESS = """\
+# of the users' own Docker
+[nvidia-container-cli]
+no-cgroups = true # rootless
+root = "/run/nvidia/driver"
+
+[nvidia-container-runtime]
+mode = "legacy"
+"""
+UNITS = "/usr/local/lib/systemd/system"
+UNIT = "[Service]\nExecStart=/opt/rke2/bin/rke2 600\n"
+
+
+def test_rke2_is_named_and_the_toolkits_file_gives_its_containers_the_gpus(bare: Fleet) -> None:
+    bare.sh(
+        OLD,
+        f"mkdir -p {RKE2} {TOOLKIT} /opt/rke2/bin {UNITS}; cp /usr/bin/sleep /opt/rke2/bin/rke2;"
+        f"echo 'version = 3' >{RKE2}/config.toml; cat >{TOOLKIT}/config.toml <<'END'\n{ROOTLESS}END\n"
+        f"cat >{UNITS}/rke2-agent.service <<'END'\n{UNIT}END\n"
+        "systemctl daemon-reload; systemctl start rke2-agent",
+    )
+    try:
+        limit = ("--limit", OLD)
+        first = bare.role(*limit, container_engines_manage=[])
+        assert changed(first) == {OLD: 1}
+        said = " ".join(first.stdout.split())
+        assert f"RKE2 is there ({UNITS}/rke2-agent.service)" in said
+        assert "restart rke2-agent or rke2-server" in said
+        expected = ROOTLESS.replace("no-cgroups = true", "no-cgroups = false")
+        expected = expected.replace("/run/nvidia/driver", "/")
+        assert bare.sh(OLD, f"cat {TOOLKIT}/config.toml") == expected.strip()
+        assert changed(bare.role(*limit, container_engines_manage=[])) == {OLD: 0}
+        absent = bare.role(*limit, container_engines_manage=[], container_engines_state="absent")
+        assert changed(absent) == {OLD: 1}
+        assert bare.sh(OLD, f"cat {TOOLKIT}/config.toml") == ROOTLESS.strip()
+        bare.sh(OLD, f"echo 'BinaryName = \"/usr/bin/nvidia-container-runtime\"' >>{RKE2}/config.toml")
+        assert "RKE2 is there" not in bare.role("--check", *limit, container_engines_manage=[]).stdout
+    finally:
+        bare.sh(
+            OLD,
+            f"systemctl stop rke2-agent; rm -r {RKE2} {TOOLKIT} /opt/rke2 {UNITS}/rke2-agent.service;"
+            "systemctl daemon-reload",
+        )
+
+
 @pytest.mark.parametrize("node", NODES)
 def test_docker_knows_the_runtime(provisioned: tuple[Fleet, str], node: str) -> None:
     info = provisioned[0].info(node)

@@ -6,15 +6,17 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpu_holders
 import pytest
 from ansible.module_utils.driver import holders
 
+from tests.unit.validation.samples import eventually
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 ID = "0123456789ab" + "c" * 52
 
@@ -138,16 +140,116 @@ def test_a_group_without_a_gpu_is_nobodys_use_of_one_and_an_unknown_group_is(pro
     assert [one.name for one in holders.holders(computing=True)] == ["qemu"]
 
 
-def test_who_draws_on_a_gpu_holds_it_and_does_not_compute(proc: Proc) -> None:
-    gpu = proc.device("0000:19:00.0", 13, driver="nouveau")
+@pytest.mark.parametrize("driver", ["nouveau", "nvidia"])
+def test_who_renders_without_a_display_would_lose_work_and_a_display_none(proc: Proc, driver: str) -> None:
+    gpu = proc.device("0000:19:00.0", 13, driver=driver)
     for folder in ("renderD129", "card1/card1-DP-1"):
         (gpu / "drm" / folder).mkdir(parents=True)
     proc.add(7, "ffmpeg", "/dev/dri/renderD129")
     proc.add(8, "Xorg", "/dev/dri/card0")  # of another maker's GPU
-    assert [str(one) for one in holders.holders()] == [
-        "ffmpeg (process 7) holds /dev/dri/renderD129 (0000:19:00.0, driver nouveau)"
+    proc.add(9, "kwin_wayland", "/dev/dri/card1", "/dev/dri/renderD129")
+    assert [one.pid for one in holders.holders()] == [7, 9]
+    assert [str(one) for one in holders.holders(computing=True)] == [
+        f"ffmpeg (process 7) holds /dev/dri/renderD129 (0000:19:00.0, driver {driver})"
     ]
-    assert holders.holders(computing=True) == []
+
+
+class Containers:
+    """Processes with roots of their own."""
+
+    def __init__(self, proc: Proc) -> None:
+        self.proc = proc
+        self.root("host", "nvidia0", "mem")
+        (proc.path / "self").mkdir()
+        (proc.path / "self/root").symlink_to(proc.path / "roots/host")
+
+    def root(self, name: str, *files: str) -> None:
+        folder = self.proc.path / "roots" / name / "dev"
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            (folder / file).touch()
+
+    def add(self, pid: int, root: str, *open_files: str, cgroup: str = f"/docker/{ID}") -> None:
+        self.proc.add(pid, root, *open_files, cgroup=cgroup)
+        (self.proc.path / f"{pid}/root").symlink_to(self.proc.path / "roots" / root)
+
+
+POD = f"/kubepods/burstable/pod2/{ID}"
+
+
+@pytest.mark.parametrize(
+    ("files", "processes", "pids"),
+    [
+        # A notebook that has not begun.
+        (("nvidia0", "nvidiactl", "null"), ((),), [7]),
+        # One container is named once, by its first process.
+        (("nvidia0",), ((), ()), [7]),
+        # Its exporter watches: it is no user, and neither are the processes beside it.
+        (("nvidia0",), (("/dev/nvidia0",), ()), []),
+        (("nvidia0",), ((), ("/dev/nvidia-uvm",)), [8]),
+        # All of the host's devices are no sign of a wish for one.
+        (("nvidia0", "mem"), ((),), []),
+        (("nvidia0", "kmsg"), ((),), []),
+        (("null",), ((),), []),
+    ],
+)
+def test_a_container_that_has_been_given_a_gpu_would_lose_it(
+    proc: Proc, files: tuple[str, ...], processes: tuple[tuple[str, ...], ...], pids: list[int]
+) -> None:
+    containers = Containers(proc)
+    containers.root("one", *files)
+    for pid, open_files in enumerate(processes, 7):
+        containers.add(pid, "one", *open_files)
+    assert [one.pid for one in holders.holders(computing=True)] == pids
+
+
+def test_an_idle_container_is_said_to_be_idle_and_a_pod_is_left_to_its_scheduler(proc: Proc) -> None:
+    containers = Containers(proc)
+    for number, cgroup in enumerate((f"/docker/{ID}", POD)):
+        containers.root(f"c{number}", "nvidia0")
+        containers.add(7 + number, f"c{number}", cgroup=cgroup)
+    assert [str(one) for one in holders.holders(computing=True)] == [
+        f"c0 (process 7, container {ID[:12]}) holds idle /dev/nvidia0"
+    ]
+
+
+def test_a_process_whose_first_thread_has_ended_still_holds(proc: Proc) -> None:
+    proc.add(7, "python3")
+    (proc.path / "7/task/9/fd").mkdir(parents=True)
+    (proc.path / "7/task/9/fd/3").symlink_to("/dev/nvidia-uvm")
+    assert [one.pid for one in holders.holders(computing=True)] == [7]
+
+
+def test_a_device_file_in_another_root_counts_and_a_file_of_its_name_does_not(proc: Proc) -> None:
+    folder = proc.path / "srv/dev"
+    folder.mkdir(parents=True)
+    (folder / "nvidia-uvm").symlink_to("/dev/null")
+    (folder / "nvidia0").touch()
+    proc.add(7, "chrooted", str(folder / "nvidia-uvm"), str(folder / "nvidia0"))
+    (one,) = holders.holders(computing=True)
+    assert one.devices == ["/dev/nvidia-uvm"]
+
+
+def test_every_way_of_nvidias_stack_is_a_use_or_none(proc: Proc) -> None:
+    """Files that programs of NVIDIA's stack have open, and whether a reboot would take work from them."""
+    watching = ("/dev/nvidiactl", "/dev/nvidia0")
+    cuda = (*watching, "/dev/nvidia-uvm")
+    rows: dict[str, tuple[tuple[str, ...], bool]] = {
+        "cuda": (cuda, True),
+        "importer of CUDA IPC": (cuda, True),
+        "in a MIG instance": ((*cuda, "/dev/nvidia-caps/nvidia-cap12"), True),
+        "nvidia-cuda-mps-server": (cuda, True),
+        "client of MPS": (cuda, True),
+        "nvidia-cuda-mps-control": ((), False),
+        "nvidia-smi": (watching, False),
+        "dcgm": ((*watching, "/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-nvswitchctl"), False),
+        "Xorg": ((*watching, "/dev/nvidia-modeset", "/dev/dri/card0"), False),
+    }
+    for pid, (name, (files, _)) in enumerate(rows.items(), 7):
+        proc.add(pid, name, *files)
+    assert {one.name for one in holders.holders(computing=True)} == {
+        name for name, (_, used) in rows.items() if used
+    }
 
 
 def test_one_gpu_is_held_by_its_files_in_dev_dri_too(proc: Proc) -> None:
@@ -206,6 +308,39 @@ def test_a_real_process_is_found_by_what_it_has_open(tmp_path: Path, monkeypatch
     with (tmp_path / "nvidia0").open("w"):
         assert os.getpid() in [one.pid for one in holders.holders()]
     assert os.getpid() not in [one.pid for one in holders.holders()]
+
+
+def test_a_stopped_process_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holders, "DEVICE", re.compile(re.escape(str(tmp_path / "nvidia0"))))
+    (tmp_path / "nvidia0").touch()
+    program = "import os, signal, sys; file = open(sys.argv[1]); os.kill(os.getpid(), signal.SIGSTOP)"
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "nvidia0")]) as stopped:
+        try:
+            os.waitpid(stopped.pid, os.WUNTRACED)
+            assert stopped.pid in [one.pid for one in holders.holders()]
+        finally:
+            stopped.kill()
+
+
+def test_a_real_process_whose_first_thread_has_ended_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holders, "DEVICE", re.compile(re.escape(str(tmp_path / "nvidia0"))))
+    program = (
+        "import ctypes, sys, threading; file = open(sys.argv[1], 'w')\n"
+        "def wait():\n    print('open', flush=True); sys.stdin.read()\n"
+        "threading.Thread(target=wait, daemon=True).start(); ctypes.CDLL(None).pthread_exit(None)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "nvidia0")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        eventually(
+            lambda: "State:\tZ" in Path(f"/proc/{process.pid}/status").read_text(),
+            "its first thread has ended",
+        )
+        assert process.pid in [one.pid for one in holders.holders()]
+        process.kill()
 
 
 def test_a_real_process_is_found_by_the_group_that_it_has_open(

@@ -764,6 +764,7 @@ def test_module_returns_one_fact_and_changes_nothing(
         "pci",
         "nvlink_switch_managed",
         "interfaces",
+        "other_engines",
         "packages",
         "broken_packages",
         "apt_sources",

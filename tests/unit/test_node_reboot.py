@@ -11,6 +11,7 @@ import node_reboot
 import pytest
 from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils import lease, process
+from ansible.module_utils.driver import holders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,7 @@ def reboots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
     found: list[list[str]] = []
     monkeypatch.setattr(lease, "PATH", tmp_path / "lease.json")
     monkeypatch.setattr(process, "run", found.append)
+    monkeypatch.setattr(holders, "PROC", tmp_path / "proc")
     return found
 
 
@@ -71,6 +73,22 @@ def test_nobody_reboots_in_the_middle_of_a_change(
     assert reboot()["changed"]  # one process on its own takes no lease
 
 
+def test_who_has_begun_to_use_a_gpu_since_is_not_rebooted_under(
+    reboots: list[list[str]], reboot: Callable[..., dict[str, Any]]
+) -> None:
+    descriptors = holders.PROC / "7/fd"
+    descriptors.mkdir(parents=True)
+    (descriptors / "3").symlink_to("/dev/nvidia-uvm")
+    (holders.PROC / "7/comm").write_text("python3\n")
+    (holders.PROC / "7/cgroup").write_text("0::/user.slice/session-1.scope\n")
+    said = reboot()
+    assert said["refused"]
+    assert "python3 (process 7) holds /dev/nvidia-uvm" in said["msg"]
+    assert reboots == []
+    assert reboot(busy_ok=True)["changed"]
+    assert len(reboots) == 1
+
+
 def test_check_mode_reboots_nothing(reboots: list[list[str]], reboot: Callable[..., dict[str, Any]]) -> None:
     assert reboot(check_mode=True)["changed"]
     assert reboots == []
@@ -96,8 +114,8 @@ def test_the_action_passes_on_the_lease_that_the_run_took() -> None:
     assert not begun(execute, temper_lease=held)["failed"]
     assert not begun(execute)["failed"]
     assert [arguments for _, arguments in asked] == [
-        {"message": "a new driver", "lease": held},
-        {"message": "a new driver"},
+        {"message": "a new driver", "busy_ok": False, "lease": held},
+        {"message": "a new driver", "busy_ok": False},
     ]
 
 

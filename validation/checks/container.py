@@ -40,6 +40,15 @@ GPUS = {
 }
 
 
+#: Engines that have no program with which a container is started by hand, by their sockets.
+SERVED = {
+    "/run/k3s/containerd/containerd.sock": "RKE2 or K3s",
+    "/run/k0s/containerd.sock": "k0s",
+    "/var/snap/microk8s/common/run/containerd.sock": "MicroK8s",
+    "/run/crio/crio.sock": "CRI-O",
+    "/run/containerd/containerd.sock": "containerd",
+    "/run/docker.sock": "Docker",
+}
 #: nvidia-smi is there, brought by the toolkit, and the image has no C library for it, or is of another
 #: machine: many of the small images that Kubernetes brings along. Where the toolkit brings nothing, the
 #: program is "not found".
@@ -127,7 +136,18 @@ def find_engine(timeout_s: float) -> tuple[Engine | None, str]:
         if images:
             return Engine(name, tuple(dict.fromkeys(images))), ""
         reasons.append(f"{name} has no image, and none is pulled for a test")
-    return None, "; ".join(reasons) or "no container engine is installed"
+    return None, "; ".join(reasons) or _unasked()
+
+
+def _unasked() -> str:
+    """Why none was asked: only engines of Kubernetes run here, or there is none."""
+    running = [name for path, name in SERVED.items() if Path(path).is_socket()]
+    if not running:
+        return "no container engine is installed"
+    return (
+        f"{', '.join(running)} runs here without docker, nerdctl or podman, which this test needs: start a "
+        "pod that asks for a GPU instead"
+    )
 
 
 def sweep(engine: str, timeout_s: float) -> None:

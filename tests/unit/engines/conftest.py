@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible.module_utils import process
-from ansible.module_utils.engines import busy, cdi, containerd, crio, docker, engine_settings
+from ansible.module_utils.engines import busy, cdi, containerd, crio, docker, engine_settings, toolkit_config
 
 from tests.unit.engines.stand_ins import Node
 from tests.unit.settings.role_plans import item
@@ -26,6 +26,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
         (process, "SYSTEM_PATH", ""),
         (engine_settings, "STATE", tmp_path / "state.json"),
         (engine_settings, "RUNTIME", str(machine.runtime)),
+        (engine_settings, "other_engines", list),
+        (toolkit_config, "CONFIG", tmp_path / "toolkit/config.toml"),
         (docker, "DAEMON_JSON", machine.daemon_json),
         (docker, "SNAPS", (tmp_path / "snap/docker/current",)),
         (containerd, "CONFIG", machine.config),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from ansible.module_utils.driver import holders
 from ansible.module_utils.engines import busy
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def test_a_folder_of_device_files_is_looked_through_only_so_far(
 ) -> None:
     """A user makes his own, with as many names as he likes."""
     proc.add("10", root(tmp_path / "container", "nvidia0"))
-    monkeypatch.setattr(busy, "MOST_DEVICES", 0)
+    monkeypatch.setattr(holders, "MOST_DEVICES", 0)
     assert pids() == []
 
 

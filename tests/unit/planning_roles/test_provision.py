@@ -137,7 +137,11 @@ def test_without_a_driver_there_is_nothing_to_set() -> None:
 
 
 def test_engines_get_the_gpus_as_the_operator_wishes() -> None:
-    engines = planned("container_engines", container_engines_ulimits={"memlock": -1})
+    engines = planned(
+        "container_engines",
+        container_engines_ulimits={"memlock": -1},
+        container_engines_toolkit={"mode": "auto", "accept_envvar": False},
+    )
     assert wanted(engines, Kind.CONTAINER_ENGINE) == {
         "engines": [],
         "exclude": [],
@@ -145,6 +149,7 @@ def test_engines_get_the_gpus_as_the_operator_wishes() -> None:
         "cdi": True,
         "shm_size": "1G",
         "ulimits": {"memlock": -1},
+        "toolkit": {"mode": "auto", "accept_envvar": False},
         "toolkit_expected": True,
     }
     assert wanted(engines, Kind.PACKAGE) == {}

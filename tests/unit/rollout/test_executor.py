@@ -386,6 +386,14 @@ def test_a_connection_that_breaks_off_is_tried_again(
     assert (result.outcome, result.reason) == (Outcome.AGAIN, "no route to host")
 
 
+def test_a_reboot_that_a_user_of_a_gpu_keeps_off_is_tried_again(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    ansible.answers["boot"] = Played(ok=False, said="python3 (process 7) holds it", refused=True)
+    result = asyncio.run(executor.reboot(ticket(Step.REBOOT)))
+    assert (result.outcome, result.reason) == (Outcome.AGAIN, "python3 (process 7) holds it")
+
+
 def test_each_way_goes_to_its_own_stack(executor: FleetExecutor, ansible: StandInAnsible) -> None:
     asyncio.run(executor.install(ticket(Step.INSTALL)))
     asyncio.run(executor.reboot(ticket(Step.REBOOT)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -62,6 +63,17 @@ def test_a_container_that_sees_fewer_gpus_is_a_failure(programs: Path) -> None:
     (finding,) = result().findings
     assert (finding.code, finding.state) == ("container-gpu-count", State.FAIL)
     assert finding.text == "a container of docker sees 1 GPUs, the node has 2"
+
+
+def test_an_engine_without_a_program_to_start_a_container_with_is_named(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "containerd.sock"
+    monkeypatch.setattr(container, "SERVED", {str(path): "RKE2 or K3s"})
+    assert container.find_engine(1.0)[1] == "no container engine is installed"
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+        assert "RKE2 or K3s runs here" in container.find_engine(1.0)[1]
 
 
 def test_an_engine_that_cannot_give_gpus_says_why(programs: Path) -> None:
