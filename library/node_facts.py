@@ -68,6 +68,7 @@ ansible_facts:
 """
 
 import contextlib
+import ipaddress
 import json
 import os
 import platform
@@ -291,13 +292,35 @@ def interfaces(root: Path = Path("/")) -> list[dict[str, Any]]:
                 "speed_mbit_s": link_speed(root, link["ifname"]),
                 "addresses": [address["local"] for address in link["addr_info"]],
                 "default_route": link["ifname"] in default,
+                **link_kind(root, link),
             }
             for link in json.loads(text)
             if "LOOPBACK" not in link["flags"]
         ]
 
-    links = run_text(["ip", "-json", "address", "show"])
-    return process.parsed("ip -json address show", links or "[]", read_links)
+    links = run_text(["ip", "-json", "-details", "address", "show"])
+    return process.parsed("ip -json -details address show", links or "[]", read_links)
+
+
+def link_kind(root: Path, link: dict[str, Any]) -> dict[str, Any]:
+    """Return what carries an interface, from an entry of ip and from its device."""
+    device = root / "sys/class/net" / link["ifname"] / "device"
+    layer = link.get("link_type", "ether")
+    return {
+        "kind": link.get("linkinfo", {}).get("info_kind", "" if layer == "ether" else layer),
+        "driver": target_name(device / "driver"),
+        "rdma": os.access(device / "infiniband", os.F_OK),
+        # Null where the interface below is in another namespace.
+        "below": link.get("link") or "",
+        "master": link.get("master", ""),
+        "networks": sorted(
+            {
+                str(ipaddress.ip_network(f"{address['local']}/{address['prefixlen']}", strict=False))
+                for address in link["addr_info"]
+                if address.get("scope") == "global"
+            }
+        ),
+    }
 
 
 def best_routes(text: str) -> set[str]:
