@@ -148,6 +148,11 @@ problems:
   returned: always
   type: list
   elements: str
+barred:
+  description: Whether RV(problems) names rules of the node's owner (apt's preferences, exclusions and locks
+    of dnf) without which the transaction works.
+  returned: always
+  type: bool
 former:
   description: Package -> the version that is installed now and has been fetched (O(stage)).
   returned: always

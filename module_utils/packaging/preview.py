@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.packaging.packages import Transaction, dangers, recorded_holds
+from ansible.module_utils.packaging.site_rules import sentence
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ansible.module_utils.packaging.packages import Manager, Packages, Wish
+    from ansible.module_utils.packaging.site_rules import SiteRule
 
 MIB = 2**20
 # Where the packages' files go, as far as one directory can stand for all.
@@ -19,11 +23,12 @@ INSTALLED_IN = Path("/usr")
 
 @dataclass(frozen=True)
 class Preview:
-    """What a transaction would do, and why it must not or cannot run."""
+    """What a transaction would do, and why it must not or cannot run; whether rules of the node are why."""
 
     transaction: Transaction
     resolved: dict[str, str]
     problems: list[str]
+    barred: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """What the module returns."""
@@ -31,12 +36,18 @@ class Preview:
             "transaction": self.transaction.as_dict(),
             "resolved": self.resolved,
             "problems": self.problems,
+            "barred": self.barred,
         }
 
 
 def refused(*problems: str) -> Preview:
     """There is nothing to show but why."""
     return Preview(Transaction(), {}, list(problems))
+
+
+def barred(rules: Sequence[SiteRule]) -> Preview:
+    """There is nothing to show but the rules of the node that are why."""
+    return Preview(Transaction(), {}, [sentence(rules)], barred=True)
 
 
 def conclude(

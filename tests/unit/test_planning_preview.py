@@ -84,6 +84,8 @@ def test_a_mirror_without_the_stack_gets_a_hint_where_the_simulation_fails() -> 
     missing = Preview.from_dict({"transaction": {}, "problems": ["nvidia-driver-cuda 580.178.04-1"]})
     assert "debian-13 begins with driver branch 590" in with_preview(mirror, missing).problems[1]
     assert with_preview(mirror, there).problems == ()
+    barred = Preview.from_dict({"transaction": {}, "problems": ["a pin is why"], "barred": True})
+    assert with_preview(mirror, barred).problems == ("a pin is why",)
     assert with_preview(PLAN, missing).problems == missing.problems
 
 
