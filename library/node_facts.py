@@ -60,8 +60,8 @@ EXAMPLES = r"""
 RETURN = r"""
 ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
-    signing_key, services, boot_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed, interfaces,
-    packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons, payload_python and
+    signing_key, services, boot_id, machine_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed,
+    interfaces, packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons, payload_python and
     image_refusal.
   returned: always
   type: dict
@@ -309,6 +309,7 @@ def link_kind(root: Path, link: dict[str, Any]) -> dict[str, Any]:
     return {
         "kind": link.get("linkinfo", {}).get("info_kind", "" if layer == "ether" else layer),
         "driver": target_name(device / "driver"),
+        "mac": link.get("address") or "",
         "rdma": os.access(device / "infiniband", os.F_OK),
         # Null where the interface below is in another namespace.
         "below": link.get("link") or "",
@@ -533,6 +534,7 @@ def gather(
         "signing_key": has_signing_key(root),
         "services": [name for name in running_now if name in SERVICES],
         "boot_id": read(root / "proc/sys/kernel/random/boot_id"),
+        "machine_id": read(root / "etc/machine-id"),
         "cpu": cpu(root),
         "memory_bytes": memory_bytes(root),
         "disks": disks(root),

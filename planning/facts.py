@@ -125,6 +125,7 @@ class Interface:
     speed_mbit_s: int | None = None
     kind: str = ""
     driver: str = ""
+    mac: str = ""
     rdma: bool = False
     below: str = ""
     master: str = ""
@@ -239,6 +240,7 @@ class NodeFacts:
     tunables: Tunables
     pythons: tuple[str, ...]  # versions in /usr/bin ("3.11"), that of python3 first
     payload_python: PayloadPython | None
+    machine_id: str = ""
     # Why this is not the tree of an image; asked only of what the inventory says is one
     image_refusal: str = ""
 

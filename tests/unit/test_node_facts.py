@@ -341,6 +341,7 @@ ADDRESSES = [
     {
         "ifname": "eth0",
         "flags": ["BROADCAST", "UP", "LOWER_UP"],
+        "address": "02:00:00:00:00:01",
         "mtu": 1500,
         "addr_info": [
             {"local": "192.0.2.7", "prefixlen": 24, "scope": "global"},
@@ -369,7 +370,7 @@ def test_interfaces_but_loopback(program: Any, root: Root) -> None:
         "ip",
         f"case $* in *address*) echo '{json.dumps(ADDRESSES)}' ;; *-4*) echo '{json.dumps(routes)}' ;; esac",
     )
-    unconnected = {"driver": "", "rdma": False, "below": "", "master": "", "networks": []}
+    unconnected = {"driver": "", "mac": "", "rdma": False, "below": "", "master": "", "networks": []}
     assert node_facts.interfaces(root.path) == [
         {
             "name": "eth0",
@@ -381,6 +382,7 @@ def test_interfaces_but_loopback(program: Any, root: Root) -> None:
             "default_route": True,
             "kind": "",
             "driver": "mlx5_core",
+            "mac": "02:00:00:00:00:01",
             "rdma": True,
             "below": "",
             "master": "",
@@ -817,6 +819,7 @@ def test_module_returns_one_fact_and_changes_nothing(
         "signing_key",
         "services",
         "boot_id",
+        "machine_id",
         "cpu",
         "memory_bytes",
         "disks",

@@ -48,7 +48,7 @@ class ActionModule(NodeAction):
             return result | {"problem": self.reason(compared), "warnings": self.warnings}
         # As one text: Ansible walks through every value of a result several times.
         said = answer(plan, compared["observations"], facts["nvidia"]["loaded_version"])
-        return result | {"answer": said, "warnings": self.warnings}
+        return result | {"answer": said, "machine": plan["machine"], "warnings": self.warnings}
 
     @staticmethod
     def reason(answer: dict[str, Any]) -> str:
