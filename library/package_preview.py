@@ -148,9 +148,9 @@ problems:
   returned: always
   type: list
   elements: str
-barred:
-  description: Whether RV(problems) names rules of the node's owner (apt's preferences, exclusions and locks
-    of dnf) without which the transaction works.
+unresolved:
+  description: Whether the package manager finds no transaction in the repositories that it has read, and no
+    rule of the node's owner (apt's preferences, exclusions and locks of dnf) is why.
   returned: always
   type: bool
 former:

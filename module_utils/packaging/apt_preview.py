@@ -20,7 +20,7 @@ from ansible.module_utils import process
 from ansible.module_utils.packaging import repositories as repos
 from ansible.module_utils.packaging.apt import APT_GET, UNVERIFIED, UPDATE_OPTIONS, Apt
 from ansible.module_utils.packaging.packages import FAMILY, PackageError, Packages, Transaction, Wish, nearest
-from ansible.module_utils.packaging.preview import Preview, barred, conclude, refused
+from ansible.module_utils.packaging.preview import Preview, conclude, refused, unresolved
 from ansible.module_utils.packaging.signing_keys import RepositoryError, keyring, noted, renew
 from ansible.module_utils.packaging.site_rules import SiteRule, barring
 
@@ -256,7 +256,7 @@ def resolve(root: Root, wish: Wish, known: Packages) -> Preview:
             transaction = root.apt.simulate(lacking)
         except PackageError as error:
             rules = barring(root.site_pins(), lambda pins: root.works(lacking, pins))
-            return barred(rules) if rules else refused(*(not_offered(root.apt, lacking) or [str(error)]))
+            return unresolved(rules, not_offered(root.apt, lacking) or [str(error)])
     return conclude(root.apt, wish, transaction, known, root.node["archives"])
 
 

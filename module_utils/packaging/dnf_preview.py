@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 from ansible.module_utils.packaging import repositories as repos
 from ansible.module_utils.packaging.dnf import ENVIRONMENT, Dnf, same
 from ansible.module_utils.packaging.packages import FAMILY, PackageError, Transaction, Wish, attempt, nearest
-from ansible.module_utils.packaging.preview import Preview, barred, conclude, refused
+from ansible.module_utils.packaging.preview import Preview, conclude, refused, unresolved
 from ansible.module_utils.packaging.signing_keys import RepositoryError, keyring, noted
 from ansible.module_utils.packaging.site_rules import SiteRule, barring
 
@@ -88,9 +88,8 @@ def resolve(private: Dnf, wish: Wish, known: Packages, archives: Path) -> Previe
     except PackageError as error:
         found = rule_files(private)
         rules = barring(site_rules(private, found), lambda some: works(private, lacking, found, some))
-        if rules:
-            return barred(rules)
-        return refused(*(not_offered(private, lacking) or unmet(private, error.output) or [str(error)]))
+        problems = not_offered(private, lacking) or unmet(private, error.output) or [str(error)]
+        return unresolved(rules, problems)
     preview = conclude(private, wish, transaction, known, archives)
     return replace(preview, transaction=with_checksums(preview.transaction, private))
 

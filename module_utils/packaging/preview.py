@@ -23,12 +23,16 @@ INSTALLED_IN = Path("/usr")
 
 @dataclass(frozen=True)
 class Preview:
-    """What a transaction would do, and why it must not or cannot run; whether rules of the node are why."""
+    """What a transaction would do, and why it must not or cannot run.
+
+    `unresolved`: the package manager finds no transaction in the repositories that it has read, and no rule
+    of the node's owner is why.
+    """
 
     transaction: Transaction
     resolved: dict[str, str]
     problems: list[str]
-    barred: bool = False
+    unresolved: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """What the module returns."""
@@ -36,7 +40,7 @@ class Preview:
             "transaction": self.transaction.as_dict(),
             "resolved": self.resolved,
             "problems": self.problems,
-            "barred": self.barred,
+            "unresolved": self.unresolved,
         }
 
 
@@ -45,9 +49,9 @@ def refused(*problems: str) -> Preview:
     return Preview(Transaction(), {}, list(problems))
 
 
-def barred(rules: Sequence[SiteRule]) -> Preview:
-    """There is nothing to show but the rules of the node that are why."""
-    return Preview(Transaction(), {}, [sentence(rules)], barred=True)
+def unresolved(rules: Sequence[SiteRule], problems: Sequence[str]) -> Preview:
+    """There is no transaction: because of rules of the node, or else by what the repositories have."""
+    return refused(sentence(rules)) if rules else Preview(Transaction(), {}, list(problems), unresolved=True)
 
 
 def conclude(

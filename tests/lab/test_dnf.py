@@ -377,10 +377,10 @@ def test_an_exclusion_or_a_lock_that_keeps_a_package_away_is_named(
     path = bare.root / "etc" / file
     path.write_text(text)
     result = preview(bare, repository, DRIVER)
-    assert result["barred"]
+    assert not result["unresolved"]
     (problem,) = result["problems"]
     assert_says(problem, f"/etc/{file} ({said}")
-    assert not preview(bare, repository, {"nvidia-impossible": ""})["barred"]
+    assert preview(bare, repository, {"nvidia-impossible": ""})["unresolved"]
 
 
 def test_a_repository_that_cannot_be_reached_is_a_problem(bare: Dnf, repository: dict[str, Any]) -> None:
