@@ -30,8 +30,8 @@ TUNNEL = re.compile(
 USB_NETWORK = re.compile("cdc_(eem|ether|mbim|ncm|subset)|ipheth|qmi_wwan|rndis_host")
 #: These have what the interface below them has.
 STACKED = ("vlan", "macvlan", "ipvlan", "macsec")
-#: Their speed is a constant of their driver.
-INVENTED_SPEED = ("dummy", "ifb", "veth")
+#: They lead nowhere by themselves, and their speed is a constant of their driver.
+VIRTUAL = ("dummy", "ifb", "veth")
 #: What names say where the node reports neither a kind nor a driver.
 TUNNEL_NAMES = ("tailscale*", "wg*", "tun*", "tap*", "zt*", "nebula*", "ppp*", "ipsec*")
 BMC_NAMES = ("enx*", "usb*", "bmc*", "idrac*")
@@ -60,9 +60,10 @@ def fit_link(interfaces: Collection[Interface], present: Interface | None, *, rd
     if present is None:
         return Fit(None)
     known = {one.name: one for one in interfaces}
-    fit = [one for one in interfaces if one.up and one.carrier and networks_of(one) and not unfit(one, known)]
+    fit = [one for one in interfaces if leads_out(one) and not unfit(one, known)]
     fit.sort(key=lambda one: (not one.default_route, -(speed(one, known) or 0), one.name))
-    fault = unfit(present, known) or ("" if networks_of(present) else "has link-local addresses only")
+    fault = unfit(present, known) or ("" if present.carrier else "has no carrier")
+    fault = fault or ("" if networks_of(present) else "has link-local addresses only")
     if fault and not fit:
         return Fit(
             present,
@@ -92,6 +93,12 @@ def networks_of(interface: Interface) -> list[str]:
     texts = interface.networks or interface.addresses
     found = [ipaddress.ip_network(text) for text in texts]
     return [str(one) for one in sorted(found, key=lambda one: one.version) if not one.is_link_local]
+
+
+def leads_out(interface: Interface) -> bool:
+    """Whether packets for others can leave by an interface."""
+    virtual = interface.kind in VIRTUAL and not interface.default_route
+    return interface.up and interface.carrier and bool(networks_of(interface)) and not virtual
 
 
 def a_network(interface: Interface) -> str:
@@ -137,4 +144,4 @@ def matches(name: str, patterns: Collection[str]) -> bool:
 
 def speed(interface: Interface, known: Mapping[str, Interface]) -> int | None:
     """Return an interface's speed in Mb/s; None where its driver does not say, or says a constant."""
-    return None if lowest(interface, known).kind in INVENTED_SPEED else interface.speed_mbit_s
+    return None if lowest(interface, known).kind in VIRTUAL else interface.speed_mbit_s

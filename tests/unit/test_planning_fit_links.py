@@ -121,6 +121,18 @@ MACHINES: dict[str, tuple[list[dict[str, Any]], str, str]] = {
         "wg0",
         "tunnel",
     ),
+    "a tunnel beside what leads nowhere": (
+        [link("wg0", "10.0.0", kind="wireguard"), link("kube-x", "10.96.0", kind="dummy"), LAN],
+        "eno1",
+        "tunnel",
+    ),
+    "a tunnel and only what leads nowhere": (
+        [link("wg0", "10.0.0", kind="wireguard"), link("svc", "10.96.0", kind="dummy")],
+        "wg0",
+        "tunnel",
+    ),
+    "no cable in it": ([MGMT | {"carrier": False}, link("b", "10.1.0", 1, **NIC)], "b", "carrier"),
+    "an address on a dummy": ([link("d0", "10.0.0", kind="dummy"), LAN], "d0", ""),
     "a BMC over USB": ([link("enx02", "10.0.0", driver="cdc_ether"), LAN], "eno1", "BMC"),
     "a BMC, by name": ([link("idrac", "10.0.0"), LAN], "eno1", "BMC"),
     "a card that is named by its MAC": ([link("enx02", "10.0.0", 100, **OUT, **NIC), LAN], "enx02", ""),
