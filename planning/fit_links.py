@@ -30,6 +30,8 @@ TUNNEL = re.compile(
 USB_NETWORK = re.compile("cdc_(eem|ether|mbim|ncm|subset)|ipheth|qmi_wwan|rndis_host")
 #: These have what the interface below them has.
 STACKED = ("vlan", "macvlan", "ipvlan", "macsec")
+#: A VLAN on a bridge on a bond has three.
+MOST_LAYERS = 8
 #: They lead nowhere by themselves, and their speed is a constant of their driver.
 VIRTUAL = ("dummy", "ifb", "veth")
 #: What names say where the node reports neither a kind nor a driver.
@@ -59,10 +61,10 @@ def fit_link(interfaces: Collection[Interface], present: Interface | None, *, rd
     """
     if present is None:
         return Fit(None)
-    known = {one.name: one for one in interfaces}
-    fit = [one for one in interfaces if leads_out(one) and not unfit(one, known)]
-    fit.sort(key=lambda one: (not one.default_route, -(speed(one, known) or 0), one.name))
-    fault = unfit(present, known) or ("" if present.carrier else "has no carrier")
+    below = carriers(interfaces)
+    fit = [one for one in interfaces if leads_out(one) and not unfit(one, below)]
+    fit.sort(key=lambda one: (not one.default_route, -(speed(one, below) or 0), one.name))
+    fault = unfit(present, below) or ("" if present.carrier else "has no carrier")
     fault = fault or ("" if networks_of(present) else "has link-local addresses only")
     if fault and not fit:
         return Fit(
@@ -71,9 +73,9 @@ def fit_link(interfaces: Collection[Interface], present: Interface | None, *, rd
             f'has an address; if it is meant, set {BY_NAME}: "={present.name}"',
         )
     chosen = fit[0] if fault else present
-    own = speed(chosen, known) or 0
-    fast = max(fit, key=lambda one: speed(one, known) or 0, default=chosen)
-    slow = 0 < own * FASTER <= (speed(fast, known) or 0) and not (rdma and lowest(fast, known).rdma)
+    own = speed(chosen, below) or 0
+    fast = max(fit, key=lambda one: speed(one, below) or 0, default=chosen)
+    slow = 0 < own * FASTER <= (speed(fast, below) or 0) and not (rdma and lowest(fast, below).rdma)
     if not fault and not slow:
         return Fit(present)
     better, meant = fast if slow else chosen, present if fault else chosen
@@ -107,22 +109,38 @@ def a_network(interface: Interface) -> str:
     return next(iter(found), "its network")
 
 
-def lowest(interface: Interface, known: Mapping[str, Interface]) -> Interface:
-    """Return the interface that carries this one: below a VLAN, and of a bond or a bridge a port."""
-    for _ in range(len(known)):
-        ports = [one for one in known.values() if one.master == interface.name]
-        ports.sort(key=lambda one: not one.driver)
-        below = known.get(interface.below) if interface.kind in STACKED else next(iter(ports), None)
-        if below is None:
-            break
-        interface = below
+def is_uplink(port: Interface) -> bool:
+    """Whether a port of a bridge or a bond leads out of the node, not to a guest."""
+    return bool(port.driver) or port.kind in ("bond", "team", "vlan")
+
+
+def carriers(interfaces: Collection[Interface]) -> dict[str, Interface]:
+    """Return what carries an interface, by its name: what a VLAN is on, a port of a bond or of a bridge.
+
+    Of ports it is one that leads out, if there is one.
+    """
+    known = {one.name: one for one in interfaces}
+    found: dict[str, Interface] = {}
+    for one in interfaces:
+        if one.kind in STACKED and one.below in known:
+            found[one.name] = known[one.below]
+        before = found.get(one.master)
+        if one.master and (before is None or is_uplink(one) > is_uplink(before)):
+            found[one.master] = one
+    return found
+
+
+def lowest(interface: Interface, below: Mapping[str, Interface]) -> Interface:
+    """Return the interface at the end of what carries this one."""
+    for _ in range(MOST_LAYERS):
+        interface = below.get(interface.name, interface)
     return interface
 
 
-def unfit(interface: Interface, known: Mapping[str, Interface]) -> str:
+def unfit(interface: Interface, below: Mapping[str, Interface]) -> str:
     """Return why an interface does not join a fleet's nodes for jobs; empty where none is known."""
     if interface.kind in STACKED:
-        interface = lowest(interface, known)
+        interface = lowest(interface, below)
     name, said = interface.name, bool(interface.kind or interface.driver)
     if TUNNEL.fullmatch(interface.kind) or (not said and matches(name, TUNNEL_NAMES)):
         return "is a tunnel"
@@ -131,8 +149,8 @@ def unfit(interface: Interface, known: Mapping[str, Interface]) -> str:
     if not interface.driver and matches(name, GUEST_NAMES):
         return "leads to containers or virtual machines"
     if interface.kind == "bridge" and not interface.default_route:
-        ports = [one for one in known.values() if one.master == name]
-        if not any(port.driver or port.kind in ("bond", "team", "vlan") for port in ports):
+        port = below.get(name)
+        if port is None or not is_uplink(port):
             return "is a bridge of containers or virtual machines"
     return ""
 
@@ -142,6 +160,6 @@ def matches(name: str, patterns: Collection[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def speed(interface: Interface, known: Mapping[str, Interface]) -> int | None:
+def speed(interface: Interface, below: Mapping[str, Interface]) -> int | None:
     """Return an interface's speed in Mb/s; None where its driver does not say, or says a constant."""
-    return None if lowest(interface, known).kind in VIRTUAL else interface.speed_mbit_s
+    return None if lowest(interface, below).kind in VIRTUAL else interface.speed_mbit_s

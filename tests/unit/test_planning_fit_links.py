@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from ansible.module_utils.access.network_interfaces import GUESTS
 
-from planning.fit_links import GUEST_NAMES
+from planning.facts import Interface
+from planning.fit_links import GUEST_NAMES, fit_link
 from tests.unit.planning_nodes import node, plan
 
 VARIABLES = ("compute_environment_fleet_networks", "compute_environment_nccl_socket_ifname")
@@ -170,6 +171,14 @@ def test_what_nccl_gets_and_what_is_in_doubt(
     warnings = interface_warnings(found)
     assert len(warnings) == bool(said)
     assert all(said in text for text in warnings)
+
+
+def test_a_circle_among_very_many_interfaces_comes_to_an_end() -> None:
+    """A node that somebody has taken over reports what it likes; by squares of their number it takes hours."""
+    circle = [link("a", "10.0.0", kind="vlan", below="b"), link("b", kind="vlan", below="a")]
+    many = [link(f"v{number}", kind="vlan", below=f"v{number - 1}", master="br") for number in range(20_000)]
+    interfaces = [Interface(**one) for one in (*circle, *many)]
+    assert fit_link(interfaces, interfaces[0], rdma=True).interface == interfaces[0]
 
 
 @pytest.mark.parametrize(
