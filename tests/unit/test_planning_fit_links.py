@@ -174,7 +174,7 @@ def test_what_nccl_gets_and_what_is_in_doubt(
 
 
 def test_a_circle_among_very_many_interfaces_comes_to_an_end() -> None:
-    """A node that somebody has taken over reports what it likes; by squares of their number it takes hours."""
+    """A node that somebody has taken over reports what it likes; squares of their number would take hours."""
     circle = [link("a", "10.0.0", kind="vlan", below="b"), link("b", kind="vlan", below="a")]
     many = [link(f"v{number}", kind="vlan", below=f"v{number - 1}", master="br") for number in range(20_000)]
     interfaces = [Interface(**one) for one in (*circle, *many)]
