@@ -16,6 +16,7 @@ from compliance.answers import packed as packed
 from compliance.answers import unpacked as unpacked
 from compliance.history import History
 from compliance.statement import CLOCKS, CheckedNode, LastValidation, Rules, statement
+from planning.identity import twins
 from planning.os_controls import load_controls
 from validation.model.contract import ContractError, Machine, decode, loads, parse
 from validation.processes.files import own
@@ -87,16 +88,24 @@ def settings_of(chosen: Mapping[str, Any], sources: Iterable[str], root: Path) -
 def checked_nodes(asked: Iterable[Mapping[str, Any]], known: Collection[str]) -> list[CheckedNode]:
     """Nodes from what the action has of each: name, groups, answer, waivers. `known`: all groups and nodes.
 
-    Raises WaiverError before anything is written.
+    One machine under two names is none of them. Raises WaiverError before anything is written.
     """
-    nodes, wrong, names = [], [], set(known)
-    for one in asked:
+    nodes, wrong, names, given = [], [], set(known), list(asked)
+    same = twins({one["name"]: machine(one["answer"]) for one in given})
+    for one in given:
         found, problems = waivers.read(one["waivers"], names)
-        nodes.append(checked_node(one["name"], one["groups"], one["answer"], found))
+        said = {"problem": same[one["name"]]} if one["name"] in same else one["answer"]
+        nodes.append(checked_node(one["name"], one["groups"], said, found))
         wrong += problems
     if wrong:
         raise WaiverError(". ".join([*dict.fromkeys(wrong), "Nothing was written"]) + ".")
     return nodes
+
+
+def machine(answer: Mapping[str, Any]) -> list[str]:
+    """Return which machine an answer is from, as its plan says it."""
+    said = answer.get("machine")
+    return [one for one in said if isinstance(one, str)] if isinstance(said, list) else []
 
 
 def checked_node(

@@ -18,6 +18,7 @@ from compliance.fleet import check, checked_nodes, elsewhere, settings_of, unpac
 from compliance.model import Verdict
 from planning.convert import checked
 from planning.fleet import FleetPlan
+from planning.identity import twins
 from validation.model.contract import EXPECTATIONS_VERSION
 from validation.processes.files import own, write_atomically
 from validation.processes.store import HistoryError
@@ -99,10 +100,11 @@ def plans(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
     known = {name for part in parts for name in part["nodes"]}
     refused = {name: {"problems": [reason]} for name, reason in silent.items() if name not in known}
     fleet = FleetPlan.merged([{"nodes": refused, "settings": {}, "waived": {}}, *map(readable, parts)])
+    same = twins({name: plan.machine for name, plan in fleet.plans.items()})
     path = ROOT / PLANS
     own(path.parent)
     write_atomically(path, json.dumps(fleet.as_dict(), indent=1) + "\n", 0o600)
-    return Said(f"{fleet.text()}\nPlans: {path}", 0)
+    return Said("\n".join([fleet.text(), *same.values(), f"Plans: {path}"]), 1 if same else 0)
 
 
 def report_command(chosen: Mapping[str, Any], now: datetime) -> list[str]:

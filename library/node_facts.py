@@ -60,14 +60,15 @@ EXAMPLES = r"""
 RETURN = r"""
 ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
-    signing_key, services, boot_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed, interfaces,
-    packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons, payload_python,
+    signing_key, services, boot_id, machine_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed,
+    interfaces, packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons, payload_python,
     image_refusal and other_engines.
   returned: always
   type: dict
 """
 
 import contextlib
+import ipaddress
 import json
 import os
 import platform
@@ -292,13 +293,36 @@ def interfaces(root: Path = Path("/")) -> list[dict[str, Any]]:
                 "speed_mbit_s": link_speed(root, link["ifname"]),
                 "addresses": [address["local"] for address in link["addr_info"]],
                 "default_route": link["ifname"] in default,
+                **link_kind(root, link),
             }
             for link in json.loads(text)
             if "LOOPBACK" not in link["flags"]
         ]
 
-    links = run_text(["ip", "-json", "address", "show"])
-    return process.parsed("ip -json address show", links or "[]", read_links)
+    links = run_text(["ip", "-json", "-details", "address", "show"])
+    return process.parsed("ip -json -details address show", links or "[]", read_links)
+
+
+def link_kind(root: Path, link: dict[str, Any]) -> dict[str, Any]:
+    """Return what carries an interface, from an entry of ip and from its device."""
+    device = root / "sys/class/net" / link["ifname"] / "device"
+    layer = link.get("link_type", "ether")
+    return {
+        "kind": link.get("linkinfo", {}).get("info_kind", "" if layer == "ether" else layer),
+        "driver": target_name(device / "driver"),
+        "mac": link.get("address") or "",
+        "rdma": os.access(device / "infiniband", os.F_OK),
+        # Null where the interface below is in another namespace.
+        "below": link.get("link") or "",
+        "master": link.get("master", ""),
+        "networks": sorted(
+            {
+                str(ipaddress.ip_network(f"{address['local']}/{address['prefixlen']}", strict=False))
+                for address in link["addr_info"]
+                if address.get("scope") == "global"
+            }
+        ),
+    }
 
 
 def best_routes(text: str) -> set[str]:
@@ -511,6 +535,7 @@ def gather(
         "signing_key": has_signing_key(root),
         "services": [name for name in running_now if name in SERVICES],
         "boot_id": read(root / "proc/sys/kernel/random/boot_id"),
+        "machine_id": read(root / "etc/machine-id"),
         "cpu": cpu(root),
         "memory_bytes": memory_bytes(root),
         "disks": disks(root),

@@ -148,6 +148,11 @@ problems:
   returned: always
   type: list
   elements: str
+unresolved:
+  description: Whether the package manager finds no transaction in the repositories that it has read, and no
+    rule of the node's owner (apt's preferences, exclusions and locks of dnf) is why.
+  returned: always
+  type: bool
 former:
   description: Package -> the version that is installed now and has been fetched (O(stage)).
   returned: always

@@ -65,7 +65,7 @@ def fleet(nodes: list[tuple[str, str]]) -> dict[str, list[str]]:
     """The addresses of all nodes, and the nodes of which none is known. A single node has no fleet.
 
     Nodes that have all their addresses in common are reached through them (NAT, tunnels), and do not send
-    from them.
+    from them: beside the name of each stand the addresses, and how many nodes have them.
     """
     literal = {name: {text for text in (name, host) if is_address(text)} for name, host in nodes}
     names = {name: host or name for name, host in nodes if not is_address(host or name)}
@@ -73,7 +73,11 @@ def fleet(nodes: list[tuple[str, str]]) -> dict[str, list[str]]:
         found = dict(zip(names, pool.map(resolve, names.values()), strict=True))
     own = {name: frozenset(usable(texts) | found.get(name, set())) for name, texts in literal.items()}
     shared = Counter(own.values())
-    unknown = sorted(name for name, texts in own.items() if not texts or shared[texts] > 1)
+    unknown = sorted(
+        f"{name} ({', '.join(sorted(texts))}, as {shared[texts]} nodes have)" if texts else name
+        for name, texts in own.items()
+        if not texts or shared[texts] > 1
+    )
     return {
         "addresses": sorted(set().union(*literal.values(), *found.values())),
         "unknown": unknown if len(nodes) > 1 else [],

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 from planning.facts import Interface
+from planning.fit_links import a_network, fit_link, matches, networks_of
 from planning.fleet_networks import in_order, links, reason
 from planning.fleet_networks import problems as network_problems
 from planning.model import Environment, FleetNetworks
@@ -28,19 +29,21 @@ HOST_SUFFIXES = ("_IFNAME", "_FILE", "_PLUGIN")
 HOST_NAMES = frozenset({"NCCL_NET"})
 
 
-def environment(node: NodeFacts, gpu_count: int, wanted: ComputeEnvironment, address: str) -> Environment:
-    """Thread counts for one process a GPU, and NCCL's settings.
+def environment(
+    node: NodeFacts, gpu_count: int, wanted: ComputeEnvironment, by_address: Interface | None
+) -> tuple[Environment, list[str]]:
+    """Thread counts for one process a GPU, and NCCL's settings; and what is in doubt of its interface.
 
     NCCL's sockets use the interface that the inventory names, else the fastest one in the fleet's networks,
-    else the one that carries the node's inventory address.
+    else the one that carries the node's inventory address, where it is fit for that. A name is written
+    `=NAME`, which is an exact match in NCCL's syntax: a bare name is a prefix.
     """
     threads = wanted.omp_num_threads or max(1, node.cpu.physical // max(1, gpu_count))
-    by_address = nccl_interface(node.interfaces, address)
-    networks, why = None, ""
-    interface = wanted.nccl_socket_ifname or by_address
+    networks, why, warnings = None, "", []
+    interface = wanted.nccl_socket_ifname
     if wanted.fleet_networks and wanted.state == "present":
         found = links(node.interfaces, wanted.fleet_networks)
-        preferred = (by_address or "").removeprefix("=")
+        preferred = by_address.name if by_address else ""
         ordered = in_order(found, wanted.fleet_networks, preferred)
         used = ""
         if variable := naming(wanted):
@@ -53,21 +56,27 @@ def environment(node: NodeFacts, gpu_count: int, wanted: ComputeEnvironment, add
         reached = {link.network for link in found if link.works}
         spelled = tuple(str(ipaddress.ip_network(text)) for text in wanted.fleet_networks)
         networks = FleetNetworks(spelled, tuple(sorted(reached)), used)
+    elif not naming(wanted):
+        fit = fit_link(node.interfaces, by_address, rdma=by_rdma(wanted.nccl))
+        interface, why = f"={fit.interface.name}" if fit.interface else "", fit.why
+        warnings = [fit.warning] if fit.warning and wanted.state == "present" else []
     nccl = {IFNAME: interface} if interface else {}
     nccl |= {name: str(value) for name, value in wanted.nccl.items()}
-    return Environment(threads, nccl, why, networks)
+    return Environment(threads, nccl, why, networks), warnings
 
 
-def nccl_interface(interfaces: Iterable[Interface], address: str) -> str | None:
-    """The interface with this address, else the one with the default route.
+def by_rdma(nccl: Mapping[str, object]) -> bool:
+    """Whether NCCL sends its data by RDMA where it finds an adapter; it does, unless it is told not to."""
+    return str(nccl.get("NCCL_IB_DISABLE", 0)) == "0" and nccl.get("NCCL_NET", "IB") != "Socket"
 
-    Written `=NAME`, which is an exact match in NCCL's syntax: a bare name is a prefix.
-    """
+
+def interface_of(interfaces: Iterable[Interface], address: str) -> Interface | None:
+    """The interface with this address, else the one with the default route."""
     with contextlib.suppress(ValueError):  # a name, which is on no interface
         address = str(ipaddress.ip_address(address))  # as the node spells it
     up = [interface for interface in interfaces if interface.up]
     found = [item for item in up if address in item.addresses] or [item for item in up if item.default_route]
-    return f"={found[0].name}" if found else None
+    return found[0] if found else None
 
 
 def naming(wanted: ComputeEnvironment) -> str:
@@ -106,26 +115,32 @@ def interface_problems(wanted: ComputeEnvironment, interfaces: Collection[Interf
     ]
 
 
-def firewall_warnings(plan: Environment, by_address: str | None, firewall: Firewall) -> list[str]:
+def firewall_warnings(
+    plan: Environment, interfaces: Collection[Interface], by_address: Interface | None, firewall: Firewall
+) -> list[str]:
     """Where the firewall would keep the nodes' own traffic from the interface that was chosen for it.
 
     Without `firewall_peer_addresses` it lets in the nodes' inventory addresses, which are on `by_address`.
     """
-    interface = plan.nccl.get(IFNAME, "")
-    if firewall.state == "absent" or not plan.networks or not plan.networks.used:
+    text, used = plan.nccl.get(IFNAME, ""), plan.networks.used if plan.networks else ""
+    chosen = [] if text.startswith("^") else selected(text, interfaces)
+    if firewall.state == "absent" or not text or len(chosen) != 1:
         return []
-    network = ipaddress.ip_network(plan.networks.used)
+    (interface,) = chosen
+    networks = [ipaddress.ip_network(one) for one in ([used] if used else networks_of(interface))]
     let_in = [*(firewall.peer_addresses or ()), *(text for rule in firewall.rules for text in rule.sources)]
     sources = [ipaddress.ip_network(text, strict=False) for text in let_in]
     if (
-        (firewall.peer_addresses is None and interface == by_address)
-        or interface.removeprefix("=") in firewall.trusted_interfaces
-        or any(source.version == network.version and source.overlaps(network) for source in sources)
+        (firewall.peer_addresses is None and (by_address is None or interface == by_address))
+        or matches(interface.name, firewall.trusted_interfaces)
+        or not networks
+        or any(one.version == other.version and one.overlaps(other) for one in sources for other in networks)
     ):
         return []
     return [
-        f"role firewall would let no node in by NCCL's interface {interface.removeprefix('=')}: name "
-        f"{network} in firewall_peer_addresses, beside the nodes' other addresses or networks"
+        f"role firewall would let no node in by NCCL's interface {interface.name}: name "
+        f"{used or a_network(interface)} in firewall_peer_addresses, beside the nodes' other addresses "
+        "or networks"
     ]
 
 

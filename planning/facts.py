@@ -110,7 +110,10 @@ class PciDevice:
 class Interface:
     """A network interface; `default_route` marks the one that leads out.
 
-    It may be up and have no `carrier`. `speed_mbit_s` is None where its driver does not say.
+    It may be up and have no `carrier`. `speed_mbit_s` is None where its driver does not say. `kind` is the
+    kernel's word for one that is no device's own (wireguard, vlan, bond), `driver` that of its device, and
+    `rdma` tells whether the device is an RDMA adapter. `below` is what a VLAN is on, `master` the bond or
+    bridge whose port this is. `networks` are those of `addresses` that are not link-local.
     """
 
     name: str
@@ -120,6 +123,13 @@ class Interface:
     default_route: bool
     carrier: bool = True
     speed_mbit_s: int | None = None
+    kind: str = ""
+    driver: str = ""
+    mac: str = ""
+    rdma: bool = False
+    below: str = ""
+    master: str = ""
+    networks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -252,6 +262,7 @@ class NodeFacts:
     tunables: Tunables
     pythons: tuple[str, ...]  # versions in /usr/bin ("3.11"), that of python3 first
     payload_python: PayloadPython | None
+    machine_id: str = ""
     # Why this is not the tree of an image; asked only of what the inventory says is one
     image_refusal: str = ""
     other_engines: tuple[OtherEngine, ...] = ()
@@ -302,5 +313,10 @@ class NodeFacts:
         for interface in self.interfaces:
             if not INTERFACE.fullmatch(interface.name):
                 raise ValueError(f"node_facts.interfaces: expected a name, found {interface.name!r}")
+            for word in (interface.kind, interface.driver):
+                if not DRIVER.fullmatch(word):
+                    raise ValueError(f"node_facts.interfaces: expected a kind or a driver, found {word!r}")
             for address in interface.addresses:
                 ipaddress.ip_address(address)
+            for network in interface.networks:
+                ipaddress.ip_network(network)

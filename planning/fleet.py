@@ -7,12 +7,13 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
-from planning.convert import checked, plain
+from planning.convert import plain
+from planning.identity import twins
 from planning.node_plan import NodePlan
 
 if TYPE_CHECKING:
@@ -59,52 +60,6 @@ def _clean(value: object) -> object:
 def digest(text: str) -> str:
     """A short name for a text that is its own."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class MachineId:
-    """What only one running machine has. A boot id alone may be that of several containers."""
-
-    boot_id: str
-    addresses: tuple[str, ...]
-
-    @classmethod
-    def from_dict(cls, facts: object) -> MachineId | None:
-        """From the facts of module node_facts; None where they do not say which machine it is."""
-        try:
-            found = checked(_Identified, facts, "node_facts")
-        except ValueError:  # the node is refused for it, in a sentence
-            return None
-        assert isinstance(found, _Identified)
-        addresses = sorted({address for one in found.interfaces for address in one.addresses})
-        return cls(found.boot_id, tuple(addresses)) if found.boot_id and addresses else None
-
-
-@dataclass(frozen=True)
-class _Addresses:
-    addresses: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Identified:
-    boot_id: str
-    interfaces: tuple[_Addresses, ...]
-
-
-def twins(machines: Mapping[str, MachineId | None]) -> dict[str, str]:
-    """Return a sentence for each name of a machine that has several in the inventory."""
-    names: dict[MachineId, list[str]] = defaultdict(list)
-    for name, machine in machines.items():
-        if machine:
-            names[machine].append(name)
-    return {
-        name: f"{name} and {some([other for other in same if other != name])} are one machine by boot id and "
-        "addresses, and would be changed and counted twice: keep one name in the inventory; ansible_host "
-        "says by which address Ansible reaches it"
-        for same in names.values()
-        if len(same) > 1
-        for name in same
-    }
 
 
 @dataclass(frozen=True)
@@ -178,7 +133,7 @@ class FleetPlan:
 
     @classmethod
     def merged(cls, parts: Iterable[Mapping[str, Any]]) -> FleetPlan:
-        """The fleet whose parts several runs have planned."""
+        """The fleet whose parts several runs have planned; two names of one machine are refused."""
         documents: dict[str, dict[str, Any]] = {}
         settings: dict[str, dict[str, Any]] = {}
         waived: dict[str, list[dict[str, Any]]] = {}
@@ -193,6 +148,11 @@ class FleetPlan:
             for name, fact in sorted(documents.items())
             if fact.get("architecture")
         }
+        for name, sentence in twins({name: plan.machine for name, plan in plans.items()}).items():
+            # A slice that has both names has said it.
+            problems = tuple(dict.fromkeys((*plans[name].problems, sentence)))
+            plans[name] = replace(plans[name], problems=problems)
+            documents[name] = {**documents[name], "problems": list(problems)}
         return cls(dict(sorted(documents.items())), plans, settings, waived)
 
     @cached_property

@@ -31,8 +31,13 @@ class Link:
         return self.interface.up and self.interface.carrier
 
     def __str__(self) -> str:
-        speed = self.interface.speed_mbit_s
-        return f"{self.interface.name} ({f'{speed / 1000:g} Gb/s' if speed else 'speed unknown'})"
+        return with_speed(self.interface)
+
+
+def with_speed(interface: Interface) -> str:
+    """Name an interface, and its speed."""
+    speed = interface.speed_mbit_s
+    return f"{interface.name} ({f'{speed / 1000:g} Gb/s' if speed else 'speed unknown'})"
 
 
 def list_problem(texts: Sequence[str]) -> str:

@@ -70,6 +70,18 @@ class NodeAction(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         self.warnings += warnings(found)["warnings"]
         return found
 
+    def known(self) -> dict[str, Any]:
+        """Return what the controller knows of the node; address and account as its connection has them.
+
+        An inventory need not say them by `ansible_host` and `ansible_user`: the command line, the play or
+        older names of the variables may.
+        """
+        found: dict[str, Any] = dict(self._task.args["known"])
+        for name, option in (("address", "host"), ("user", "remote_user")):
+            if self._connection.has_option(option) and (given := self._connection.get_option(option)):
+                found[name] = str(given)
+        return found
+
     def own(self, variables: dict[str, Any]) -> TaskValues:
         """Return the node's variables, as its tasks see them."""
         return TaskValues(variables, self._templar)

@@ -153,7 +153,8 @@ class NodePlan:
     text: str = ""
     hint: str = ""
     settled: bool = False
-    # The node
+    # The node; `machine` are digests of what only this machine has (planning/identity.py)
+    machine: tuple[str, ...] = ()
     system: str | None = None
     package_manager: str | None = None
     architecture: str | None = None

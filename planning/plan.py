@@ -13,8 +13,8 @@ from planning.environment import (
     environment_problems,
     environment_warnings,
     firewall_warnings,
+    interface_of,
     interface_problems,
-    nccl_interface,
 )
 from planning.hardware import (
     display_gpus,
@@ -73,9 +73,10 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         problems += environment_problems(variables.compute_environment, distribution.name)
     problems += interface_problems(variables.compute_environment, node.interfaces)
     warnings += environment_warnings(variables.compute_environment, tables.nccl_debug_variables)
-    settings = environment(node, hardware.count, variables.compute_environment, target.address)
-    by_address = nccl_interface(node.interfaces, target.address)
-    warnings += firewall_warnings(settings, by_address, variables.firewall)
+    by_address = interface_of(node.interfaces, target.address)
+    settings, doubts = environment(node, hardware.count, variables.compute_environment, by_address)
+    warnings += doubts
+    warnings += firewall_warnings(settings, node.interfaces, by_address, variables.firewall)
 
     layouts = variables.gpu_settings.mig or {}
     problems += misspelt(layouts, node.own_pci, tables)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from planning.convert import plain
 from planning.facts import NodeFacts
+from planning.identity import machine_of
 from planning.image import as_image
 from planning.model import Target
 from planning.node_plan import NodePlan
@@ -110,7 +111,12 @@ def preflight_plan(
         plan = replace(plan, transaction=plain(preview["transaction"]) if said.transaction else {})
     fleet = known.get("fleet") or {}
     context = Context.of(
-        replace(plan, problems=(*problems, *plan.problems)),
+        # The tree of an image has the ids of the machine that makes it.
+        replace(
+            plan,
+            problems=(*problems, *plan.problems),
+            machine=() if plan.image else machine_of(node),
+        ),
         variables,
         node,
         controls=load_controls(DATA / "os_controls"),

@@ -71,12 +71,16 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Preview:
-    """What module package_preview returned, or only a message where it broke."""
+    """What module package_preview returned, or only a message where it broke.
+
+    `unresolved`: the package manager finds no transaction, and no rule of the node's owner is why.
+    """
 
     transaction: Transaction | None = None
     resolved: dict[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    unresolved: bool = False
     msg: str = ""
 
     @classmethod
@@ -96,7 +100,7 @@ def with_preview(plan: NodePlan, preview: Preview) -> NodePlan:
     Its problems refuse the node, and a module that broke does: what nobody could simulate is not tried.
     """
     problems = [*plan.problems, *preview.problems]
-    if problems and plan.hint:
+    if plan.hint and preview.unresolved:
         problems.append(plan.hint)
     if any(map(HEADERS_GONE.match, preview.problems)):
         upgrade = "dnf upgrade" if plan.package_manager == "dnf" else "apt-get dist-upgrade"

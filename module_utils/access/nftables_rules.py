@@ -209,9 +209,10 @@ def check_fleet(peers: list[Network], own: Iterable[str], unknown: Sequence[str]
     """Raise RefusedError where the fleet has nodes without an address, or none of this node's."""
     if unknown:
         raise RefusedError(
-            "This would cut the fleet's own network off; nothing was changed: the machine that Ansible runs "
-            f"on knows no address of {shortened(unknown)}. Give ansible_host as an address, or name the "
-            "networks through which the nodes reach each other (firewall_peer_addresses)."
+            "This would cut the fleet's own network off; nothing was changed: each node needs an address of "
+            f"its own, and the machine that Ansible runs on knows none of {shortened(unknown)}. Give "
+            "ansible_host as that address, or name the networks through which the nodes reach each other "
+            "(firewall_peer_addresses)."
         )
     addresses = [ipaddress.ip_address(text) for text in own]
     fleet = sum(network.num_addresses for network in peers) > 1

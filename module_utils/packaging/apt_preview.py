@@ -20,8 +20,9 @@ from ansible.module_utils import process
 from ansible.module_utils.packaging import repositories as repos
 from ansible.module_utils.packaging.apt import APT_GET, UNVERIFIED, UPDATE_OPTIONS, Apt
 from ansible.module_utils.packaging.packages import FAMILY, PackageError, Packages, Transaction, Wish, nearest
-from ansible.module_utils.packaging.preview import Preview, conclude, refused
+from ansible.module_utils.packaging.preview import Preview, conclude, refused, unresolved
 from ansible.module_utils.packaging.signing_keys import RepositoryError, keyring, noted, renew
+from ansible.module_utils.packaging.site_rules import SiteRule, barring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +39,8 @@ APT_PATHS = {
     "status": "Dir::State::status/f",
     "archives": "Dir::Cache::archives/d",
 }
+# The files in preferences.d that apt reads (GetListOfFilesInDir in apt-pkg/contrib/fileutl.cc).
+PREFERENCES = re.compile(r"[\w:-]+(\.pref)?", re.ASCII)
 HOOKS = ("Pre-Invoke", "Post-Invoke", "Post-Invoke-Success")
 
 
@@ -97,13 +100,15 @@ class Root:
         self.ours = directory / "ours"
         self.keyrings = directory / "keyrings"
         self.preferences = directory / "preferences.d"
+        self.own_preferences = directory / "own-preferences.d"
         self.lists = directory / "lists"
         self.configuration = directory / "apt.conf"
         self.apt = Apt(("-c", str(self.configuration)))
 
     def fill(self, repositories: Sequence[Repository], pins: Sequence[Mapping[str, str]]) -> None:
         """Write the configuration. Raises RepositoryError where a key is not to be had, or another one."""
-        for path in (self.sources, self.ours, self.keyrings, self.preferences, self.lists / "partial"):
+        own = (self.ours, self.keyrings, self.own_preferences)
+        for path in (self.sources, self.preferences, *own, self.lists / "partial"):
             path.mkdir(parents=True)
         (self.directory / "cache/archives/partial").mkdir(parents=True)
         self.configure()
@@ -116,7 +121,8 @@ class Root:
             if not path.name.startswith("temper-"):
                 copy_file(path, self.preferences / path.name)
         pinned = repos.preferences(pins, repositories)
-        (self.preferences / "temper-nvidia").write_text(pinned, encoding="utf-8")
+        for directory in (self.preferences, self.own_preferences):
+            (directory / "temper-nvidia").write_text(pinned, encoding="utf-8")
         for repository in repositories:
             source = repos.source_path(repository)
             existing = repos.keyring_path(repository)
@@ -187,6 +193,28 @@ class Root:
             return []
         return repos.unreadable(completed.stdout + completed.stderr, repositories)
 
+    def site_pins(self) -> list[SiteRule]:
+        """Return the entries of the node's preferences that are not ours."""
+        parts = [path for path in files(self.node["preferencesparts"]) if PREFERENCES.fullmatch(path.name)]
+        return [
+            pin
+            for path in (self.node["preferences"], *parts)
+            if path.is_file() and not path.name.startswith("temper-")
+            for pin in entries(path)
+        ]
+
+    def works(self, wanted: dict[str, str], pins: Sequence[SiteRule]) -> bool:
+        """Whether apt can do it with these entries in place of the node's preferences."""
+        path = self.directory / "tried-preferences"
+        path.write_text("\n".join(pin.text for pin in pins), encoding="utf-8")
+        names = {"preferences": path, "preferencesparts": self.own_preferences}
+        options = [word for name, value in names.items() for word in ("-o", f"Dir::Etc::{name}={value}")]
+        try:
+            Apt((*self.apt.options, *options)).simulate(wanted)
+        except PackageError:
+            return False
+        return True
+
     def forget_family(self, wish: Wish, known: Packages) -> Packages:
         """Let apt believe that the family, and what only the family needed, is not installed."""
         text = self.node["status"].read_text(encoding="utf-8")
@@ -227,8 +255,23 @@ def resolve(root: Root, wish: Wish, known: Packages) -> Preview:
         try:
             transaction = root.apt.simulate(lacking)
         except PackageError as error:
-            return refused(*(not_offered(root.apt, lacking) or [str(error)]))
+            rules = barring(root.site_pins(), lambda pins: root.works(lacking, pins))
+            return unresolved(rules, not_offered(root.apt, lacking) or [str(error)])
     return conclude(root.apt, wish, transaction, known, root.node["archives"])
+
+
+def entries(path: Path) -> Iterator[SiteRule]:
+    """The entries of a file of preferences, each with the line that it begins with (apt_preferences(5))."""
+    begins, found = 0, ""
+    # What follows the last line ends the last entry.
+    for number, line in enumerate([*path.read_text(encoding="utf-8", errors="replace").split("\n"), ""], 1):
+        if line.startswith("#"):
+            continue
+        if line.strip():
+            begins, found = begins or number, f"{found}{line}\n"
+        elif found:
+            yield SiteRule(f"{path}:{begins}", found)
+            begins, found = 0, ""
 
 
 def not_offered(apt: Apt, wanted: Mapping[str, str]) -> list[str]:

@@ -20,8 +20,9 @@ from xml.etree import ElementTree
 from ansible.module_utils.packaging import repositories as repos
 from ansible.module_utils.packaging.dnf import ENVIRONMENT, Dnf, same
 from ansible.module_utils.packaging.packages import FAMILY, PackageError, Transaction, Wish, attempt, nearest
-from ansible.module_utils.packaging.preview import Preview, conclude, refused
+from ansible.module_utils.packaging.preview import Preview, conclude, refused, unresolved
 from ansible.module_utils.packaging.signing_keys import RepositoryError, keyring, noted
+from ansible.module_utils.packaging.site_rules import SiteRule, barring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,12 @@ CACHE = "/var/cache/dnf"
 UNMET = re.compile(
     r"nothing provides (?P<requirement>.+) needed by (?P<package>\S+)-[^-\s]+-[^-\s]+?(?: from |$)"
 )
+# What a line of dnf's configuration keeps away, with the lines that go on with it (dnf.conf(5)).
+EXCLUSION = re.compile(
+    r"^(?:exclude|excludepkgs|includepkgs)[ \t]*[=:][^\n]*(?:\n[ \t]+[^\n]*)*", re.MULTILINE
+)
+# A line of the versionlock plugin's list.
+LOCK = re.compile(r"^[^#\n].*$", re.MULTILINE)
 COMMON = "{http://linux.duke.edu/metadata/common}"
 
 
@@ -79,9 +86,60 @@ def resolve(private: Dnf, wish: Wish, known: Packages, archives: Path) -> Previe
     try:
         transaction = private.simulate(lacking) if lacking else Transaction()
     except PackageError as error:
-        return refused(*(not_offered(private, lacking) or unmet(private, error.output) or [str(error)]))
-    found = conclude(private, wish, transaction, known, archives)
-    return replace(found, transaction=with_checksums(found.transaction, private))
+        found = rule_files(private)
+        rules = barring(site_rules(private, found), lambda some: works(private, lacking, found, some))
+        problems = not_offered(private, lacking) or unmet(private, error.output) or [str(error)]
+        return unresolved(rules, problems)
+    preview = conclude(private, wish, transaction, known, archives)
+    return replace(preview, transaction=with_checksums(preview.transaction, private))
+
+
+def rule_files(private: Dnf) -> dict[Path, tuple[re.Pattern[str], str]]:
+    """The files that may keep packages away, with what such a rule of theirs looks like, and their text."""
+    sources = [
+        path
+        for path in sorted(private.path("/etc/yum.repos.d").glob("*.repo"))
+        if not path.name.startswith("temper-")
+    ]
+    forms = dict.fromkeys([private.path("/etc/dnf/dnf.conf"), *sources], EXCLUSION)
+    forms[private.lock_list()] = LOCK
+    return {
+        path: (form, path.read_text(encoding="utf-8", errors="replace"))
+        for path, form in forms.items()
+        if path.is_file()
+    }
+
+
+def site_rules(private: Dnf, found: Mapping[Path, tuple[re.Pattern[str], str]]) -> list[SiteRule]:
+    """The exclusions and locks in these files that are not ours."""
+    foreign = private.foreign_locks()
+    return [
+        SiteRule(f"/{path.relative_to(private.root)}", rule)
+        for path, (form, text) in found.items()
+        for rule in form.findall(text)
+        if form is not LOCK or rule.strip() in foreign
+    ]
+
+
+def works(
+    private: Dnf,
+    wanted: dict[str, str],
+    found: Mapping[Path, tuple[re.Pattern[str], str]],
+    rules: Sequence[SiteRule],
+) -> bool:
+    """Whether dnf can do it with these rules alone in its files."""
+    for path, (form, whole) in found.items():
+        text = whole
+        kept = {rule.text for rule in rules if rule.place == f"/{path.relative_to(private.root)}"}
+        for rule in form.findall(whole):
+            if rule not in kept:
+                text = re.sub(f"^{re.escape(rule)}$", "", text, flags=re.MULTILINE)
+        path.write_text(text, encoding="utf-8")
+    try:
+        private.simulate(wanted)
+    except PackageError:
+        return False
+    return True
 
 
 def fill(private: Dnf, node: Dnf, repositories: Sequence[Repository]) -> None:

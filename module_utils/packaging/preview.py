@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.packaging.packages import Transaction, dangers, recorded_holds
+from ansible.module_utils.packaging.site_rules import sentence
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ansible.module_utils.packaging.packages import Manager, Packages, Wish
+    from ansible.module_utils.packaging.site_rules import SiteRule
 
 MIB = 2**20
 # Where the packages' files go, as far as one directory can stand for all.
@@ -19,11 +23,16 @@ INSTALLED_IN = Path("/usr")
 
 @dataclass(frozen=True)
 class Preview:
-    """What a transaction would do, and why it must not or cannot run."""
+    """What a transaction would do, and why it must not or cannot run.
+
+    `unresolved`: the package manager finds no transaction in the repositories that it has read, and no rule
+    of the node's owner is why.
+    """
 
     transaction: Transaction
     resolved: dict[str, str]
     problems: list[str]
+    unresolved: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """What the module returns."""
@@ -31,12 +40,18 @@ class Preview:
             "transaction": self.transaction.as_dict(),
             "resolved": self.resolved,
             "problems": self.problems,
+            "unresolved": self.unresolved,
         }
 
 
 def refused(*problems: str) -> Preview:
     """There is nothing to show but why."""
     return Preview(Transaction(), {}, list(problems))
+
+
+def unresolved(rules: Sequence[SiteRule], problems: Sequence[str]) -> Preview:
+    """There is no transaction: because of rules of the node, or else by what the repositories have."""
+    return refused(sentence(rules)) if rules else Preview(Transaction(), {}, list(problems), unresolved=True)
 
 
 def conclude(

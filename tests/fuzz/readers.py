@@ -26,7 +26,7 @@ from ansible.module_utils.access import (
 from ansible.module_utils.driver import gpu_settings, mig, secure_boot, smi
 from ansible.module_utils.engines import cdi_nccl, config_dump, daemon_json, others, toolkit_config
 from ansible.module_utils.kernel import grub, upgrade
-from ansible.module_utils.packaging import apt_sources, openpgp, packages, rpm_files
+from ansible.module_utils.packaging import apt_preview, apt_sources, openpgp, packages, rpm_files
 from ansible.module_utils.settings import audit, record
 from ansible.module_utils.settings.base import RefusedError, SettingError
 from gpu_validation import validation_outcome
@@ -83,6 +83,7 @@ from tests.unit import (
     test_dnf,
     test_mig,
     test_node_snapshot,
+    test_package_preview,
     test_rpm_files,
 )
 from tests.unit.compliance.fleets import KNOWN, VARIABLES
@@ -443,6 +444,11 @@ READERS = (
     Reader("rpm -q", rpm_files.identities, of("rpm"), NODE_ERRORS),
     Reader("rpm headers", rpm_header, these(test_rpm_files.HEADER), NODE_ERRORS),
     Reader("apt-get indextargets", lambda text: apt_sources.parse(text, "Debian"), these(APT), NODE_ERRORS),
+    Reader(
+        "apt's preferences",
+        written(lambda path: [str(pin) for pin in apt_preview.entries(path)]),
+        these(test_package_preview.AWAY, f"# of the site\n\n{test_package_preview.OTHER}"),
+    ),
     Reader(
         "containerd, CRI-O",
         config_dump.read,

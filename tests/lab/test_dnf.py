@@ -363,6 +363,26 @@ def test_a_danger_is_a_problem(node: Dnf, repository: dict[str, Any]) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("dnf/dnf.conf", "[main]\nexclude=desktop\n  libnvidia*\n", "exclude=desktop; libnvidia*"),
+        ("dnf/dnf.conf", "[main]\nexcludepkgs=nvidia-driver-cuda\n", "excludepkgs=nvidia-driver-cuda"),
+        ("dnf/plugins/versionlock.list", "# kept\nlibnvidia-ml-3:570.1-1.el9.*\n", "libnvidia-ml-3:570.1"),
+    ],
+)
+def test_an_exclusion_or_a_lock_that_keeps_a_package_away_is_named(
+    bare: Dnf, repository: dict[str, Any], file: str, text: str, said: str
+) -> None:
+    path = bare.root / "etc" / file
+    path.write_text(text)
+    result = preview(bare, repository, DRIVER)
+    assert not result["unresolved"]
+    (problem,) = result["problems"]
+    assert_says(problem, f"/etc/{file} ({said}")
+    assert preview(bare, repository, {"nvidia-impossible": ""})["unresolved"]
+
+
 def test_a_repository_that_cannot_be_reached_is_a_problem(bare: Dnf, repository: dict[str, Any]) -> None:
     (problem,) = preview(bare, repository | {"uri": "file:///nowhere/"}, DRIVER)["problems"]
     assert problem.startswith("Reading the repositories (dnf makecache) failed")

@@ -80,12 +80,14 @@ def test_a_users_words_in_facts_do_not_have_the_node_refused() -> None:
         (("cpu", "numa_nodes"), -3),
         (("interfaces", 0, "name"), "eth0/../x"),
         (("interfaces", 0, "addresses"), ["192.0.2.0/8"]),
+        (("interfaces", 0), FACTS["interfaces"][0] | {"kind": "tun\nno problem"}),
+        (("interfaces", 0), FACTS["interfaces"][0] | {"networks": ["192.0.2.7/8"]}),
         (("pci", 0, "address"), "../../etc"),
         (("pci", 0, "driver"), "vfio-pci\nno problem"),
     ],
 )
 def test_a_value_that_no_machine_has_is_refused(place: tuple[Any, ...], value: Any) -> None:
-    with pytest.raises(ValueError, match=r"node_facts|does not appear to be"):
+    with pytest.raises(ValueError, match=r"node_facts|does not appear to be|has host bits"):
         NodeFacts.from_dict(with_value(FACTS, place, value))
 
 

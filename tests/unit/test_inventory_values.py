@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.hostile.test_hostile_node import Fleet
 from tests.unit.planning_nodes import gpus, node
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PEERS = "{{ groups['gpu_nodes'] | map('extract', hostvars, 'ansible_host') | list }}"
 
@@ -38,6 +38,31 @@ def test_a_value_sees_what_a_task_sees(tmp_path: Path, value: str, found: list[s
     assert done.returncode == 0, done.stdout
     document: dict[str, Any] = json.loads((fleet.folder / "plan.json").read_text())
     assert json.dumps(found)[1:-1] in json.dumps(document), done.stdout
+
+
+def test_values_come_from_a_vault_and_from_files_beside_the_inventory(tmp_path: Path) -> None:
+    fleet = Fleet(
+        tmp_path / "fleet",
+        {
+            "firewall_services": {
+                "node_exporter": "{{ [vaulted, lookup('file', inventory_dir ~ '/gateway')] }}"
+            }
+        },
+    )
+    (fleet.folder / "group_vars/all").mkdir(parents=True)
+    (fleet.folder / "gateway").write_text("192.0.2.8\n")
+    secret = fleet.folder / "group_vars/all/vault.yml"
+    secret.write_text("vaulted: 192.0.2.9\nansible_become_password: Correct-Horse-9\n")
+    (tmp_path / "word").write_text("a word\n")
+    option = f"--vault-password-file={tmp_path / 'word'}"
+    vault = Path(sys.executable).with_name("ansible-vault")
+    subprocess.run([vault, "encrypt", option, secret], check=True, capture_output=True)
+    done = fleet.run("playbooks/preflight.yml", {}, option)
+    assert done.returncode == 0, done.stdout
+    document = (fleet.folder / "plan.json").read_text()
+    assert "192.0.2.9" in document
+    assert "192.0.2.8" in document
+    assert "Correct-Horse-9" not in document + done.stdout
 
 
 def test_a_value_that_cannot_be_evaluated_is_named(tmp_path: Path) -> None:

@@ -341,20 +341,36 @@ ADDRESSES = [
     {
         "ifname": "eth0",
         "flags": ["BROADCAST", "UP", "LOWER_UP"],
+        "address": "02:00:00:00:00:01",
         "mtu": 1500,
-        "addr_info": [{"local": "192.0.2.7"}, {"local": "2001:db8::7"}],
+        "addr_info": [
+            {"local": "192.0.2.7", "prefixlen": 24, "scope": "global"},
+            {"local": "fe80::7", "prefixlen": 64, "scope": "link"},
+        ],
     },
-    {"ifname": "ib0", "flags": ["BROADCAST"], "mtu": 4092, "addr_info": []},
+    {"ifname": "ib0", "link_type": "infiniband", "flags": ["BROADCAST"], "mtu": 4092, "addr_info": []},
+    {
+        "ifname": "eth0.5",
+        "link": "eth0",
+        "linkinfo": {"info_kind": "vlan"},
+        "flags": ["UP"],
+        "mtu": 1500,
+        "addr_info": [],
+    },
 ]
 
 
 def test_interfaces_but_loopback(program: Any, root: Root) -> None:
     root.write("sys/class/net/eth0/speed", "25000\n")
+    device = root.path / "sys/class/net/eth0/device"
+    (device / "infiniband").mkdir(parents=True)
+    (device / "driver").symlink_to("../../drivers/mlx5_core")
     routes = [{"dst": "default", "gateway": "192.0.2.1", "dev": "eth0"}]
     program(
         "ip",
-        f"case $2 in address) echo '{json.dumps(ADDRESSES)}' ;; -4) echo '{json.dumps(routes)}' ;; esac",
+        f"case $* in *address*) echo '{json.dumps(ADDRESSES)}' ;; *-4*) echo '{json.dumps(routes)}' ;; esac",
     )
+    unconnected = {"driver": "", "mac": "", "rdma": False, "below": "", "master": "", "networks": []}
     assert node_facts.interfaces(root.path) == [
         {
             "name": "eth0",
@@ -362,8 +378,15 @@ def test_interfaces_but_loopback(program: Any, root: Root) -> None:
             "up": True,
             "carrier": True,
             "speed_mbit_s": 25000,
-            "addresses": ["192.0.2.7", "2001:db8::7"],
+            "addresses": ["192.0.2.7", "fe80::7"],
             "default_route": True,
+            "kind": "",
+            "driver": "mlx5_core",
+            "mac": "02:00:00:00:00:01",
+            "rdma": True,
+            "below": "",
+            "master": "",
+            "networks": ["192.0.2.0/24"],
         },
         {
             "name": "ib0",
@@ -373,8 +396,46 @@ def test_interfaces_but_loopback(program: Any, root: Root) -> None:
             "speed_mbit_s": None,
             "addresses": [],
             "default_route": False,
+            **unconnected,
+            "kind": "infiniband",
+        },
+        {
+            "name": "eth0.5",
+            "mtu": 1500,
+            "up": True,
+            "carrier": True,
+            "speed_mbit_s": None,
+            "addresses": [],
+            "default_route": False,
+            **unconnected,
+            "kind": "vlan",
+            "below": "eth0",
         },
     ]
+
+
+NAMESPACE = """
+ip link add br0 type bridge && ip link add veth0 type veth peer name veth1 && ip link set veth1 master br0
+ip tuntap add tun0 mode tun && ip address add 10.9.0.1/24 dev veth0 && ip -json -details address show
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/usr/bin/unshare").exists(), reason="needs root, for a namespace"
+)
+def test_kinds_as_the_kernel_calls_them(program: Any, tmp_path: Path) -> None:
+    path = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}  # not what `program` has put there
+    made = subprocess.run(
+        ["/usr/bin/unshare", "-n", "sh", "-c", NAMESPACE], capture_output=True, text=True, env=path
+    )
+    if made.returncode:
+        pytest.skip(f"needs bridges, veth and tun: {made.stderr}")
+    (tmp_path / "links").write_text(made.stdout)
+    program("ip", f"case $* in *address*) /bin/cat {tmp_path}/links ;; esac")
+    found = {one["name"]: one for one in node_facts.interfaces(tmp_path)}
+    kinds = {"br0": "bridge", "veth0": "veth", "veth1": "veth", "tun0": "tun"}
+    assert {name: found[name]["kind"] for name in kinds} == kinds
+    assert (found["veth1"]["master"], found["veth0"]["networks"]) == ("br0", ["10.9.0.0/24"])
 
 
 @pytest.mark.parametrize(
@@ -393,7 +454,7 @@ def test_a_speed_that_refuses_to_be_read_is_none(root: Root) -> None:
 
 def test_an_interface_without_a_cable_has_no_carrier(program: Any) -> None:
     link = ADDRESSES[1] | {"flags": ["NO-CARRIER", "BROADCAST", "UP"]}
-    program("ip", f"[ $2 != address ] || echo '{json.dumps([link])}'")
+    program("ip", f"[ $3 != address ] || echo '{json.dumps([link])}'")
     (found,) = node_facts.interfaces()
     assert (found["up"], found["carrier"]) == (True, False)
 
@@ -415,8 +476,8 @@ def test_the_default_route_is_the_best_one_of_ipv4_or_else_of_ipv6(
     links = json.dumps([ADDRESSES[1] | {"ifname": name} for name in ("eth0", "eth1")])
     program(
         "ip",
-        f"case $2 in address) echo '{links}' ;; -4) echo '{routes(by_ipv4)}' ;; "
-        f"-6) echo '{routes(by_ipv6)}' ;; esac",
+        f"case $* in *address*) echo '{links}' ;; *-4*) echo '{routes(by_ipv4)}' ;; "
+        f"*-6*) echo '{routes(by_ipv6)}' ;; esac",
     )
     assert [one["name"] for one in node_facts.interfaces() if one["default_route"]] == [expected]
 
@@ -758,6 +819,7 @@ def test_module_returns_one_fact_and_changes_nothing(
         "signing_key",
         "services",
         "boot_id",
+        "machine_id",
         "cpu",
         "memory_bytes",
         "disks",

@@ -20,6 +20,7 @@ from ansible.module_utils.packaging import packages, repositories, signing_keys
 
 from tests.unit import openpgp_keys
 from tests.unit.apt_machine import Archive
+from tests.unit.planning_nodes import assert_says
 from tests.unit.settings.role_plans import item, role_plan
 
 if TYPE_CHECKING:
@@ -358,3 +359,54 @@ def test_what_an_engine_refuses_is_told_beside_the_transaction(preview: Run) -> 
     found = preview(DRIVER, engines=part)
     assert "nonsense" in found["refused"][0]
     assert found["transaction"]["install"]
+
+
+# ---------------------------------------------------------------- preferences of the node's owner
+
+AWAY = "Explanation: ours\nPackage: *libcuda1*\nPin: release *\nPin-Priority: -1\n"
+OTHER = "Package: desktop\nPin: release *\nPin-Priority: -1\n"
+
+
+def barring(preview: Run, wanted: dict[str, str] = DRIVER, **parameters: Any) -> str:
+    result = preview(wanted, **parameters)
+    assert not result["unresolved"]
+    (problem,) = result["problems"]
+    return str(problem)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "place"),
+    [
+        ("preferences.d/keep", AWAY, "preferences.d/keep:1 (Package: *libcuda1*"),
+        ("preferences.d/keep.pref", f"# of the site\n\n{OTHER}\n{AWAY}", "preferences.d/keep.pref:7 ("),
+        ("preferences", f"{OTHER}\n\n{AWAY}", "/preferences:6 ("),
+    ],
+)
+def test_a_pin_that_keeps_a_dependency_away_is_named(
+    preview: Run, node: Machine, name: str, text: str, place: str
+) -> None:
+    (node.root / "etc/apt" / name).write_text(text)
+    problem = barring(preview)
+    assert_says(problem, f"{node.root}/etc/apt", place, "Pin-Priority: -1")
+    assert "desktop" not in problem
+
+
+def test_a_pin_on_another_version_is_named(preview: Run, node: Machine) -> None:
+    text = "Package: libcuda1\nPin: version 550-1\nPin-Priority: 2000\n"
+    (node.root / "etc/apt/preferences.d/keep").write_text(text)
+    assert_says(barring(preview), "keep:1", "version 550-1", "2000")
+
+
+def test_two_pins_are_both_named(preview: Run, node: Machine) -> None:
+    for name in ("one", "two"):
+        (node.root / "etc/apt/preferences.d" / name).write_text(AWAY)
+    assert_says(barring(preview), "preferences.d/one:1", "preferences.d/two:1")
+
+
+@pytest.mark.parametrize("name", ["keep.bak", "other"])
+def test_a_pin_that_is_not_the_reason_is_not_named(preview: Run, node: Machine, name: str) -> None:
+    (node.root / "etc/apt/preferences.d" / name).write_text(OTHER if name == "other" else AWAY)
+    assert preview(DRIVER)["problems"] == []
+    failed = preview({"nvidia-impossible": ""})
+    assert failed["unresolved"]
+    assert name not in "".join(failed["problems"])

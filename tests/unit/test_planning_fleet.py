@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from planning.fleet import FleetPlan, MachineId, grouped, twins
+from planning.facts import NodeFacts
+from planning.fleet import FleetPlan, grouped
+from planning.identity import machine_of, twins
 from planning.preflight import preflight_plan
 from tests.unit import planning_nodes
 from tests.unit.planning_nodes import H100, L4, V100, gpus, node, system
@@ -240,9 +242,13 @@ def test_networks_that_do_not_meet_are_said_of_a_fleet_of_several_runs() -> None
     assert len(said(FleetPlan.merged(json.loads(json.dumps(parts))))) == 1
 
 
-def machine(boot_id: str, *addresses: str) -> MachineId | None:
-    interfaces = [{"addresses": [address]} for address in addresses]
-    return MachineId.from_dict({"boot_id": boot_id, "interfaces": interfaces})
+def machine(boot_id: str, *addresses: str, machine_id: str = "", mac: str = "", driver: str = "") -> Any:
+    bare = {"name": "a", "mtu": 1500, "up": True, "default_route": False}
+    links = [bare | {"addresses": [address], "mac": mac, "driver": driver} for address in addresses]
+    return machine_of(NodeFacts.from_dict(node(boot_id=boot_id, machine_id=machine_id, interfaces=links)))
+
+
+CARD = {"machine_id": "m", "mac": "02:00:00:00:00:01", "driver": "ice"}
 
 
 def test_one_machine_under_two_names_is_told_to_both() -> None:
@@ -253,16 +259,26 @@ def test_one_machine_under_two_names_is_told_to_both() -> None:
     assert all("gpu02" in sentence and "gpu02-ib" in sentence for sentence in found.values())
 
 
+def test_a_machine_is_the_same_after_a_reboot_and_with_another_address() -> None:
+    before, after = machine("b1", "192.0.2.7", **CARD), machine("b2", "192.0.2.7", "2001:db8::9", **CARD)
+    assert twins({"gpu02": before, "gpu02-ib": after}).keys() == {"gpu02", "gpu02-ib"}
+
+
 @pytest.mark.parametrize(
     "others",
     [
         # Containers of one kernel; machines that were cloned; nodes that do not say.
         [machine("b1", "192.0.2.7"), machine("b1", "192.0.2.8")],
         [machine("b1", "192.0.2.7"), machine("b2", "192.0.2.7")],
+        [machine("b1", "192.0.2.7", **CARD), machine("b2", "192.0.2.8", **CARD | {"mac": "02::2"})],
+        [machine("b1", "192.0.2.7", **CARD), machine("b2", "192.0.2.8", **CARD | {"machine_id": "n"})],
+        [
+            machine("b1", "192.0.2.7", **CARD | {"driver": ""}),
+            machine("b2", "192.0.2.8", **CARD | {"driver": ""}),
+        ],
         [machine("", "192.0.2.7"), machine("", "192.0.2.7")],
         [machine("b1"), machine("b1")],
-        [MachineId.from_dict(5), MachineId.from_dict({"boot_id": "b", "interfaces": "x"})],
     ],
 )
-def test_several_machines_are_not_taken_for_one(others: list[MachineId | None]) -> None:
+def test_several_machines_are_not_taken_for_one(others: list[tuple[str, ...]]) -> None:
     assert twins({f"gpu{number:02}": one for number, one in enumerate(others)}) == {}

@@ -73,7 +73,7 @@ def test_problems_of_the_simulation_refuse_the_node() -> None:
     assert found.problems == ("nvidia-driver-cuda 580.178.04-1 is not in the repositories",)
 
 
-def test_a_mirror_without_the_stack_gets_a_hint_where_the_simulation_fails() -> None:
+def test_a_mirror_without_the_stack_gets_a_hint_where_no_transaction_is_found() -> None:
     facts = system("debian", "13")
     wanted: dict[str, Any] = {
         "nvidia_stack_name": "r580-cuda13.0",
@@ -81,9 +81,12 @@ def test_a_mirror_without_the_stack_gets_a_hint_where_the_simulation_fails() -> 
     }
     mirror = NodePlan.from_dict(plan(facts, **wanted))
     there = Preview.from_dict({"transaction": TRANSACTION, "problems": []})
-    missing = Preview.from_dict({"transaction": {}, "problems": ["nvidia-driver-cuda 580.178.04-1"]})
+    found = {"transaction": {}, "problems": ["nvidia-driver-cuda 580.178.04-1"]}
+    missing = Preview.from_dict(found | {"unresolved": True})
     assert "debian-13 begins with driver branch 590" in with_preview(mirror, missing).problems[1]
     assert with_preview(mirror, there).problems == ()
+    # Too little room, a key, a rule of the node's owner: the stack is not what the mirror lacks.
+    assert with_preview(mirror, Preview.from_dict(found)).problems == missing.problems
     assert with_preview(PLAN, missing).problems == missing.problems
 
 

@@ -36,6 +36,7 @@ class Controller:
         self.facts = node()
         self.answers: dict[str, dict[str, Any] | AnsibleError] = {}
         self.in_play: dict[str, Any] = {}
+        self.connection: dict[str, str | None] = {}
 
     def execute(self, module: str, arguments: dict[str, Any], task_vars: Any) -> dict[str, Any]:
         self.executions[module] = arguments
@@ -51,6 +52,9 @@ class Controller:
             args={"known": KNOWN, "simulate": simulate, "payload_python": payload_python, "lease": {}},
             get_play=lambda: SimpleNamespace(get_vars=lambda: self.in_play),
             get_vars=dict,
+        )
+        action._connection = SimpleNamespace(
+            has_option=self.connection.__contains__, get_option=self.connection.__getitem__
         )
         action._execute_module = self.execute
         action._templar = SimpleNamespace(template=lambda value: value)
@@ -124,3 +128,20 @@ def test_a_variable_that_the_play_sets_is_refused_because_the_plan_would_go_with
     (problem,) = controller.task()["plan"]["problems"]
     assert problem.startswith("firewall_rules is set in the play, where the plan does not see it")
     assert list(controller.executions) == ["node_facts"]
+
+
+@pytest.mark.parametrize(
+    ("connection", "said"),
+    [
+        ({"host": "2001:db8::7", "remote_user": "ops"}, "2001:db8::7 cannot be reached over SSH as ops"),
+        ({"host": None, "remote_user": None}, "192.0.2.7 cannot be reached over SSH as root"),
+        ({}, "192.0.2.7 cannot be reached over SSH as root"),
+    ],
+)
+def test_address_and_account_are_those_of_the_connection(
+    controller: Controller, connection: dict[str, str | None], said: str
+) -> None:
+    """The command line, the play and older names of variables say them, too."""
+    controller.connection = connection
+    controller.answers["node_facts"] = AnsibleConnectionFailure("no answer")
+    assert said in controller.task()["plan"]["problems"][0]

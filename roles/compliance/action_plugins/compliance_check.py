@@ -36,19 +36,20 @@ class ActionModule(NodeAction):
         facts = node_facts(read).get("temper")
         if facts is None:
             return result | {"problem": self.reason(read), "warnings": self.warnings}
-        plan = preflight_plan(read, own, self._task.args["known"])
+        known = self.known()
+        plan = preflight_plan(read, own, known)
         plan["problems"] += self.unseen(variables)
         arguments: dict[str, Any] = {"roles": f"[{','.join(plan['roles'].values())}]"}
         arguments["demanded"] = demanded_of(plan)
         if listed := administrators(plan):
             # The account that Ansible comes through is known to the operator.
-            arguments["administrators"] = [*listed, str(self._task.args["known"]["user"])]
+            arguments["administrators"] = [*listed, known["user"]]
         compared = self.ask("node_compliance", arguments, variables)
         if not isinstance(compared.get("observations"), dict):
             return result | {"problem": self.reason(compared), "warnings": self.warnings}
         # As one text: Ansible walks through every value of a result several times.
         said = answer(plan, compared["observations"], facts["nvidia"]["loaded_version"])
-        return result | {"answer": said, "warnings": self.warnings}
+        return result | {"answer": said, "machine": plan["machine"], "warnings": self.warnings}
 
     @staticmethod
     def reason(answer: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import json
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
@@ -16,11 +16,9 @@ ROOT = str(Path(__file__).resolve().parents[3])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
-from planning.fleet import FleetPlan, MachineId, grouped, twins  # noqa: E402 - needs the path above
+from planning.fleet import FleetPlan, grouped  # noqa: E402 - needs the path above
+from planning.identity import twins  # noqa: E402 - likewise
 from validation.processes.files import own, write_atomically  # noqa: E402 - likewise
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: What preflight gives all nodes of a batch before it reads the first.
 STARTED = "__preflight_fleet"
@@ -53,10 +51,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         # Of the nodes that preflight has come to: under `serial` others are yet to come.
         names = [name for name in variables["ansible_play_hosts_all"] if STARTED in hostvars[name]]
         plans = {name: hostvars[name].get("preflight_plan") for name in names}
-        same = twins({name: self.machine(hostvars[name]) for name in names})
+        same = twins({name: (plan or {}).get("machine", ()) for name, plan in plans.items()})
         for name, sentence in same.items():
-            if plan := plans[name]:
-                plans[name] = {**plan, "problems": [*plan["problems"], sentence]}
+            plans[name] = {**plans[name], "problems": [*plans[name]["problems"], sentence]}
         fleet = FleetPlan.from_dict(plans)
         texts = {name: (plans.get(name) or {}).get("text", "") for name in variables["ansible_play_batch"]}
         said = [grouped(texts), fleet.text()]
@@ -69,12 +66,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         # Shown without -v, as debug's is: that is what the task is for.
         result["_ansible_verbose_always"] = True
         return result | {"changed": False, "twins": same, "msg": "\n".join(filter(None, said))}
-
-    @staticmethod
-    def machine(variables: Mapping[str, Any]) -> MachineId | None:
-        """Return which machine a node is."""
-        facts = variables.get("ansible_facts") or {}
-        return MachineId.from_dict(facts.get("temper") or {})
 
     def write(self, path: Path, fleet: FleetPlan) -> None:
         """Write the plans as JSON."""

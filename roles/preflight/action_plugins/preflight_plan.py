@@ -31,7 +31,7 @@ class ActionModule(NodeAction):
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         own = self.own(variables)
-        known = self._task.args["known"]
+        known = self.known()
         python = self._task.args["payload_python"]
         asked: dict[str, Any] = {"payload_python": python} if python else {}
         if self._task.args["lease"] and not self._task.check_mode:

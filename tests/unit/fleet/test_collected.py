@@ -13,6 +13,8 @@ from jinja2 import Environment
 from compliance.fleet import elsewhere
 from fleet import collected
 from fleet.inventory import Inventory
+from planning.fleet import FleetPlan
+from planning.node_plan import NodePlan
 from validation.model.contract import EXPECTATIONS_VERSION
 
 if TYPE_CHECKING:
@@ -218,6 +220,41 @@ def test_plans_of_slices_are_one_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(document["nodes"]) == ["gpu01", "gpu02", "gpu09"]
     assert document["nodes"]["gpu09"] == {"problems": ["the helper died"]}
     assert set(document["settings"]) == {"gpu01", "gpu02"}
+
+
+def test_one_machine_in_two_slices_is_refused_under_both_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collected, "ROOT", tmp_path)
+    ids = {"gpu01": ("a", "b"), "gpu02": ("b", "c"), "gpu03": ("d",)}
+    parts = [
+        FleetPlan.from_dict({name: NodePlan(architecture="x86_64", machine=one).as_fact()}).part()
+        for name, one in ids.items()
+    ]
+    said = collected.plans(folders(tmp_path, "plan", *parts), {})
+    assert said
+    assert said.status == 1
+    nodes = json.loads((tmp_path / "reports" / "plan.json").read_text())["nodes"]
+    assert {name: len(node["problems"]) for name, node in nodes.items()} == {
+        "gpu01": 1,
+        "gpu02": 1,
+        "gpu03": 0,
+    }
+    assert "gpu01 and gpu02 are one machine" in said.text
+
+
+def test_one_machine_in_two_slices_is_compliant_under_no_name(tmp_path: Path) -> None:
+    bare = {"groups": ["gpu_nodes"], "waivers": []}
+    parts = [
+        {"answers": [], "nodes": [{**bare, "name": name, "answer": {"machine": ["a"], "problem": "off"}}]}
+        for name in ("gpu01", "gpu02")
+    ]
+    given = folders(tmp_path, "compliance", *parts)
+    said = collected.compliance(given, {}, ["inventory/mine"], KNOWN, chosen(tmp_path))
+    assert said
+    assert said.status == 1
+    (statement,) = (tmp_path / "compliance").glob("2*/statement.json")
+    assert statement.read_text().count("are one machine") >= 2
 
 
 def test_nothing_is_reported_of_what_no_slice_has_handed_over(tmp_path: Path) -> None:

@@ -53,11 +53,18 @@ def test_name_that_no_other_node_can_be_reached_by_is_unknown(name: str) -> None
     assert plugin.fleet([(name, ""), ("gpu02", "")])["unknown"] == [name]
 
 
-@pytest.mark.parametrize("shared", ["203.0.113.1", "127.0.0.1", "gpu01.example.com"])
-def test_nodes_behind_one_address_are_unknown(shared: str) -> None:
+@pytest.mark.parametrize(
+    ("shared", "said"),
+    [
+        ("203.0.113.1", " (203.0.113.1, as 2 nodes have)"),
+        ("127.0.0.1", ""),
+        ("gpu01.example.com", " (192.0.2.1, 2001:db8::1, as 2 nodes have)"),
+    ],
+)
+def test_nodes_behind_one_address_are_unknown_and_the_address_is_said(shared: str, said: str) -> None:
     """It is a gateway's, or the near end of tunnels: no node sends from it."""
     nodes = [("a", shared), ("b", shared), ("gpu02", "")]
-    assert plugin.fleet(nodes)["unknown"] == ["a", "b"]
+    assert plugin.fleet(nodes)["unknown"] == [f"a{said}", f"b{said}"]
 
 
 def test_loopback_of_one_node_is_no_address_of_it() -> None:

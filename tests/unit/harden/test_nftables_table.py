@@ -353,7 +353,7 @@ def test_peers_that_this_node_is_not_among_are_refused() -> None:
 
 
 def test_node_whose_address_nobody_knows_is_refused() -> None:
-    with pytest.raises(RefusedError, match="knows no address of gpu01, gpu02"):
+    with pytest.raises(RefusedError, match="knows none of gpu01, gpu02"):
         nftables_rules.check_fleet(networks("", ["192.0.2.9"]), ["192.0.2.9"], ["gpu01", "gpu02"])
 
 
