@@ -217,6 +217,12 @@ def check_ways(ways: list[Way], rules: Filter) -> None:
         )
 
 
+def proof(lines: list[str]) -> str:
+    """Return commands for `nft` that load these lines for the proof, in a table of its own."""
+    body = "; ".join(("type filter hook prerouting priority raw", *lines))
+    return f"{END_PROOF} table {PROOF_TABLE} {{ chain prerouting {{ {body}; }}; }}"
+
+
 def live_table() -> str:
     """Return the table as the kernel has it, without what it has counted; empty where there is none."""
     try:
@@ -421,7 +427,7 @@ class Firewall(ConfirmedSetting[Outlook]):
 
         found = [one for one in tunnels([link for link in here if link.up]) if not one.named_by(unchecked)]
         packets = Filter(rules, trusted, towards)
-        ways = ways_from(login.client, found, here, towards) if login else []
+        ways = ways_from(login.client, found, here, towards) if login and found else []
         check_ways(ways, packets)
         others = [Way(one, peer) for one in found for peer in one.peers]
         closed = [
@@ -502,8 +508,7 @@ class Firewall(ConfirmedSetting[Outlook]):
         What confirms the change has then passed the rules alone, in all its layers.
         """
         if lines := [line for way in self.outlook.ways if not way.peer.dialled for line in way.untracked]:
-            body = "; ".join(("type filter hook prerouting priority raw", *lines))
-            run(["nft", f"{END_PROOF} table {PROOF_TABLE} {{ chain prerouting {{ {body}; }}; }}"])
+            run(["nft", proof(lines)])
 
     def apply(self) -> None:
         """Write the files and load them, or take all away. The node always has one of the firewalls."""

@@ -227,8 +227,10 @@ def tunnels(links: Collection[Interface], proc: Path = PROC) -> list[Tunnel]:
     """Return the tunnels that end on the node. Raises CommandError."""
     if not which("ip"):
         return []
-    policies = parsed("ip xfrm policy list", run(["ip", "xfrm", "policy", "list"]), ipsec_policies)
-    ipsec = ipsec_entrances(policies, proc) if policies else ()
+    keys = ike_entrances(proc)
+    # Without a daemon for its keys there is no IPsec, and to ask would load the kernel's module.
+    policies = ipsec_policies_now() if keys else []
+    ipsec = (*keys, *esp_entrance(policies)) if policies else ()
     holders = tun_holders(proc) if any(link.kind == "tun" for link in links) else {}
     taken = {link_port(link) for link in links if link.kind in PORT_KEYS}
     read = [_tunnel(link, holders.get(link.name), policies, ipsec, taken, proc) for link in links]
@@ -399,6 +401,21 @@ class Policy:
     of_an_interface: bool = False
 
 
+def ike_entrances(proc: Path = PROC) -> tuple[Entrance, ...]:
+    """Return how a daemon that exchanges IPsec's keys is reached, where one waits for it."""
+    waiting = {one.port for one in sockets("udp", proc)}
+    return tuple(Entrance("udp", (port,)) for port in IKE_PORTS if port in waiting)
+
+
+def ipsec_policies_now() -> list[Policy]:
+    """Return the kernel's policies; none where it has no IPsec of its own."""
+    try:
+        text = run(["ip", "xfrm", "policy", "list"])
+    except CommandError:
+        return []
+    return parsed("ip xfrm policy list", text, ipsec_policies)
+
+
 def ipsec_policies(text: str) -> list[Policy]:
     """Read the policies of `ip xfrm policy list` that demand a tunnel or encryption of what comes in."""
     found = []
@@ -416,19 +433,15 @@ def ipsec_policies(text: str) -> list[Policy]:
     return found
 
 
-def ipsec_entrances(policies: list[Policy], proc: Path = PROC) -> tuple[Entrance, ...]:
-    """Return what IPsec needs: its keys are exchanged anew, and its packets come by themselves or in UDP."""
-    waiting = {one.port for one in sockets("udp", proc)}
-    keys = [Entrance("udp", (port,)) for port in IKE_PORTS if port in waiting]
+def esp_entrance(policies: list[Policy]) -> tuple[Entrance, ...]:
+    """Return how IPsec's packets come: by themselves, or where all of them do so, to the keys' port."""
     try:
         states = run(["ip", "xfrm", "state", "list", "nokeys"])
     except CommandError:  # an old ip
         states = ""
     in_udp = {
-        match[1]
+        block.split()[1]
         for block in re.split(r"^(?=src )", states, flags=re.MULTILINE)
-        if (match := re.match(r"src (\S+) ", block)) and "encap type espinudp" in block
+        if "encap type espinudp" in block
     }
-    if all(str(policy.peer.remote) in in_udp for policy in policies):
-        return tuple(keys)
-    return (Entrance("esp"), *keys)
+    return () if all(str(policy.peer.remote) in in_udp for policy in policies) else (Entrance("esp"),)
