@@ -62,7 +62,7 @@ def read_interfaces(text: str) -> list[Interface]:
         info = entry.get("linkinfo", {})
         found.append(
             Interface(
-                entry["ifname"],
+                str(entry["ifname"]),
                 {"UP", "LOWER_UP"} <= {*entry["flags"]},
                 [str(address.ip) for address in addresses],
                 [address.network for address in addresses],

@@ -256,7 +256,7 @@ def _tunnel(
         protocol = IP_TUNNELS[link.kind]
         remotes = _remote(link)
         if protocol != "esp":
-            if link.data.get("proto") in {"ipip", "ip4ip6"}:  # what an ip6tnl or sit carries
+            if str(link.data.get("proto")) in {"ipip", "ip4ip6"}:  # what an ip6tnl or sit carries
                 protocol = "ipip"
             # In UDP (foo over UDP), the port is another program's matter.
             entrances = None if link.data.get("encap") else (Entrance(protocol),)

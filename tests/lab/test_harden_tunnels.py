@@ -79,7 +79,8 @@ class Tunnelled:
         through: dict[str, Any] = {
             "ansible_host": f"{NETWORK}.2",
             "ansible_ssh_extra_args": f"-o HostKeyAlias={self.fleet.nodes[self.node]['address']}",
-            "firewall_management_networks": [f"{NETWORK}.0/24"],
+            # With the lab's own, whose reboot waits for SSH. It opens no port of the tunnel.
+            "firewall_management_networks": [f"{NETWORK}.0/24", f"{self.remote}/32"],
             "firewall_peer_addresses": [],
         }
         return self.fleet.harden("--limit", self.node, "--tags=firewall", **(through | variables))

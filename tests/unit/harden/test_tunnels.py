@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import ipaddress
+import json
 import multiprocessing
 import os
 import shutil
@@ -146,15 +147,70 @@ def test_rule_of_the_refusal_is_one_that_opens_the_tunnel() -> None:
 KEY, OTHER = "aGVsbG8=", "d29ybGQ="
 
 
-def test_wireguards_own_program_tells_its_peers_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = {
-        "listen-port": "51820\n",
-        "endpoints": f"{KEY}\t198.51.100.7:40000\n{OTHER}\t[2001:db8::7]:51820\n{KEY}x\t(none)\n",
-        "allowed-ips": f"{KEY}\t10.99.0.0/24 fd00::/64\n{OTHER}\t10.99.0.7/32\n{KEY}x\t(none)\n",
-        "persistent-keepalive": f"{KEY}\toff\n{OTHER}\t25\n{KEY}x\t25\n",
-    }
+#: What `wg show wg0` prints (wg(8)).
+SHOWN = {
+    "listen-port": "51820\n",
+    "endpoints": f"{KEY}\t198.51.100.7:40000\n{OTHER}\t[2001:db8::7]:51820\n{KEY}x\t(none)\n",
+    "allowed-ips": f"{KEY}\t10.99.0.0/24 fd00::/64\n{OTHER}\t10.99.0.7/32\n{KEY}x\t(none)\n",
+    "persistent-keepalive": f"{KEY}\toff\n{OTHER}\t25\n{KEY}x\t25\n",
+}
+#: What iproute2 6.1 prints of a VXLAN, as far as it is read, and of a GRE tunnel (man ip-link).
+LISTED = [
+    {
+        "ifname": "vx0",
+        "flags": ["BROADCAST", "MULTICAST", "UP", "LOWER_UP"],
+        "master": "br0",
+        "linkinfo": {"info_kind": "vxlan", "info_data": {"id": 5, "remote": "192.0.2.9", "port": 51820}},
+        "addr_info": [{"family": "inet", "local": "10.99.0.2", "prefixlen": 24, "scope": "global"}],
+    },
+    {
+        "ifname": "gre1",
+        "link": "eth0",
+        "flags": ["POINTOPOINT", "NOARP", "UP", "LOWER_UP"],
+        "linkinfo": {"info_kind": "gre", "info_data": {"remote": "any", "local": "192.0.2.1"}},
+    },
+    {
+        "ifname": "sit1",
+        "flags": ["UP", "LOWER_UP"],
+        "linkinfo": {"info_kind": "sit", "info_data": {"proto": "ip6ip", "remote": "192.0.2.9"}},
+    },
+    {
+        "ifname": "fou1",
+        "flags": ["UP", "LOWER_UP"],
+        "linkinfo": {"info_kind": "ipip", "info_data": {"remote": "192.0.2.9", "encap": {"type": "fou"}}},
+    },
+    {
+        "ifname": "geneve1",
+        "flags": ["UP", "LOWER_UP"],
+        "linkinfo": {"info_kind": "geneve", "info_data": {"id": 7, "remote": "192.0.2.9", "port": 6081}},
+    },
+    {"ifname": "eth0", "flags": ["UP", "LOWER_UP"], "addr_info": []},
+]
+FDB = [
+    {"mac": "00:00:00:00:00:00", "dst": "192.0.2.9", "flags": ["self"], "state": "permanent"},
+    {"mac": "33:33:00:00:00:01", "flags": ["self"], "state": "permanent"},
+    {"mac": "00:00:00:00:00:00", "dst": "239.1.1.1", "flags": ["self"], "state": "permanent"},
+]
+
+
+def test_links_are_tunnels_by_their_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tunnels, "which", lambda name: name)
-    monkeypatch.setattr(tunnels, "run", lambda command: answers[command[-1]])
+    monkeypatch.setattr(tunnels, "run", lambda _: json.dumps(FDB))
+    monkeypatch.setattr(tunnels, "ike_entrances", lambda _: ())
+    found = tunnels.tunnels(network_interfaces.read_interfaces(json.dumps(LISTED)))
+    far = (Peer(ipaddress.ip_address("192.0.2.9")),)
+    assert found == [
+        Tunnel("vx0", "vxlan", (Entrance("udp", (51820,)),), far),
+        Tunnel("gre1", "gre", (Entrance("gre"),), (Peer(),)),
+        Tunnel("sit1", "sit", (Entrance("sit"),), far),
+        Tunnel("fou1", "ipip", None, far),
+        Tunnel("geneve1", "geneve", (Entrance("udp", (6081,)),), far),
+    ]
+
+
+def test_wireguards_own_program_tells_its_peers_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tunnels, "which", lambda name: name)
+    monkeypatch.setattr(tunnels, "run", lambda command: SHOWN[command[-1]])
     found = tunnels.wireguard(link("wg0", "wireguard"), set())
     assert found.entrances == (Entrance("udp", (51820,)),)
     assert [peer.dialled for peer in found.peers] == [False, True, False]
