@@ -9,17 +9,25 @@ import multiprocessing
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible.module_utils.access import firewall, network_interfaces, tunnels
 from ansible.module_utils.access.network_interfaces import Interface
-from ansible.module_utils.access.nftables_rules import LOOPBACK, Trusted, networks, parse_rule, render
+from ansible.module_utils.access.nftables_rules import (
+    END_PROOF,
+    LOOPBACK,
+    Trusted,
+    networks,
+    parse_rule,
+    render,
+)
 from ansible.module_utils.access.tunnels import IPSEC, Entrance, Filter, Peer, Tunnel, Way, ways_from
 from ansible.module_utils.settings.base import RefusedError
 
 from tests.unit.harden.test_listeners import HEADER
-from tests.unit.harden.test_nftables_table import LIMITS, SSH
+from tests.unit.harden.test_nftables_table import LIMITS, LOGIN, SSH
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -351,7 +359,7 @@ def test_kernel_takes_the_proof_and_forgets_it() -> None:
         *outer("esp").untracked,
     ]
     make = firewall.proof(lines)
-    script = f'nft "$1" && nft "$1" && nft list ruleset && nft "{firewall.END_PROOF}" && nft list ruleset'
+    script = f'nft "$1" && nft "$1" && nft list ruleset && nft "{END_PROOF}" && nft list ruleset'
     listed = subprocess.run(
         ["unshare", "--net", "sh", "-euc", script, "sh", make], check=True, capture_output=True, text=True
     ).stdout
@@ -370,3 +378,63 @@ def test_kernel_takes_a_rule_for_a_protocol_without_ports(protocol: str) -> None
 def test_ports_of_a_protocol_without_ports_are_refused() -> None:
     with pytest.raises(RefusedError, match="expected no ports with protocol gre"):
         parse_rule(0, {"name": "x", "protocol": "gre", "ports": ["1"], "sources": ["192.0.2.7"]})
+
+
+def changed_through(
+    monkeypatch: pytest.MonkeyPatch, client: str = "10.99.0.1", **wanted: Any
+) -> firewall.Firewall:
+    """Return the firewall of a node on which wg0 ends, for a login of this client."""
+    monkeypatch.setattr(firewall, "which", lambda _: None)
+    monkeypatch.setattr(firewall, "other_firewall", lambda: None)
+    monkeypatch.setattr(firewall, "refuse_closing_chains", lambda _: None)
+    monkeypatch.setattr(firewall, "needs_daemon_reload", lambda **_: False)
+    monkeypatch.setattr(firewall, "listeners", list)
+    monkeypatch.setattr(firewall, "own_interfaces", lambda: LINKS)
+    monkeypatch.setattr(firewall, "tunnels", lambda _: [WG])
+    monkeypatch.setattr(firewall, "interface_to", lambda address, *_: ROUTES[address])
+    login = replace(LOGIN, client=client)
+    given = {"management_networks": [f"{client}/32"], "ssh_ports": [22], **wanted}
+    return firewall.Firewall(given, 120, login)
+
+
+OPENING = {"rules": [{"name": "wg0", "protocol": "udp", "ports": ["51820"], "sources": [f"{FAR}"]}]}
+LET_IN = {"by a rule": OPENING, "by the operator's word": {"unchecked_tunnels": ["wg*"]}}
+
+
+def test_rules_that_close_the_way_of_the_login_are_an_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "wg0" in (changed_through(monkeypatch).obstacle() or "")
+    image = changed_through(monkeypatch)
+    image.live = False
+    assert image.obstacle() is None
+
+
+@pytest.mark.parametrize("wanted", LET_IN.values(), ids=LET_IN)
+def test_way_of_the_login_that_is_let_in_is_no_obstacle(
+    wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = changed_through(monkeypatch, **wanted)
+    assert (setting.obstacle(), setting.warnings()) == (None, [])
+
+
+def test_tunnel_that_ansible_does_not_come_through_is_named_before_the_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(ROUTES, "192.0.2.7", "eth0")
+    setting = changed_through(monkeypatch, client="192.0.2.7")
+    assert setting.obstacle() is None
+    assert any("wg0 (wireguard, udp port 51820" in line for line in setting.warnings())
+    assert changed_through(monkeypatch, client="192.0.2.7", **OPENING).warnings() == []
+
+
+@pytest.mark.parametrize(("wanted", "proven"), [(OPENING, True), (LET_IN["by the operator's word"], False)])
+def test_proof_of_a_checked_tunnel_ignores_its_flow_and_the_undo_ends_it(
+    wanted: dict[str, Any], *, proven: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(firewall, "run", commands.append)
+    setting = changed_through(monkeypatch, **wanted)
+    way_in = setting.way_in()
+    setting.prove()
+    assert [command for command in commands if "notrack" in command[-1]] == commands
+    assert way_in
+    assert (len(commands), any(END_PROOF in line for line in way_in.live)) == (proven, proven)
