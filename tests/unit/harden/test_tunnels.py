@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from ansible.module_utils.access.network_interfaces import Interface
 from ansible.module_utils.access.nftables_rules import (
     END_PROOF,
     LOOPBACK,
+    Rule,
     Trusted,
     networks,
     parse_rule,
@@ -26,6 +28,7 @@ from ansible.module_utils.access.nftables_rules import (
 from ansible.module_utils.access.tunnels import IPSEC, Entrance, Filter, Peer, Tunnel, Way, ways_from
 from ansible.module_utils.settings.base import RefusedError
 
+from tests.lab.test_harden_tunnels import FORGET_FLOWS
 from tests.unit.harden.test_listeners import HEADER
 from tests.unit.harden.test_nftables_table import LIMITS, LOGIN, SSH
 
@@ -438,3 +441,56 @@ def test_proof_of_a_checked_tunnel_ignores_its_flow_and_the_undo_ends_it(
     assert [command for command in commands if "notrack" in command[-1]] == commands
     assert way_in
     assert (len(commands), any(END_PROOF in line for line in way_in.live)) == (proven, proven)
+
+
+#: A node in a network namespace, reached through a VXLAN with one port at both ends, as WireGuard has.
+THROUGH_A_TUNNEL = """
+unshare --net sleep 60 & node=$!
+trap 'kill $node' EXIT
+while [ "$(readlink /proc/$node/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do :; done
+in="nsenter --net=/proc/$node/ns/net"
+ip link add eth0 type veth peer name eth0 netns $node
+end() {
+    $1 ip address add 192.0.2.$2/24 dev eth0; $1 ip link set eth0 up
+    $1 ip link add wg0 type vxlan id 42 dev eth0 local 192.0.2.$2 remote 192.0.2.$3 dstport 51820 \\
+        srcport 51820 51821
+    $1 ip address add 10.99.0.$2/24 dev wg0; $1 ip link set wg0 up
+}
+end "" 1 2; end "$in" 2 1
+python=$1 forget=$2; shift 2
+listen="import signal, socket; end = socket.create_server(('10.99.0.2', 22)); signal.pause()"
+connect="import socket; socket.create_connection(('10.99.0.2', 22), timeout=2)"
+$in $python -c "$listen" & server=$!
+trap 'kill $node $server' EXIT
+until $python -c "$connect" 2>/dev/null; do :; done
+for rules; do
+    if [ "$rules" = forget ]; then $in $python -c "$forget"; else $in nft "$rules"; fi
+    if $python -c "$connect" 2>/dev/null; then echo reached; else echo cut; fi
+done
+"""
+
+
+@needs_kernel
+def test_flow_from_before_hides_a_lock_out_and_the_proof_shows_it() -> None:
+    ssh = Rule("ssh", "tcp", [(22, 22)], networks("", ["10.99.0.0/24"]))
+    opening = parse_rule(0, {"name": "wg0", **udp("51820", sources="192.0.2.1")})
+    closed, opened = (render(ssh, given, Trusted([], []), LIMITS) for given in ([], [opening]))
+    way = outer("udp", (51820,), remote=ipaddress.ip_address("192.0.2.1"))
+    proof = firewall.proof(way.untracked)
+    steps = {
+        "the kernel learns of the flow": (firewall.WATCH, "reached"),
+        "rules close the tunnel, and nobody notices": (closed, "reached"),
+        "the proof": (proof, "cut"),
+        "an undo": (END_PROOF, "reached"),
+        "rules open it": (f"{opened}{proof}", "reached"),
+        "they are confirmed": (END_PROOF, "reached"),
+        "silence": ("forget", "reached"),
+        "they are closed": (f"{closed}", "reached"),
+        "silence again": ("forget", "cut"),
+    }
+    script = ["unshare", "--net", "sh", "-euc", THROUGH_A_TUNNEL, "sh", sys.executable, FORGET_FLOWS]
+    done = subprocess.run(
+        [*script, *(rules for rules, _ in steps.values())], capture_output=True, text=True, timeout=60
+    )
+    found = dict(zip(steps, done.stdout.split(), strict=True))
+    assert found == {step: wanted for step, (_, wanted) in steps.items()}, done.stderr
