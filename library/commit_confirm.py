@@ -28,10 +28,13 @@ EXAMPLES = r"""
 """
 
 from ansible.module_utils.access.commit_confirm import Change, NotConfirmedError
+from ansible.module_utils.access.nftables_rules import END_PROOF
 from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.process import CommandError
 
 SUBJECTS = {"accounts": "the accounts", "ssh": "sshd's settings", "firewall": "the firewall"}
+END_PROOFS = {"firewall": ("nft", END_PROOF)}
 
 
 def main() -> None:
@@ -41,8 +44,8 @@ def main() -> None:
     )
     name = module.params["name"]
     try:
-        Change(name, SUBJECTS[name]).confirm(ssh_login())
-    except (NotConfirmedError, OSError) as error:
+        Change(name, SUBJECTS[name]).confirm(ssh_login(), END_PROOFS.get(name, ()))
+    except (NotConfirmedError, CommandError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=True)
 

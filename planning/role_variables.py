@@ -272,6 +272,7 @@ CONTENTS: dict[str, Callable[[Any], object]] = {
     "firewall_rules": lambda rules: [parse_rule(index, rule) for index, rule in enumerate(rules)],
     "firewall_services": lambda services: [parse_service(*service) for service in services.items()],
     "firewall_trusted_interfaces": interfaces,
+    "firewall_unchecked_tunnels": lambda names: interfaces(names, "unchecked tunnels"),
     "gpu_settings_clocks": gpu_settings.check_clocks,
     "gpu_settings_compute_mode": gpu_settings.check_compute_mode,
     "gpu_settings_mig": mig.check,

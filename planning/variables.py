@@ -109,9 +109,9 @@ class FirewallRule:
     """One entry of `firewall_rules`."""
 
     name: str
-    ports: tuple[str, ...]
     sources: tuple[str, ...]
-    protocol: Literal["tcp", "udp"] = "tcp"
+    ports: tuple[str, ...] = ()
+    protocol: Literal["tcp", "udp", "ah", "esp", "gre", "ipip", "ospf", "sit", "vrrp"] = "tcp"
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,7 @@ class Firewall:
     ssh_ports: tuple[int, ...]
     peer_addresses: tuple[str, ...] | None
     trusted_interfaces: tuple[str, ...]
+    unchecked_tunnels: tuple[str, ...]
     services: dict[str, tuple[str, ...]]
     rules: tuple[FirewallRule, ...]
     ssh_new_per_minute: int

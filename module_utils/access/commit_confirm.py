@@ -191,8 +191,12 @@ class Change:
                 self._undo_failed(error)
             raise
 
-    def confirm(self, login: Login | None) -> None:
-        """Make the change permanent; raise NotConfirmedError where that proves nothing or comes too late."""
+    def confirm(self, login: Login | None, end_proof: Sequence[str] = ()) -> None:
+        """Make the change permanent; raise NotConfirmedError where that proves nothing or comes too late.
+
+        The command `end_proof` takes away what was there only for the proof; raises CommandError where it
+        fails.
+        """
         with self._lock():
             if not self.pending:
                 past = self.past_rollback(keep=True) or "there is no trace of it"
@@ -202,7 +206,11 @@ class Change:
                     f"The confirmation of {self.subject} came through the connection that made the change, "
                     "which proves nothing. Take ControlPath out of Ansible's SSH arguments and run again."
                 )
+            if end_proof:
+                run(end_proof)
             self.directory.rename(self.staging)
+            # What is confirmed stays so where the power fails now: else the next boot would undo it.
+            sync(self.state)
             shutil.rmtree(self.staging)
             # Not later: the next timer of this name belongs to another run.
             self._stop_timer()
@@ -296,6 +304,7 @@ class Change:
         if not link.is_symlink():
             link.parent.mkdir(mode=0o755, exist_ok=True)
             link.symlink_to(unit)
+            sync(link.parent)
 
     def _start_timer(self, timeout_s: int) -> None:
         self._stop_timer()
@@ -373,6 +382,9 @@ class ConfirmedSetting(Setting, Generic[Outlook]):
     def prepare(self) -> None:
         """Do what must come before the timer starts."""
 
+    def prove(self) -> None:
+        """Keep the confirmation from resting on what was there before the change, until it has come."""
+
     def make(self) -> dict[str, Any]:
         """Apply it under the timer, where it is a way in."""
         # Before its first boot, an image has no operator whom a change could lock out.
@@ -381,5 +393,6 @@ class ConfirmedSetting(Setting, Generic[Outlook]):
         if not way_in:
             return super().make()
         with self.pending.armed(way_in.files, way_in.live, self.rollback_after_s, self.login):
+            self.prove()
             self.apply()
         return {"confirm": self.change_name}

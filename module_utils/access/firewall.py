@@ -21,6 +21,8 @@ from ansible.module_utils.access.network_interfaces import (
     patterns,
 )
 from ansible.module_utils.access.nftables_rules import (
+    END_PROOF,
+    PROOF_TABLE,
     TABLE,
     Limits,
     Rule,
@@ -47,7 +49,8 @@ from ansible.module_utils.access.other_firewall import (
 )
 from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.access.sshd import listening_ports, parse_effective
-from ansible.module_utils.files import File, put_back, saved
+from ansible.module_utils.access.tunnels import Filter, Way, tunnels, ways_from
+from ansible.module_utils.files import File, put_back, saved, sync
 from ansible.module_utils.process import CommandError, parsed, run, which
 from ansible.module_utils.settings.base import Difference, RefusedError, WayIn
 from ansible.module_utils.units import stop_lost
@@ -138,7 +141,8 @@ class Parameters:
     SSH is open to `management_networks` at `ssh_ports` (none: those on which sshd listens), and always at the
     port of this connection. Whatever comes from `peers`, the fleet's nodes, and through `trusted_interfaces`
     is accepted. `disable_other` allows to end ufw or firewalld. With any of `unknown_peers`, nodes whose
-    addresses nobody knows, nothing is changed. `rules` have name, protocol, ports and sources; `services` are
+    addresses nobody knows, nothing is changed. The outer packets of `unchecked_tunnels` are the operator's
+    matter. `rules` have name, protocol, ports and sources; `services` are
     sources by a name that stands for ports.
     """
 
@@ -149,6 +153,7 @@ class Parameters:
     trusted_interfaces: list[str] = field(default_factory=list)
     disable_other: bool = False
     unknown_peers: list[str] = field(default_factory=list)
+    unchecked_tunnels: list[str] = field(default_factory=list)
     rules: list[dict[str, Any]] = field(default_factory=list)
     services: dict[str, list[str]] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
@@ -182,7 +187,7 @@ def ssh_rule(wanted: Parameters, login: Login | None, trusted: Trusted, own: Col
         if not (
             trusted.admits_address(client)
             or any(within(client, network) for network in sources)
-            or trusted.admits_interface(interface_to(login.client, own))
+            or trusted.admits_interface(interface_to(login.client, own, login.server))
         ):
             raise RefusedError(
                 f"This would lock Ansible out; nothing was changed: it comes from {login.client}, which is "
@@ -192,6 +197,30 @@ def ssh_rule(wanted: Parameters, login: Login | None, trusted: Trusted, own: Col
     elif not sources:
         raise RefusedError("management networks: expected at least one network, else nobody could use SSH.")
     return Rule("ssh", "tcp", port_ranges("SSH ports", ports), sources)
+
+
+def check_ways(ways: list[Way], rules: Filter) -> None:
+    """Raise RefusedError where the rules would drop the outer packets of a tunnel that Ansible comes through.
+
+    They pass for now, and for as long as the kernel remembers their flow.
+    """
+    for way in ways:
+        if rules.admits(way):
+            continue
+        outer = " and ".join(way.rules_to_add)
+        let_in = f"add {outer} to firewall_rules, or " if outer else ""
+        raise RefusedError(
+            f"This would lock Ansible out; nothing was changed: it comes through the tunnel {way}, which "
+            "ends on this node, and the rules let its outer packets in only until they pause for a minute or "
+            f"two, or the node reboots: {let_in}name {way.tunnel.name} in firewall_unchecked_tunnels if the "
+            "node itself opens it."
+        )
+
+
+def proof(lines: list[str]) -> str:
+    """Return commands for `nft` that load these lines for the proof, in a table of its own."""
+    body = "; ".join(("type filter hook prerouting priority raw", *lines))
+    return f"{END_PROOF} table {PROOF_TABLE} {{ chain prerouting {{ {body}; }}; }}"
 
 
 def live_table() -> str:
@@ -280,7 +309,8 @@ class Outlook:
 
     `other` is the program to end, or to bring back with an `absent` firewall. `guests` are interfaces that
     lead to containers and virtual machines, and are not trusted. `from_itself` says that Ansible's login
-    comes from the node.
+    comes from the node. `ways` are the tunnels that it comes through, `closed` others whose outer packets the
+    rules do not let in.
     """
 
     text: str
@@ -291,6 +321,8 @@ class Outlook:
     other: OtherFirewall | None = None
     guests: list[Interface] = field(default_factory=list)
     from_itself: bool = False
+    ways: list[Way] = field(default_factory=list)
+    closed: list[Way] = field(default_factory=list)
 
     @property
     def settled(self) -> bool:
@@ -343,6 +375,7 @@ class Firewall(ConfirmedSetting[Outlook]):
             *(parse_rule(index, rule) for index, rule in enumerate(wanted.rules)),
         ]
         check_fleet(trusted.peers, own, wanted.unknown_peers)
+        ways, closed = self._tunnels(here, own, [ssh, *rules], trusted, wanted)
         if self.live:
             refuse_closing_chains(other)
         text = render(ssh, rules, trusted, wanted.limits)
@@ -373,7 +406,36 @@ class Firewall(ConfirmedSetting[Outlook]):
             other,
             guests,
             bool(self.login and is_own(self.login.client, own)),
+            ways,
+            closed,
         )
+
+    def _tunnels(
+        self, here: list[Interface], own: list[str], rules: list[Rule], trusted: Trusted, wanted: Parameters
+    ) -> tuple[list[Way], list[Way]]:
+        """Return the tunnels that the login comes through, and others that the rules close.
+
+        Raises RefusedError where they close one of the login's.
+        """
+        if not self.live:
+            return [], []
+        login = self.login
+        unchecked = interfaces(wanted.unchecked_tunnels, "unchecked tunnels")
+
+        def towards(address: str) -> str:
+            return interface_to(address, own, login.server if login and address == login.client else "")
+
+        found = [one for one in tunnels([link for link in here if link.up]) if not one.named_by(unchecked)]
+        packets = Filter(rules, trusted, towards)
+        ways = ways_from(login.client, found, here, towards) if login and found else []
+        check_ways(ways, packets)
+        others = [Way(one, peer) for one in found for peer in one.peers]
+        closed = [
+            way
+            for way in others
+            if way not in ways and not packets.admits(way) and not packets.admits_overlay(way)
+        ]
+        return ways, closed
 
     def _absent(self) -> Outlook:
         live = live_table() if which("nft") and self.live else ""
@@ -424,12 +486,13 @@ class Firewall(ConfirmedSetting[Outlook]):
             # Its rules may be older than sshd's port.
             live = [in_shell(outlook.other.end), RELOAD_IN_SHELL]
             return WayIn(self.change_name, self.subject, [*OUR_FILES, ENDED], live)
+        end_proof = [f"nft '{END_PROOF}'"] if outlook.ways else []
         if outlook.other:
-            live = [in_shell(outlook.other.back), RELOAD_IN_SHELL]
+            live = [*end_proof, in_shell(outlook.other.back), RELOAD_IN_SHELL]
             return WayIn(self.change_name, self.subject, [RULES, ENDED], live)
         if outlook.live == outlook.wanted:
             return None
-        return WayIn(self.change_name, self.subject, [RULES], [RELOAD_IN_SHELL])
+        return WayIn(self.change_name, self.subject, [RULES], [*end_proof, RELOAD_IN_SHELL])
 
     def prepare(self) -> None:
         """Have a bare node's kernel accept the rules, and notice the connections that are open."""
@@ -438,6 +501,14 @@ class Firewall(ConfirmedSetting[Outlook]):
             if self.live:
                 run(["nft", WATCH])
                 time.sleep(WATCH_S)
+
+    def prove(self) -> None:
+        """Have no outer packet of the login's tunnels pass as part of a flow that the kernel knows.
+
+        What confirms the change has then passed the rules alone, in all its layers.
+        """
+        if lines := [line for way in self.outlook.ways if not way.peer.dialled for line in way.untracked]:
+            run(["nft", proof(lines)])
 
     def apply(self) -> None:
         """Write the files and load them, or take all away. The node always has one of the firewalls."""
@@ -466,6 +537,7 @@ class Firewall(ConfirmedSetting[Outlook]):
         if not LINK.is_symlink():
             LINK.parent.mkdir(mode=0o755, exist_ok=True)
             LINK.symlink_to(UNIT_FILE)
+            sync(LINK.parent)
 
     def _end(self, other: OtherFirewall) -> None:
         """End the other one, and have our rules still there."""
@@ -512,6 +584,14 @@ class Firewall(ConfirmedSetting[Outlook]):
         outlook = self.outlook
         if self.live and outlook.guests and not outlook.live:
             lines += cut_off(outlook.guests, outlook.rules, listeners())
+        if outlook.closed:
+            lines.append(
+                "The rules do not let in the outer packets of tunnels that end on this node: "
+                f"{shortened(outlook.closed)}. Nothing reaches the node through these once they pause for a "
+                "minute or two, or the node reboots. Let them in with firewall_rules or "
+                "firewall_peer_addresses, or name those that the node itself opens in "
+                "firewall_unchecked_tunnels."
+            )
         if self.login and outlook.from_itself and self.way_in():
             lines.append(
                 f"Ansible comes from the node itself ({self.login.client}), which the firewall always lets "

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 PROC = Path("/proc")
 # A client waits for answers on its own port, without being a service.
 CLIENTS = {("udp", 68), ("udp", 546)}  # DHCP
+#: Accounts of people begin here (login.defs(5)); systemd gives services of its own others (DynamicUser=).
+FIRST_USER = 1000
+DYNAMIC_USERS = range(61184, 65520)
 #: The states of include/net/tcp_states.h: LISTEN, and CLOSE for a socket of UDP that waits for anybody.
 WAITING = {"tcp": "0A", "udp": "07"}
 UNKNOWN = "unknown process"
@@ -63,19 +66,36 @@ class Listener:
 def listeners(proc: Path = PROC) -> list[Listener]:
     """Return what listens in this network namespace.
 
-    UDP has no listening state: a socket on an ephemeral port is a client's that waits for an answer.
+    UDP has no listening state. A connected socket is a client's, and one on an ephemeral port may be: it is
+    taken for a service where it belongs to an account of the system, as a VPN's does, and outlasts the search
+    for names, as that of a query does not.
     """
-    ephemeral = int((proc / "sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    ephemeral = ephemeral_from(proc)
     found = [
         one
         for protocol in WAITING
         for one in sockets(protocol, proc)
-        if not _is_loopback(one.address)
-        and not (protocol == "udp" and ((protocol, one.port) in CLIENTS or one.port >= ephemeral))
+        if not is_loopback(one.address) and (protocol, one.port) not in CLIENTS and not _users(one, ephemeral)
     ]
     names = process_names({one.inode for one in found}, proc)
+    if any(one.protocol == "udp" and one.port >= ephemeral for one in found):
+        lasting = {one.inode for one in sockets("udp", proc)}
+        found = [
+            one for one in found if one.protocol != "udp" or one.port < ephemeral or one.inode in lasting
+        ]
     listening = {Listener(one.protocol, one.port, names.get(one.inode, UNKNOWN), one.uid) for one in found}
     return sorted(listening, key=lambda one: (one.protocol, one.port, one.process, one.uid))
+
+
+def ephemeral_from(proc: Path = PROC) -> int:
+    """Return the first port that the kernel chooses for sockets that ask for none."""
+    return int((proc / "sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+
+
+def _users(one: Socket, ephemeral: int) -> bool:
+    """Whether a socket of UDP is on an ephemeral port and belongs to a user, whose jobs are clients."""
+    system = one.uid < FIRST_USER or one.uid in DYNAMIC_USERS
+    return one.protocol == "udp" and one.port >= ephemeral and not system
 
 
 def sockets(protocol: str, proc: Path = PROC) -> Iterator[Socket]:
@@ -112,21 +132,29 @@ def _socket(protocol: str, line: str) -> Socket | None:
 def process_names(inodes: set[str], proc: Path = PROC) -> dict[str, str]:
     """Return the name of a process that has each socket open, as far as it is found in time."""
     found: dict[str, str] = {}
+    if not inodes:
+        return found
+    for process, _, target in open_files(proc):
+        inode = target[len("socket:[") : -1] if target.startswith("socket:[") else ""
+        if inode in inodes and inode not in found:
+            with contextlib.suppress(OSError):  # it has ended
+                name = (proc / process / "comm").read_text(errors="replace")
+                found[inode] = STRANGE.sub("?", name.rstrip("\n"))
+            if len(found) == len(inodes):
+                break
+    return found
+
+
+def open_files(proc: Path = PROC) -> Iterator[tuple[str, str, str]]:
+    """Return processes, their descriptors and what is open by them, as far as they are found in time."""
     deadline = time.monotonic() + NAMES_TIMEOUT_S
     for process in sorted((name for name in os.listdir(proc) if name.isdecimal()), key=int):  # noqa: PTH208
-        if len(found) == len(inodes):
-            break
         # Suppressed where it has ended.
         with contextlib.suppress(OSError), os.scandir(proc / process / "fd") as descriptors:
             for descriptor in descriptors:
                 if time.monotonic() > deadline:
-                    return found
-                link = _target(descriptor.path)
-                inode = link[len("socket:[") : -1] if link.startswith("socket:[") else ""
-                if inode in inodes and inode not in found:
-                    name = (proc / process / "comm").read_text(errors="replace")
-                    found[inode] = STRANGE.sub("?", name.rstrip("\n"))
-    return found
+                    return
+                yield process, descriptor.name, _target(descriptor.path)
 
 
 def _target(path: str) -> str:
@@ -136,6 +164,7 @@ def _target(path: str) -> str:
         return ""
 
 
-def _is_loopback(address: Address) -> bool:
+def is_loopback(address: Address) -> bool:
+    """Whether only the node itself reaches an address."""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 import ipaddress
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.access.nftables_rules import LOOPBACK
 from ansible.module_utils.process import CommandError, parsed, run, which
@@ -26,24 +26,32 @@ GUESTS = (
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface and its addresses, without those of loopback and of links alone."""
+    """A network interface and its addresses, without those of loopback and of links alone.
+
+    `kind` is the kernel's name for a virtual link ("vlan"), `data` what that kind has, `master` the bridge or
+    bond that it belongs to, `lower` the interface that it is made on.
+    """
 
     name: str
     up: bool
     addresses: list[str]
     networks: list[Network]
+    kind: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+    master: str = ""
+    lower: str = ""
 
 
 def own_interfaces() -> list[Interface]:
     """Return the node's network interfaces."""
     if not which("ip"):
         return []
-    text = run(["ip", "-json", "address", "show"])
-    return parsed("ip -json address show", text, read_interfaces)
+    text = run(["ip", "-details", "-json", "address", "show"])
+    return parsed("ip -details -json address show", text, read_interfaces)
 
 
 def read_interfaces(text: str) -> list[Interface]:
-    """Read what `ip -json address show` prints."""
+    """Read what `ip -details -json address show` prints."""
     found = []
     for entry in json.loads(text):
         addresses = [
@@ -51,25 +59,33 @@ def read_interfaces(text: str) -> list[Interface]:
             for info in entry.get("addr_info", [])
             if info.get("scope") == "global"
         ]
+        info = entry.get("linkinfo", {})
         found.append(
             Interface(
-                entry["ifname"],
+                str(entry["ifname"]),
                 {"UP", "LOWER_UP"} <= {*entry["flags"]},
                 [str(address.ip) for address in addresses],
                 [address.network for address in addresses],
+                str(info.get("info_kind", "")),
+                dict(info.get("info_data", {})),
+                str(entry.get("master", "")),
+                str(entry.get("link", "")),
             )
         )
     return found
 
 
-def interface_to(client: str, own: Collection[str]) -> str:
-    """Return the interface by which a client's packets come, as far as the answers tell; empty for none."""
+def interface_to(client: str, own: Collection[str], server: str = "") -> str:
+    """Return the interface by which a client's packets come, as far as the answers tell; empty for none.
+
+    Where the node has ways of its own for each of its addresses, `server` is the one that the client uses.
+    """
     if is_own(client, own):
         return LOOPBACK
     if not which("ip"):
         return ""
     try:
-        text = run(["ip", "-json", "route", "get", client])
+        text = run(["ip", "-json", "route", "get", client, *(["from", server] if server else [])])
     except CommandError:  # there is no way back to it
         return ""
     return parsed(f"ip -json route get {client}", text, lambda output: str(json.loads(output)[0]["dev"]))

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 TABLE = "inet temper"
+#: It is there while a change waits for its confirmation, and no boot loads it.
+PROOF_TABLE = "inet temper_proof"
+END_PROOF = f"add table {PROOF_TABLE}; delete table {PROOF_TABLE};"
 LAST_PORT = 65535
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]  # noqa: UP007 - also runs on Python 3.9
 
@@ -28,6 +31,9 @@ SERVICES = {
     "node_exporter": ("tcp", "9100"),
     "dcgm_exporter": ("tcp", "9400"),
 }
+
+#: Protocols without ports (IANA's numbers, as a node's /etc/protocols may call them otherwise).
+PROTOCOLS = {"ipip": 4, "sit": 41, "gre": 47, "esp": 50, "ah": 51, "ospf": 89, "vrrp": 112}
 
 # Sources that a limit remembers at most. Where more come, the limit does not hold for the rest.
 SET_SIZE = 65535
@@ -107,12 +113,12 @@ def port_ranges(where: str, items: Iterable[int | str]) -> list[tuple[int, int]]
     return merged
 
 
-def interfaces(items: Iterable[str]) -> list[str]:
+def interfaces(items: Iterable[str], where: str = "trusted interfaces") -> list[str]:
     """Return names of network interfaces; one that ends with * stands for all that begin so."""
     for item in items:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}\*?", item):
             raise RefusedError(
-                "trusted interfaces: expected the name of a network interface such as virbr0, or how some "
+                f"{where}: expected the name of a network interface such as virbr0, or how some "
                 f"begin (cni*), found {item!r}."
             )
     return sorted(set(items))
@@ -120,7 +126,7 @@ def interfaces(items: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Rule:
-    """Accept a protocol on ports from networks."""
+    """Accept a protocol from networks, on ports where it has ports."""
 
     name: str
     protocol: str
@@ -135,9 +141,10 @@ class Rule:
     def lines(self, verdict: str = "") -> list[str]:
         """Return the rule in nft's language, one line for each IP version that it has sources in."""
         ports = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in self.ports)
+        number = PROTOCOLS.get(self.protocol)
+        match = f"{self.protocol} dport {{ {ports} }}" if number is None else f"meta l4proto {number}"
         return [
-            f"{source}{self.protocol} dport {{ {ports} }} "
-            + (verdict or f'counter accept comment "{self.name}"')
+            f"{source}{match} " + (verdict or f'counter accept comment "{self.name}"')
             for source in source_matches(self.sources)
         ]
 
@@ -150,14 +157,18 @@ def parse_rule(index: int, rule: Mapping[str, Any]) -> Rule:
         raise RefusedError(
             f"{where}: expected a name of 1 to 60 letters, digits, blanks and .,:/()+-_ (it is a comment)."
         )
-    for key in ("ports", "sources"):
-        if not rule[key]:
+    protocol = rule.get("protocol", "tcp")
+    portless = protocol in PROTOCOLS
+    if portless and rule.get("ports"):
+        raise RefusedError(f"{where}: expected no ports with protocol {protocol}, found {rule['ports']}.")
+    for key in ("sources",) if portless else ("ports", "sources"):
+        if not rule.get(key):
             everyone = " (for everyone: 0.0.0.0/0 and ::/0)" if key == "sources" else ""
             raise RefusedError(f"{where}: expected at least one item in {key}{everyone}, found none.")
     return Rule(
         name=name,
-        protocol=rule.get("protocol", "tcp"),
-        ports=port_ranges(f"{where}, ports", rule["ports"]),
+        protocol=protocol,
+        ports=port_ranges(f"{where}, ports", rule.get("ports", ())),
         sources=networks(f"{where}, sources", rule["sources"]),
     )
 

@@ -37,6 +37,7 @@ def role_plan(context: Context) -> RolePlan:
         peers=context.fleet.addresses if by_name else wish.peer_addresses,
         unknown_peers=context.fleet.unknown if by_name else (),
         trusted_interfaces=wish.trusted_interfaces,
+        unchecked_tunnels=wish.unchecked_tunnels,
         services=services,
         rules=wish.rules,
         ssh_new_per_minute=wish.ssh_new_per_minute,

@@ -22,6 +22,7 @@ from ansible.module_utils.access import (
     packet_filters,
     ssh_keys,
     sshd,
+    tunnels,
 )
 from ansible.module_utils.driver import gpu_settings, mig, secure_boot, smi
 from ansible.module_utils.engines import cdi_nccl, config_dump, daemon_json, others, toolkit_config
@@ -89,7 +90,7 @@ from tests.unit import (
 from tests.unit.compliance.fleets import KNOWN, VARIABLES
 from tests.unit.engines import test_cdi_nccl, test_config_dump, test_others, test_toolkit_config
 from tests.unit.fleet import test_pulled, test_stream
-from tests.unit.harden import test_listeners, test_packet_filters
+from tests.unit.harden import test_listeners, test_packet_filters, test_tunnels
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
 from tests.unit.rollout import test_drain_slurm, test_gpu_settings_read_back
@@ -157,6 +158,14 @@ def listening(proc: Path) -> object:
     ports.parent.mkdir(parents=True)
     ports.write_text("32768\t60999\n")
     return listeners.listeners(proc)
+
+
+def tunnel_links(found: Any) -> object:
+    """Find tunnels among links; no program says more of them."""
+    text = mutations.as_text(found)
+    links = process.parsed("ip", text, network_interfaces.read_interfaces)
+    with patch.object(tunnels, "run", lambda _: ""):
+        return tunnels.tunnels(links)
 
 
 def kernel_menus(script: str) -> object:
@@ -418,6 +427,30 @@ READERS = (
         "ip, for the firewall",
         said(network_interfaces, "run", network_interfaces.own_interfaces),
         of("ip"),
+        NODE_ERRORS,
+    ),
+    Reader(
+        "ip, tunnels",
+        tunnel_links,
+        these(test_tunnels.LISTED),
+        NODE_ERRORS,
+    ),
+    Reader(
+        "ip xfrm policy",
+        lambda text: process.parsed("ip", text, tunnels.ipsec_policies),
+        these(test_tunnels.POLICIES),
+        NODE_ERRORS,
+    ),
+    Reader(
+        "bridge",
+        said(tunnels, "run", lambda: tunnels.vxlan_remotes("vx0")),
+        these(test_tunnels.FDB),
+        NODE_ERRORS,
+    ),
+    Reader(
+        "wg",
+        lambda text: process.parsed("wg", text, lambda shown: tunnels.wireguard_peers(shown, shown, shown)),
+        these(*test_tunnels.SHOWN.values()),
         NODE_ERRORS,
     ),
     Reader(

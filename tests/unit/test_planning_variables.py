@@ -78,7 +78,7 @@ def test_nested_options_become_objects_with_their_defaults() -> None:
         container_engines_ulimits={"nofile": 1024},
     )
     assert found.admin_accounts.users == (Administrator("ada", sudo=False, state="absent"),)
-    assert found.firewall.rules == (FirewallRule("metrics", ("9100",), ("192.0.2.7",)),)
+    assert found.firewall.rules == (FirewallRule("metrics", ("192.0.2.7",), ("9100",)),)
     assert found.firewall.services == {"node_exporter": ("192.0.2.7",)}
     assert found.container_engines.ulimits == Ulimits(nofile=1024)
 

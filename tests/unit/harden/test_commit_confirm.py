@@ -121,6 +121,25 @@ def test_confirmed_change_stays_whatever_the_timer_does_later(node: Node) -> Non
     assert node.change.past_rollback() is None
 
 
+def test_confirmation_is_on_the_disk_before_it_counts(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node whose power fails then boots with what was confirmed: the undo's new name is written first."""
+    node.apply("after")
+    done: list[tuple[str, bool]] = []
+    monkeypatch.setattr(commit_confirm, "sync", lambda path: done.append((path.name, node.change.pending)))
+    monkeypatch.setattr(Change, "_stop_timer", lambda _: done.append(("timer", node.change.staging.exists())))
+    node.change.confirm(None)
+    assert done == [("state", False), ("timer", False)]
+
+
+def test_what_was_there_for_the_proof_goes_before_the_change_is_confirmed(node: Node) -> None:
+    node.apply("after")
+    with pytest.raises(CommandError):
+        node.change.confirm(None, ["false"])
+    assert node.change.pending
+    node.change.confirm(None, ["true"])
+    assert not node.change.pending
+
+
 def test_connection_that_made_the_change_cannot_confirm_it(node: Node) -> None:
     node.apply("after")
     with pytest.raises(NotConfirmedError, match="proves nothing"):

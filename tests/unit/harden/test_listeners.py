@@ -35,7 +35,10 @@ TABLES = {
     "udp": [
         "00000000:006F 00000000:0000 07 0:0 00:0 0 0 0 17 1 x",
         "00000000:0044 00000000:0000 07 0:0 00:0 0 0 0 18 1 x",
-        "00000000:9C40 00000000:0000 07 0:0 00:0 0 0 0 19 1 x",
+        "00000000:9C40 00000000:0000 07 0:0 00:0 0 1000 0 19 1 x",
+        "00000000:9C41 0200000A:0035 01 0:0 00:0 0 0 0 20 1 x",
+        "00000000:CA6C 00000000:0000 07 0:0 00:0 0 0 0 21 1 x",
+        "00000000:A2A9 00000000:0000 07 0:0 00:0 0 61999 0 22 1 x",
     ],
 }
 
@@ -64,7 +67,22 @@ def test_services_are_found_once_and_clients_and_loopback_are_not(proc: Path) ->
         Listener("tcp", 22, "sshd", 0),
         Listener("tcp", 9400, "unknown process", 997),
         Listener("udp", 111, "unknown process", 0),
+        Listener("udp", 41641, "unknown process", 61999),
+        Listener("udp", 51820, "unknown process", 0),
     ]
+
+
+def test_query_that_ends_during_the_search_for_names_is_no_service(
+    proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (proc / "net" / "udp").read_text()
+
+    def search(_inodes: set[str], _proc: Path) -> dict[str, str]:
+        (proc / "net" / "udp").write_text(rows.replace(" 21 1 x", " 99 1 x"))
+        return {}
+
+    monkeypatch.setattr(listeners, "process_names", search)
+    assert [one.port for one in listeners.listeners(proc) if one.protocol == "udp"] == [111, 41641]
 
 
 @pytest.mark.parametrize(

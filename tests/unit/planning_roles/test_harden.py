@@ -51,6 +51,7 @@ def test_the_firewall_has_the_operators_rules_and_its_package() -> None:
         "peers": ["192.0.2.7", "192.0.2.8"],
         "unknown_peers": ["gpu9"],
         "trusted_interfaces": [],
+        "unchecked_tunnels": [],
         "services": {"node_exporter": ["192.0.2.9"]},
         "rules": [rule],
         "ssh_new_per_minute": 120,
