@@ -750,6 +750,7 @@ def test_module_returns_one_fact_and_changes_nothing(
     assert facts.keys() == {
         "os",
         "architecture",
+        "forwards",
         "image_refusal",
         "kernel",
         "kernels",
