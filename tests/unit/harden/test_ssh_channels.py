@@ -40,7 +40,7 @@ ROWS = {
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """Sessions of an sshd and of one that was upgraded, and an ssh that calls itself sshd; all run as root."""
+    """Sessions of an sshd and of an upgraded one, and an ssh that calls itself sshd; all run as root."""
     for table, rows in ROWS.items():
         path = tmp_path / "net" / table
         path.parent.mkdir(exist_ok=True)
