@@ -179,7 +179,7 @@ class Confirmation:
         self.executed: list[str] = []
         self.looks: dict[str, Look] = {}
         self.lets_in = True
-        monkeypatch.setattr(commit_confirm.ActionBase, "run", lambda *_: {})
+        monkeypatch.setattr("action_plugins.commit_confirm.ActionBase.run", lambda *_: {})
         for name in ("look_at", "closed_on_the_way"):
             monkeypatch.setattr(commit_confirm, name, getattr(self, name))
 
