@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure
 
-from action_plugins import commit_confirm
+from action_plugins import commit_confirm, nodes_behind
 from planning.jump_hosts import JumpHost, Node, jump_hosts, problems
 from planning.preflight import preflight_plan
 from planning.ssh_client import Look
 from planning.ssh_ways import Hop, Way
 from planning.variables import Variables
 from tests.unit.planning_nodes import DEFAULTS, node
+from tests.unit.tables import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -180,8 +184,9 @@ class Confirmation:
         self.looks: dict[str, Look] = {}
         self.lets_in = True
         monkeypatch.setattr("action_plugins.commit_confirm.ActionBase.run", lambda *_: {})
-        for name in ("look_at", "closed_on_the_way"):
-            monkeypatch.setattr(commit_confirm, name, getattr(self, name))
+        monkeypatch.setattr(commit_confirm, "look_at", self.look_at)
+        monkeypatch.setattr(nodes_behind, "look_at", self.look_at)
+        monkeypatch.setattr(commit_confirm, "closed_on_the_way", self.closed_on_the_way)
 
     def look_at(self, names: Collection[str], *_: object) -> dict[str, Look]:
         return {name: self.looks[name] for name in names}
@@ -255,3 +260,66 @@ def test_a_node_behind_learns_who_keeps_it_from_being_reached(confirmation: Conf
     assert confirmation.run("gpu2")["cause"] == "forwarding-forbidden"
     with pytest.raises(AnsibleConnectionFailure):
         confirmation.run("gpu7")
+
+
+def test_a_look_before_the_change_names_what_it_cannot_prove(confirmation: Confirmation) -> None:
+    confirmation.looks = {"gpu2": AWAY, **{f"n{number}": REACHED for number in range(15)}}
+    action = object.__new__(nodes_behind.ActionModule)
+    action._templar = None
+    ways = {"gpu1": {"behind": [*confirmation.looks], "level": 1}}
+    found = action.run(task_vars={"inventory_hostname": "gpu1", "__preflight_ways": {"jump_hosts": ways}})
+    assert found["reached"] == ["n1", "n3", "n5", "n7", "n9", "n11", "n13"]
+    away, some = found["warnings"]
+    assert "gpu2" in away
+    assert "16" in some
+
+
+INVENTORY = {
+    "gpu01": {"ansible_host": "192.0.2.1"},
+    "gpu02": {"ansible_ssh_common_args": "-J ops@{{ hostvars['gpu01'].ansible_host }}"},
+    "gpu03": {"ansible_ssh_extra_args": "-F {folder}/config", "ansible_host": "third"},
+    "gpu04": {"ansible_ssh_common_args": "-o ProxyCommand='ssh -W %h:%p -l ops -J ops@gpu01 gpu03'"},
+    "gpu05": {"ansible_connection": "local", "ansible_ssh_common_args": "-J gpu04"},
+    "gpu06": {"ansible_ssh_common_args": "-J {{ missing }}"},
+    "gpu07": {"ansible_ssh_common_args": "-J bastion.invalid"},
+}
+FOUND = {
+    "gpu01": {
+        "behind": ["gpu02", "gpu03", "gpu04"],
+        "level": 2,
+        "ports": [22, 2222],
+        "users": ["jump", "ops"],
+    },
+    "gpu03": {"behind": ["gpu04"], "level": 1, "ports": [22], "users": ["ops"]},
+}
+
+
+def test_ways_of_an_inventory_with_templates_and_files(tmp_path: Path) -> None:
+    """Of all nodes, although the run is for one; ssh goes by its own files too."""
+    (tmp_path / "config").write_text(
+        "Host third\n HostName 192.0.2.3\n ProxyJump way\n"
+        "Host way\n HostName 192.0.2.1\n User jump\n Port 2222\n"
+    )
+    hosts = json.loads(json.dumps(INVENTORY).replace("{folder}", str(tmp_path)))
+    (tmp_path / "hosts.json").write_text(
+        json.dumps({"gpu_nodes": {"hosts": hosts, "vars": {"ansible_user": "ops"}}})
+    )
+    write = {"content": "{{ ways.jump_hosts }}", "dest": f"{tmp_path}/found.json"}
+    once = {"run_once": True}
+    tasks = [
+        {"jump_hosts": None, "register": "ways", **once},
+        {
+            "ansible.builtin.copy": write,
+            "delegate_to": "localhost",
+            "vars": {"ansible_connection": "local"},
+            **once,
+        },
+    ]
+    (tmp_path / "play.yml").write_text(
+        json.dumps([{"hosts": "gpu_nodes", "gather_facts": False, "tasks": tasks}])
+    )
+    program = Path(sys.executable).with_name("ansible-playbook")
+    command = [str(program), "-i", str(tmp_path / "hosts.json"), "--limit=gpu02", str(tmp_path / "play.yml")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "found.json").read_text()) == FOUND
