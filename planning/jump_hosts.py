@@ -20,6 +20,10 @@ MOST_LEVELS = 3
 #: Nodes behind a jump host to which a new connection is opened, from first to last of them.
 SAMPLE = 8
 NAMES_SHOWN = 4
+#: Nodes that a controller works on at the same time, and what it opens on the jump host for each: connections
+#: at once (one stays, one confirms), and in a minute (a login, what confirms three roles, what proves them).
+MOST_AT_ONCE = 256
+OPEN, NEW_IN_A_MINUTE = 2, 6
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,11 @@ def planned_forwarding(wanted: str, jump: JumpHost | None) -> str:
     if not jump or not jump.forwards:
         return wanted
     return {"no": "local", "remote": "yes"}.get(wanted, wanted)
+
+
+def with_room(limit: int, jump: JumpHost | None, each: int = 1) -> int:
+    """Return a limit of one source's connections, with so many for each node behind; 0 is no limit."""
+    return limit + each * min(len(jump.behind), MOST_AT_ONCE) if jump and limit else limit
 
 
 def problems(jump: JumpHost, wish: SshHardening, given: Collection[str]) -> Iterator[str]:

@@ -157,6 +157,21 @@ def test_a_jump_hosts_plan_forwards_and_says_to_whom() -> None:
     assert not made["problems"]
 
 
+def test_a_jump_host_lets_one_source_open_connections_for_all_behind() -> None:
+    def limits(jumps: dict[str, Any], **given: Any) -> tuple[object, ...]:
+        parts = plan(jumps, **given)["roles"]
+        settings = [
+            one for role in ("firewall", "ssh_hardening") for one in json.loads(parts[role])["settings"]
+        ]
+        found = {one["key"]: one["wanted"] for one in settings}
+        return found["ssh_new_per_minute"], found["ssh_connections"], found["MaxStartups"]["value"]
+
+    jumps = {"gpu1": {"behind": [f"n{number}" for number in range(100)], "level": 1}}
+    assert limits({}) == (120, 64, "30:30:100")
+    assert limits(jumps) == (720, 264, "130:30:200")
+    assert limits(jumps, firewall_ssh_new_per_minute=0)[0] == 0
+
+
 @pytest.mark.parametrize(
     "jumps",
     [
