@@ -16,7 +16,7 @@ if ROOT not in sys.path:
 
 from planning.jump_hosts import JumpHost, cut_off, forbidden, read  # noqa: E402 - needs the path above
 from planning.module_answers import failure  # noqa: E402 - likewise
-from planning.ssh_client import closed_on_the_way, look_at  # noqa: E402 - likewise
+from planning.ssh_client import look_at, look_on_the_way  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,8 +51,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
                     return result | found | {"failed": True}
             answer = self._execute_module("commit_confirm", arguments, task_vars=variables)
         except AnsibleConnectionFailure:
-            if closed := closed_on_the_way(name, jumps, variables, self._templar):
-                return result | {"failed": True, "cause": FORBIDDEN, "nodes": [name], "msg": f"{closed}."}
+            through, looked = look_on_the_way(name, jumps, variables, self._templar)
+            if looked.forbidden:
+                why = {"cause": FORBIDDEN, "nodes": [name], "msg": f"{forbidden([name], through)}."}
+                return result | why | {"failed": True}
             raise
         return result | (failure(answer) if answer.get("failed") else {"changed": True})
 

@@ -201,13 +201,13 @@ class Confirmation:
         monkeypatch.setattr("action_plugins.commit_confirm.ActionBase.run", lambda *_: {})
         monkeypatch.setattr(commit_confirm, "look_at", self.look_at)
         monkeypatch.setattr(nodes_behind, "look_at", self.look_at)
-        monkeypatch.setattr(commit_confirm, "closed_on_the_way", self.closed_on_the_way)
+        monkeypatch.setattr(commit_confirm, "look_on_the_way", self.look_on_the_way)
 
     def look_at(self, names: Collection[str], *_: object) -> dict[str, Look]:
         return {name: self.looks[name] for name in names}
 
-    def closed_on_the_way(self, name: str, jumps: Mapping[str, JumpHost], *_: object) -> str:
-        return "closed" if name == "gpu2" and "gpu1" in jumps else ""
+    def look_on_the_way(self, name: str, jumps: Mapping[str, JumpHost], *_: object) -> tuple[list[str], Look]:
+        return [*jumps], Look(reached=False, forbidden=name == "gpu2")
 
     def low_level(self, _command: str) -> None:
         if not self.lets_in:
