@@ -227,8 +227,8 @@ def kept_open(name: str, jumps: Sequence[str]) -> str:
     """Say that a connection which ssh keeps open has the settings of its time."""
     jump = named(jumps)
     return (
-        f"a new connection through {jump} gets as far as the sshd of {name}. Where ssh keeps an older one open "
-        f"to {jump} (ControlMaster), it has the settings of its time: end it (ssh -O exit)"
+        f"a new connection through {jump} gets as far as the sshd of {name}. Where ssh keeps an older one "
+        f"open to {jump} (ControlMaster), it has the settings of its time: end it (ssh -O exit)"
     )
 
 
