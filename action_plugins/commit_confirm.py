@@ -71,10 +71,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         # Where it lets nobody in at all, that is the reason.
         self._low_level_execute_command("true")
         before = variables.get("__nodes_behind", {}).get("reached")
+        asked = [node for node in jump.sample if before is None or node in before]
         lost = {
             node: one
-            for node, one in look_at(jump.sample, variables, self._templar).items()
-            if not one.reached and (one.forbidden if before is None else node in before)
+            for node, one in look_at(asked, variables, self._templar).items()
+            # Without a look before, one that is away may have been so all the time.
+            if not one.reached and (one.forbidden or before is not None)
         }
         if not lost:
             return None
