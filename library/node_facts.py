@@ -62,7 +62,7 @@ ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
     signing_key, services, boot_id, machine_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed,
     interfaces, packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons, payload_python,
-    image_refusal and other_engines.
+    forwards, image_refusal and other_engines.
   returned: always
   type: dict
 """
@@ -325,6 +325,14 @@ def link_kind(root: Path, link: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def forwards(root: Path) -> bool:
+    """Whether the kernel forwards packets, and has done so since it was started."""
+    counted = number_in(root / "proc/net/snmp", r"^Ip: \d+ \d+ \d+ \d+ \d+ (\d+) ")
+    counted6 = number_in(root / "proc/net/snmp6", r"^Ip6OutForwDatagrams\s+(\d+)$")
+    switches = (("ipv4/ip_forward", counted), ("ipv6/conf/all/forwarding", counted6))
+    return any(number_in(root / "proc/sys/net" / name, r"^(\d+)$") and count for name, count in switches)
+
+
 def best_routes(text: str) -> set[str]:
     """Return the interfaces of the routes with the lowest metric."""
     routes = json.loads(text)
@@ -555,6 +563,7 @@ def gather(
         "tunables": tunables(root, running_now, ofed, running["release"]),
         "pythons": pythons(root),
         "payload_python": payload_python(root, payload),
+        "forwards": not is_image and forwards(root),
         "image_refusal": image.refusal(root, release) if is_image else "",
         "other_engines": [engine._asdict() for engine in other_engines(root)],
     }

@@ -266,6 +266,8 @@ class NodeFacts:
     # Why this is not the tree of an image; asked only of what the inventory says is one
     image_refusal: str = ""
     other_engines: tuple[OtherEngine, ...] = ()
+    # Whether it forwards packets, and has done so since it was started
+    forwards: bool = False
 
     @property
     def own_pci(self) -> tuple[PciDevice, ...]:

@@ -70,17 +70,19 @@ class NodeAction(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         self.warnings += warnings(found)["warnings"]
         return found
 
-    def known(self) -> dict[str, Any]:
+    def known(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Return what the controller knows of the node; address and account as its connection has them.
 
         An inventory need not say them by `ansible_host` and `ansible_user`: the command line, the play or
-        older names of the variables may.
+        older names of the variables may. Of the jump hosts, which may be many, it has this node alone.
         """
+        name = variables["inventory_hostname"]
+        jumps = (variables.get("__preflight_ways") or {}).get("jump_hosts", {})
         found: dict[str, Any] = dict(self._task.args["known"])
-        for name, option in (("address", "host"), ("user", "remote_user")):
+        for key, option in (("address", "host"), ("user", "remote_user")):
             if self._connection.has_option(option) and (given := self._connection.get_option(option)):
-                found[name] = str(given)
-        return found
+                found[key] = str(given)
+        return found | {"jump_hosts": {name: jumps[name]} if name in jumps else {}}
 
     def own(self, variables: dict[str, Any]) -> TaskValues:
         """Return the node's variables, as its tasks see them."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from planning.facts import NodeFacts, Socket, Tunables
+    from planning.jump_hosts import JumpHost
     from planning.node_plan import NodePlan
     from planning.variables import Variables
 
@@ -47,7 +48,8 @@ class Context:
     data/os_controls by id, `models` is the content of data/gpu_models.yml. `mok_certificate` is the
     operator's certificate as PEM, empty without one. `programs` has the text of each program that the node
     runs by itself, by its path in the folder of its role, and `python` runs them. `name` is the
-    node's in the inventory.
+    node's in the inventory, `jump` says which others are reached through it, and `given`
+    has the names of the variables that the inventory sets. `forwards` says whether it is a router for others.
     """
 
     plan: NodePlan
@@ -65,6 +67,9 @@ class Context:
     programs: Mapping[str, str] = field(default_factory=dict)
     python: str = PYTHON
     name: str = ""
+    jump: JumpHost | None = None
+    given: frozenset[str] = frozenset()
+    forwards: bool = False
 
     @classmethod
     def of(cls, plan: NodePlan, variables: Variables, node: NodeFacts, **known: Any) -> Context:
@@ -81,6 +86,7 @@ class Context:
             gpus=slurm_gpus(node, names, plan.undriven_gpus),
             sockets=node.cpu.sockets,
             python=programs_python(node.pythons),
+            forwards=node.forwards,
             **known,
         )
 
@@ -91,6 +97,7 @@ class Context:
         options = {
             "ssh_hardening_banner": ssh.banner,
             "ssh_hardening_access": [*ssh.allow_users, *ssh.allow_groups],
+            "forwards": self.forwards,
         }
         return hardening(self.controls, self.variables.os_hardening, options)
 

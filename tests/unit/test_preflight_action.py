@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
+from planning.ssh_client import Look
 from tests.unit.planning_nodes import node
 from tools.bare_node import pci
 
@@ -145,3 +146,20 @@ def test_address_and_account_are_those_of_the_connection(
     controller.connection = connection
     controller.answers["node_facts"] = AnsibleConnectionFailure("no answer")
     assert said in controller.task()["plan"]["problems"][0]
+
+
+@pytest.mark.parametrize(
+    ("look", "said"),
+    [
+        (Look(reached=False, forbidden=True), "ssh_hardening_tcp_forwarding: local for gpu09"),
+        (Look(reached=True), "ssh -O exit"),
+        (Look(reached=False), ""),
+    ],
+)
+def test_a_node_behind_another_learns_what_is_wrong_there(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, look: Look, said: str
+) -> None:
+    monkeypatch.setattr(ACTION, "look_on_the_way", lambda *_: (["gpu09"], look))
+    controller.answers["node_facts"] = AnsibleConnectionFailure("closed")
+    _, *more = controller.task()["plan"]["problems"]
+    assert [said in sentence for sentence in more] == [True] * bool(said)

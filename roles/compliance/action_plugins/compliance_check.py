@@ -36,7 +36,7 @@ class ActionModule(NodeAction):
         facts = node_facts(read).get("temper")
         if facts is None:
             return result | {"problem": self.reason(read), "warnings": self.warnings}
-        known = self.known()
+        known = self.known(variables)
         plan = preflight_plan(read, own, known)
         plan["problems"] += self.unseen(variables)
         arguments: dict[str, Any] = {"roles": f"[{','.join(plan['roles'].values())}]"}

@@ -13,9 +13,11 @@ ROOT = str(Path(__file__).resolve().parents[3])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
+from planning.jump_hosts import forbidden, kept_open, read  # noqa: E402 - likewise
 from planning.module_answers import node_facts  # noqa: E402 - needs the path above
 from planning.node_action import NodeAction  # noqa: E402 - likewise
 from planning.preflight import preflight_plan, preview_arguments  # noqa: E402 - likewise
+from planning.ssh_client import look_on_the_way  # noqa: E402 - likewise
 
 
 class ActionModule(NodeAction):
@@ -31,7 +33,7 @@ class ActionModule(NodeAction):
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         own = self.own(variables)
-        known = self.known()
+        known = self.known(variables)
         python = self._task.args["payload_python"]
         asked: dict[str, Any] = {"payload_python": python} if python else {}
         if self._task.args["lease"] and not self._task.check_mode:
@@ -42,6 +44,13 @@ class ActionModule(NodeAction):
         node = self.ask("node_facts", asked, variables)
         plan = preflight_plan(node, own, known)
         plan["problems"] += self.unseen(variables)
+        if not self.reached:
+            name, jumps = str(variables["inventory_hostname"]), read(variables.get("__preflight_ways"))
+            through, looked = look_on_the_way(name, jumps, variables, self._templar)
+            if looked.forbidden:
+                plan["problems"].append(f"{forbidden([name], through)}. Harden that first (--limit)")
+            elif looked.reached:
+                plan["problems"].append(kept_open(name, through))
         if boolean(self._task.args["simulate"]) and not plan["problems"] and not plan["settled"]:
             preview = self.ask("package_preview", preview_arguments(plan), variables)
             plan = preflight_plan(node, own, known, preview)
