@@ -1,0 +1,126 @@
+"""One look at one node: the ports that answer, and its SSH servers. Nothing here judges."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from compliance.outside.ports import SAMPLE, Port, look_at_ports
+from compliance.outside.route import RouteError
+from compliance.outside.ssh import Pace, SshServer, ask_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from compliance.outside.claims import Claims
+    from compliance.outside.expected import Expected
+    from compliance.outside.route import Route
+
+ROOT = "root"
+#: No node has it: what sshd offers to it is what it offers where no Match line names somebody.
+NOBODY = "temper-outside"
+#: For a whole look.
+LOOK_S = 40.0
+MOST_ACCOUNTS = 9
+#: Beside Ansible's way in.
+MOST_SERVERS = 4
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen. `known_keys` are those that this machine knows of the node, by type.
+
+    The first server is the one that Ansible comes through. `through` names what lies between; then no port
+    was looked at. With a `problem`, nothing was.
+    """
+
+    servers: tuple[SshServer, ...] = ()
+    ports: tuple[Port, ...] = ()
+    known_keys: dict[str, set[str]] = field(default_factory=dict)
+    through: str = ""
+    problem: str = ""
+
+
+def look(
+    way: Route,
+    wanted: Expected,
+    later: Callable[[], Claims],
+    further: Sequence[str] = (),
+    seconds: float = LOOK_S,
+) -> Look:
+    """Look at a node. Its addresses are those of its host's name, and the operator's `further` ones.
+
+    What the node says itself is asked for `later`, when all else has been looked at: it may be still to come.
+    """
+    pace = Pace(time.monotonic() + seconds)
+    try:
+        known, addresses = way.known_keys(), () if way.proxy else (*way.addresses(), *further)
+    except RouteError as error:
+        return Look(problem=str(error))
+    planned = {*wanted.ports, *SAMPLE, way.port}
+    ports = look_at_ports(addresses, planned, pace.deadline)
+    main = _way_in(way, [one.address for one in ports if one.port == way.port and one.is_ssh], pace)
+    claims = later()
+    # A node takes its time, which is not the look's.
+    pace.deadline = time.monotonic() + seconds
+    ports += look_at_ports(addresses, {*claims.listening} - planned, pace.deadline)
+    greeting = [SshServer(one.address, one.port) for one in ports if one.is_ssh]
+    others = [one for one in greeting if (one.address, one.port) != (main.address, main.port)]
+    others = [ask_server(one, everybody(way), pace) for one in others[:MOST_SERVERS]]
+    named = dict.fromkeys((*claims.accounts, *wanted.administrators))
+    main = ask_server(
+        main, [one for one in named if one not in main.methods][:MOST_ACCOUNTS], pace, way.proxy
+    )
+    return Look((main, *others), tuple(ports), known, way.through)
+
+
+def look_at_ssh(way: Route, seconds: float) -> Look:
+    """Look at Ansible's way in alone."""
+    try:
+        known, addresses = way.known_keys(), () if way.proxy else way.addresses()
+    except RouteError as error:
+        return Look(problem=str(error))
+    return Look((_way_in(way, addresses, Pace(time.monotonic() + seconds)),), (), known, way.through)
+
+
+def everybody(way: Route) -> tuple[str, ...]:
+    """Return the accounts that every server is asked for."""
+    return tuple(dict.fromkeys((way.user, ROOT, NOBODY)))
+
+
+def _way_in(way: Route, addresses: Sequence[str], pace: Pace) -> SshServer:
+    """Ask the server that Ansible comes through, at the first address that answers."""
+    server = SshServer(way.host, way.port, problem="no SSH server answers there")
+    for address in addresses if not way.proxy else (way.host,):
+        server = ask_server(SshServer(address, way.port), everybody(way), pace, way.proxy)
+        if server.hello:
+            break
+    return server
+
+
+class Looking:
+    """A look that goes on while the node does something else. It ends by itself, and keeps nobody waiting."""
+
+    def __init__(self, way: Route, wanted: Expected, further: Sequence[str]) -> None:
+        self._claims: Future[Claims] = Future()
+        self._seen: Future[Look] = Future()
+        arguments = (way, wanted, self._claims.result, further)
+        threading.Thread(target=self._run, args=arguments, daemon=True).start()
+
+    def _run(self, *arguments: Any) -> None:
+        try:
+            self._seen.set_result(look(*arguments))
+        # Whatever it is, it is a look that could not be taken.
+        except Exception as error:  # noqa: BLE001
+            self._seen.set_result(Look(problem=f"it could not be looked at: {type(error).__name__}: {error}"))
+
+    def end(self, claims: Claims) -> Look:
+        """Return what was seen, with what the node says of itself looked at as well."""
+        self._claims.set_result(claims)
+        try:
+            return self._seen.result(2 * LOOK_S)
+        except TimeoutError:
+            return Look(problem=f"the look took longer than {2 * LOOK_S:.0f} s")
