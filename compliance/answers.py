@@ -171,9 +171,10 @@ def _read(said: str) -> Answer:
     }
     if (count := sum(map(len, observations.values()))) > MOST_OBSERVATIONS:
         raise ContractError(f"observations: expected at most {MOST_OBSERVATIONS}, found {count}")
-    observations[OUTSIDE] = tuple(_observation(json.dumps(plain(one))) for one in written.outside)
-    if [one.key for one in observations[OUTSIDE]] not in ([], list(OUTSIDE_TITLES)):
-        raise ContractError(f"{OUTSIDE}: expected {', '.join(OUTSIDE_TITLES)}, or nothing")
+    if written.outside:
+        observations[OUTSIDE] = tuple(_observation(json.dumps(plain(one))) for one in written.outside)
+        if [one.key for one in written.outside] != list(OUTSIDE_TITLES):
+            raise ContractError(f"{OUTSIDE}: expected {', '.join(OUTSIDE_TITLES)}, or nothing")
     driver = None if written.driver is None else label(written.driver)
     return Answer(replace(plan, system=plan.system and label(plan.system)), observations, driver)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,6 +48,8 @@ class Outside:
         if connection.transport == SSH:
             try:
                 way, self._wanted = _asked(plan, connection)
+                for address in further:
+                    _refuse_name(address)
                 self._looking = Looking(way, self._wanted, further)
             except RouteError as error:
                 self._looking = Look(problem=str(error))
@@ -58,7 +61,7 @@ class Outside:
 
         `said` is what the node says of its ways in, `own` what it has observed of itself by role.
         """
-        claims = read_claims(said)
+        claims = read_claims(said or {})
         if self._looking is None:
             return unseen("it is not reached by SSH")
         seen = self._looking if isinstance(self._looking, Look) else self._looking.end(claims)
@@ -104,6 +107,14 @@ def sentence(one: Observation) -> str:
     """Return what was found and wanted."""
     places = [f"{change.name}: found {change.before}, wanted {change.after}" for change in one.changes]
     return printable(f"{one.reason} ({'; '.join(places)})")
+
+
+def _refuse_name(text: str) -> None:
+    """Raise RouteError where a further address is none."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        raise RouteError(f"compliance_outside_addresses: expected addresses, found {text!r}") from None
 
 
 def _asked(plan: Mapping[str, Any], connection: Connection) -> tuple[Route, Expected]:

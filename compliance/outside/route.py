@@ -105,7 +105,8 @@ def read_route(said: Mapping[str, str], program: str, words: Sequence[str]) -> R
         tokens = {"%%": "%", "%h": host, "%p": str(port), "%r": user, "%n": host}
         text = "".join(_replaced(command, tokens))
         proxy = ("/bin/sh", "-c", f"exec {text}")
-    return Route(host, port, user, known_as, files, proxy, jump if jump not in NONE else command)
+    through = "" if not proxy else jump if jump not in NONE else command
+    return Route(host, port, user, known_as, files, proxy, through)
 
 
 def _replaced(text: str, tokens: Mapping[str, str]) -> list[str]:

@@ -52,7 +52,7 @@ class ActionModule(NodeAction):
             # The account that Ansible comes through is known to the operator.
             arguments["administrators"] = [*listed, str(self._task.args["known"]["user"])]
         outside = None
-        if boolean(self._task.args.get("outside", False)):
+        if boolean(self._task.args["outside"]):
             outside = Outside(plan, self._connection, self._task.args["addresses"])
         compared = self.ask("node_compliance", arguments, variables)
         if not isinstance(compared.get("observations"), dict):
