@@ -60,6 +60,8 @@ REDRAW_S = 1.0
 #: Lines of a difference, and Ansible's colours in them, which come off before differences are compared.
 DIFF = re.compile(r"\s+(\+|-|@@)")
 COLOR_CODES = re.compile("\x1b\\[[0-9;]*m")
+#: Variable of the plays that are for jump hosts alone.
+JUMP_HOSTS = "__jump_hosts"
 COLORS = {
     "+": "COLOR_DIFF_ADD",
     "-": "COLOR_DIFF_REMOVE",
@@ -325,8 +327,9 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
 
     @event
     def v2_playbook_on_no_hosts_matched(self) -> None:
-        """The play has no nodes."""
-        self.say("No node matches.")
+        """The play has no nodes; most fleets have no jump hosts."""
+        if JUMP_HOSTS not in self._play.get_vars():
+            self.say("No node matches.")
 
     @event
     def v2_playbook_on_no_hosts_remaining(self) -> None:

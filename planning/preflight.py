@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from planning.convert import plain
 from planning.facts import NodeFacts
 from planning.image import as_image
+from planning.jump_hosts import problems as jump_problems
+from planning.jump_hosts import read
 from planning.model import Target
 from planning.node_plan import NodePlan
 from planning.os_controls import load_controls
@@ -74,8 +76,8 @@ def preflight_plan(
 
     `result` is what the task with module node_facts returned, `host_variables` the node's variables. `known`
     is what the controller knows: the node's `address` and `user` in the inventory, `today` ("2026-11-21"),
-    and the `fleet` as lookup fleet_addresses returns it. `preview` is what module package_preview returned,
-    where it has been asked.
+    the `fleet` as lookup fleet_addresses returns it, and `jump_hosts` as action jump_hosts does. `preview` is
+    what module package_preview returned, where it has been asked.
     """
     checked = role_variables(host_variables, argument_specs())
     variables = Variables.from_values(checked["values"])
@@ -83,6 +85,8 @@ def preflight_plan(
     problems = list(checked["problems"])
     name = str(host_variables.get("inventory_hostname", ""))
     problems += name_problems(name)
+    if jump := read(known).get(name):
+        problems += jump_problems(jump, variables.ssh_hardening, host_variables)
     try:
         certificate = read_certificate(variables.nvidia_stack.mok_certificate)
     except ValueError as error:
@@ -119,5 +123,6 @@ def preflight_plan(
         mok_certificate=certificate.pem,
         programs=programs(),
         name=name,
+        jump=jump,
     )
     return complete(context).as_fact()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from planning.expectation import expectation
 from planning.image import of_image
+from planning.jump_hosts import plan_line
 from planning.roles import (
     admin_accounts,
     compute_environment,
@@ -59,6 +60,7 @@ def complete(context: Context) -> NodePlan:
     text = [context.plan.text]
     if context.gpus and (words := compute_environment.slurm_gres(context)):
         text.append(f"slurm.conf needs: GresTypes=gpu, and Gres={words} in the line of this node")
+    text += [plan_line(context.jump)] if context.jump else []
     text += [waiver_text(wanted.profile, waived)] if waived else []
     roles = tuple(role.role_plan(context) for role in ROLES)
     return replace(

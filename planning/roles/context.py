@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from planning.facts import NodeFacts, Socket, Tunables
+    from planning.jump_hosts import JumpHost
     from planning.node_plan import NodePlan
     from planning.variables import Variables
 
@@ -47,7 +48,7 @@ class Context:
     data/os_controls by id, `models` is the content of data/gpu_models.yml. `mok_certificate` is the
     operator's certificate as PEM, empty without one. `programs` has the text of each program that the node
     runs by itself, by its path in the folder of its role, and `python` runs them. `name` is the
-    node's in the inventory.
+    node's in the inventory, and `jump` says which others are reached through it.
     """
 
     plan: NodePlan
@@ -65,6 +66,7 @@ class Context:
     programs: Mapping[str, str] = field(default_factory=dict)
     python: str = PYTHON
     name: str = ""
+    jump: JumpHost | None = None
 
     @classmethod
     def of(cls, plan: NodePlan, variables: Variables, node: NodeFacts, **known: Any) -> Context:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from planning.jump_hosts import named, planned_forwarding
 from planning.node_plan import Kind, PlannedSetting, RoleOptions, RolePlan, Stage
 from planning.roles.settings import parameters
 
@@ -42,6 +43,7 @@ def role_plan(context: Context) -> RolePlan:
         *keywords(context, WHO, who(wish)),
         *keywords(context, KEEP, bounds(wish)),
         *keywords(context, MAY, rights(wish)),
+        *forwarding(context),
         *keywords(context, KNOWN, where_known(wish), if_known=True),
     ]
     if wish.forwarding_groups:
@@ -122,7 +124,6 @@ def bounds(wish: SshHardening) -> Keywords:
 def rights(wish: SshHardening) -> Keywords:
     """What a login may do besides a shell, and what is logged of it."""
     return {
-        "AllowTcpForwarding": wish.tcp_forwarding,
         "AllowStreamLocalForwarding": wish.tcp_forwarding,
         "AllowAgentForwarding": False,
         "X11Forwarding": False,
@@ -134,6 +135,14 @@ def rights(wish: SshHardening) -> Keywords:
         "LogLevel": "VERBOSE",
         "SyslogFacility": "AUTH",
     }
+
+
+def forwarding(context: Context) -> Iterator[PlannedSetting]:
+    """Whether sshd forwards TCP connections. On a jump host it does so for all: others go through it, too."""
+    wanted = context.variables.ssh_hardening.tcp_forwarding
+    planned = planned_forwarding(wanted, context.jump)
+    why = f"It is the way to {named(context.jump.behind)}" if context.jump and planned != wanted else MAY
+    return keywords(context, why, {"AllowTcpForwarding": planned})
 
 
 def where_known(wish: SshHardening) -> Keywords:
