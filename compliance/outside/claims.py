@@ -1,4 +1,4 @@
-"""What a node itself says of its ways in (module_utils/access/ways_in.py), read and bounded."""
+"""What a node itself says of its ways in (module_utils/access/self_report.py), read and bounded."""
 
 from __future__ import annotations
 
@@ -39,16 +39,18 @@ def read_claims(said: object) -> Claims:
     if not isinstance(said, dict):
         raise ClaimsError(f"expected an object, found {type(said).__name__}")
     try:
-        found: Claims = build(Claims, from_node(said, "ways_in"), "ways_in")
+        found: Claims = build(Claims, from_node(said, "self_report"), "self_report")
         if found.client:
             ipaddress.ip_address(found.client)
     except ValueError as error:
         raise ClaimsError(str(error)) from None
     if strange := [port for port in found.listening if not 0 < port < 1 << 16]:
-        raise ClaimsError(f"ways_in.listening: expected ports from 1 to 65535, found {strange[0]}")
+        raise ClaimsError(f"self_report.listening: expected ports from 1 to 65535, found {strange[0]}")
     for texts, form in ((found.accounts, ACCOUNT), (found.host_keys, KEY)):
         if len(texts) > MOST_ACCOUNTS or not all(map(form.fullmatch, texts)):
-            raise ClaimsError(f"ways_in: expected at most {MOST_ACCOUNTS} names, found {str(texts)[:60]}")
+            raise ClaimsError(f"self_report: expected at most {MOST_ACCOUNTS} names, found {str(texts)[:60]}")
     if len(found.listening) > MOST:
-        raise ClaimsError(f"ways_in.listening: expected at most {MOST} ports, found {len(found.listening)}")
+        raise ClaimsError(
+            f"self_report.listening: expected at most {MOST} ports, found {len(found.listening)}"
+        )
     return found

@@ -70,10 +70,8 @@ def look(
     greeting = [SshServer(one.address, one.port) for one in ports if one.is_ssh]
     others = [one for one in greeting if (one.address, one.port) != (main.address, main.port)]
     others = [ask_server(one, everybody(way), pace) for one in others[:MOST_SERVERS]]
-    named = dict.fromkeys((*claims.accounts, *wanted.administrators))
-    main = ask_server(
-        main, [one for one in named if one not in main.methods][:MOST_ACCOUNTS], pace, way.proxy
-    )
+    named = () if way.proxy else dict.fromkeys((*claims.accounts, *wanted.administrators))
+    main = ask_server(main, [one for one in named if one not in main.methods][:MOST_ACCOUNTS], pace)
     return Look((main, *others), tuple(ports), known, way.through)
 
 
@@ -87,14 +85,18 @@ def look_at_ssh(way: Route, seconds: float) -> Look:
 
 
 def everybody(way: Route) -> tuple[str, ...]:
-    """Return the accounts that every server is asked for."""
-    return tuple(dict.fromkeys((way.user, ROOT, NOBODY)))
+    """Return the accounts that every server is asked for.
+
+    Each costs a login on the machines that lie between.
+    """
+    return tuple(dict.fromkeys((way.user, ROOT) if way.proxy else (way.user, ROOT, NOBODY)))
 
 
 def _way_in(way: Route, addresses: Sequence[str], pace: Pace) -> SshServer:
     """Ask the server that Ansible comes through, at the first address that answers."""
     server = SshServer(way.host, way.port, problem="no SSH server answers there")
-    for address in addresses if not way.proxy else (way.host,):
+    # Those of a whole fleet may be too many at once for what lies between.
+    for address in addresses if not way.proxy else (way.host, way.host):
         server = ask_server(SshServer(address, way.port), everybody(way), pace, way.proxy)
         if server.hello:
             break

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 #: Of Ansible's connection plugin.
 SSH = "ssh"
-OPTIONS = ("host", "port", "remote_user", "ssh_executable", "ssh_args", "ssh_common_args", "ssh_extra_args")
+OPTIONS = ("host", "port", "remote_user", "ssh_args", "ssh_common_args", "ssh_extra_args")
 #: A change waits for it, and is undone by itself before long.
 CONFIRM_S = 8.0
+#: Changes of which a stranger sees something.
+SEEN = ("ssh", "firewall")
 
 
 class Connection(Protocol):
@@ -85,7 +87,7 @@ def contradicted(change: str, plan: Mapping[str, Any], connection: Connection) -
     container for example, and would not be closed by taking the rules back. What cannot be looked at is a
     warning, too.
     """
-    if connection.transport != SSH or change not in ("ssh", "firewall"):
+    if connection.transport != SSH or change not in SEEN:
         return "", []
     try:
         way, wanted = _asked(plan, connection)

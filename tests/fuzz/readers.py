@@ -574,7 +574,7 @@ READERS = (
     ),
     Reader("answers of modules", module_answers, of("answers"), (AnswerError,), foreign_keys, weight=2),
     Reader("hello of an SSH server", read_hello, these(HELLO), (HelloError,), odd_name),
-    Reader("ways in, by the node's word", read_claims, these(GOOD_CLAIMS), (ClaimsError,), odd_claim),
+    Reader("a node on its ways in", read_claims, these(GOOD_CLAIMS), (ClaimsError,), odd_claim),
     Reader("stream of a helper", helper_lines, streams, (StreamError,), elsewhere),
     Reader("archive of a helper", helper_archive, archives, (StreamError,), elsewhere),
     # Schedulers.

@@ -58,7 +58,9 @@ class ActionModule(NodeAction):
         if not isinstance(compared.get("observations"), dict):
             return result | {"problem": self.reason(compared), "warnings": self.warnings}
         try:
-            seen = outside.observations(compared.get("ways_in"), compared["observations"]) if outside else ()
+            seen = (
+                outside.observations(compared.get("self_report"), compared["observations"]) if outside else ()
+            )
         except ClaimsError as error:
             return result | {"problem": f"it could not be read: {error}", "warnings": self.warnings}
         # As one text: Ansible walks through every value of a result several times.

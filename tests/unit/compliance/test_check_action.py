@@ -70,7 +70,7 @@ def test_a_node_that_answers_is_read_and_compared(monkeypatch: pytest.MonkeyPatc
 
 def test_what_was_seen_from_outside_is_the_controllers_own_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the node calls by that name."""
-    own = {"observations": {"node": []}, "outside": [{"key": "ports"}], "ways_in": {"listening": [22]}}
+    own = {"observations": {"node": []}, "outside": [{"key": "ports"}], "self_report": {"listening": [22]}}
     result, _ = task(monkeypatch, outside=True, node_compliance=own)
     answered = json.loads(result["answer"])
     assert [one["key"] for one in answered["outside"]] == [*OUTSIDE_TITLES]
@@ -78,8 +78,8 @@ def test_what_was_seen_from_outside_is_the_controllers_own_word(monkeypatch: pyt
     assert json.loads(task(monkeypatch, node_compliance=own)[0]["answer"])["outside"] == []
 
 
-def test_ways_in_of_another_form_are_the_nodes_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = {"observations": {"node": []}, "ways_in": {"listening": [70000]}}
+def test_self_report_of_another_form_are_the_nodes_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"observations": {"node": []}, "self_report": {"listening": [70000]}}
     result, _ = task(monkeypatch, outside=True, node_compliance=own)
     assert "found 70000" in result["problem"]
     assert "answer" not in result

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import paramiko
 import pytest
+from paramiko.common import AUTH_FAILED, AUTH_PARTIALLY_SUCCESSFUL, AUTH_SUCCESSFUL
 
 from compliance.outside import look, ports, ssh
 from compliance.outside.claims import Claims
@@ -102,7 +103,7 @@ def says(text: bytes, *, then: str = "wait") -> Callable[[socket.socket], None]:
 class Login(paramiko.ServerInterface):
     """A server that offers these methods to every account."""
 
-    def __init__(self, methods: str, status: int = paramiko.AUTH_FAILED) -> None:
+    def __init__(self, methods: str, status: int = AUTH_FAILED) -> None:
         self.methods, self.status = methods, status
 
     def get_allowed_auths(self, username: str) -> str:
@@ -112,7 +113,7 @@ class Login(paramiko.ServerInterface):
         return self.status
 
 
-def offers(methods: str, status: int = paramiko.AUTH_FAILED) -> Callable[[socket.socket], None]:
+def offers(methods: str, status: int = AUTH_FAILED) -> Callable[[socket.socket], None]:
     key = paramiko.ECDSAKey.generate()
 
     def behave(connection: socket.socket) -> None:
@@ -180,9 +181,9 @@ def test_real_sshd_shows_its_algorithms_keys_and_methods(sshd: int, tmp_path: Pa
 @pytest.mark.parametrize(
     ("status", "methods", "found"),
     [
-        (paramiko.AUTH_FAILED, "publickey,password", ("password", "publickey")),
-        (paramiko.AUTH_SUCCESSFUL, "publickey", (NO_PROOF,)),
-        (paramiko.AUTH_PARTIALLY_SUCCESSFUL, "password", ("password",)),
+        (AUTH_FAILED, "publickey,password", ("password", "publickey")),
+        (AUTH_SUCCESSFUL, "publickey", (NO_PROOF,)),
+        (AUTH_PARTIALLY_SUCCESSFUL, "password", ("password",)),
     ],
 )
 def test_the_methods_that_a_server_goes_on_with(status: int, methods: str, found: Sequence[str]) -> None:
@@ -250,8 +251,8 @@ def test_connections_keep_to_one_a_second_after_the_first_ones(monkeypatch: pyte
         waited.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(ssh.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(ssh.time, "sleep", sleep)
+    monkeypatch.setattr("compliance.outside.ssh.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("compliance.outside.ssh.time.sleep", sleep)
     pace = Pace(104.5)
     assert [pace.next() for _ in range(10)] == [True] * 9 + [False]
     assert waited == [1.0] * 4
@@ -338,5 +339,5 @@ def test_node_behind_another_is_asked_through_the_proxy() -> None:
         )
         way = Route("192.0.2.9", 22, "ops", "x", (), ("python3", "-c", program), "gpu01")
         seen = look.look(way, Expected(None, ()), Claims)
-    assert seen.servers[0].methods["root"] == ("publickey",)
+    assert set(seen.servers[0].methods) == {"ops", "root"}
     assert (seen.ports, seen.through) == ((), "gpu01")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_PORTS, MOST_NAMES = 256, 8
 
 
-def ways_in() -> dict[str, Any]:
+def self_report() -> dict[str, Any]:
     """Return what can be read of it: `client`, `listening`, `accounts`, `host_keys` and `methods`."""
     login = ssh_login()
     found: dict[str, Any] = {"client": login.client if login else ""}
