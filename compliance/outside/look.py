@@ -25,6 +25,8 @@ NOBODY = "temper-outside"
 #: For a whole look.
 LOOK_S = 40.0
 MOST_ACCOUNTS = 9
+#: For ports that should not answer, and that the node has listening.
+UNPLANNED_S = 1.2
 #: Beside Ansible's way in.
 MOST_SERVERS = 4
 
@@ -66,7 +68,8 @@ def look(
     claims = later()
     # A node takes its time, which is not the look's.
     pace.deadline = time.monotonic() + seconds
-    ports += look_at_ports(addresses, {*claims.listening} - planned, pace.deadline)
+    soon = min(pace.deadline, time.monotonic() + UNPLANNED_S)
+    ports += look_at_ports(addresses, {*claims.listening} - planned, soon)
     greeting = [SshServer(one.address, one.port) for one in ports if one.is_ssh]
     others = [one for one in greeting if (one.address, one.port) != (main.address, main.port)]
     others = [ask_server(one, everybody(way), pace) for one in others[:MOST_SERVERS]]

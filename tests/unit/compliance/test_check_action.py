@@ -78,7 +78,7 @@ def test_what_was_seen_from_outside_is_the_controllers_own_word(monkeypatch: pyt
     assert json.loads(task(monkeypatch, node_compliance=own)[0]["answer"])["outside"] == []
 
 
-def test_self_report_of_another_form_are_the_nodes_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_self_report_of_another_form_is_the_nodes_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"observations": {"node": []}, "self_report": {"listening": [70000]}}
     result, _ = task(monkeypatch, outside=True, node_compliance=own)
     assert "found 70000" in result["problem"]
