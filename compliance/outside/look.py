@@ -6,7 +6,7 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from compliance.outside.ports import SAMPLE, Port, look_at_ports
 from compliance.outside.route import RouteError
@@ -107,25 +107,27 @@ def _way_in(way: Route, addresses: Sequence[str], pace: Pace) -> SshServer:
 
 
 class Looking:
-    """A look that goes on while the node does something else. It ends by itself, and keeps nobody waiting."""
+    """A look that goes on while the node does something else. `take` gets to ask what the node says.
 
-    def __init__(self, way: Route, wanted: Expected, further: Sequence[str]) -> None:
+    Whatever becomes of it is a look.
+    """
+
+    def __init__(self, take: Callable[[Callable[[], Claims]], Look]) -> None:
         self._claims: Future[Claims] = Future()
         self._seen: Future[Look] = Future()
-        arguments = (way, wanted, self._claims.result, further)
-        threading.Thread(target=self._run, args=arguments, daemon=True).start()
+        threading.Thread(target=self._run, args=(take,), daemon=True).start()
 
-    def _run(self, *arguments: Any) -> None:
+    def _run(self, take: Callable[[Callable[[], Claims]], Look]) -> None:
         try:
-            self._seen.set_result(look(*arguments))
+            self._seen.set_result(take(self._claims.result))
         # Whatever it is, it is a look that could not be taken.
         except Exception as error:  # noqa: BLE001
             self._seen.set_result(Look(problem=f"it could not be looked at: {type(error).__name__}: {error}"))
 
-    def end(self, claims: Claims) -> Look:
+    def end(self, claims: Claims, seconds: float = 2 * LOOK_S) -> Look:
         """Return what was seen, with what the node says of itself looked at as well."""
         self._claims.set_result(claims)
         try:
-            return self._seen.result(2 * LOOK_S)
+            return self._seen.result(seconds)
         except TimeoutError:
-            return Look(problem=f"the look took longer than {2 * LOOK_S:.0f} s")
+            return Look(problem=f"the look took longer than {seconds:.0f} s")

@@ -52,7 +52,7 @@ class Outside:
                 way, self._wanted = _asked(plan, connection)
                 for address in further:
                     _refuse_name(address)
-                self._looking = Looking(way, self._wanted, further)
+                self._looking = Looking(lambda later: look(way, self._wanted, later, further))
             except RouteError as error:
                 self._looking = Look(problem=str(error))
 
@@ -94,9 +94,11 @@ def contradicted(change: str, plan: Mapping[str, Any], connection: Connection) -
     except RouteError as error:
         return "", [f"The node was not looked at from outside: {error}"]
     if change == "firewall":
-        found = judge(look(way, wanted, Claims, seconds=CONFIRM_S), wanted, None)[-1:]
+        looking = Looking(lambda later: look(way, wanted, later, seconds=CONFIRM_S))
+        found = judge(looking.end(Claims(), 2 * CONFIRM_S), wanted, None)[-1:]
         return "", [f"The firewall is in force; {sentence(one)}" for one in found if one.state is State.FAIL]
-    found = judge(look_at_ssh(way, CONFIRM_S), wanted, None)[:2]
+    looking = Looking(lambda _: look_at_ssh(way, CONFIRM_S))
+    found = judge(looking.end(Claims(), 2 * CONFIRM_S), wanted, None)[:2]
     failed = "; ".join(sentence(one) for one in found if one.state is State.FAIL)
     return failed, [
         f"What sshd offers could not be seen from outside: {one.reason}"

@@ -27,6 +27,10 @@ def confirmed(
         done.append("look")
         return failure, warnings
 
+    def execute(module: str, *_: object, **__: object) -> dict[str, Any]:
+        done.append(module)
+        return {"changed": True}
+
     monkeypatch.setattr(ACTION, "contradicted", contradicted)
     monkeypatch.setattr("ansible.plugins.action.ActionBase.run", lambda *_: {})
     action = object.__new__(ACTION.ActionModule)
@@ -34,7 +38,7 @@ def confirmed(
     action._connection = SimpleNamespace(transport="ssh")
     action._templar = None
     action._low_level_execute_command = lambda *_: done.append("new connection")
-    action._execute_module = lambda module, *_, **__: done.append(module) or {"changed": True}
+    action._execute_module = execute
     variables = {"inventory_hostname": "gpu01", "preflight_plan": {"roles": {}}}
     return action.run(task_vars=variables), done
 

@@ -92,14 +92,24 @@ def test_node_whose_way_is_unknown_is_not_checked() -> None:
 
 
 def test_look_that_fails_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> Look:
+    def fails(*_: object, **__: object) -> Look:
         raise RuntimeError("x")
 
-    monkeypatch.setattr("compliance.outside.look.look", fails)
+    monkeypatch.setattr(node, "look", fails)
     found = node.Outside(fact(), Connection()).observations({}, {})
     assert {(one.state, one.reason) for one in found} == {
         ("not-checked", "it could not be looked at: RuntimeError: x")
     }
+
+
+def test_look_that_breaks_keeps_no_change_from_being_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object) -> Look:
+        raise RuntimeError("x")
+
+    monkeypatch.setattr(node, "look_at_ssh", breaks)
+    failure, (warning,) = node.contradicted("ssh", fact(), Connection())
+    assert failure == ""
+    assert "RuntimeError" in warning
 
 
 @pytest.mark.parametrize(
