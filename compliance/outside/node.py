@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from compliance.model import State
 from compliance.outside.claims import Claims, read_claims
 from compliance.outside.expected import Expected, expected, role_plans
-from compliance.outside.judge import judge, unseen
+from compliance.outside.judge import LOGIN_AS_ROOT, METHODS, PORTS, judge, unseen
 from compliance.outside.look import Look, Looking, look, look_at_ssh
 from compliance.outside.route import RouteError, route
 from validation.model.printable import printable
@@ -90,21 +90,28 @@ def contradicted(change: str, plan: Mapping[str, Any], connection: Connection) -
     if connection.transport != SSH or change not in SEEN:
         return "", []
     try:
-        way, wanted = _asked(plan, connection)
-    except RouteError as error:
+        found = _seen(change, plan, connection)
+    # A change that is good must not fail for what goes wrong here.
+    except Exception as error:  # noqa: BLE001
         return "", [f"The node was not looked at from outside: {error}"]
+    failed = [sentence(one) for one in found if one.state is State.FAIL]
     if change == "firewall":
-        looking = Looking(lambda later: look(way, wanted, later, seconds=CONFIRM_S))
-        found = judge(looking.end(Claims(), 2 * CONFIRM_S), wanted, None)[-1:]
-        return "", [f"The firewall is in force; {sentence(one)}" for one in found if one.state is State.FAIL]
-    looking = Looking(lambda _: look_at_ssh(way, CONFIRM_S))
-    found = judge(looking.end(Claims(), 2 * CONFIRM_S), wanted, None)[:2]
-    failed = "; ".join(sentence(one) for one in found if one.state is State.FAIL)
-    return failed, [
-        f"What sshd offers could not be seen from outside: {one.reason}"
-        for one in found
-        if one.state is State.NOT_CHECKED
-    ][:1]
+        return "", [f"The firewall is in force; {one}" for one in failed]
+    unseen_of_it = [one.reason for one in found if one.state is State.NOT_CHECKED][:1]
+    return "; ".join(failed), [
+        f"What sshd offers could not be seen from outside: {one}" for one in unseen_of_it
+    ]
+
+
+def _seen(change: str, plan: Mapping[str, Any], connection: Connection) -> tuple[Observation, ...]:
+    """Return what decides about a change."""
+    way, wanted = _asked(plan, connection)
+    if change == "firewall":
+        looking, keys = Looking(lambda later: look(way, wanted, later, seconds=CONFIRM_S)), (PORTS,)
+    else:
+        looking, keys = Looking(lambda _: look_at_ssh(way, CONFIRM_S)), (METHODS, LOGIN_AS_ROOT)
+    found = judge(looking.end(Claims(), 2 * CONFIRM_S), wanted, None)
+    return tuple(one for one in found if one.key in keys)
 
 
 def sentence(one: Observation) -> str:

@@ -197,6 +197,9 @@ def _methods(found: Iterable[str]) -> tuple[str, ...]:
 
 
 def fingerprint(key: str) -> str:
-    """Return a key, as base64, in the way ssh-keygen shows it."""
-    digest = hashlib.sha256(base64.b64decode(key)).digest()
+    """Return a key, as base64, in the way ssh-keygen shows it; what is none as it stands."""
+    try:
+        digest = hashlib.sha256(base64.b64decode(key)).digest()
+    except ValueError:
+        return repr(key[:MOST_OF_A_METHOD])
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")

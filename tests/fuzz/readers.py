@@ -368,7 +368,7 @@ def odd_name(_given: Any, found: Any) -> str:
     names = (*found.kex, *found.host_keys, *found.ciphers, *found.macs)
     return (
         "a name of other characters"
-        if any(not re.fullmatch("[!-+--~]{1,64}", name) for name in names)
+        if any(not re.fullmatch(r"[!-+\--~]{1,64}", name) for name in names)
         else ""
     )
 
