@@ -28,8 +28,8 @@ SSH = "ssh"
 OPTIONS = ("host", "port", "remote_user", "ssh_args", "ssh_common_args", "ssh_extra_args")
 #: A change waits for it, and is undone by itself before long.
 CONFIRM_S = 8.0
-#: Changes of which a stranger sees something.
-SEEN = ("ssh", "firewall")
+#: Changes of which a stranger sees something, and the controls that decide about them.
+SEEN = {"ssh": (METHODS, LOGIN_AS_ROOT), "firewall": (PORTS,)}
 
 
 class Connection(Protocol):
@@ -107,11 +107,11 @@ def _seen(change: str, plan: Mapping[str, Any], connection: Connection) -> tuple
     """Return what decides about a change."""
     way, wanted = _asked(plan, connection)
     if change == "firewall":
-        looking, keys = Looking(lambda later: look(way, wanted, later, seconds=CONFIRM_S)), (PORTS,)
+        looking = Looking(lambda later: look(way, wanted, later, seconds=CONFIRM_S))
     else:
-        looking, keys = Looking(lambda _: look_at_ssh(way, CONFIRM_S)), (METHODS, LOGIN_AS_ROOT)
+        looking = Looking(lambda _: look_at_ssh(way, CONFIRM_S))
     found = judge(looking.end(Claims(), 2 * CONFIRM_S), wanted, None)
-    return tuple(one for one in found if one.key in keys)
+    return tuple(one for one in found if one.key in SEEN[change])
 
 
 def sentence(one: Observation) -> str:
