@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compliance.model import State
+from compliance.model import Observation, State, Verdict
 from compliance.outside.claims import MOST_ACCOUNTS, Claims, ClaimsError, read_claims
 from compliance.outside.expected import Expected, expected
 from compliance.outside.hello import Hello
@@ -15,8 +15,8 @@ from compliance.outside.judge import KEYS, METHODS, PORTS, judge
 from compliance.outside.look import NOBODY, Look
 from compliance.outside.ports import Answer, Port
 from compliance.outside.ssh import NO_PROOF, SshServer
-from compliance.statement import OUTSIDE_TITLES
-from tests.unit.compliance.fleets import plan
+from compliance.statement import OUTSIDE_TITLES, statement
+from tests.unit.compliance.fleets import RULES, checked, plan
 
 if TYPE_CHECKING:
     from planning.node_plan import NodePlan
@@ -298,3 +298,15 @@ def test_what_a_node_says_is_read() -> None:
 def test_what_is_no_statement_is_refused(said: object) -> None:
     with pytest.raises(ClaimsError):
         read_claims(said)
+
+
+@pytest.mark.parametrize(("key", "role"), [("ports", "firewall"), ("ssh-root", "ssh_hardening")])
+def test_statement_counts_what_was_seen_and_names_its_repair(key: str, role: str) -> None:
+    node = checked()
+    assert node.observations
+    seen = [Observation(one, (), State.FAIL if one == key else State.PASS, "") for one in KEYS]
+    (told,) = statement([replace(node, observations={**node.observations, "outside": seen})], RULES, {}).nodes
+    found = {control.id: control for control in told.controls}
+    assert told.verdict is Verdict.NOT_COMPLIANT
+    assert {f"outside/{one}" for one in KEYS} <= found.keys()
+    assert f"--tags {role}" in found[f"outside/{key}"].remedy
