@@ -27,6 +27,9 @@ NODES = "gpu_nodes"
 NOISE = ("ansible_local",)
 #: Templates with these need the whole inventory.
 OTHERS = re.compile(r"\b(?:hostvars|groups|inventory_hostnames)\b")
+#: Arguments of ssh that name other nodes need it, too: the slice of a jump host must not close it to them.
+SSH_ARGUMENTS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
+HOST = re.compile(r"[\w.-]+")
 #: What means something else in each slice, and why.
 OF_A_SLICE = (
     (
@@ -91,11 +94,21 @@ class Inventory:
         return [(node, self.variables.get(node, {}).get("ansible_host", "")) for node in self.nodes]
 
     def spans(self, nodes: Collection[str], variables: Mapping[str, Any]) -> bool:
-        """Whether a template of these nodes, or of these variables for all, names other hosts or groups."""
-        found = [*templates("", variables)]
-        for node in nodes:
-            found += templates("", self.variables.get(node, {}))
-        return any(OTHERS.search(text) for _, text in found)
+        """Whether what these nodes, or these variables for all, say names other hosts or groups."""
+        own = [self.variables.get(node, {}) for node in nodes]
+        found = [text for one in (variables, *own) for _, text in templates("", one)]
+        return self._have_jump_hosts(variables) or any(map(OTHERS.search, found))
+
+    def _have_jump_hosts(self, variables: Mapping[str, Any]) -> bool:
+        """Whether arguments of ssh name nodes, other than the one that they are for."""
+        hosts = dict(self.addresses())
+        known = {*hosts, *map(str, hosts.values())} - {""}
+        for node, host in [("", ""), *hosts.items()]:
+            own = self.variables.get(node, {}) if node else variables
+            words = {word for name in SSH_ARGUMENTS for word in HOST.findall(str(own.get(name, "")))}
+            if known & words - {node, str(host)}:
+                return True
+        return False
 
     def require_same(self, nodes: Collection[str], variables: Mapping[str, Any], *, helpers: bool) -> None:
         """Refuse what would be another value in a slice than in one process. Raises InventoryError."""

@@ -61,8 +61,8 @@ RETURN = r"""
 ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
     signing_key, services, boot_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed, interfaces,
-    packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons, payload_python and
-    image_refusal.
+    packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons, payload_python, forwards
+    and image_refusal.
   returned: always
   type: dict
 """
@@ -300,6 +300,14 @@ def interfaces(root: Path = Path("/")) -> list[dict[str, Any]]:
     return process.parsed("ip -json address show", links or "[]", read_links)
 
 
+def forwards(root: Path) -> bool:
+    """Whether the kernel forwards packets, and has done so since it was started."""
+    counted = number_in(root / "proc/net/snmp", r"^Ip: \d+ \d+ \d+ \d+ \d+ (\d+) ")
+    counted6 = number_in(root / "proc/net/snmp6", r"^Ip6OutForwDatagrams\s+(\d+)$")
+    switches = (("ipv4/ip_forward", counted), ("ipv6/conf/all/forwarding", counted6))
+    return any(number_in(root / "proc/sys/net" / name, r"^(\d+)$") and count for name, count in switches)
+
+
 def best_routes(text: str) -> set[str]:
     """Return the interfaces of the routes with the lowest metric."""
     routes = json.loads(text)
@@ -529,6 +537,7 @@ def gather(
         "tunables": tunables(root, running_now, ofed, running["release"]),
         "pythons": pythons(root),
         "payload_python": payload_python(root, payload),
+        "forwards": not is_image and forwards(root),
         "image_refusal": image.refusal(root, release) if is_image else "",
     }
 

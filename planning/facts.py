@@ -232,6 +232,8 @@ class NodeFacts:
     payload_python: PayloadPython | None
     # Why this is not the tree of an image; asked only of what the inventory says is one
     image_refusal: str = ""
+    # Whether it forwards packets, and has done so since it was started
+    forwards: bool = False
 
     @property
     def own_pci(self) -> tuple[PciDevice, ...]:

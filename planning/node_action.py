@@ -74,6 +74,13 @@ class NodeAction(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         """Return the node's variables, as its tasks see them."""
         return TaskValues(variables, self._templar)
 
+    def known(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """Return what the controller knows of the node: of the jump hosts, which may be many, it alone."""
+        name = variables["inventory_hostname"]
+        jumps = (variables.get("__preflight_ways") or {}).get("jump_hosts", {})
+        known: dict[str, Any] = self._task.args["known"]
+        return {**known, "jump_hosts": {name: jumps[name]} if name in jumps else {}}
+
     def unseen(self, variables: dict[str, Any]) -> list[str]:
         """Return a sentence for each role's variable that the play or a task sets, not the inventory.
 

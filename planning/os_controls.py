@@ -92,6 +92,11 @@ def settings_of(control: Mapping[str, Any], profile: str) -> dict[str, Any]:
     return found
 
 
+def profile_of(control: Mapping[str, Any], wish: OsHardening, options: Mapping[str, object]) -> str:
+    """The profile that a control is set by: others' packets outlive the wish for a stricter one."""
+    return PROFILES[0] if "router" in control and options.get("forwards") else wish.profile
+
+
 def waiver_of(control: Mapping[str, Any], profile: str) -> str | None:
     """Why a profile does less than it should, or None."""
     waivers: dict[str, str] = control.get("waivers", {})
@@ -308,6 +313,8 @@ def waived_controls(
     found = []
     for name, control in controls.items():
         reason, by = own.get(name), OPERATOR
+        if reason is None and profile_of(control, wish, options) != wish.profile:
+            reason, by = control["router"], "what the node does"
         if reason is None and not options.get(control.get("option", "")):
             reason, by = waiver_of(control, wish.profile), f"the profile {wish.profile}"
         if reason is not None:
@@ -332,7 +339,7 @@ def hardening(
     """What one node gets.
 
     `controls` are those of data/os_controls by their id, `options` the values of other roles' variables that
-    a control may name as its `option`.
+    a control may name as its `option`, and as `forwards` whether the node forwards packets for others.
     """
     options = {"os_hardening_banner": wish.banner, **(options or {})}
     waived = waived_controls(controls, wish, options)
@@ -346,7 +353,8 @@ def hardening(
         if name not in by_operator:
             strictest = bool(options.get(control.get("option", "")))
             asker = Asker(name, control["title"], reasons.get(name))
-            composer.add(asker, settings_of(control, PROFILES[-1] if strictest else wish.profile))
+            profile = PROFILES[-1] if strictest else profile_of(control, wish, options)
+            composer.add(asker, settings_of(control, profile))
     waivers = PlannedSetting(
         Kind.FILE,
         WAIVER_FILE,

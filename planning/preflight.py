@@ -124,5 +124,6 @@ def preflight_plan(
         programs=programs(),
         name=name,
         jump=jump,
+        given=frozenset(host_variables),
     )
     return complete(context).as_fact()

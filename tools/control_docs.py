@@ -116,6 +116,8 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
         if reason := waiver_of(control, profile):
             reasons.setdefault(reason.strip(), []).append(f"`{profile}`")
     lines += [f"- **Waived** by {', '.join(profiles)}: {reason}" for reason, profiles in reasons.items()]
+    if "router" in control:
+        lines.append(f"- **Waived** where the node forwards for others: {control['router']}")
     return [*lines, ""]
 
 

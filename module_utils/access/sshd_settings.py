@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.module_utils.access.commit_confirm import DEFAULT_ROLLBACK_AFTER_S, ConfirmedSetting
 from ansible.module_utils.access.listeners import listeners
 from ansible.module_utils.access.ssh_access import login_refusal, read_account
+from ansible.module_utils.access.ssh_channels import Channel, channels
 from ansible.module_utils.access.ssh_keys import parse_public_key, public_keys
 from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.access.sshd import (
@@ -77,6 +78,8 @@ FILES = (DROP_IN, BANNER, USER_CA_KEYS, REVOKED_KEYS, STRONG_MODULI)
 MINIMUM_RSA_HOST_KEY_BITS = 3072
 DEFAULT_POLICY = "/usr/share/crypto-policies/DEFAULT/"
 MOST_SENTENCES = 8  # of a refusal
+# For sshd -C: documentation's network.
+FROM_ANYWHERE = "host=192.0.2.1,addr=192.0.2.1,laddr=192.0.2.2,lport=22"
 MODULUS_SIZE_COLUMN = 4  # moduli(5): its number of bits, less one
 
 # What a list for a whole fleet may name and a node may lack: its OpenSSH is older, or keeps to FIPS 140.
@@ -221,7 +224,8 @@ class Parameters:
     without it. `blocks` are settings by the criteria of their Match block. Host keys of other kinds than
     `host_key_types` are not offered; without any kind, sshd's other settings decide. `overrides` are stronger
     than all others, and than what the site has. The site's Match blocks with `accepted_matches` for their
-    criteria may leave weaker ways in.
+    criteria may leave weaker ways in. `forwarding_decided` says that the operator has decided on forwarding,
+    also of those who are on their way through this node.
     """
 
     state: str = "present"
@@ -236,6 +240,7 @@ class Parameters:
     revoked_keys: list[str] = field(default_factory=list)
     overrides: dict[str, Any] = field(default_factory=dict)
     accepted_matches: list[str] = field(default_factory=list)
+    forwarding_decided: bool = False
 
 
 @dataclass(frozen=True)
@@ -467,6 +472,26 @@ def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> Plan:
     return Plan({**contents, DROP_IN: text}, effective, keys, weak, kept, unasked)
 
 
+def cut_ways(sshd: Sshd, text: str | None, found: Iterable[Channel]) -> list[Channel]:
+    """Return the open channels of accounts that sshd forwards for now, and no longer would."""
+    in_place = DROP_IN.read_text(encoding="utf-8") if DROP_IN.exists() else None
+
+    def forwards(configuration: str | None, account: str) -> bool:
+        said = sshd.whole(configuration, f"user={account},{FROM_ANYWHERE}")
+        return said.get("allowtcpforwarding") in (["yes"], ["all"], ["local"])
+
+    found = list(found)
+    accounts = {one.account for one in found}
+    cut = {one for one in accounts if forwards(in_place, one) and not forwards(text, one)}
+    return [one for one in found if one.account in cut]
+
+
+def word_on_cut_ways(cut: list[Channel]) -> str:
+    """Say who is on the way through this node."""
+    more = f" and {len(cut) - MOST_SENTENCES} more" if len(cut) > MOST_SENTENCES else ""
+    return f"sshd forwards connections of {', '.join(map(str, cut[:MOST_SENTENCES]))}{more} (port 22)"
+
+
 def word_on_kept(kept: list[str]) -> list[str]:
     """Say which settings of the site stay, where any do."""
     return [f"kept: {'; '.join(kept)} (ssh_hardening_extra_options decides otherwise)."] if kept else []
@@ -484,6 +509,7 @@ class Outlook:
     ports: list[str]
     new_port: int | None = None
     socket_moves: bool = False
+    cut: list[Channel] = field(default_factory=list)
 
 
 class SshdSettings(ConfirmedSetting[Outlook]):
@@ -543,6 +569,10 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         outlook = Outlook(planned, differing, ports)
         if not differing or not self.live:
             return outlook
+        if planned is not gone and (found := channels(ports)):
+            with tempfile.TemporaryDirectory() as scratch:
+                sshd = Sshd(program, self.login, Path(scratch))
+                outlook = replace(outlook, cut=cut_ways(sshd, planned.files[DROP_IN], found))
         socket, addresses = active_socket(), planned.effective["listenaddress"]
         moves = bool(socket) and addresses != configured_addresses()
         if socket and moves and (obstacle := socket_obstacle(socket)):
@@ -564,6 +594,17 @@ class SshdSettings(ConfirmedSetting[Outlook]):
             return None
         listed = [*map(str, self.wanted.settings.get("Port") or []), *ports]
         return int(next(port for port in listed if port in ports))
+
+    def obstacle(self) -> str | None:
+        """Why `look` refuses, or that others are on their way through this node."""
+        if refused := super().obstacle():
+            return refused
+        if self.wanted.forwarding_decided or not (cut := self.outlook.cut):
+            return None
+        return (
+            f"This node is a jump host: {word_on_cut_ways(cut)}, and would not any more. "
+            "Set ssh_hardening_tcp_forwarding: local to keep that, or no to end it."
+        )
 
     def read(self) -> State:
         """Our files as they are."""
@@ -637,6 +678,8 @@ class SshdSettings(ConfirmedSetting[Outlook]):
                 "their GPUs."
             )
         lines += word_on_kept(self.outlook.plan.kept)
+        if cut := self.outlook.cut:
+            lines.append(f"{word_on_cut_ways(cut)}: no new ones from now on.")
         if unasked := self.outlook.plan.unasked:
             lines.append(
                 f"The site's Match lines tell {MOST_LOGINS + unasked} kinds of logins apart; sshd was asked "

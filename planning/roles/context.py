@@ -48,7 +48,8 @@ class Context:
     data/os_controls by id, `models` is the content of data/gpu_models.yml. `mok_certificate` is the
     operator's certificate as PEM, empty without one. `programs` has the text of each program that the node
     runs by itself, by its path in the folder of its role, and `python` runs them. `name` is the
-    node's in the inventory, and `jump` says which others are reached through it.
+    node's in the inventory, `jump` says which others are reached through it, and `given`
+    has the names of the variables that the inventory sets. `forwards` says whether it is a router for others.
     """
 
     plan: NodePlan
@@ -67,6 +68,8 @@ class Context:
     python: str = PYTHON
     name: str = ""
     jump: JumpHost | None = None
+    given: frozenset[str] = frozenset()
+    forwards: bool = False
 
     @classmethod
     def of(cls, plan: NodePlan, variables: Variables, node: NodeFacts, **known: Any) -> Context:
@@ -83,6 +86,7 @@ class Context:
             gpus=slurm_gpus(node, names, plan.undriven_gpus),
             sockets=node.cpu.sockets,
             python=programs_python(node.pythons),
+            forwards=node.forwards,
             **known,
         )
 
@@ -93,6 +97,7 @@ class Context:
         options = {
             "ssh_hardening_banner": ssh.banner,
             "ssh_hardening_access": [*ssh.allow_users, *ssh.allow_groups],
+            "forwards": self.forwards,
         }
         return hardening(self.controls, self.variables.os_hardening, options)
 

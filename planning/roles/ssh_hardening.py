@@ -68,6 +68,7 @@ def role_plan(context: Context) -> RolePlan:
         revoked_keys=wish.revoked_keys,
         overrides=wish.extra_options,
         accepted_matches=wish.accepted_matches,
+        forwarding_decided="ssh_hardening_tcp_forwarding" in context.given,
     )
     banner = CONTROLS["banner"]
     settings.append(

@@ -19,6 +19,7 @@ from ansible.module_utils.access import (
     network_interfaces,
     other_firewall,
     packet_filters,
+    ssh_channels,
     ssh_keys,
     sshd,
 )
@@ -41,6 +42,7 @@ from planning.module_answers import node_facts as facts_of
 from planning.node_plan import NodePlan
 from planning.preflight import preflight_plan
 from planning.role_variables import argument_specs, role_variables
+from planning.ssh_ways import Client
 from pull import agent, configuration, versions
 from pull.result import from_statement
 from rollout import gpu_settings as rollout_settings
@@ -159,7 +161,7 @@ def listening(proc: Path) -> object:
     ports = proc / "sys/net/ipv4/ip_local_port_range"
     ports.parent.mkdir(parents=True)
     ports.write_text("32768\t60999\n")
-    return listeners.listeners(proc)
+    return [listeners.listeners(proc), ssh_channels.channels(["22"], proc)]
 
 
 def kernel_menus(script: str) -> object:
@@ -405,6 +407,8 @@ APT = "\n".join(
 LVS = [getattr(test_node_snapshot, name) for name in ("ORIGIN", "COPY", "THIN", "POOL")]
 MOUNTS = test_node_snapshot.MOUNTINFO + test_node_snapshot.ZFS_MOUNTS
 CDI = (test_cdi_nccl.NEW, test_cdi_nccl.OLD, '{"containerEdits": {"mounts": []}}')
+SSH_CLIENT = "host gpu02\nuser ops\nhostname 192.0.2.2\nport 22\nproxyjump ops@gpu01:22\n"
+
 READERS = (
     # What programs print on a node, read by the payload.
     Reader("nvidia-smi -q -x", nvidia_smi.parse, nvidia_reports, (SMI,), weight=2),
@@ -431,6 +435,7 @@ READERS = (
     Reader("GPU settings as CSV", gpu_settings.parse_gpus, of("gpu_settings"), (smi.SettingsError,)),
     Reader("nvidia-smi mig", said(mig, "nvidia_smi", instances), mig_lists, (smi.SettingsError,)),
     Reader("sshd -T", sshd_settings, of("sshd"), NODE_ERRORS),
+    Reader("ssh -G", Client.from_text, these(SSH_CLIENT), (ValueError,)),
     Reader("/proc/net", on_tree(listening), sockets, (*NODE_ERRORS, OSError)),
     Reader(
         "ip, for the firewall",

@@ -89,6 +89,27 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
 # ---------------------------------------------------------------- system
 
 
+SNMP = """Ip: Forwarding DefaultTTL InReceives InHdrErrors InAddrErrors ForwDatagrams InUnknownProtos
+Ip: 1 64 17766 0 0 {} 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("switch", "count", "switch6", "count6", "expected"),
+    [(1, 27, 0, 0, True), (0, 27, 0, 0, False), (1, 0, 1, 0, False), (0, 0, 1, 5, True), (0, 9, 0, 9, False)],
+)
+def test_a_router_is_a_node_that_has_forwarded(
+    root: Root, switch: int, count: int, switch6: int, count6: int, *, expected: bool
+) -> None:
+    root.write("proc/sys/net/ipv4/ip_forward", f"{switch}\n")
+    root.write("proc/sys/net/ipv6/conf/all/forwarding", f"{switch6}\n")
+    root.write("proc/net/snmp", SNMP.format(count))
+    root.write(
+        "proc/net/snmp6", f"Ip6InReceives                   \t9\nIp6OutForwDatagrams             \t{count6}\n"
+    )
+    assert node_facts.forwards(root.path) is expected
+
+
 @pytest.mark.parametrize("text", ["0-3,8-184467440", "9" * 5000, "0-65537"])
 def test_list_of_more_cpus_than_a_kernel_counts_takes_no_memory(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected numbers|digits"):
@@ -750,6 +771,7 @@ def test_module_returns_one_fact_and_changes_nothing(
     assert facts.keys() == {
         "os",
         "architecture",
+        "forwards",
         "image_refusal",
         "kernel",
         "kernels",

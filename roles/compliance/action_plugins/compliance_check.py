@@ -44,7 +44,7 @@ class ActionModule(NodeAction):
         facts = node_facts(read).get("temper")
         if facts is None:
             return result | {"problem": self.reason(read), "warnings": self.warnings}
-        plan = preflight_plan(read, own, self._task.args["known"])
+        plan = preflight_plan(read, own, self.known(variables))
         plan["problems"] += self.unseen(variables)
         arguments: dict[str, Any] = {"roles": f"[{','.join(plan['roles'].values())}]"}
         arguments["demanded"] = demanded_of(plan)

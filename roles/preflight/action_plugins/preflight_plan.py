@@ -33,7 +33,7 @@ class ActionModule(NodeAction):
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         own = self.own(variables)
-        known = self._task.args["known"]
+        known = self.known(variables)
         python = self._task.args["payload_python"]
         asked: dict[str, Any] = {"payload_python": python} if python else {}
         if self._task.args["lease"] and not self._task.check_mode:
@@ -45,7 +45,7 @@ class ActionModule(NodeAction):
         plan = preflight_plan(node, own, known)
         plan["problems"] += self.unseen(variables)
         if not self.reached:
-            name, jumps = str(variables["inventory_hostname"]), read(self._task.args["known"])
+            name, jumps = str(variables["inventory_hostname"]), read(variables.get("__preflight_ways"))
             closed = closed_on_the_way(name, jumps, variables, self._templar)
             plan["problems"] += [f"{closed}. Harden that first (--limit)"] if closed else []
         if boolean(self._task.args["simulate"]) and not plan["problems"] and not plan["settled"]:

@@ -233,6 +233,30 @@ def test_a_slice_gets_other_hosts_only_where_a_template_names_them(value: Any, o
 
 
 @pytest.mark.parametrize(
+    ("arguments", "others"),
+    [
+        ("-J ops@gpu01:22", True),
+        ("-o ProxyCommand='ssh -W %h:%p 192.0.2.1'", True),
+        ("-J bastion", False),
+        ("-i gpu02", False),
+    ],
+)
+def test_a_slice_gets_the_nodes_that_are_reached_through_its_own(arguments: str, *, others: bool) -> None:
+    known = from_listing(
+        {
+            "gpu_nodes": {"hosts": ["gpu01", "gpu02"]},
+            "_meta": {
+                "hostvars": {
+                    "gpu01": {"ansible_host": "192.0.2.1"},
+                    "gpu02": {"ansible_ssh_common_args": arguments},
+                }
+            },
+        }
+    )
+    assert known.spans(known.nodes, {}) is others
+
+
+@pytest.mark.parametrize(
     ("value", "helpers"),
     [
         ("{{ inventory_dir }}/keys/fleet", False),

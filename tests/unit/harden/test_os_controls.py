@@ -102,7 +102,7 @@ def test_a_control_says_what_it_is_and_where_it_comes_from(name: str) -> None:
     if control["level"]:
         assert "cis_debian12" in control or "cis_debian13" in control
     unknown = set(control) - {
-        *("title", "level", "why", "profiles", "demand", "waivers", "option", "unverified"),
+        *("title", "level", "why", "profiles", "demand", "waivers", "option", "router", "unverified"),
         *("cis_debian12", "cis_debian13", "anssi"),
     }
     assert unknown == set()
@@ -288,6 +288,18 @@ def test_what_the_role_of_sshd_waives_is_listed_with_the_rest() -> None:
 )
 def test_what_the_operator_sets_for_sshd_is_waived_no_longer(option: dict[str, Any], control: str) -> None:
     assert control not in [waiver.id for waiver in plan(options=option).waived]
+
+
+@pytest.mark.parametrize("profile", ["cis-level1", "cis-level2"])
+def test_a_node_that_forwards_for_others_goes_on_to(profile: str) -> None:
+    strict = {"net.ipv4.ip_forward": "0"} if profile == "cis-level2" else {}
+    strict["net.ipv4.conf.all.rp_filter"] = "1"
+    own, router = plan(profile), plan(profile, options={"forwards": True})
+    assert of_kind(own, Kind.SYSCTL).items() >= strict.items()
+    assert not of_kind(router, Kind.SYSCTL).items() & strict.items()
+    reasons = {waiver.id: waiver for waiver in router.waived}
+    assert "has forwarded packets" in reasons["ip-forwarding"].reason
+    assert "profile" not in reasons["reverse-path"].by
 
 
 def test_numbers_of_a_benchmark_are_written_out() -> None:

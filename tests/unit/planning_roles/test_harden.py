@@ -131,6 +131,7 @@ def test_algorithms_and_files_of_sshd_are_the_operators() -> None:
         "revoked_keys": [],
         "overrides": {"UseDNS": True},
         "accepted_matches": ["Group sftponly"],
+        "forwarding_decided": False,
     }
 
 
