@@ -185,7 +185,7 @@ def _ports(seen: Look, wanted: Expected, claims: Claims, passing: Collection[str
     if any(within(one, wanted.peers) for one in sources):
         reason = "this machine is of the fleet, to which the plan opens every port"
         return Observation(PORTS, (), State.NOT_APPLICABLE, reason)
-    changes = [change for one in seen.ports for change in _of_port(one, wanted, claims)]
+    changes = [change for one in seen.ports for change in _of_port(one, sources, wanted, claims)]
     if changes:
         what = "ports answer otherwise than the plan has it"
         return _failed(PORTS, what, changes, "firewall/firewall", passing)
@@ -203,19 +203,18 @@ def _translated(sources: Collection[str], claims: Claims, wanted: Expected) -> s
     return ""
 
 
-def _of_port(one: Port, wanted: Expected, claims: Claims) -> Iterator[Change]:
-    source = one.source or claims.client
-    opened = [address for address in dict.fromkeys((source, claims.client)) if address]
-    opening = next(filter(None, (wanted.opening(one.port, address) for address in opened)), None)
+def _of_port(one: Port, sources: Collection[str], wanted: Expected, claims: Claims) -> Iterator[Change]:
+    """Compare a port with what the plan opens to this machine's addresses of the same IP version."""
+    own = [one.source] if one.source else [*sources]
+    own = [text for text in (*own, claims.client) if text and (":" in text) is (":" in one.address)]
+    opened = {source: opening for source in own if (opening := wanted.opening(one.port, source))}
     place = f"tcp {_place(one.address, one.port)}"
-    if one.answer is Answer.OPEN and opening is None:
-        listens = (
-            ""
-            if one.port in claims.listening or not claims.listening
-            else ", where the node says that nothing listens"
-        )
+    if one.answer is Answer.OPEN and not opened:
+        unheard = claims.listening and one.port not in claims.listening
+        listens = ", where the node says that nothing listens" if unheard else ""
         yield Change(place, f"open to {one.source}{listens}", "closed")
-    elif one.answer is Answer.SILENT and opening and one.port in claims.listening:
+    elif one.answer is Answer.SILENT and opened and one.port in claims.listening:
+        source, opening = next(iter(opened.items()))
         yield Change(place, "no answer", f"open to {source} ({opening.name}), where the node says it listens")
 
 

@@ -220,6 +220,13 @@ OPEN = Port(NODE, 8000, Answer.OPEN, HERE)
             {"firewall_rules": [RULE]},
             {},
         ),
+        # What is open over one IP version may be silent over the other
+        (
+            answering(Port("2001:db8::7", 8000, Answer.SILENT)),
+            Claims(client=HERE, listening=(8000,)),
+            {"firewall_rules": [RULE]},
+            {},
+        ),
         # Behind a translation of addresses the node knows who this machine is, and may not name a peer
         (
             answering(OPEN),
