@@ -14,7 +14,8 @@ ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
-from planning.jump_hosts import JumpHost, cut_off, forbidden, read  # noqa: E402 - needs the path above
+from compliance.outside.node import SEEN, contradicted  # noqa: E402 - needs the path above
+from planning.jump_hosts import JumpHost, cut_off, forbidden, read  # noqa: E402 - likewise
 from planning.module_answers import failure  # noqa: E402 - likewise
 from planning.ssh_client import look_at, look_on_the_way  # noqa: E402 - likewise
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     Proof = Callable[[str, Mapping[str, JumpHost], dict[str, Any]], dict[str, Any] | None]
 
 #: Causes of a failed result.
-FORBIDDEN, CUT_OFF = "forwarding-forbidden", "cut-off"
+FORBIDDEN, CUT_OFF, CONTRADICTED = "forwarding-forbidden", "cut-off", "contradicted"
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
@@ -45,6 +46,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         jumps = read(variables.get("__preflight_ways"))
         name = str(variables["inventory_hostname"])
         arguments = {"name": self._task.args["name"]}
+        self.warnings: list[str] = []
         try:
             for proof in self.proofs():
                 if found := proof(name, jumps, variables):
@@ -56,11 +58,27 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
                 why = {"cause": FORBIDDEN, "nodes": [name], "msg": f"{forbidden([name], through)}."}
                 return result | why | {"failed": True}
             raise
-        return result | (failure(answer) if answer.get("failed") else {"changed": True})
+        said = failure(answer) if answer.get("failed") else {"changed": True}
+        return result | said | {"warnings": self.warnings}
 
     def proofs(self) -> list[Proof]:
         """What must hold before the change is confirmed."""
-        return [self.nodes_behind]
+        return [self.nodes_behind, self.seen_from_outside]
+
+    def seen_from_outside(
+        self, name: str, _jumps: Mapping[str, JumpHost], variables: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        """What the change offers to a stranger is what the plan has."""
+        change, plan = str(self._task.args["name"]), variables.get("preflight_plan")
+        if change not in SEEN or not plan:
+            return None
+        # Where it lets nobody in at all, that is the reason.
+        self._low_level_execute_command("true")
+        why, self.warnings = contradicted(change, plan, self._connection)
+        if not why:
+            return None
+        said = f"{why}. Nothing is confirmed, so {name} restores itself."
+        return {"cause": CONTRADICTED, "nodes": [name], "msg": said}
 
     def nodes_behind(
         self, name: str, jumps: Mapping[str, JumpHost], variables: dict[str, Any]

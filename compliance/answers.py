@@ -14,7 +14,8 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from compliance.model import Observation, State
-from compliance.statement import DEMANDED, NODE, TITLES
+from compliance.statement import DEMANDED, NODE, OUTSIDE, OUTSIDE_TITLES, TITLES
+from planning.convert import plain
 from planning.node_plan import Kind, NodePlan, RolePlan
 from planning.os_controls import OPERATOR, demanded, load_controls
 from planning.preflight import DATA
@@ -77,10 +78,18 @@ class Written:
     plan: dict[str, Any]
     observations: dict[str, Annotated[str, Bounds(MOST_BYTES)]]
     driver: str | None
+    outside: tuple[Observation, ...] = ()
 
 
-def answer(plan: Mapping[str, Any], observations: Mapping[str, Any], driver: str | None) -> str:
+def answer(
+    plan: Mapping[str, Any],
+    observations: Mapping[str, Any],
+    driver: str | None,
+    outside: Iterable[Observation] = (),
+) -> str:
     """Return what is passed on of a node that was compared, as `read` takes it: JSON.
+
+    `outside` is what this machine has seen of it, for which the node does not speak.
 
     Of the plan (its fact) only what a statement needs. What settings are to be is most of it, with the whole
     fleet's addresses and programs in it, and that of all nodes would not fit into the controller's memory.
@@ -94,7 +103,10 @@ def answer(plan: Mapping[str, Any], observations: Mapping[str, Any], driver: str
     }
     by_role = isinstance(observations, dict)  # what is not, `read` refuses
     found = {role: json.dumps(one) for role, one in observations.items()} if by_role else observations
-    return json.dumps({"plan": needed | {"roles": short}, "observations": found, "driver": driver})
+    seen = plain(tuple(outside))
+    return json.dumps(
+        {"plan": needed | {"roles": short}, "observations": found, "driver": driver, "outside": seen}
+    )
 
 
 def shortened(setting: dict[str, Any]) -> dict[str, Any]:
@@ -159,6 +171,10 @@ def _read(said: str) -> Answer:
     }
     if (count := sum(map(len, observations.values()))) > MOST_OBSERVATIONS:
         raise ContractError(f"observations: expected at most {MOST_OBSERVATIONS}, found {count}")
+    if written.outside:
+        observations[OUTSIDE] = tuple(_observation(json.dumps(plain(one))) for one in written.outside)
+        if [one.key for one in written.outside] != list(OUTSIDE_TITLES):
+            raise ContractError(f"{OUTSIDE}: expected {', '.join(OUTSIDE_TITLES)}, or nothing")
     driver = None if written.driver is None else label(written.driver)
     return Answer(replace(plan, system=plan.system and label(plan.system)), observations, driver)
 

@@ -38,6 +38,7 @@ HARDENING = "os_hardening"
 DEMANDED = "demanded"
 NODE = "node"
 REBOOT = "reboot"
+OUTSIDE = "outside"
 VALIDATION = "validation"
 #: The worst of a control's settings is what the control is; one that nothing applies to is not applicable.
 WORST_FIRST = (State.FAIL, State.NOT_CHECKED, State.PASS, State.NOT_APPLICABLE)
@@ -45,6 +46,14 @@ TITLES = {
     REBOOT: "The node runs what is installed",
     "security-updates": "No update of security waits",
     "administrators": "Only listed accounts can become root",
+}
+#: What this machine sees of a node, and the role that repairs it.
+OUTSIDE_TITLES = {
+    "ssh-methods": ("sshd offers a stranger the planned methods of a login alone", "ssh_hardening"),
+    "ssh-root": ("sshd offers them alone for root, too", "ssh_hardening"),
+    "ssh-algorithms": ("sshd offers the planned algorithms alone", "ssh_hardening"),
+    "ssh-host-keys": ("sshd has the host keys that are known", ""),
+    "ports": ("Ports answer where the plan opens them, and nowhere else", "firewall"),
 }
 WHOLE = {
     "account": "Administrators, their keys and sudo",
@@ -260,6 +269,7 @@ def shared_controls(node: CheckedNode, rules: Rules) -> Shared:
             *role_controls(node),
             *os_controls(node, rules),
             *condition_controls(node),
+            *outside_controls(node),
         ]
         shared = Shared(
             tuple(control for control, _ in found),
@@ -410,6 +420,17 @@ def condition_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:
         )
         reboots = one.key == REBOOT and one.state is State.FAIL
         yield control, one if one.repair or reboots else NOTHING
+
+
+def outside_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:
+    """What this machine has seen of the node, where it looked."""
+    assert node.plan
+    assert node.observations is not None
+    roles = {role.role: role for role in node.plan.roles}
+    for one in node.observations.get(OUTSIDE, ()):
+        title, role = OUTSIDE_TITLES[one.key]
+        control = ControlResult(f"{OUTSIDE}/{one.key}", title, one.state, one.reason, changes=one.changes)
+        yield control, roles.get(role, NOTHING) if one.state is State.FAIL else NOTHING
 
 
 def validation_control(node: CheckedNode, rules: Rules) -> ControlResult:

@@ -42,11 +42,19 @@ observations:
     C(before), C(after) and C(diff).
   returned: always
   type: dict
+self_report:
+  description: What the node says of its own ways in, to be compared with what is seen from outside. C(client)
+    is the address that this connection comes from, C(listening) are TCP ports, C(accounts) has one of each
+    kind that sshd's Match lines tell apart, C(host_keys) are type and key, C(methods) is sshd's
+    AuthenticationMethods.
+  returned: always
+  type: dict
 """
 
 import json
 
 from ansible.module_utils import node_conditions
+from ansible.module_utils.access.self_report import self_report
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.driver import gpus
 from ansible.module_utils.settings.observe import measured, observe
@@ -65,7 +73,7 @@ def main() -> None:
     found = {plan["role"]: observe(plan) for plan in json.loads(module.params["roles"])}
     found["demanded"] = measured(json.loads(module.params["demanded"]))
     found["node"] = node_conditions.conditions(module.params["administrators"], gpus.pending())
-    module.exit_json(changed=False, observations=found)
+    module.exit_json(changed=False, observations=found, self_report=self_report())
 
 
 if __name__ == "__main__":

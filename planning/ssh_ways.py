@@ -35,13 +35,18 @@ JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>.*)@)?(?:\[(?P<v6>.*)\]|(?P<host>[^:]
 
 @dataclass(frozen=True)
 class Client:
-    """What ssh would do: connect to this host, by itself, through `jump` (ProxyJump) or by `command`."""
+    """What ssh would do: connect to this host, by itself, through `jump` (ProxyJump) or by `command`.
+
+    It knows the host's keys under the name `known_as`, where the host has another one, from `known_hosts`.
+    """
 
     host: str
     port: int
     user: str
     jump: str = ""
     command: str = ""
+    known_as: str = ""
+    known_hosts: tuple[str, ...] = ()
 
     @classmethod
     def from_text(cls, text: str) -> Client:
@@ -53,10 +58,12 @@ class Client:
         port = int(text) if re.fullmatch(r"[0-9]{1,5}", text := found.get("port", "")) else 0
         if not found.get("hostname") or not 0 < port <= MOST_PORT:
             raise ValueError(f"ssh -G: expected a hostname and a port, found {found!r:.100}")
-        proxies = (
-            "" if found.get(one) == "none" else found.get(one, "") for one in ("proxyjump", "proxycommand")
+        jump, command, alias = (
+            "" if found.get(one) == "none" else found.get(one, "")
+            for one in ("proxyjump", "proxycommand", "hostkeyalias")
         )
-        return cls(found["hostname"], port, found.get("user", ""), *proxies)
+        files = f"{found.get('userknownhostsfile', '')} {found.get('globalknownhostsfile', '')}".split()
+        return cls(found["hostname"], port, found.get("user", ""), jump, command, alias, tuple(files))
 
 
 #: What ssh makes of arguments and a host; None where it could not be asked.

@@ -42,6 +42,8 @@ class Compliance:
     """Variables of the role compliance. compliance/waivers.py reads `waivers`, once for all nodes."""
 
     metrics_directory: str
+    outside: bool
+    outside_addresses: tuple[str, ...]
     reports_directory: str
     signing_key: str
     timeout_s: int

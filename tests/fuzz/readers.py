@@ -34,6 +34,8 @@ from ansible.module_utils.settings.base import RefusedError, SettingError
 from gpu_validation import validation_outcome
 
 from compliance import document, waivers
+from compliance.outside.claims import ClaimsError, read_claims
+from compliance.outside.hello import HelloError, read_hello
 from fleet import collected
 from fleet.stream import StreamError
 from planning.module_answers import AnswerError, failure, role_answers
@@ -90,6 +92,8 @@ from tests.unit import (
     test_rpm_files,
 )
 from tests.unit.compliance.fleets import KNOWN, VARIABLES
+from tests.unit.compliance.test_outside_judge import GOOD_CLAIMS
+from tests.unit.compliance.test_outside_strangers import HELLO
 from tests.unit.engines import test_cdi_nccl, test_config_dump, test_others, test_toolkit_config
 from tests.unit.fleet import test_pulled, test_stream
 from tests.unit.harden import test_listeners, test_packet_filters, test_tunnels
@@ -361,6 +365,23 @@ def foreign_keys(_given: Any, found: list[dict[str, Any]]) -> str:
     )
 
 
+def odd_name(_given: Any, found: Any) -> str:
+    """Say whether an algorithm has a name that a terminal acts on, or that is none."""
+    names = (*found.kex, *found.host_keys, *found.ciphers, *found.macs)
+    return (
+        "a name of other characters"
+        if any(not re.fullmatch(r"[!-+\--~]{1,64}", name) for name in names)
+        else ""
+    )
+
+
+def odd_claim(_given: Any, found: Any) -> str:
+    """Say whether the node has this machine connect to what is no port, or ask for what is no name."""
+    if any(not re.fullmatch(r"\w[\w.@-]*", name, re.ASCII) for name in found.accounts):
+        return "an account"
+    return "a port" if any(not 1 <= port <= 65535 for port in found.listening) else ""
+
+
 def planned(facts: Any) -> dict[str, Any]:
     """Plan a node with these facts."""
     return preflight_plan({"ansible_facts": {"temper": facts}}, VARIABLES, KNOWN)
@@ -610,6 +631,8 @@ READERS = (
         (StreamError, collected.CollectedError),
     ),
     Reader("answers of modules", module_answers, of("answers"), (AnswerError,), foreign_keys, weight=2),
+    Reader("hello of an SSH server", read_hello, these(HELLO), (HelloError,), odd_name),
+    Reader("a node on its ways in", read_claims, these(GOOD_CLAIMS), (ClaimsError,), odd_claim),
     Reader("stream of a helper", helper_lines, streams, (StreamError,), elsewhere),
     Reader("archive of a helper", helper_archive, archives, (StreamError,), elsewhere),
     # Schedulers.

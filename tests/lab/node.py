@@ -87,7 +87,8 @@ def create(
     keys.chmod(0o755)
     run(["ssh-keygen", "-q", "-A", "-f", str(upper)])
     for key in keys.glob("*.pub"):
-        key.write_text(key.read_text().replace(socket.gethostname(), node.name))
+        kind, public, _ = key.read_text().split()
+        key.write_text(f"{kind} {public} root@{node.name}\n")
     _write(upper / f"home/{ADMINISTRATOR}/.ssh/authorized_keys", _public_key(node), 0o600)
     home = upper / "home" / ADMINISTRATOR
     for path in (home, home / ".ssh", home / ".ssh/authorized_keys"):

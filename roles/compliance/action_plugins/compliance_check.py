@@ -7,12 +7,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils.parsing.convert_bool import boolean
+
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
 ROOT = str(Path(__file__).resolve().parents[3])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 from compliance.fleet import answer  # noqa: E402 - needs the path above
+from compliance.outside.claims import ClaimsError  # noqa: E402 - likewise
+from compliance.outside.node import Outside  # noqa: E402 - likewise
 from planning.module_answers import node_facts  # noqa: E402 - likewise
 from planning.node_action import NodeAction  # noqa: E402 - likewise
 from planning.os_controls import OPERATOR, demanded, load_controls  # noqa: E402 - likewise
@@ -23,9 +27,13 @@ if TYPE_CHECKING:
 
 
 class ActionModule(NodeAction):
-    """compliance_check: known. Two executions; one that fails is part of the result, not a failed task."""
+    """compliance_check: known; outside, whether to look at the node from here; addresses to look at as well.
 
-    _VALID_ARGS = frozenset(("known",))
+    Two executions; one that fails is part of the result, not a failed task. The look goes on beside the
+    second one.
+    """
+
+    _VALID_ARGS = frozenset(("known", "outside", "addresses"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """The result has an `answer` (JSON: plan, observations, loaded driver), or a `problem`."""
@@ -44,11 +52,20 @@ class ActionModule(NodeAction):
         if listed := administrators(plan):
             # The account that Ansible comes through is known to the operator.
             arguments["administrators"] = [*listed, known["user"]]
+        outside = None
+        if boolean(self._task.args["outside"]):
+            outside = Outside(plan, self._connection, self._task.args["addresses"])
         compared = self.ask("node_compliance", arguments, variables)
         if not isinstance(compared.get("observations"), dict):
             return result | {"problem": self.reason(compared), "warnings": self.warnings}
+        try:
+            seen = (
+                outside.observations(compared.get("self_report"), compared["observations"]) if outside else ()
+            )
+        except ClaimsError as error:
+            return result | {"problem": f"it could not be read: {error}", "warnings": self.warnings}
         # As one text: Ansible walks through every value of a result several times.
-        said = answer(plan, compared["observations"], facts["nvidia"]["loaded_version"])
+        said = answer(plan, compared["observations"], facts["nvidia"]["loaded_version"], seen)
         return result | {"answer": said, "machine": plan["machine"], "warnings": self.warnings}
 
     @staticmethod

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
+from compliance.statement import OUTSIDE_TITLES
 from tests.unit.compliance.fleets import KNOWN, VARIABLES
 from tests.unit.planning_nodes import node
 
@@ -28,7 +29,11 @@ ANSWERS: dict[str, Any] = {
 
 
 def task(
-    monkeypatch: pytest.MonkeyPatch, in_play: dict[str, Any] | None = None, **answers: Any
+    monkeypatch: pytest.MonkeyPatch,
+    in_play: dict[str, Any] | None = None,
+    *,
+    outside: bool = False,
+    **answers: Any,
 ) -> tuple[dict[str, Any], list[str]]:
     """The result of the task on a node whose modules answer so, and which modules were run."""
     asked: list[str] = []
@@ -44,11 +49,12 @@ def task(
     monkeypatch.setattr("planning.node_action.ActionBase.run", lambda *_: {})
     action = object.__new__(ACTION.ActionModule)
     action._task = SimpleNamespace(
-        args={"known": KNOWN},
+        args={"known": KNOWN, "outside": outside, "addresses": []},
         get_play=lambda: SimpleNamespace(get_vars=lambda: play),
         get_vars=dict,
     )
     action._execute_module = execute
+    action._connection = SimpleNamespace(transport="local")
     action._templar = SimpleNamespace(template=lambda value: value)
     variables = {**play, "inventory_hostname": "gpu01", "hostvars": {"gpu01": VARIABLES}}
     return action.run(task_vars=variables), asked
@@ -60,6 +66,23 @@ def test_a_node_that_answers_is_read_and_compared(monkeypatch: pytest.MonkeyPatc
     assert result["changed"] is False
     assert json.loads(result["answer"])["observations"] == {"node": "[]"}
     assert "problem" not in result
+
+
+def test_what_was_seen_from_outside_is_the_controllers_own_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the node calls by that name."""
+    own = {"observations": {"node": []}, "outside": [{"key": "ports"}], "self_report": {"listening": [22]}}
+    result, _ = task(monkeypatch, outside=True, node_compliance=own)
+    answered = json.loads(result["answer"])
+    assert [one["key"] for one in answered["outside"]] == [*OUTSIDE_TITLES]
+    assert {one["state"] for one in answered["outside"]} == {"not-applicable"}
+    assert json.loads(task(monkeypatch, node_compliance=own)[0]["answer"])["outside"] == []
+
+
+def test_self_report_of_another_form_is_the_nodes_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"observations": {"node": []}, "self_report": {"listening": [70000]}}
+    result, _ = task(monkeypatch, outside=True, node_compliance=own)
+    assert "found 70000" in result["problem"]
+    assert "answer" not in result
 
 
 def test_what_the_modules_warn_of_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

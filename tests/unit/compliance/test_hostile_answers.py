@@ -31,7 +31,7 @@ from compliance.fleet import check, checked_nodes, validations
 from compliance.history import History
 from compliance.metrics import of_chain
 from compliance.model import NodeStatement, State, Statement, Verdict
-from compliance.statement import LastValidation, statement
+from compliance.statement import OUTSIDE_TITLES, LastValidation, statement
 from console.nodes import printable
 from planning.os_controls import OPERATOR, demanded
 from planning.preflight import preflight_plan
@@ -75,7 +75,8 @@ def fact() -> dict[str, Any]:
 def said() -> str:
     """The answer of a node that is as it should be."""
     found = observations(plan())
-    return answer(fact(), {role: [asdict(one) for one in ones] for role, ones in found.items()}, DRIVER)
+    own = {role: [asdict(one) for one in ones] for role, ones in found.items()}
+    return answer(fact(), own, DRIVER, [observation(key) for key in OUTSIDE_TITLES])
 
 
 def with_role(role: str, *entries: Any) -> str:
@@ -243,6 +244,7 @@ FOREIGN: dict[str, tuple[str, dict[str, Any]]] = {
     "a condition that there is not": ("node", entry("validation", state="fail")),
     "what no benchmark asks for": ("demanded", entry("sysctl:x.y", state="fail")),
     "a role that there is not": ("validation", entry("last")),
+    "what this machine has seen": ("outside", entry("ports")),
     "a key of several lines": ("os_tuning", entry("file:/x\nFAIL", state="fail")),
 }  # fmt: skip
 
@@ -317,6 +319,14 @@ def test_what_a_real_node_compares_is_read_whole() -> None:
     assert {name: len(ones) for name, ones in heard.items()} == {
         name: len(ones) for name, ones in found.items()
     }
+
+
+@pytest.mark.parametrize("keys", [["ports"], [*OUTSIDE_TITLES, "ports"], [*OUTSIDE_TITLES][::-1], ["x"] * 5])
+def test_what_was_seen_is_all_that_is_looked_at(keys: list[str]) -> None:
+    """A helper hands it over."""
+    whole = json.loads(said()) | {"outside": [entry(key) for key in keys]}
+    with pytest.raises(ContractError, match="outside"):
+        read(json.dumps(whole))
 
 
 @pytest.mark.parametrize("place", [-1, 1, True, "0", None, 1.0, [0]])

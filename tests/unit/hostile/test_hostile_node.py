@@ -32,6 +32,7 @@ SETTLED = {
     "results": {"port": None, "report": []},
     "needs": {},
 }
+SELF_REPORT = {"client": "192.0.2.1", "listening": [22], "accounts": ["ops"], "host_keys": [], "methods": "x"}
 JOB = {"started": 1, "finished": 0, "ansible_job_id": "j1.1", "results_file": "/run/temper-jobs/j1.1"}
 LEASE = {"owner": "test", "fencing": 3, "attempt": 0, "expires_at": "2026-11-20T12:00:00+00:00"}
 CONNECTION = {
@@ -51,7 +52,7 @@ def answers(name: str) -> dict[str, Any]:
         "node_facts": {"changed": False, "ansible_facts": {"temper": facts}},
         "package_preview": {"transaction": {}, "resolved": {}, "problems": [], "refused": []},
         "node_settings": {"changed": False, "roles": dict.fromkeys(ROLE_NAMES, SETTLED), "ahead": {}},
-        "node_compliance": {"changed": False, "observations": {"node": []}},
+        "node_compliance": {"changed": False, "observations": {"node": []}, "self_report": SELF_REPORT},
         "node_lease": {"changed": True, "lease": LEASE, "ansible_facts": {"temper_lease": LEASE}},
         "node_snapshot": {"changed": False, "sentence": "a snapshot", "age_s": 1},
         "gpu_holders": {"changed": False, "holders": [], "sentences": []},
@@ -258,7 +259,8 @@ def test_compliance(fleet: Fleet, module: str, tmp_path: Path) -> None:
         honest = answers(NAMES[EVIL])[module]
         if module == "node_compliance":
             one = {"key": "administrators", "controls": [], "state": "fail", "reason": "x", "changes": []}
-            honest = {"observations": {"node": [{**one, "repair": [["leave-group", "mallory", "sudo"]]}]}}
+            own = {"node": [{**one, "repair": [["leave-group", "mallory", "sudo"]]}]}
+            honest = {"observations": own, "self_report": SELF_REPORT}
         done = fleet.run("playbooks/compliance.yml", {module: attack.of(honest, mark)})
         held(fleet, done, mark)
         statement = json.loads((fleet.folder / "compliance/latest/statement.json").read_text())

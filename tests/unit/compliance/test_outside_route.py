@@ -1,0 +1,145 @@
+"""How a node is reached, as the real ssh says, and which host keys this machine knows of it."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from compliance.outside import node
+from compliance.outside.look import Look
+from compliance.outside.ports import Answer, Port
+from compliance.outside.route import Route, RouteError, route
+from compliance.outside.ssh import SshServer
+from tests.unit.compliance.fleets import plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJLyR1Qn4Q3y0p6QeF3f2u1y0c3b8cVd0oVJ5r0T1f1N"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ("192.0.2.7", 22, "ops", "192.0.2.7")),
+        ({"port": 2222}, ("192.0.2.7", 2222, "ops", "[192.0.2.7]:2222")),
+        ({"port": 2222, "ssh_args": "-o Port=222"}, ("192.0.2.7", 222, "ops", "[192.0.2.7]:222")),
+        ({"ssh_extra_args": "-o HostKeyAlias=gpu01"}, ("192.0.2.7", 22, "ops", "gpu01")),
+    ],
+)
+def test_options_mean_what_ssh_makes_of_them(options: dict[str, Any], expected: tuple[object, ...]) -> None:
+    way = route({"host": "192.0.2.7", "remote_user": "ops", "ssh_args": "-F none", **options})
+    assert (way.host, way.port, way.user, way.known_as) == expected
+    assert way.proxy == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "through"),
+    [
+        ("-o ProxyJump=ada@gpu01:222", "gpu01"),
+        ("-J edge,gpu01", "edge, gpu01"),
+        ('-o ProxyCommand="nc -x proxy %h %p"', "proxy"),
+        ("-o ProxyCommand=none", ""),
+    ],
+)
+def test_what_lies_between_is_named(options: str, through: str) -> None:
+    way = route({"host": "192.0.2.7", "ssh_args": "-F none", "ssh_common_args": options})
+    assert bool(way.proxy) is bool(through)
+    assert through in way.through
+
+
+@pytest.mark.parametrize("arguments", ['-o "unclosed', "-o NoSuchOption=1"])
+def test_way_that_ssh_does_not_understand_is_an_error(arguments: str) -> None:
+    with pytest.raises(RouteError):
+        route({"host": "192.0.2.7", "ssh_args": arguments})
+
+
+def test_host_keys_come_from_all_files_hashed_or_not_without_revoked_ones(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("one", "two", "missing")]
+    revoked = f"@revoked 192.0.2.7 ecdsa-sha2-nistp256 {KEY}\n"
+    files[0].write_text(f"192.0.2.7 ssh-ed25519 {KEY}\n{revoked}192.0.2.8 ssh-dss {KEY}\n")
+    files[1].write_text(f"192.0.2.7 ssh-rsa {KEY}\n")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", files[1]], check=True, capture_output=True)
+    way = Route("192.0.2.7", 22, "ops", "192.0.2.7", tuple(map(str, files)))
+    assert way.known_keys() == {"ssh-ed25519": {KEY}, "ssh-rsa": {KEY}}
+
+
+class Connection:
+    """A connection to a node, as Ansible has it."""
+
+    def __init__(self, transport: str = "ssh", **options: object) -> None:
+        self.transport = transport
+        self.options = {"host": "192.0.2.7", "ssh_args": "-F none", **options}
+
+    def get_option(self, option: str) -> object:
+        return self.options.get(option)
+
+
+def fact(**variables: Any) -> dict[str, Any]:
+    return plan(**variables).as_fact()
+
+
+def test_node_that_is_not_reached_by_ssh_has_no_outside() -> None:
+    found = node.Outside(fact(), Connection("local")).observations({}, {})
+    assert {one.state for one in found} == {"not-applicable"}
+
+
+def test_node_whose_way_is_unknown_is_not_checked() -> None:
+    found = node.Outside(fact(), Connection(ssh_args="-o NoSuchOption=1")).observations({}, {})
+    assert {one.state for one in found} == {"not-checked"}
+
+
+def test_look_that_fails_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> Look:
+        raise RuntimeError("x")
+
+    monkeypatch.setattr(node, "look", fails)
+    found = node.Outside(fact(), Connection()).observations({}, {})
+    assert {(one.state, one.reason) for one in found} == {
+        ("not-checked", "it could not be looked at: RuntimeError: x")
+    }
+
+
+def test_look_that_breaks_keeps_no_change_from_being_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object) -> Look:
+        raise RuntimeError("x")
+
+    monkeypatch.setattr(node, "look_at_ssh", breaks)
+    failure, (warning,) = node.contradicted("ssh", fact(), Connection())
+    assert failure == ""
+    assert "RuntimeError" in warning
+
+
+@pytest.mark.parametrize(
+    ("methods", "problem", "failed", "warned"),
+    [
+        (("publickey",), "", False, False),
+        (("password", "publickey"), "", True, False),
+        # Nobody sees what follows it, and a good change must not fail for that.
+        (("keyboard-interactive",), "", False, True),
+        ((), "it hangs", False, True),
+    ],
+)
+def test_change_of_sshd_is_contradicted_by_what_is_seen_alone(
+    methods: tuple[str, ...], problem: str, failed: bool, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered = dict.fromkeys(("ops", "root"), methods) if methods else {}
+    server = SshServer("192.0.2.7", 22, methods=offered, problem=problem)
+    monkeypatch.setattr(node, "look_at_ssh", lambda *_: Look((server,)))
+    failure, warnings = node.contradicted("ssh", fact(), Connection())
+    assert (bool(failure), bool(warnings)) == (failed, warned)
+
+
+def test_ports_that_answer_beside_the_rules_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are forwarded: to take the rules back would close nothing."""
+    ports = [Port("192.0.2.7", port, Answer.OPEN, "198.51.100.1") for port in (22, 8080)]
+    monkeypatch.setattr(node, "look", lambda *_, **__: Look((SshServer("192.0.2.7", 22),), tuple(ports)))
+    failure, (warning,) = node.contradicted("firewall", fact(), Connection())
+    assert failure == ""
+    assert "192.0.2.7:8080" in warning
+
+
+def test_accounts_have_nothing_that_a_stranger_sees() -> None:
+    assert node.contradicted("accounts", fact(), Connection()) == ("", [])

@@ -1,0 +1,37 @@
+"""What a node says of its own ways in, by a real sshd; and the controller takes what it says."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from ansible.module_utils.access.self_report import self_report
+
+from compliance.outside.claims import read_claims
+from tests.unit.harden.real_sshd import SiteFiles, site
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+__all__ = ["site"]
+
+
+def test_node_says_what_its_sshd_and_its_kernel_say(
+    site: SiteFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "sshd").write_text(f'#!/bin/sh\nexec {site.program} -f {site.main} "$@"\n')
+    (programs / "sshd").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    site.says("AuthenticationMethods publickey\nMatch User alice\n  AuthenticationMethods password\n")
+    with closing(socket.create_server(("", 0))) as listener:
+        said = self_report()
+        assert listener.getsockname()[1] in said["listening"]
+    claims = read_claims(said)
+    key = (tmp_path / "host_key.pub").read_text().rpartition(" ")[0]
+    assert (claims.methods, claims.host_keys) == ("publickey", (key,))
+    assert "alice" in claims.accounts
