@@ -1,0 +1,193 @@
+"""A site that is stricter than a control stays so; the data says in which order a control's values stand."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import node_settings
+import pytest
+from ansible.module_utils.settings import observe, record, system
+from ansible.module_utils.settings.strictness import NAMES, as_strict, strictest
+
+from planning.os_controls import PROFILES, alone, demand_of, settings_of
+from planning.os_controls import Asker as Control
+from planning.strictness import order_of, orders
+from tests.unit.settings.role_plans import item, role_plan
+from tools import control_docs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Run = Callable[..., dict[str, Any]]
+
+CONTROLS = {name: control for area in control_docs.controls().values() for name, control in area.items()}
+OURS = "90-temper-hardening.conf"
+# What brings files of its own: settings whose lines stand beside those of others have orders of their lines.
+WHOLE = ("file", "package_choice")
+
+
+def asked(name: str) -> dict[tuple[str, str], set[Any]]:
+    """Kind and key -> the values that profiles and benchmark ask for, as text."""
+    found: dict[tuple[str, str], set[Any]] = {}
+    control = CONTROLS[name]
+    for wanted in [*(settings_of(control, profile) for profile in PROFILES), demand_of(control)]:
+        for setting in alone(Control(name, "", None), wanted):
+            found.setdefault((setting.kind.value, setting.key), set()).add(json.dumps(setting.wanted))
+    return found
+
+
+SETTINGS = [
+    (kind, key, json.loads(value))
+    for name in CONTROLS
+    for (kind, key), values in asked(name).items()
+    if kind not in WHOLE
+    for value in sorted(values)
+]
+VALUES = [(kind, key, value) for kind, key, value in SETTINGS if kind in ("sysctl", "keyword")]
+
+
+def known(order: str) -> bool:
+    return ">" in order or order.partition(",")[0] in NAMES
+
+
+@pytest.mark.parametrize(("kind", "key"), sorted({(kind, key) for kind, key, _ in SETTINGS}))
+def test_each_setting_of_a_control_has_an_order(kind: str, key: str) -> None:
+    order = order_of(kind, key)
+    assert order, f"data/strictness.yml has no order for {kind} {key}: say `exactly` where there is none"
+    assert known(order)
+
+
+def test_no_order_is_for_a_setting_that_nobody_makes() -> None:
+    made = {(kind, key) for kind, key, _ in SETTINGS}
+    named = {(kind, key) for kind, of_kind in orders().items() for key in of_kind if key != "every"}
+    assert {
+        one for one in named - made if one[0] in ("sysctl", "keyword", "unit", "mount")
+    } <= NOT_IN_CONTROLS
+
+
+#: The unit that sets options at boot is asked for by each mount.
+NOT_IN_CONTROLS = {("unit", "temper-mount-options.service")}
+
+
+def neighbours(order: str, wanted: str) -> dict[str, str]:
+    """A stricter and a weaker value than this one, where the order has any, and one that is in none."""
+    found = {"foreign": "never-heard"}
+    name = order.partition(",")[0]
+    if ">" in order:
+        places = [place.strip().split("|") for place in name.split(">")]
+        place = next(number for number, words in enumerate(places) if wanted.lower() in words)
+        found |= {"stricter": places[place - 1][0]} if place else {}
+        return found | ({"weaker": places[place + 1][0]} if place + 1 < len(places) else {})
+    if name in ("at most", "at least"):
+        up, down = str(int(wanted) + 1), str(int(wanted) - 1)
+        weaker, more = (up, down) if name == "at most" else (down, up)
+        return found | {"stricter": more, "weaker": weaker}
+    if name == "bits":
+        return found | {"weaker": "1"} | ({"stricter": "0"} if wanted != "0" else {})
+    if name == "umask":
+        return found | {"stricter": "077", "weaker": "000"}
+    return found
+
+
+CASES = [
+    (kind, key, wanted, case, value)
+    for kind, key, wanted in VALUES
+    for case, value in {"equal": wanted, **neighbours(str(order_of(kind, key)), wanted)}.items()
+]
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for folder in ("proc-sys", "sysctl.d", "records"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.setattr(system, "PROC_SYS", tmp_path / "proc-sys")
+    monkeypatch.setattr(system, "SYSCTL_DIRECTORIES", (str(tmp_path / "sysctl.d"),))
+    monkeypatch.setattr(record, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(record, "FORMER", {})
+    return tmp_path
+
+
+@pytest.mark.parametrize(("kind", "key", "wanted", "case", "found"), CASES)
+def test_a_stricter_value_stays_and_every_other_becomes_the_wanted_one(
+    node: Path, run_module: Run, kind: str, key: str, wanted: str, case: str, found: str
+) -> None:
+    """Two runs and a comparison, of every value of every control beside what a site may have."""
+    order = str(order_of(kind, key))
+    if "default" in order and f" {found} " in order:
+        case = "weaker"  # the distribution's own stays only where the site has written it down
+    live, file = place(node, kind, key, found)
+    plan = plan_of(node, kind, key, wanted, file)
+    first = run(run_module, plan)
+    kept = found if case in ("stricter", "equal") else wanted
+    assert strictest(order, kept, wanted) == kept
+    assert (value_of(live, kind), first["changed"]) == (kept, kind == "sysctl" or kept != found)
+    assert ("kept: " in first["warnings"]) == (case == "stricter")
+    assert not run(run_module, plan)["changed"]
+    assert {one["state"] for one in observe.observe(plan)} == {"pass"}
+    if kind == "sysctl":
+        text = (node / "sysctl.d" / OURS).read_text()
+        name = key if kept == wanted else live_name(key)
+        assert f"{name} = {kept}\n" in text
+    if case == "stricter":
+        weaken(live, kind, found, neighbours(order, wanted).get("weaker", "never-heard"))
+        assert "fail" in {one["state"] for one in observe.observe(plan)}
+
+
+def live_name(key: str) -> str:
+    return key.replace("*", "eth0")
+
+
+def place(node: Path, kind: str, key: str, found: str) -> tuple[Path, str]:
+    """Put a value into a node: the file that has it, and the key in the plan."""
+    if kind == "keyword":
+        path, _, keyword = key.rpartition(":")
+        file = node / path.rpartition("/")[2]
+        file.write_text(f"# how\n{keyword} = {found}\n" if "login" not in path else f"{keyword} {found}\n")
+        return file, f"{file}:{keyword}"
+    file = node / "proc-sys" / live_name(key).replace(".", "/")
+    file.parent.mkdir(parents=True)
+    file.write_text(f"{found}\n")
+    return file, key
+
+
+def plan_of(node: Path, kind: str, key: str, wanted: str, place_key: str) -> dict[str, Any]:
+    order = str(order_of(kind, key))
+    items = [{**item(kind, place_key, wanted, "control"), "order": order}]
+    if kind == "sysctl":
+        content = f"# Managed by Temper.\n{key} = {wanted}\n"
+        file = {"content": content, "mode": "0644", "validate": [], "orders": {key: order}}
+        items.append(item("file", str(node / "sysctl.d" / OURS), file, "control"))
+    return role_plan("os_hardening", items, atomic=True, sysctl_file=OURS)
+
+
+def run(run_module: Run, plan: dict[str, Any]) -> dict[str, Any]:
+    result = run_module(node_settings.main, roles=json.dumps([plan]))
+    role = result["roles"]["os_hardening"]
+    assert not role.get("failed"), role
+    return {**role, "warnings": str(result.get("warnings"))}
+
+
+def value_of(path: Path, kind: str) -> str:
+    return path.read_text().split()[-1]
+
+
+def weaken(path: Path, kind: str, found: str, weaker: str) -> None:
+    path.write_text(path.read_text().replace(found, weaker))
+
+
+def test_the_orders_agree_with_what_the_profiles_call_stricter() -> None:
+    for name in CONTROLS:
+        for profile, stricter in pairwise(PROFILES):
+            less = {
+                (s.kind, s.key): s
+                for s in alone(Control(name, "", None), settings_of(CONTROLS[name], profile))
+            }
+            for more in alone(Control(name, "", None), settings_of(CONTROLS[name], stricter)):
+                if (more.kind, more.key) in less and more.kind.value in ("sysctl", "keyword"):
+                    assert as_strict(more.order, more.wanted, less[more.kind, more.key].wanted), (
+                        name,
+                        more.key,
+                    )
