@@ -191,3 +191,168 @@ def test_the_orders_agree_with_what_the_profiles_call_stricter() -> None:
                         name,
                         more.key,
                     )
+
+
+# ------------------------------------------------------------------ kernel parameters, now and at boot
+
+KPTR = "kernel.kptr_restrict"
+
+
+def boots_with(node: Path) -> str:
+    """The value after a reboot: the last file's."""
+    lines = [line for file in sorted((node / "sysctl.d").iterdir()) for line in file.read_text().splitlines()]
+    return [line.split(" = ")[1] for line in lines if line.startswith(KPTR)][-1]
+
+
+@pytest.mark.parametrize("file", ["10-site.conf", "99-site.conf"])
+@pytest.mark.parametrize(
+    ("live", "said", "result"), [("2", "2", "2"), ("0", "2", "2"), ("2", "1", "2"), ("0", "1", "1")]
+)
+def test_a_file_of_the_site_counts_before_and_after_ours(
+    node: Path, run_module: Run, file: str, live: str, said: str, result: str
+) -> None:
+    parameter, _ = place(node, "sysctl", KPTR, live)
+    (node / "sysctl.d" / file).write_text(f"{KPTR} = {said}\n")
+    plan = plan_of(node, "sysctl", KPTR, "1", KPTR)
+    run(run_module, plan)
+    assert parameter.read_text().strip() == result
+    if (file, result) != ("99-site.conf", "2") or said == "2":
+        assert boots_with(node) == result
+    assert not run(run_module, plan)["changed"]
+
+
+def test_a_weaker_file_that_sorts_last_stays_and_fails(node: Path, run_module: Run) -> None:
+    place(node, "sysctl", KPTR, "0")
+    (node / "sysctl.d" / "99-site.conf").write_text(f"{KPTR} = 0\n")
+    plan = plan_of(node, "sysctl", KPTR, "1", KPTR)
+    assert "set other values" in run(run_module, plan)["warnings"]
+    assert "fail" in {one["state"] for one in observe.observe(plan)}
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["by a run", "by an image"])
+@pytest.mark.parametrize(("before", "file", "after"), [("0", None, "1"), ("1", None, "1"), ("0", "2", "2")])
+def test_a_lower_profile_lowers_what_temper_has_made(
+    node: Path, run_module: Run, recorded: bool, before: str, file: str | None, after: str
+) -> None:
+    parameter, _ = place(node, "sysctl", KPTR, before)
+    if file:
+        (node / "sysctl.d" / "10-site.conf").write_text(f"{KPTR} = {file}\n")
+    run(run_module, plan_of(node, "sysctl", KPTR, "2", KPTR))
+    assert parameter.read_text().strip() == "2"
+    if not recorded:
+        (node / "records" / "os_hardening.json").unlink()
+    lower = plan_of(node, "sysctl", KPTR, "1", KPTR)
+    run(run_module, lower)
+    assert (parameter.read_text().strip(), boots_with(node)) == (after, after)
+    assert not run(run_module, lower)["changed"]
+
+
+def test_a_line_that_the_site_takes_out_no_longer_counts(node: Path, run_module: Run) -> None:
+    parameter, _ = place(node, "sysctl", KPTR, "2")
+    site = node / "sysctl.d" / "10-site.conf"
+    site.write_text(f"{KPTR} = 2\n")
+    plan = plan_of(node, "sysctl", KPTR, "1", KPTR)
+    run(run_module, plan)
+    site.unlink()
+    run(run_module, plan)
+    assert (parameter.read_text().strip(), boots_with(node)) == ("1", "1")
+    assert not run(run_module, plan)["changed"]
+
+
+def test_what_was_made_stricter_than_the_record_says_returns_with_the_role(
+    node: Path, run_module: Run
+) -> None:
+    parameter, _ = place(node, "sysctl", KPTR, "0")
+    (node / "sysctl.d" / "10-site.conf").write_text(f"{KPTR} = 2\n")
+    before = {path: path.read_text() for path in (node / "sysctl.d").iterdir()}
+    run(run_module, plan_of(node, "sysctl", KPTR, "1", KPTR))
+    run(run_module, role_plan("os_hardening", [], atomic=True, sysctl_file=OURS))
+    assert parameter.read_text().strip() == "0"
+    assert {path: path.read_text() for path in (node / "sysctl.d").iterdir()} == before
+
+
+def test_a_default_of_the_distribution_is_nobodys_choice_until_a_file_says_so(
+    node: Path, run_module: Run
+) -> None:
+    paranoid = "kernel.perf_event_paranoid"
+    parameter, _ = place(node, "sysctl", paranoid, "3")
+    plan = plan_of(node, "sysctl", paranoid, "2", paranoid)
+    run(run_module, plan)
+    assert parameter.read_text().strip() == "2"
+    assert not run(run_module, plan)["changed"]
+    (node / "sysctl.d" / "10-site.conf").write_text(f"{paranoid} = 3\n")
+    run(run_module, plan)
+    assert parameter.read_text().strip() == "3"
+
+
+def test_a_pattern_keeps_the_stricter_value_of_one_interface(node: Path, run_module: Run) -> None:
+    key = "net.ipv6.conf.*.accept_source_route"
+    for name, value in (("eth0", "-1"), ("eth1", "1")):
+        place(node, "sysctl", key.replace("*", name), value)
+    run(run_module, plan_of(node, "sysctl", key, "0", key))
+    lines = (node / "sysctl.d" / OURS).read_text().splitlines()
+    assert (f"{key} = 0" in lines, f"{key.replace('*', 'eth0')} = -1" in lines) == (True, True)
+    assert not any("eth1" in line for line in lines)
+
+
+# ------------------------------------------------------------------------------------------ other kinds
+
+
+def test_a_keyword_is_lowered_to_what_the_site_had(node: Path, run_module: Run) -> None:
+    file, key = place(node, "keyword", "/etc/login.defs:UMASK", "027")
+    order = order_of("keyword", "/etc/login.defs:UMASK")
+
+    def plan(value: str) -> dict[str, Any]:
+        return role_plan(
+            "os_hardening", [{**item("keyword", key, value, "umask"), "order": order}], atomic=True
+        )
+
+    run(run_module, plan("077"))
+    assert file.read_text() == "UMASK 077\n"
+    run(run_module, plan("022"))
+    assert file.read_text() == "UMASK 027\n"
+    assert not run(run_module, plan("022"))["changed"]
+
+
+def mount(node: Path, monkeypatch: pytest.MonkeyPatch, options: str) -> Callable[[], str]:
+    """A mount point whose options are what mount was last asked for."""
+    bin_folder, info = node / "bin", node / "mountinfo"
+    bin_folder.mkdir()
+    program = bin_folder / "mount"
+    program.write_text(f'#!/bin/sh\necho "1 0 0:1 / /data ${{2#remount,bind,}} - ext4 x rw" >{info}\n')
+    program.chmod(0o755)
+    info.write_text(f"1 0 0:1 / /data {options} - ext4 x rw\n")
+    monkeypatch.setattr(system, "MOUNTINFO", info)
+    monkeypatch.setenv("PATH", str(bin_folder), prepend=":")
+    return lambda: info.read_text().split()[5]
+
+
+def options_plan(*options: str) -> dict[str, Any]:
+    wanted = {"options": list(options), "bind": False}
+    return role_plan(
+        "os_hardening", [{**item("mount", "/data", wanted, "one"), "order": "contains"}], atomic=True
+    )
+
+
+def test_options_of_a_mount_point_stay_and_those_of_temper_go_with_the_profile(
+    node: Path, run_module: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_force = mount(node, monkeypatch, "ro,nosuid,relatime")
+    result = run(run_module, options_plan("nodev", "noexec"))
+    assert in_force() == "ro,nodev,nosuid,noexec"
+    assert "kept: nosuid of /data" in result["warnings"]
+    run(run_module, options_plan("nodev"))
+    assert in_force() == "ro,nodev,nosuid,exec"
+    assert not run(run_module, options_plan("nodev"))["changed"]
+    run(run_module, role_plan("os_hardening", [], atomic=True))
+    assert in_force() == "ro,dev,nosuid,exec"
+
+
+@pytest.mark.parametrize("enablement", ["disabled", "masked"])
+def test_a_unit_that_the_site_has_switched_off_stays_off_where_that_is_stricter(enablement: str) -> None:
+    found = {"LoadState": "loaded", "UnitFileState": enablement, "ActiveState": "inactive"}
+    for name, stays in (("cron.service", True), ("auditd.service", False)):
+        unit = system.Unit(name, on=True)
+        unit.order = str(order_of("unit", name))
+        unit.know({**found, "ConditionResult": "no", "ConditionTimestampMonotonic": "0"})
+        assert (unit.settled(), bool(unit.kept())) == (stays, stays)
