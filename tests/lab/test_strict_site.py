@@ -1,4 +1,4 @@
-"""A site that is stricter than the hardening stays so: before and after, at the next boot, and in compliance."""
+"""A site that is stricter than the hardening stays so: after a run, after a reboot, and in compliance."""
 
 from __future__ import annotations
 
