@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.files import File
 from ansible.module_utils.settings.files import WholeFile
-from ansible.module_utils.settings.system import IN_FORCE, AtBoot, Sysctl, sysctls
+from ansible.module_utils.settings.system import IN_FORCE, AtBoot, sysctls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from ansible.module_utils.settings.system import Sysctl
 
 
 class SysctlFile(WholeFile):
@@ -40,7 +42,7 @@ class SysctlFile(WholeFile):
         if name not in self.orders or "*" in name:
             yield text
         if name in self.orders:
-            for parameter in sysctls(name, value) if "*" in name else [Sysctl(name, value)]:
+            for parameter in sysctls(name, value):
                 yield from self.line(parameter, self.orders[name], "*" in name)
 
     def line(self, parameter: Sysctl, order: str, by_pattern: bool) -> Iterator[str]:

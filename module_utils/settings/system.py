@@ -34,6 +34,7 @@ LOCKED = {"kernel.unprivileged_bpf_disabled": "1", "kernel.yama.ptrace_scope": "
 # Stands before a line of our file whose value comes from no file: only ours keeps it over the next boot.
 IN_FORCE = "# Found in force and in no file; stricter than what Temper asks for."
 DISTRIBUTION = "/usr/lib/"
+SWAPPED = str.maketrans("./", "/.")
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class BootLine:
     def sets(self, name: str) -> bool:
         """Whether it sets this parameter."""
         return fnmatch.fnmatchcase(name, self.name)
+
+
+def dotted(name: str) -> str:
+    """Return a parameter's name with dots between its parts; a dot within one is a slash (sysctl.d(5))."""
+    return name.translate(SWAPPED) if "/" in name.partition(".")[0] else name
 
 
 class AtBoot:
@@ -71,7 +77,7 @@ class AtBoot:
             for number, line in enumerate(lines):
                 left, equals, right = line.strip().partition("=")
                 if equals and left.strip() and left[0] not in "#;":
-                    name = left.strip().lstrip("-").strip().replace("/", ".")
+                    name = dotted(left.strip().lstrip("-").strip())
                     value = " ".join(right.split())
                     found.append(BootLine(str(path), ours, name, value, lines[number - 1] == IN_FORCE))
         return found
@@ -96,7 +102,7 @@ class Sysctl(KernelValue):
         self.key = f"sysctl:{name}"
         self.spec = {"name": name, "value": value}
         # A dot in an interface's name (a VLAN) is a slash in sysctl's notation.
-        self.path = PROC_SYS / name.translate(str.maketrans("./", "/."))
+        self.path = PROC_SYS / name.translate(SWAPPED)
         self.name = name
         self.wanted = " ".join(value.split())
         self.subject = f"its parameter {name}"
@@ -172,13 +178,64 @@ class Sysctl(KernelValue):
             self._write(state)
 
 
+REVERSE_PATH = "net.ipv4.conf.all.rp_filter"
+
+
+class ReversePath(Sysctl):
+    """The filter of impossible senders for all interfaces: 1 strict, 2 loose.
+
+    An interface has the larger of its own value and this one (networking/ip-sysctl): the loose one for all
+    would loosen those that the site has made strict.
+    """
+
+    @cached_property
+    def value(self) -> str:
+        """The wanted value, unless that would loosen an interface: then what is there stays."""
+        usual = super().value
+        return (self.found or "0") if usual == "2" and self.made_strict else usual
+
+    @cached_property
+    def made_strict(self) -> list[str]:
+        """The interfaces that are strict because a file of the site says so."""
+        return [
+            name
+            for name, value in self.of_interfaces().items()
+            if value == "1" and (line := self.line_of(name) or self.line_of("default")) and line.value == "1"
+        ]
+
+    def of_interfaces(self) -> dict[str, str]:
+        """Each interface's own value."""
+        paths = (PROC_SYS / "net/ipv4/conf").glob("*/rp_filter") if self.live else []
+        found = {path.parent.name: path.read_text(encoding="utf-8").strip() for path in paths}
+        return {name: value for name, value in sorted(found.items()) if name not in ("all", "default", "lo")}
+
+    def line_of(self, interface: str) -> BootLine | None:
+        """The line of the site for an interface; a dot in its name is a slash in sysctl's notation."""
+        return self.at_boot.of_site(f"net.ipv4.conf.{interface.replace('.', '/')}.rp_filter")
+
+    def kept(self) -> list[str]:
+        """Which interfaces keep the others from the loose filter."""
+        if self.value == self.wanted or not self.made_strict:
+            return super().kept()
+        return [f"{self.name} {self.value}, as {self.wanted} would loosen {', '.join(self.made_strict)}"]
+
+    def fault(self) -> Fault | None:
+        """Interfaces without a filter, where none is set for all."""
+        open_ones = [name for name, value in self.of_interfaces().items() if value == self.value == "0"]
+        if self.wanted == "0" or not open_ones:
+            return None
+        return Fault(
+            f"{self.name} {self.value} leaves {', '.join(open_ones)} without a filter: set 2 for each"
+        )
+
+
 def sysctls(name: str, value: str) -> Iterator[Sysctl]:
     """The settings for all parameters that match (`net.ipv4.conf.*.send_redirects`: all interfaces)."""
     if "*" not in name:
-        yield Sysctl(name, value)
+        yield (ReversePath if name == REVERSE_PATH else Sysctl)(name, value)
         return
     for path in sorted(PROC_SYS.glob(name.replace(".", "/"))):
-        yield Sysctl(str(path.relative_to(PROC_SYS)).translate(str.maketrans("./", "/.")), value)
+        yield Sysctl(str(path.relative_to(PROC_SYS)).translate(SWAPPED), value)
 
 
 def overruling(own_file: str, at_boot: AtBoot | None = None) -> dict[str, str]:

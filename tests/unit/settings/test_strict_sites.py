@@ -295,6 +295,35 @@ def test_a_pattern_keeps_the_stricter_value_of_one_interface(node: Path, run_mod
     assert not any("eth1" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("interfaces", "site", "result", "state"),
+    [
+        ({"eth0": "1", "eth1": "2"}, "net.ipv4.conf.eth0.rp_filter = 1", "0", "pass"),
+        ({"eth0": "1", "eth1": "0"}, "net/ipv4/conf/default/rp_filter = 1", "0", "fail"),
+        ({"eth0.5": "1", "eth1": "2"}, "net.ipv4.conf.eth0/5.rp_filter = 1", "0", "pass"),
+        ({"eth0": "1", "eth1": "2"}, "", "2", "pass"),
+        ({"eth0": "0", "eth1": "2"}, "net.ipv4.conf.eth0.rp_filter = 1", "2", "pass"),
+        ({"eth0": "0", "eth1": "2"}, "net.ipv4.conf.all.rp_filter = 1", "1", "pass"),
+    ],
+)
+def test_the_loose_filter_for_all_does_not_loosen_a_strict_interface(
+    node: Path, run_module: Run, interfaces: dict[str, str], site: str, result: str, state: str
+) -> None:
+    key = "net.ipv4.conf.all.rp_filter"
+    parameter, _ = place(node, "sysctl", key, "0")
+    for name, value in interfaces.items():
+        own = node / "proc-sys/net/ipv4/conf" / name / "rp_filter"
+        own.parent.mkdir()
+        own.write_text(value)
+    (node / "sysctl.d" / "10-site.conf").write_text(f"{site}\n")
+    plan = plan_of(node, "sysctl", key, "2", key)
+    run(run_module, plan)
+    assert parameter.read_text().strip() == result
+    assert f"{key} = {result}\n" in (node / "sysctl.d" / OURS).read_text()
+    assert not run(run_module, plan)["changed"]
+    assert state in {one["state"] for one in observe.observe(plan)}
+
+
 # ------------------------------------------------------------------------------------------ other kinds
 
 
