@@ -311,7 +311,7 @@ class Role:
             f"{setting.name} ({file})"
             for setting in self.wanted.values()
             if isinstance(setting, Sysctl)
-            if (file := overruled_by(setting.name, later)) and not of_temper(file)
+            if (file := setting.overruled(later)) and not of_temper(file)
         ]
 
     @property

@@ -68,8 +68,11 @@ def test_no_order_is_for_a_setting_that_nobody_makes() -> None:
     } <= NOT_IN_CONTROLS
 
 
-#: The unit that sets options at boot is asked for by each mount.
-NOT_IN_CONTROLS = {("unit", "temper-mount-options.service")}
+#: The unit that sets options at boot is asked for by each mount; the neighbour table is os_tuning's.
+NOT_IN_CONTROLS = {
+    ("unit", "temper-mount-options.service"),
+    *(("sysctl", f"net.ipv4.neigh.default.gc_thresh{number}") for number in (1, 2, 3)),
+}
 
 
 def neighbours(order: str, wanted: str) -> dict[str, str]:
