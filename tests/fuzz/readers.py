@@ -441,7 +441,10 @@ READERS = (
     Reader("GPU settings as CSV", gpu_settings.parse_gpus, of("gpu_settings"), (smi.SettingsError,)),
     Reader("nvidia-smi mig", said(mig, "nvidia_smi", instances), mig_lists, (smi.SettingsError,)),
     Reader("sshd -T", sshd_settings, of("sshd"), NODE_ERRORS),
-    Reader("sysctl.d", on_tree(stricter_parameters), sysctl_files, (*NODE_ERRORS, OSError)),
+    # What the engine takes for a file that cannot be read (FAILURES).
+    Reader(
+        "sysctl.d", on_tree(stricter_parameters), sysctl_files, (*NODE_ERRORS, OSError, UnicodeDecodeError)
+    ),
     Reader("keywords", written(stricter_keyword), these('UMASK 022 # ours\nUMASK\t"077"\n'), NODE_ERRORS),
     Reader("/proc/net", on_tree(listening), sockets, (*NODE_ERRORS, OSError)),
     Reader(
