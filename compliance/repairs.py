@@ -19,9 +19,6 @@ MOST_NAMES = 1000
 
 _UNIT = r"[A-Za-z0-9][A-Za-z0-9:_.@-]{0,127}"
 _KERNEL = r"[0-9][A-Za-z0-9.+~_-]{0,127}"
-_PARAMETER = r"[a-z0-9_][A-Za-z0-9_./-]{0,127}"
-# Without braces: no template has fewer.
-_VALUE = r"[ -z|~]{0,200}"
 
 _DAEMON_JSON = "/etc/docker/daemon.json"
 # Takes keys (a/b) out of a file and leaves the rest; of a key that stands twice the last stays, as in Docker.
@@ -76,7 +73,6 @@ REPAIRS = {
             r"/etc/sysctl\.conf|/(?:etc|run|usr/lib|usr/local/lib)/sysctl\.d/[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}",
         ),
     ),
-    "set-sysctl": Repair("sysctl --write {0}={1}", (_PARAMETER, _VALUE)),
     "load-audit-rules": Repair("augenrules --load"),
     "switch-audit-on": Repair("auditctl -e 1"),
     "unmask": Repair("systemctl unmask {0}", (_UNIT,)),

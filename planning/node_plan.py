@@ -73,7 +73,8 @@ class PlannedSetting:
 
     `key` names it among those of its kind, `wanted` is what it shall be (None: absent). `why` is the reason
     in a sentence, `controls` the ids of data/os_controls that ask for it, `waiver` why it does less than
-    they ask, `way_in` whether a mistake could lock the operator out.
+    they ask, `way_in` whether a mistake could lock the operator out. `order` is how its values stand
+    (data/strictness.yml): what the node has that is stricter stays.
     """
 
     kind: Kind
@@ -83,6 +84,7 @@ class PlannedSetting:
     controls: tuple[str, ...] = ()
     waiver: str | None = None
     way_in: bool = False
+    order: str = "exactly"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from planning.node_plan import Kind, PlannedSetting, WaivedControl
+from planning.strictness import EXACTLY, order_of
 from planning.tables import read_yaml
 
 if TYPE_CHECKING:
@@ -114,9 +115,8 @@ def demanded(controls: Mapping[str, Any], names: Iterable[str]) -> list[dict[str
     for name in names:
         demand = demand_of(controls[name])
         for setting in alone(Asker(name, controls[name]["title"], None), demand):
-            items.append(
-                {"kind": setting.kind.value, "key": setting.key, "wanted": setting.wanted, "controls": [name]}
-            )
+            asked = {"wanted": setting.wanted, "order": setting.order, "controls": [name]}
+            items.append({"kind": setting.kind.value, "key": setting.key, **asked})
         rest = [("module", module, None) for module in demand.get("modules", [])]
         rest += [("lines", path, lines) for path, lines in demand.get("lines", {}).items()]
         rest += [("separate", path, None) for path in demand.get("separate", [])]
@@ -232,6 +232,10 @@ class Composer:
         """All settings, those that several controls share last."""
         for path, lines in self.lines.items():
             self.wanted[Kind.FILE, path] = file(path, text(lines))
+        if SYSCTL_FILE in self.lines:
+            names = [key for kind, key in self.wanted if kind is Kind.SYSCTL]
+            orders = {name: order for name in names if (order := order_of(Kind.SYSCTL, name))}
+            self.wanted[Kind.FILE, SYSCTL_FILE]["orders"] = orders
         for path, options in self.mounts.items():
             wanted = {"options": sorted(options - {"bind"}), "bind": "bind" in options}
             self.wanted[Kind.MOUNT, path] = wanted
@@ -261,10 +265,11 @@ class Composer:
 def planned(kind: Kind, key: str, wanted: Any, askers: list[Asker]) -> PlannedSetting:
     """A setting with all controls that ask for it. Reasons of several waivers stand in the list of them."""
     first, *others = {asker.name: asker for asker in askers}.values()
+    order = order_of(kind, key) or EXACTLY
     if not others:
-        return PlannedSetting(kind, key, wanted, first.title, (first.name,), first.waiver)
+        return PlannedSetting(kind, key, wanted, first.title, (first.name,), first.waiver, order=order)
     names = (first.name, *(asker.name for asker in others))
-    return PlannedSetting(kind, key, wanted, f"{len(names)} controls share it", names)
+    return PlannedSetting(kind, key, wanted, f"{len(names)} controls share it", names, order=order)
 
 
 def file(path: str, content: str) -> dict[str, Any]:
@@ -294,10 +299,12 @@ def text(lines: Iterable[str]) -> str:
 
 
 def mount_command(path: str, options: set[str]) -> str:
-    """The line of the unit that sets the options of a mount point at boot."""
-    flags = ",".join(["remount", "bind", *sorted(options - {"bind"})])
+    """The line of the unit that adds options to those of a mount point at boot."""
     otherwise = f"mount --rbind {path} {path}" if "bind" in options else "exit 0"
-    return f"ExecStart=/bin/sh -c 'mountpoint -q {path} || {otherwise}; exec mount -o {flags} {path}'"
+    # With a source named, mount takes nothing from /etc/fstab, where another may have fewer.
+    present = f"$$(findmnt --noheadings --output VFS-OPTIONS --mountpoint {path} | tail --lines=1)"
+    flags = ",".join(["remount", "bind", present, *sorted(options - {"bind"})])
+    return f"ExecStart=/bin/sh -c 'mountpoint -q {path} || {otherwise}; exec mount -o {flags} none {path}'"
 
 
 def waived_controls(

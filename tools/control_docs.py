@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from planning.os_controls import PROFILES, references, settings_of, waiver_of
+from planning.strictness import EXACTLY, order_of
 from tools.documents import ROOT, write
 
 DATA = ROOT / "data" / "os_controls"
@@ -48,9 +49,18 @@ os_hardening_waivers:
     reason: We debug our own CUDA kernels on these nodes.
 ```
 
+**Never weaker than found.** What a node has is compared before it is changed. Where it is stricter, it stays,
+now and at the next boot, and a warning of each run names it (`kept: kernel.kptr_restrict 2
+(/etc/sysctl.d/10-site.conf), which is stricter than 1`); compliance passes. Behind each value below stands
+the order in which it is compared: `at least` and `at most` (some numbers stand for no limit), words from the
+strictest on (`1 > 2 > 0`), `bits` and `umask` by their bits. No order: no other value is stricter.
+[hardening.md](hardening.md#a-site-that-has-something-already) says what else of a site is kept, changed or
+refused.
+
 **Who wins.** A kernel parameter that a file after `90-temper-hardening.conf` sets is left to that file:
-`os_tuning`'s `95-temper-tuning.conf`, or your own. The run warns where your own sets another value, and
-names all with `-v` (`overruled`). A value that the kernel has locked until the next boot stays, too.
+`os_tuning`'s `95-temper-tuning.conf`, or your own. The run warns where your own sets a weaker value,
+compliance fails, and `-v` names all (`overruled`). A value that the kernel has locked until the next boot
+stays, too.
 
 **What is in the way** is said before anything is changed: a unit that somebody has masked is not
 unmasked. Unmask it, or waive its control.
@@ -71,14 +81,23 @@ def controls() -> dict[str, dict[str, Any]]:
     return {area["heading"]: area["os_controls"] for area in areas}
 
 
+def ordered(kind: str, key: str) -> str:
+    """In which order the values of a setting stand, as the page shows it."""
+    order = order_of(kind, key) or EXACTLY
+    return "" if order == EXACTLY else f" ({order})"
+
+
 def brief(settings: dict[str, Any]) -> str:
     """What a profile sets, in one line."""
     parts: list[str] = []
     for key, value in settings.get("sysctls", {}).items():
-        parts.append(f"`{key}={value}`")
+        parts.append(f"`{key}={value}`{ordered('sysctl', key)}")
     parts += [f"no `{module}`" for module in settings.get("modules", [])]
     for path, keywords in settings.get("keywords", {}).items():
-        parts += [f"`{keyword} {value}` in `{path}`" for keyword, value in keywords.items()]
+        parts += [
+            f"`{keyword} {value}` in `{path}`{ordered('keyword', f'{path}:{keyword}')}"
+            for keyword, value in keywords.items()
+        ]
     for path, lines in settings.get("lines", {}).items():
         parts += [f"`{line}` in `{path}`" for line in lines]
     parts += [f"`{path}`" for kind in ("files", "files_x86_64") for path in settings.get(kind, {})]
@@ -89,7 +108,7 @@ def brief(settings: dict[str, Any]) -> str:
     parts += [f"PAM profile `{profile}`" for profile in settings.get("pam", {})]
     for package in settings.get("packages", []):
         parts.append(f"package {' or '.join(package)}" if isinstance(package, list) else f"package {package}")
-    parts += [f"`{unit}` {state}" for unit, state in settings.get("units", {}).items()]
+    parts += [f"`{unit}` {state}{ordered('unit', unit)}" for unit, state in settings.get("units", {}).items()]
     return ", ".join(parts) or "nothing"
 
 

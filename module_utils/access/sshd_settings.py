@@ -58,7 +58,7 @@ from ansible.module_utils.access.sshd_strictness import (
 )
 from ansible.module_utils.files import File, put_back, saved
 from ansible.module_utils.process import run, which
-from ansible.module_utils.settings.base import Difference, Fault, RefusedError, WayIn
+from ansible.module_utils.settings.base import Difference, Fault, RefusedError, WayIn, word_on_kept
 
 if TYPE_CHECKING:
     from ansible.module_utils.access.ssh_login import Login
@@ -77,6 +77,7 @@ FILES = (DROP_IN, BANNER, USER_CA_KEYS, REVOKED_KEYS, STRONG_MODULI)
 MINIMUM_RSA_HOST_KEY_BITS = 3072
 DEFAULT_POLICY = "/usr/share/crypto-policies/DEFAULT/"
 MOST_SENTENCES = 8  # of a refusal
+OTHERWISE = "ssh_hardening_extra_options"
 MODULUS_SIZE_COLUMN = 4  # moduli(5): its number of bits, less one
 
 # What a list for a whole fleet may name and a node may lack: its OpenSSH is older, or keeps to FIPS 140.
@@ -455,7 +456,7 @@ def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> Plan:
     try:
         effective = sshd.whole(text)
     except RefusedError as error:  # of AuthenticationMethods, sshd says itself that they cannot be met
-        raise RefusedError(" ".join([str(error), *word_on_kept(kept)])) from error
+        raise RefusedError(" ".join([str(error), *word_on_kept(kept, OTHERWISE)])) from error
     if wrong := disagreements(settings, least, effective):
         raise RefusedError(
             "Settings elsewhere are in the way; nothing was changed: "
@@ -465,11 +466,6 @@ def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> Plan:
     unasked = refuse_weaker_ways(text, wanted, sshd, site, blocks, understood_as)
     keys = frozenset(key.blob for key in revoked)
     return Plan({**contents, DROP_IN: text}, effective, keys, weak, kept, unasked)
-
-
-def word_on_kept(kept: list[str]) -> list[str]:
-    """Say which settings of the site stay, where any do."""
-    return [f"kept: {'; '.join(kept)} (ssh_hardening_extra_options decides otherwise)."] if kept else []
 
 
 @dataclass(frozen=True)
@@ -492,6 +488,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
     key = "sshd"
     change_name = "ssh"
     subject = f"sshd's settings ({DROP_IN})"
+    otherwise = OTHERWISE
 
     def __init__(self, wanted: Parameters, rollback_after_s: int, login: Login | None) -> None:
         super().__init__(rollback_after_s, login)
@@ -626,6 +623,10 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         run(["sh", "-c", f"failed=0; {live}; exit $failed"])
         self.forget()
 
+    def kept(self) -> list[str]:
+        """What the site has that is stricter."""
+        return self.outlook.plan.kept
+
     def warnings(self) -> list[str]:
         """Host keys that go, the port that changes, and a login that proves nothing."""
         lines = []
@@ -636,7 +637,6 @@ class SshdSettings(ConfirmedSetting[Outlook]):
                 f"{SOCKET} takes its ports at a `systemctl daemon-reload`, which can cost running containers "
                 "their GPUs."
             )
-        lines += word_on_kept(self.outlook.plan.kept)
         if unasked := self.outlook.plan.unasked:
             lines.append(
                 f"The site's Match lines tell {MOST_LOGINS + unasked} kinds of logins apart; sshd was asked "

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ansible.module_utils.settings import strictness
+from ansible.module_utils.settings.strictness import EXACTLY
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from ansible.module_utils.access.sshd import Effective
 
@@ -18,53 +21,32 @@ METHODS = {
     "none": ("permitemptypasswords",),
     "hostbased": ("hostbasedauthentication", "ignorerhosts", "ignoreuserknownhosts", "usedns"),
 }
+ALGORITHM_LISTS = ("ciphers", "kexalgorithms", "macs")
 YES_IS_STRICT = ("ignoreuserknownhosts", "strictmodes")
 NO_IS_STRICT = (
     *("passwordauthentication", "kbdinteractiveauthentication", "permitemptypasswords"),
     *("hostbasedauthentication", "gssapiauthentication", "kerberosauthentication"),
     *("allowagentforwarding", "x11forwarding", "compression", "debianbanner"),
 )
-# Strictest first. Words in one group exclude each other: neither is stricter.
-WORDS: dict[str, Sequence[Sequence[str]]] = {
-    **dict.fromkeys(YES_IS_STRICT, (("yes",), ("no",))),
-    **dict.fromkeys(NO_IS_STRICT, (("no",), ("yes",))),
-    **dict.fromkeys(
-        ("allowtcpforwarding", "allowstreamlocalforwarding"), (("no",), ("local", "remote"), ("yes",))
-    ),
-    "permitrootlogin": (
-        ("no",),
-        ("forced-commands-only",),
-        ("prohibit-password", "without-password"),
-        ("yes",),
-    ),
-    "permittunnel": (("no",), ("point-to-point", "ethernet"), ("yes",)),
-    "gatewayports": (("no",), ("clientspecified",), ("yes",)),
-    "ignorerhosts": (("yes",), ("shosts-only",), ("no",)),
+ORDERS = {
+    **dict.fromkeys(YES_IS_STRICT, "yes > no"),
+    **dict.fromkeys(NO_IS_STRICT, "no > yes"),
+    **dict.fromkeys(("allowtcpforwarding", "allowstreamlocalforwarding"), "no > local|remote > yes"),
+    "permitrootlogin": "no > forced-commands-only > prohibit-password|without-password > yes",
+    "permittunnel": "no > point-to-point|ethernet > yes",
+    "gatewayports": "no > clientspecified > yes",
+    "ignorerhosts": "yes > shosts-only > no",
+    **dict.fromkeys(("maxauthtries", "maxsessions"), "at most"),
+    **dict.fromkeys(("logingracetime", "clientaliveinterval", "clientalivecountmax"), "at most, 0 unlimited"),
+    "requiredrsasize": "at least",
+    **dict.fromkeys(ALGORITHM_LISTS, "subset"),
 }
-ALGORITHM_LISTS = ("ciphers", "kexalgorithms", "macs")
-
-
-def _at_most(found: str, wanted: str) -> bool:
-    return int(found) <= int(wanted)
-
-
-def _at_least(found: str, wanted: str) -> bool:
-    return int(found) >= int(wanted)
-
-
-def _at_most_and_some(found: str, wanted: str) -> bool:
-    """Compare limits; 0 stands for no limit."""
-    return int(wanted) == 0 or 0 < int(found) <= int(wanted)
 
 
 def _startups(found: str, wanted: str) -> bool:
     """Compare START:RATE:FULL of MaxStartups."""
     ours, theirs = ([int(part) for part in text.split(":")] for text in (found, wanted))
     return ours[0] <= theirs[0] and ours[1] >= theirs[1] and ours[2] <= theirs[2]
-
-
-def _subset(found: str, wanted: str) -> bool:
-    return set(found.split(",")) <= set(wanted.split(","))
 
 
 def _methods(found: str, wanted: str) -> bool:
@@ -79,16 +61,10 @@ def _lists(methods: str) -> list[frozenset[str]]:
     return [frozenset(one.partition(":")[0] for one in way.split(",")) for way in methods.split()]
 
 
-ORDERS: dict[str, Callable[[str, str], bool]] = {
-    "maxauthtries": _at_most,
-    "maxsessions": _at_most,
-    "logingracetime": _at_most_and_some,
-    "clientaliveinterval": _at_most_and_some,
-    "clientalivecountmax": _at_most_and_some,
-    "requiredrsasize": _at_least,
+# What has an order that only sshd knows.
+COMPARED: dict[str, Callable[[str, str], bool]] = {
     "maxstartups": _startups,
     "authenticationmethods": _methods,
-    **dict.fromkeys(ALGORITHM_LISTS, _subset),
 }
 
 
@@ -102,15 +78,12 @@ def as_strict(keyword: str, found: list[str] | None, wanted: list[str] | None) -
     keyword = keyword.lower()
     if not found or not wanted or len(found) != 1 or len(wanted) != 1:
         return False
-    if keyword in WORDS:
-        ranks = {word: rank for rank, words in enumerate(WORDS[keyword]) for word in words}
-        last = len(ranks)
-        # A word that a newer sshd may have is the weakest: nothing is kept for it.
-        return ranks.get(found[0], last) < ranks.get(wanted[0], last)
-    order = ORDERS.get(keyword)
+    compared = COMPARED.get(keyword)
+    if compared is None:
+        return strictness.as_strict(ORDERS.get(keyword, EXACTLY), found[0], wanted[0])
     try:
-        return bool(order and order(found[0], wanted[0]))
-    except (ValueError, IndexError):  # "none", "infinite": in no order with numbers
+        return compared(found[0], wanted[0])
+    except (ValueError, IndexError):
         return False
 
 
@@ -123,8 +96,7 @@ def offered_by_both(keyword: str, found: list[str], wanted: list[str]) -> list[s
     """Return the wanted algorithms that are found as well; all that are wanted where there are none."""
     if keyword.lower() not in ALGORITHM_LISTS:
         return wanted
-    known = found[0].split(",")
-    return [",".join(name for name in wanted[0].split(",") if name in known) or wanted[0]]
+    return [strictness.strictest("subset", found[0], wanted[0])]
 
 
 def demands_several(methods: list[str]) -> bool:

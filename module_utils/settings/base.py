@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ansible.module_utils.settings.strictness import EXACTLY
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 # What a state is on disk: JSON. None means "was not there".
@@ -89,6 +91,25 @@ class Setting:
     #: Whether it also acts on the running system. In the tree of an image it writes, installs and enables;
     #: what is started, loaded or asked stays as it is.
     live = True
+    #: In which order its values stand (strictness.py): what the site has that is stricter stays.
+    order = EXACTLY
+    #: What the record has of it: `state` before Temper first made it, `spec` as Temper last made it.
+    original: Mapping[str, Any] | None = None
+    #: The variable by which the operator decides against what the site has; empty where there is none.
+    otherwise = ""
+
+    def recall(self, originals: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take what the role's record has of it: only what Temper has not made is the site's."""
+        self.original = originals.get(self.key)
+
+    @property
+    def own(self) -> bool:
+        """Whether the node has it from Temper without a record: from an image."""
+        return False
+
+    def as_made(self) -> dict[str, Any]:
+        """Return `spec` with the value as Temper makes it."""
+        return self.spec
 
     @property
     def first(self) -> bool:
@@ -117,6 +138,10 @@ class Setting:
     def fault(self) -> Fault | None:
         """What keeps it from being in force although it is settled: a daemon that has not read its files."""
         return None
+
+    def kept(self) -> list[str]:
+        """Clauses about what stays of the site because it is stricter than what is wanted."""
+        return []
 
     def withdraw(self) -> None:
         """Take rights away that nobody shall have any more, before anything of theirs is described.
@@ -155,3 +180,14 @@ class Setting:
     def result(self) -> dict[str, Any]:
         """What there is to say of it, beside `changed` and `diff`."""
         return {}
+
+
+def kept_value(name: str, value: str, wanted: str) -> str:
+    """Return the clause about a value that stays."""
+    return f"{name} {value}, which is stricter than {wanted}"
+
+
+def word_on_kept(clauses: Sequence[str], otherwise: str) -> list[str]:
+    """Say what of the site stays, where anything does."""
+    decides = f" ({otherwise} decides otherwise)" if otherwise else ""
+    return [f"kept: {'; '.join(clauses)}{decides}."] if clauses else []

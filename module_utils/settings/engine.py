@@ -18,16 +18,17 @@ from ansible.module_utils.engines.busy import containers_with_gpus
 from ansible.module_utils.process import MISREAD, CommandError, run, succeeds, which
 from ansible.module_utils.records import damaged
 from ansible.module_utils.settings import system
-from ansible.module_utils.settings.base import Difference, RefusedError, SettingError
+from ansible.module_utils.settings.base import Difference, RefusedError, SettingError, word_on_kept
 from ansible.module_utils.settings.files import PamProfile, WholeFile
 from ansible.module_utils.settings.kinds import EARLY, RECORDED, build, kind_of, rebuild
 from ansible.module_utils.settings.record import Record, check_records
+from ansible.module_utils.settings.strictness import EXACTLY
 from ansible.module_utils.settings.sysfs import SysfsValue
 from ansible.module_utils.settings.system import Sysctl, Unit, of_temper, overruled_by, overruling
 from ansible.module_utils.units import stop_lost, unit_states
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ansible.module_utils.settings.base import Node, Setting, State
 
@@ -84,9 +85,9 @@ class Role:
         self.overruled: dict[str, str] = {}
         self.given_away: dict[str, str] = {}
         later = overruling(self.sysctl_file) if self.sysctl_file else {}
-        for setting, controls in build(self.name, self.items, self.options):
+        for setting, controls in build(self.name, self.items, self.options, self.record.originals):
             setting.begin(self.node)
-            if isinstance(setting, Sysctl) and (file := overruled_by(setting.name, later)):
+            if isinstance(setting, Sysctl) and (file := setting.overruled(later)):
                 self.overruled[setting.name] = file
                 if not setting.settled() and not of_temper(file):
                     self.given_away[setting.name] = f"{setting.name} ({setting.read()} in {file})"
@@ -275,6 +276,8 @@ class Role:
                 )
             for name in self.unavailable:
                 self.say(f"This node's kernel has no parameter {name}; it is left out.")
+        for warning in words_on_kept(self.wanted.values()):
+            self.say(warning)
         for setting in self.wanted.values():
             for warning in setting.warnings():
                 self.say(warning)
@@ -308,7 +311,7 @@ class Role:
             f"{setting.name} ({file})"
             for setting in self.wanted.values()
             if isinstance(setting, Sysctl)
-            if (file := overruled_by(setting.name, later)) and not of_temper(file)
+            if (file := setting.overruled(later)) and not of_temper(file)
         ]
 
     @property
@@ -374,9 +377,14 @@ class Role:
         return results
 
     def remember(self, setting: Setting, state: State) -> None:
-        """Record what a setting was, unless that is known; those with a record of their own have no spec."""
-        if is_recorded(setting):
-            self.record.originals.setdefault(setting.key, {"spec": setting.spec, "state": state})
+        """Record what a setting was, unless that is known, and what becomes of it where that may vary.
+
+        Those with a record of their own have no spec.
+        """
+        if is_recorded(setting) and not setting.own:
+            original = self.record.originals.setdefault(setting.key, {"spec": setting.spec, "state": state})
+            if setting.order != EXACTLY:
+                original["spec"] = setting.as_made()
 
     def make(self, commands: list[list[str]], reload: bool) -> dict[str, Any]:
         """Make what differs and take back what nobody wants any more; returns what the controller must do."""
@@ -470,6 +478,14 @@ class Role:
         if any(setting.key.startswith(f"file:{UNIT_DIRECTORIES[0]}") for setting in made):
             succeeds(["systemctl", "daemon-reload"])
         return complaints
+
+
+def words_on_kept(settings: Iterable[Setting]) -> list[str]:
+    """Return what of the site stays, a sentence for each variable that decides otherwise."""
+    clauses: dict[str, list[str]] = {}
+    for setting in settings:
+        clauses.setdefault(setting.otherwise, []).extend(setting.kept())
+    return [word for otherwise, kept in clauses.items() for word in word_on_kept(kept, otherwise)]
 
 
 def with_secret(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Mapping[str, Any]:

@@ -8,12 +8,14 @@ import os
 import re
 import stat
 import tempfile
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.files import File, put_back, replace_file, saved
 from ansible.module_utils.process import run
-from ansible.module_utils.settings.base import Difference, Setting, SettingError
+from ansible.module_utils.settings.base import Difference, Setting, SettingError, kept_value
+from ansible.module_utils.settings.strictness import stricter, strictest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,10 +48,15 @@ class WholeFile(Setting):
         missing = [str(parent) for parent in self.path.parents if not parent.exists()]
         self.directories = missing if directories is None else directories
         self.spec = {"path": path, "content": "", "directories": self.directories}
-        data = to_der(content) if content is not None and encoding == "der" else content
-        self.file = File(path, data, mode, public=not secret)
+        self.data = to_der(content) if content is not None and encoding == "der" else content
+        self.mode = mode
         self.secret = secret
         self.validate = validate
+
+    @cached_property
+    def file(self) -> File:
+        """As it shall be."""
+        return File(str(self.path), self.data, self.mode, public=not self.secret)
 
     def read(self) -> State:
         """Content and owner, None where there is no file."""
@@ -99,10 +106,36 @@ class Keyword(Setting):
         self.spec = {"path": path, "keyword": keyword, "value": ""}
         self.path = Path(path)
         self.keyword = keyword
-        self.value = value
-        # login.defs has blanks between keyword and value, the others an equals sign.
-        self.line = f"{keyword} {value}" if self.path.name == "login.defs" else f"{keyword} = {value}"
+        self.wanted = value
         self.pattern = re.compile(rf"^\s*{re.escape(keyword)}(\s*=\s*|\s+)(.*?)\s*$")
+
+    def as_made(self) -> dict[str, Any]:
+        """Return `spec` with the value as Temper makes it."""
+        return {**self.spec, "value": self.value}
+
+    @cached_property
+    def value(self) -> str:
+        """The wanted value, or one that is as strict as the site's, too."""
+        found = self._values(self.read() or [])
+        if self.original and found == [self.original["spec"].get("value")]:
+            found = self._values(self.original["state"] or [])
+        result = self.wanted
+        for value in found:
+            result = strictest(self.order, value, result)
+        return result
+
+    @property
+    def line(self) -> str:
+        """The line that sets it."""
+        # login.defs has blanks between keyword and value, the others an equals sign.
+        between = " " if self.path.name == "login.defs" else " = "
+        return f"{self.keyword}{between}{self.value}"
+
+    def kept(self) -> list[str]:
+        """The value."""
+        if self.read() is None or not stricter(self.order, self.value, self.wanted):
+            return []
+        return [kept_value(f"{self.keyword} in {self.path}", self.value, self.wanted)]
 
     def read(self) -> State:
         """The lines that set the keyword now, None where there is no file."""
@@ -115,8 +148,7 @@ class Keyword(Setting):
         lines = self.read()
         if lines is None:
             return True
-        values = [match[2] for line in lines if (match := self.pattern.match(line))]
-        return values == [self.value]
+        return self._values(lines) == [self.value]
 
     def apply(self) -> None:
         """Put one line where the first one was, else at the end."""
@@ -130,6 +162,9 @@ class Keyword(Setting):
     def change(self) -> list[Difference]:
         """The lines."""
         return [Difference(self.key, "\n".join(self.read() or []), self.line)]
+
+    def _values(self, lines: Sequence[str]) -> list[str]:
+        return [match[2] for line in lines if (match := self.pattern.match(line))]
 
     def _lines(self) -> list[str]:
         # Only what ends a line for its readers, too; bytes that are no UTF-8 stay as they are.

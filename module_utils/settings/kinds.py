@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.settings.base import SettingError
 from ansible.module_utils.settings.files import Access, Keyword, PamProfile, WholeFile, accesses
+from ansible.module_utils.settings.strictness import EXACTLY
+from ansible.module_utils.settings.sysctl_file import SysctlFile
 from ansible.module_utils.settings.sysfs import SysfsValue, sysfs_values
-from ansible.module_utils.settings.system import MountOptions, Sysctl, Unit, sysctls
+from ansible.module_utils.settings.system import AtBoot, MountOptions, Sysctl, Unit, sysctls
 from ansible.module_utils.settings.tmpfs import TmpfsSize
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ def file(path: str, wanted: Wanted, _options: Options) -> list[Setting]:
     details = dict(wanted or {"content": None})
     if details.pop("machine", None) not in (None, platform.machine()):
         return []
-    return [WholeFile(path, **details)]
+    return [(SysctlFile if "orders" in details else WholeFile)(path, **details)]
 
 
 def keyword(key: str, wanted: Wanted, _options: Options) -> list[Setting]:
@@ -114,9 +116,14 @@ def folded_class(kind: str) -> Any:
 
 
 def build(
-    role: str, items: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+    role: str,
+    items: Sequence[Mapping[str, Any]],
+    options: Mapping[str, Any],
+    originals: Mapping[str, Mapping[str, Any]],
 ) -> list[tuple[Setting, list[str]]]:
     """The settings of a role in the order in which they are made, each with the controls that ask for it.
+
+    `originals` is what the role's record has of them.
 
     Raises:
         SettingError: there is no such kind.
@@ -132,6 +139,7 @@ def build(
             folded.setdefault(MEMBER_OF[kind], []).append(item)
         elif kind in SIMPLE:
             for setting in SIMPLE[kind](item["key"], item["wanted"], options):
+                setting.order = item.get("order", EXACTLY)
                 found.append((ORDER.index(kind), setting, item["controls"]))
         else:
             raise SettingError(f"{role}: expected a setting of a known kind, found {kind!r}.")
@@ -143,8 +151,12 @@ def build(
         made = folded_class(kind).from_items(wanted, options)
         controls = sorted({control for item in members for control in item["controls"]})
         found.append((-1 if made.first else ORDER.index(kind), made, controls))
+    at_boot = AtBoot()
     for _, setting, _ in found:
         setting.live = options.get("live", True)
+        setting.recall(originals)
+        if isinstance(setting, (Sysctl, SysctlFile)):
+            setting.at_boot = at_boot
     return [(setting, controls) for _, setting, controls in sorted(found, key=lambda entry: entry[0])]
 
 

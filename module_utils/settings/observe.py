@@ -7,7 +7,6 @@ setting that cannot be read costs that one: the others are still compared.
 from __future__ import annotations
 
 import difflib
-import fnmatch
 import platform
 import re
 import subprocess
@@ -58,17 +57,23 @@ def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     sysctl_file = options["sysctl_file"]
     later = overruling(sysctl_file) if sysctl_file else {}
     found: list[dict[str, Any]] = []
+    try:
+        record = Record(plan["role"])
+    except RecordError as error:
+        found.append(unread("record", [], error))
+        record = None
+    originals = record.originals if record else {}
     # Without items, a role may still have something to take back.
     for items in (grouped(plan["settings"]) or {"": []}).values():
         try:
-            built = build(plan["role"], items, options)
+            built = build(plan["role"], items, options, originals)
         except (RefusedError, *UNREADABLE) as error:
             found += [unread(f"{item['kind']}:{item['key']}", item["controls"], error) for item in items]
             continue
         look_at_units([setting for setting, _ in built])
         found += [observed(setting, controls, later) for setting, controls in built]
     found += audited(plan["settings"])
-    return [*found, *left_behind(plan["role"], {entry["key"] for entry in found}, later)]
+    return [*found, *(left_behind(record, {entry["key"] for entry in found}, later) if record else [])]
 
 
 def measured(items: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -86,7 +91,7 @@ def measured(items: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 reason = ASKED[item["kind"]](item["key"], item["wanted"])
                 found.append(result(key, controls, "fail" if reason else "pass", reason))
             else:
-                built = build("os_hardening", [item], options)
+                built = build("os_hardening", [item], options, {})
                 found += [observed(setting, controls, {}) for setting, _ in built]
         except (RefusedError, *UNREADABLE) as error:
             found.append(unread(key, controls, error))
@@ -192,7 +197,7 @@ def compared(setting: Setting, later: Mapping[str, str]) -> dict[str, Any]:
         return {"state": "not-applicable", "reason": reason}
     if kind_of(setting) == "gpu" and not which("nvidia-smi"):
         return {"state": "not-checked", "reason": "there is no nvidia-smi to ask"}
-    if isinstance(setting, Sysctl) and (file := overruled_by(setting.name, dict(later))):
+    if isinstance(setting, Sysctl) and (file := setting.overruled(later)):
         return overruled(setting, file)
     if not setting.settled():
         repair = setting.unmask() if isinstance(setting, Unit) else []
@@ -205,27 +210,24 @@ def compared(setting: Setting, later: Mapping[str, str]) -> dict[str, Any]:
     if loaded := forbidden_modules(setting):
         reason = f"loaded although forbidden: {', '.join(loaded)}; the next boot leaves them out"
         return {"state": "fail", "reason": reason}
-    return {}
+    kept = setting.kept()
+    return {"reason": f"kept: {'; '.join(kept)}"} if kept else {}
 
 
 def overruled(setting: Sysctl, file: str) -> dict[str, Any]:
     """A kernel parameter that another file sets after ours: the engine leaves it to that one."""
     if of_temper(file):
         return {"state": "not-applicable", "reason": f"{file} of Temper sets it"}
-    value = value_in(Path(file), setting.name)
-    if value != setting.value:
-        change = {"name": setting.key, "before": f"{value} at every boot", "after": setting.value, "diff": ""}
-        pattern = re.sub("[./]", "[./]", setting.name)
-        return {
-            "state": "fail",
-            "reason": f"{file} comes later and sets {value} at every boot",
-            "changes": [change],
-            "repair": [["drop-sysctl", pattern, file]],
-        }
-    if not setting.settled():
-        repair = [["set-sysctl", setting.name, setting.value]]
-        return {"state": "fail", "changes": shown(setting), "repair": repair}
-    return {}
+    line = setting.at_boot.last(setting.name, lambda line: line.file == file)
+    value = line.value if line else None
+    change = {"name": setting.key, "before": f"{value} at every boot", "after": setting.value, "diff": ""}
+    pattern = re.sub("[./]", "[./]", setting.name)
+    return {
+        "state": "fail",
+        "reason": f"{file} comes later and sets {value} at every boot",
+        "changes": [change],
+        "repair": [["drop-sysctl", pattern, file]],
+    }
 
 
 def not_applicable(setting: Setting) -> str:
@@ -276,17 +278,6 @@ def diff(before: str, after: str) -> str:
     return "\n".join([*lines[:MOST_LINES], *more])
 
 
-def value_in(path: Path, name: str) -> str | None:
-    """The value that a file of /etc/sysctl.d gives a parameter; its last line counts."""
-    value = None
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        left, equals, right = line.strip().partition("=")
-        pattern = left.strip().lstrip("-").replace("/", ".")
-        if equals and left[:1] not in "#;" and fnmatch.fnmatchcase(name, pattern):
-            value = " ".join(right.split())
-    return value
-
-
 def forbidden_modules(setting: Setting) -> list[str]:
     """Kernel modules that are loaded although a file of ours says that they must not be."""
     path = path_of(setting.key)
@@ -301,20 +292,15 @@ def forbidden_modules(setting: Setting) -> list[str]:
     return sorted(forbidden & loaded)
 
 
-def left_behind(role: str, keys: set[str], later: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def left_behind(record: Record, keys: set[str], later: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """A run that was cut off, and what an earlier one has made that nobody asks for any more."""
-    try:
-        record = Record(role)
-    except RecordError as error:
-        yield unread("record", [], error)
-        return
     if record.pending:
         reason = f"a run was cut off while it changed {', '.join(record.pending)}"
         yield result("interrupted", [], "fail", reason)
     for key in sorted(record.originals.keys() - keys):
         name = path_of(key)
         # The engine gives these up, too: another file's by now, or of a device that is gone.
-        if key.startswith("sysctl:") and (overruled_by(name, dict(later)) or Sysctl(name, "").read() is None):
+        if key.startswith("sysctl:") and (overruled_by(name, later) or Sysctl(name, "").read() is None):
             continue
         if key.startswith("sysfs:") and SysfsValue(name, "").read() is None:
             continue

@@ -36,8 +36,12 @@ class KernelValue(Setting):
     """A value that the kernel takes through a file. `subject` names that file in messages."""
 
     path: Path
-    value: str
     subject: str
+
+    @property
+    def value(self) -> str:
+        """What it shall be."""
+        raise NotImplementedError
 
     def apply(self) -> None:
         """Write it."""
@@ -66,8 +70,13 @@ class SysfsValue(KernelValue):
         self.key = f"sysfs:{path}"
         self.spec = {"path": path, "value": value}
         self.path = SYS / path
-        self.value = value
+        self.wanted = value
         self.subject = str(self.path)
+
+    @property
+    def value(self) -> str:
+        """The wanted one."""
+        return self.wanted
 
     def read(self) -> State:
         """The value in force; None where nobody could set one."""

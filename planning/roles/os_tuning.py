@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from planning.node_plan import Kind, PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
+from planning.role_variables import argument_specs
 from planning.roles.settings import file, package, render, sysctl, sysctl_file, unit
+from planning.strictness import EXACTLY, order_of
 from planning.tuning import KEEP, RUNNING, kernel_values, network_sysctls
 
 if TYPE_CHECKING:
@@ -86,10 +88,17 @@ def parameters(context: Context) -> tuple[PlannedSetting, ...]:
     wish = context.variables.os_tuning
     wanted = network_sysctls(wish) | wish.sysctls
     why = "The operator's tuning for GPU jobs"
+    # What the operator has written is made as it is. Where it is the role's choice, a larger value stays.
+    own = argument_specs()[ROLE]["argument_specs"]["main"]["options"]["os_tuning_sysctls"]["default"]
+    orders = {
+        name: order
+        for name, value in wanted.items()
+        if own.get(name) == value and (order := order_of(Kind.SYSCTL, name))
+    }
     return (
         # Sorts after hardening files, so that tuning wins where both set a parameter.
-        file("/etc/sysctl.d/95-temper-tuning.conf", sysctl_file(wanted), why),
-        *(sysctl(name, value, why) for name, value in wanted.items()),
+        file("/etc/sysctl.d/95-temper-tuning.conf", sysctl_file(wanted), why, orders=orders),
+        *(sysctl(name, value, why, orders.get(name, EXACTLY)) for name, value in wanted.items()),
     )
 
 

@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from planning.convert import plain
 from planning.node_plan import Kind, PlannedSetting, Reaction
+from planning.strictness import EXACTLY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,10 +41,21 @@ def render(role: str, template: str, **values: object) -> str:
 
 
 def file(
-    path: str, content: str | None, why: str, *, mode: str = "0644", encoding: str = ""
+    path: str,
+    content: str | None,
+    why: str,
+    *,
+    mode: str = "0644",
+    encoding: str = "",
+    orders: Mapping[str, str] | None = None,
 ) -> PlannedSetting:
-    """A file of ours, or none where the content is None. One in encoding `der` has its content as PEM."""
-    wanted = None if content is None else {"content": content, "mode": mode}
+    """A file of ours, or none where the content is None. One in encoding `der` has its content as PEM.
+
+    `orders` are those of the kernel parameters that it sets.
+    """
+    wanted: dict[str, object] | None = None if content is None else {"content": content, "mode": mode}
+    if wanted and orders:
+        wanted["orders"] = dict(orders)
     if wanted and encoding:
         wanted["encoding"] = encoding
     return PlannedSetting(Kind.FILE, path, wanted, why)
@@ -54,9 +66,9 @@ def package(name: str, why: str, version: str = "", *, held: bool = False) -> Pl
     return PlannedSetting(Kind.PACKAGE, name, {"version": version, "held": held}, why)
 
 
-def sysctl(name: str, value: object, why: str) -> PlannedSetting:
+def sysctl(name: str, value: object, why: str, order: str = EXACTLY) -> PlannedSetting:
     """A kernel parameter, in force now."""
-    return PlannedSetting(Kind.SYSCTL, name, " ".join(str(value).split()), why)
+    return PlannedSetting(Kind.SYSCTL, name, " ".join(str(value).split()), why, order=order)
 
 
 def sysctl_file(values: Mapping[str, object]) -> str:

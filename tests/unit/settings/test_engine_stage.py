@@ -169,7 +169,7 @@ def test_kinds_are_made_in_their_order_and_items_in_theirs(world: World) -> None
         for kind in reversed(kinds.ORDER)
     ]
     items += [world.file("b"), world.file("a")]
-    built = [setting.key for setting, _ in kinds.build("role", items, {"absent": False, "atomic": False})]
+    built = [setting.key for setting, _ in kinds.build("role", items, {"absent": False, "atomic": False}, {})]
     found = [key.partition(":")[0] for key in built]
     assert list(dict.fromkeys(found)) == list(kinds.ORDER)
     assert [key for key in built if str(world.path) in key] == [f"file:{world.path}/{x}" for x in "ba"]

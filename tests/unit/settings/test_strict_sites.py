@@ -1,0 +1,390 @@
+"""A site that is stricter than a control stays so; the data says in which order a control's values stand."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import node_settings
+import pytest
+from ansible.module_utils.settings import observe, record, system
+from ansible.module_utils.settings.strictness import NAMES, as_strict, strictest
+
+from planning.os_controls import PROFILES, alone, demand_of, settings_of
+from planning.os_controls import Asker as Control
+from planning.strictness import order_of, orders
+from tests.unit.settings.role_plans import item, role_plan
+from tools import control_docs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Run = Callable[..., dict[str, Any]]
+
+CONTROLS = {name: control for area in control_docs.controls().values() for name, control in area.items()}
+OURS = "90-temper-hardening.conf"
+# What brings files of its own: settings whose lines stand beside those of others have orders of their lines.
+WHOLE = ("file", "package_choice")
+
+
+def asked(name: str) -> dict[tuple[str, str], set[Any]]:
+    """Kind and key -> the values that profiles and benchmark ask for, as text."""
+    found: dict[tuple[str, str], set[Any]] = {}
+    control = CONTROLS[name]
+    for wanted in [*(settings_of(control, profile) for profile in PROFILES), demand_of(control)]:
+        for setting in alone(Control(name, "", None), wanted):
+            found.setdefault((setting.kind.value, setting.key), set()).add(json.dumps(setting.wanted))
+    return found
+
+
+SETTINGS = [
+    (kind, key, json.loads(value))
+    for name in CONTROLS
+    for (kind, key), values in asked(name).items()
+    if kind not in WHOLE
+    for value in sorted(values)
+]
+VALUES = [(kind, key, value) for kind, key, value in SETTINGS if kind in ("sysctl", "keyword")]
+
+
+def known(order: str) -> bool:
+    return ">" in order or order.partition(",")[0] in NAMES
+
+
+@pytest.mark.parametrize(("kind", "key"), sorted({(kind, key) for kind, key, _ in SETTINGS}))
+def test_each_setting_of_a_control_has_an_order(kind: str, key: str) -> None:
+    order = order_of(kind, key)
+    assert order, f"data/strictness.yml has no order for {kind} {key}: say `exactly` where there is none"
+    assert known(order)
+
+
+def test_no_order_is_for_a_setting_that_nobody_makes() -> None:
+    made = {(kind, key) for kind, key, _ in SETTINGS}
+    named = {(kind, key) for kind, of_kind in orders().items() for key in of_kind if key != "every"}
+    assert {
+        one for one in named - made if one[0] in ("sysctl", "keyword", "unit", "mount")
+    } <= NOT_IN_CONTROLS
+
+
+#: The unit that sets options at boot is asked for by each mount; the neighbour table is os_tuning's.
+NOT_IN_CONTROLS = {
+    ("unit", "temper-mount-options.service"),
+    *(("sysctl", f"net.ipv4.neigh.default.gc_thresh{number}") for number in (1, 2, 3)),
+}
+
+
+def neighbours(order: str, wanted: str) -> dict[str, str]:
+    """A stricter and a weaker value than this one, where the order has any, and one that is in none."""
+    found = {"foreign": "never-heard"}
+    name = order.partition(",")[0]
+    if ">" in order:
+        places = [place.strip().split("|") for place in name.split(">")]
+        place = next(number for number, words in enumerate(places) if wanted.lower() in words)
+        found |= {"stricter": places[place - 1][0]} if place else {}
+        return found | ({"weaker": places[place + 1][0]} if place + 1 < len(places) else {})
+    if name in ("at most", "at least"):
+        up, down = str(int(wanted) + 1), str(int(wanted) - 1)
+        weaker, more = (up, down) if name == "at most" else (down, up)
+        return found | {"stricter": more, "weaker": weaker}
+    if name == "bits":
+        return found | {"weaker": "1"} | ({"stricter": "0"} if wanted != "0" else {})
+    if name == "umask":
+        return found | {"stricter": "077", "weaker": "000"}
+    return found
+
+
+CASES = [
+    (kind, key, wanted, case, value)
+    for kind, key, wanted in VALUES
+    for case, value in {"equal": wanted, **neighbours(str(order_of(kind, key)), wanted)}.items()
+]
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for folder in ("proc-sys", "sysctl.d", "records"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.setattr(system, "PROC_SYS", tmp_path / "proc-sys")
+    monkeypatch.setattr(system, "SYSCTL_DIRECTORIES", (str(tmp_path / "sysctl.d"),))
+    monkeypatch.setattr(record, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(record, "FORMER", {})
+    return tmp_path
+
+
+@pytest.mark.parametrize(("kind", "key", "wanted", "case", "found"), CASES)
+def test_a_stricter_value_stays_and_every_other_becomes_the_wanted_one(
+    node: Path, run_module: Run, kind: str, key: str, wanted: str, case: str, found: str
+) -> None:
+    """Two runs and a comparison, of every value of every control beside what a site may have."""
+    order = str(order_of(kind, key))
+    if "default" in order and f" {found} " in order:
+        case = "weaker"  # the distribution's own stays only where the site has written it down
+    live, file = place(node, kind, key, found)
+    plan = plan_of(node, kind, key, wanted, file)
+    first = run(run_module, plan)
+    kept = found if case in ("stricter", "equal") else wanted
+    assert strictest(order, kept, wanted) == kept
+    assert (value_of(live, kind), first["changed"]) == (kept, kind == "sysctl" or kept != found)
+    assert ("kept: " in first["warnings"]) == (case == "stricter")
+    assert not run(run_module, plan)["changed"]
+    assert {one["state"] for one in observe.observe(plan)} == {"pass"}
+    if kind == "sysctl":
+        text = (node / "sysctl.d" / OURS).read_text()
+        name = key if kept == wanted else live_name(key)
+        assert f"{name} = {kept}\n" in text
+    if case == "stricter":
+        weaken(live, kind, found, neighbours(order, wanted).get("weaker", "never-heard"))
+        assert "fail" in {one["state"] for one in observe.observe(plan)}
+
+
+def live_name(key: str) -> str:
+    return key.replace("*", "eth0")
+
+
+def place(node: Path, kind: str, key: str, found: str) -> tuple[Path, str]:
+    """Put a value into a node: the file that has it, and the key in the plan."""
+    if kind == "keyword":
+        path, _, keyword = key.rpartition(":")
+        file = node / path.rpartition("/")[2]
+        file.write_text(f"# how\n{keyword} = {found}\n" if "login" not in path else f"{keyword} {found}\n")
+        return file, f"{file}:{keyword}"
+    file = node / "proc-sys" / live_name(key).replace(".", "/")
+    file.parent.mkdir(parents=True)
+    file.write_text(f"{found}\n")
+    return file, key
+
+
+def plan_of(node: Path, kind: str, key: str, wanted: str, place_key: str) -> dict[str, Any]:
+    order = str(order_of(kind, key))
+    items = [{**item(kind, place_key, wanted, "control"), "order": order}]
+    if kind == "sysctl":
+        content = f"# Managed by Temper.\n{key} = {wanted}\n"
+        file = {"content": content, "mode": "0644", "validate": [], "orders": {key: order}}
+        items.append(item("file", str(node / "sysctl.d" / OURS), file, "control"))
+    return role_plan("os_hardening", items, atomic=True, sysctl_file=OURS)
+
+
+def run(run_module: Run, plan: dict[str, Any]) -> dict[str, Any]:
+    result = run_module(node_settings.main, roles=json.dumps([plan]))
+    role = result["roles"]["os_hardening"]
+    assert not role.get("failed"), role
+    return {**role, "warnings": str(result.get("warnings"))}
+
+
+def value_of(path: Path, kind: str) -> str:
+    return path.read_text().split()[-1]
+
+
+def weaken(path: Path, kind: str, found: str, weaker: str) -> None:
+    path.write_text(path.read_text().replace(found, weaker))
+
+
+def test_the_orders_agree_with_what_the_profiles_call_stricter() -> None:
+    for name in CONTROLS:
+        for profile, stricter in pairwise(PROFILES):
+            less = {
+                (s.kind, s.key): s
+                for s in alone(Control(name, "", None), settings_of(CONTROLS[name], profile))
+            }
+            for more in alone(Control(name, "", None), settings_of(CONTROLS[name], stricter)):
+                if (more.kind, more.key) in less and more.kind.value in ("sysctl", "keyword"):
+                    assert as_strict(more.order, more.wanted, less[more.kind, more.key].wanted), (
+                        name,
+                        more.key,
+                    )
+
+
+# ------------------------------------------------------------------ kernel parameters, now and at boot
+
+KPTR = "kernel.kptr_restrict"
+
+
+def boots_with(node: Path) -> str:
+    """The value after a reboot: the last file's."""
+    lines = [line for file in sorted((node / "sysctl.d").iterdir()) for line in file.read_text().splitlines()]
+    return [line.split(" = ")[1] for line in lines if line.startswith(KPTR)][-1]
+
+
+@pytest.mark.parametrize("file", ["10-site.conf", "99-site.conf"])
+@pytest.mark.parametrize(
+    ("live", "said", "result"), [("2", "2", "2"), ("0", "2", "2"), ("2", "1", "2"), ("0", "1", "1")]
+)
+def test_a_file_of_the_site_counts_before_and_after_ours(
+    node: Path, run_module: Run, file: str, live: str, said: str, result: str
+) -> None:
+    parameter, _ = place(node, "sysctl", KPTR, live)
+    (node / "sysctl.d" / file).write_text(f"{KPTR} = {said}\n")
+    plan = plan_of(node, "sysctl", KPTR, "1", KPTR)
+    run(run_module, plan)
+    assert parameter.read_text().strip() == result
+    if (file, result) != ("99-site.conf", "2") or said == "2":
+        assert boots_with(node) == result
+    assert not run(run_module, plan)["changed"]
+
+
+def test_a_weaker_file_that_sorts_last_stays_and_fails(node: Path, run_module: Run) -> None:
+    place(node, "sysctl", KPTR, "0")
+    (node / "sysctl.d" / "99-site.conf").write_text(f"{KPTR} = 0\n")
+    plan = plan_of(node, "sysctl", KPTR, "1", KPTR)
+    assert "set other values" in run(run_module, plan)["warnings"]
+    assert "fail" in {one["state"] for one in observe.observe(plan)}
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["by a run", "by an image"])
+@pytest.mark.parametrize(("before", "file", "after"), [("0", None, "1"), ("1", None, "1"), ("0", "2", "2")])
+def test_a_lower_profile_lowers_what_temper_has_made(
+    node: Path, run_module: Run, recorded: bool, before: str, file: str | None, after: str
+) -> None:
+    parameter, _ = place(node, "sysctl", KPTR, before)
+    if file:
+        (node / "sysctl.d" / "10-site.conf").write_text(f"{KPTR} = {file}\n")
+    run(run_module, plan_of(node, "sysctl", KPTR, "2", KPTR))
+    assert parameter.read_text().strip() == "2"
+    if not recorded:
+        (node / "records" / "os_hardening.json").unlink()
+    lower = plan_of(node, "sysctl", KPTR, "1", KPTR)
+    run(run_module, lower)
+    assert (parameter.read_text().strip(), boots_with(node)) == (after, after)
+    assert not run(run_module, lower)["changed"]
+
+
+def test_a_line_that_the_site_takes_out_no_longer_counts(node: Path, run_module: Run) -> None:
+    parameter, _ = place(node, "sysctl", KPTR, "2")
+    site = node / "sysctl.d" / "10-site.conf"
+    site.write_text(f"{KPTR} = 2\n")
+    plan = plan_of(node, "sysctl", KPTR, "1", KPTR)
+    run(run_module, plan)
+    site.unlink()
+    run(run_module, plan)
+    assert (parameter.read_text().strip(), boots_with(node)) == ("1", "1")
+    assert not run(run_module, plan)["changed"]
+
+
+def test_what_was_made_stricter_than_the_record_says_returns_with_the_role(
+    node: Path, run_module: Run
+) -> None:
+    parameter, _ = place(node, "sysctl", KPTR, "0")
+    (node / "sysctl.d" / "10-site.conf").write_text(f"{KPTR} = 2\n")
+    before = {path: path.read_text() for path in (node / "sysctl.d").iterdir()}
+    run(run_module, plan_of(node, "sysctl", KPTR, "1", KPTR))
+    run(run_module, role_plan("os_hardening", [], atomic=True, sysctl_file=OURS))
+    assert parameter.read_text().strip() == "0"
+    assert {path: path.read_text() for path in (node / "sysctl.d").iterdir()} == before
+
+
+def test_a_default_of_the_distribution_is_nobodys_choice_until_a_file_says_so(
+    node: Path, run_module: Run
+) -> None:
+    paranoid = "kernel.perf_event_paranoid"
+    parameter, _ = place(node, "sysctl", paranoid, "3")
+    plan = plan_of(node, "sysctl", paranoid, "2", paranoid)
+    run(run_module, plan)
+    assert parameter.read_text().strip() == "2"
+    assert not run(run_module, plan)["changed"]
+    (node / "sysctl.d" / "10-site.conf").write_text(f"{paranoid} = 3\n")
+    run(run_module, plan)
+    assert parameter.read_text().strip() == "3"
+
+
+def test_a_pattern_keeps_the_stricter_value_of_one_interface(node: Path, run_module: Run) -> None:
+    key = "net.ipv6.conf.*.accept_source_route"
+    for name, value in (("eth0", "-1"), ("eth1", "1")):
+        place(node, "sysctl", key.replace("*", name), value)
+    run(run_module, plan_of(node, "sysctl", key, "0", key))
+    lines = (node / "sysctl.d" / OURS).read_text().splitlines()
+    assert (f"{key} = 0" in lines, f"{key.replace('*', 'eth0')} = -1" in lines) == (True, True)
+    assert not any("eth1" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "site", "result", "state"),
+    [
+        ({"eth0": "1", "eth1": "2"}, "net.ipv4.conf.eth0.rp_filter = 1", "0", "pass"),
+        ({"eth0": "1", "eth1": "0"}, "net/ipv4/conf/default/rp_filter = 1", "0", "fail"),
+        ({"eth0.5": "1", "eth1": "2"}, "net.ipv4.conf.eth0/5.rp_filter = 1", "0", "pass"),
+        ({"eth0": "1", "eth1": "2"}, "", "2", "pass"),
+        ({"eth0": "0", "eth1": "2"}, "net.ipv4.conf.eth0.rp_filter = 1", "2", "pass"),
+        ({"eth0": "0", "eth1": "2"}, "net.ipv4.conf.all.rp_filter = 1", "1", "pass"),
+    ],
+)
+def test_the_loose_filter_for_all_does_not_loosen_a_strict_interface(
+    node: Path, run_module: Run, interfaces: dict[str, str], site: str, result: str, state: str
+) -> None:
+    key = "net.ipv4.conf.all.rp_filter"
+    parameter, _ = place(node, "sysctl", key, "0")
+    for name, value in interfaces.items():
+        own = node / "proc-sys/net/ipv4/conf" / name / "rp_filter"
+        own.parent.mkdir()
+        own.write_text(value)
+    (node / "sysctl.d" / "10-site.conf").write_text(f"{site}\n")
+    plan = plan_of(node, "sysctl", key, "2", key)
+    run(run_module, plan)
+    assert parameter.read_text().strip() == result
+    assert f"{key} = {result}\n" in (node / "sysctl.d" / OURS).read_text()
+    assert not run(run_module, plan)["changed"]
+    assert state in {one["state"] for one in observe.observe(plan)}
+
+
+# ------------------------------------------------------------------------------------------ other kinds
+
+
+def test_a_keyword_is_lowered_to_what_the_site_had(node: Path, run_module: Run) -> None:
+    file, key = place(node, "keyword", "/etc/login.defs:UMASK", "027")
+    order = order_of("keyword", "/etc/login.defs:UMASK")
+
+    def plan(value: str) -> dict[str, Any]:
+        return role_plan(
+            "os_hardening", [{**item("keyword", key, value, "umask"), "order": order}], atomic=True
+        )
+
+    run(run_module, plan("077"))
+    assert file.read_text() == "UMASK 077\n"
+    run(run_module, plan("022"))
+    assert file.read_text() == "UMASK 027\n"
+    assert not run(run_module, plan("022"))["changed"]
+
+
+def mount(node: Path, monkeypatch: pytest.MonkeyPatch, options: str) -> Callable[[], str]:
+    """A mount point whose options are what mount was last asked for."""
+    bin_folder, info = node / "bin", node / "mountinfo"
+    bin_folder.mkdir()
+    program = bin_folder / "mount"
+    program.write_text(f'#!/bin/sh\necho "1 0 0:1 / /data ${{2#remount,bind,}} - ext4 x rw" >{info}\n')
+    program.chmod(0o755)
+    info.write_text(f"1 0 0:1 / /data {options} - ext4 x rw\n")
+    monkeypatch.setattr(system, "MOUNTINFO", info)
+    monkeypatch.setenv("PATH", str(bin_folder), prepend=":")
+    return lambda: info.read_text().split()[5]
+
+
+def options_plan(*options: str) -> dict[str, Any]:
+    wanted = {"options": list(options), "bind": False}
+    return role_plan(
+        "os_hardening", [{**item("mount", "/data", wanted, "one"), "order": "contains"}], atomic=True
+    )
+
+
+def test_options_of_a_mount_point_stay_and_those_of_temper_go_with_the_profile(
+    node: Path, run_module: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_force = mount(node, monkeypatch, "ro,nosuid,relatime")
+    result = run(run_module, options_plan("nodev", "noexec"))
+    assert in_force() == "ro,nodev,nosuid,noexec"
+    assert "kept: nosuid of /data" in result["warnings"]
+    run(run_module, options_plan("nodev"))
+    assert in_force() == "ro,nodev,nosuid,exec"
+    assert not run(run_module, options_plan("nodev"))["changed"]
+    run(run_module, role_plan("os_hardening", [], atomic=True))
+    assert in_force() == "ro,dev,nosuid,exec"
+
+
+@pytest.mark.parametrize("enablement", ["disabled", "masked"])
+def test_a_unit_that_the_site_has_switched_off_stays_off_where_that_is_stricter(enablement: str) -> None:
+    found = {"LoadState": "loaded", "UnitFileState": enablement, "ActiveState": "inactive"}
+    for name, stays in (("cron.service", True), ("auditd.service", False)):
+        unit = system.Unit(name, on=True)
+        unit.order = str(order_of("unit", name))
+        unit.know({**found, "ConditionResult": "no", "ConditionTimestampMonotonic": "0"})
+        assert (unit.settled(), bool(unit.kept())) == (stays, stays)

@@ -1,0 +1,58 @@
+"""The orders in which values stand: which is stricter, and what is as strict as two of them."""
+
+from __future__ import annotations
+
+import pytest
+from ansible.module_utils.settings.strictness import as_strict, chosen, stricter, strictest
+
+LIMIT = "at most, 0 -1 unlimited"
+WORDS = "no > local|remote > yes"
+SYSRQ = "bits, 1 all"
+
+
+@pytest.mark.parametrize(
+    ("order", "found", "wanted", "result"),
+    [
+        ("exactly", "2", "1", "1"),
+        ("at most", "3", "5", "3"),
+        ("at most", "7", "5", "5"),
+        ("at most", "none", "5", "5"),
+        ("at most", "4_0", "50", "50"),
+        ("at most", "9" * 5000, "5", "5"),
+        (LIMIT, "0", "5", "5"),
+        (LIMIT, "-1", "5", "5"),
+        (LIMIT, "5", "0", "5"),
+        ("at least", "2", "1", "2"),
+        ("at least, 0 never unlimited", "never", "900", "never"),
+        ("subset", "a,b", "a,b,c", "a,b"),
+        ("subset", "b,d", "a,b", "b"),
+        ("subset", "d", "a,b", "a,b"),
+        ("contains", "nosuid x", "nodev", "nodev nosuid x"),
+        (SYSRQ, "16", "176", "16"),
+        (SYSRQ, "438", "176", "176"),
+        (SYSRQ, "1", "176", "176"),
+        (SYSRQ, "20", "176", "16"),
+        ("umask", "077", "027", "077"),
+        ("umask", "0027", "027", "0027"),
+        ("umask", "072", "027", "077"),
+        ("umask", "-1", "027", "027"),
+        ("umask", "022", "027", "027"),
+        (WORDS, "NO", "local", "NO"),
+        (WORDS, "remote", "local", "local"),
+        (WORDS, "new", "yes", "yes"),
+        ("1 > 2 > 0", "1", "2", "1"),
+        ("1 > 2 > 0", "0", "2", "2"),
+    ],
+)
+def test_the_result_is_as_strict_as_both(order: str, found: str, wanted: str, result: str) -> None:
+    assert strictest(order, found, wanted) == result
+    assert as_strict(order, result, wanted)
+
+
+def test_two_spellings_of_a_value_are_equally_strict() -> None:
+    assert as_strict("umask", "0027", "027")
+    assert not stricter("umask", "0027", "027")
+
+
+def test_the_values_of_a_distribution_are_nobodys_choice() -> None:
+    assert [chosen("at least, 3 4 default", value) for value in ("2", "3", "4")] == [True, False, False]
