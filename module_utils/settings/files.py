@@ -121,7 +121,9 @@ class Keyword(Setting):
             found = self._values(self.original["state"] or [])
         result = self.wanted
         for value in found:
-            result = strictest(self.order, value, result)
+            # Programs stop at a blank, or at a quotation mark: a comment may follow.
+            word = (value.split() or [""])[0].strip('"')
+            result = strictest(self.order, word, result)
         return result
 
     @property
@@ -240,7 +242,8 @@ class Access(Setting):
                 known.append(grp.getgrnam(group).gr_gid)
             except KeyError:
                 continue
-        return known or [0]
+        # That of root is as strict as any.
+        return [*known, 0]
 
 
 def accesses(path: str, mode: str, groups: Sequence[str] = ("root",)) -> Iterator[Access]:

@@ -36,21 +36,28 @@ class SysctlFile(WholeFile):
         lines = [line for text in self.content.splitlines() for line in self.lines(text)]
         return File(str(self.path), "".join(f"{line}\n" for line in lines), self.mode, public=True)
 
+    def kept(self) -> list[str]:
+        """What the tree of an image keeps: on a running system, the parameters themselves say it."""
+        texts = [] if self.live else self.content.splitlines()
+        return [clause for text in texts for one in self.parameters(text) for clause in one.kept()]
+
     def lines(self, text: str) -> Iterator[str]:
         """The lines in the place of one: of a pattern also those of single parameters that differ from it."""
-        name, _, value = text.partition(" = ")
-        if name not in self.orders or "*" in name:
+        name = text.partition(" = ")[0]
+        by_pattern = "*" in name
+        if name not in self.orders or by_pattern:
             yield text
-        if name in self.orders:
-            for parameter in sysctls(name, value):
-                yield from self.line(parameter, self.orders[name], "*" in name)
+        for parameter in self.parameters(text):
+            if parameter.value == parameter.wanted and by_pattern:
+                continue
+            if parameter.value != parameter.at_least:
+                yield IN_FORCE
+            yield f"{parameter.name} = {parameter.value}"
 
-    def line(self, parameter: Sysctl, order: str, by_pattern: bool) -> Iterator[str]:
-        """The line of a parameter, if its pattern does not say the same."""
-        parameter.order, parameter.live, parameter.at_boot = order, self.live, self.at_boot
-        parameter.recall(self.originals)
-        if parameter.value == parameter.wanted and by_pattern:
-            return
-        if parameter.value != parameter.at_least:
-            yield IN_FORCE
-        yield f"{parameter.name} = {parameter.value}"
+    def parameters(self, text: str) -> Iterator[Sysctl]:
+        """The parameters of a line, where their values have an order."""
+        name, _, value = text.partition(" = ")
+        for parameter in sysctls(name, value) if name in self.orders else ():
+            parameter.order, parameter.live, parameter.at_boot = self.orders[name], self.live, self.at_boot
+            parameter.recall(self.originals)
+            yield parameter

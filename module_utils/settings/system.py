@@ -48,10 +48,6 @@ class BootLine:
     #: Whether the value was found in force, and in no file.
     kept: bool
 
-    def sets(self, name: str) -> bool:
-        """Whether it sets this parameter."""
-        return fnmatch.fnmatchcase(name, self.name)
-
 
 def dotted(name: str) -> str:
     """Return a parameter's name with dots between its parts; a dot within one is a slash (sysctl.d(5))."""
@@ -82,10 +78,26 @@ class AtBoot:
                     found.append(BootLine(str(path), ours, name, value, lines[number - 1] == IN_FORCE))
         return found
 
+    @cached_property
+    def by_name(self) -> dict[str, list[BootLine]]:
+        """The lines that name one parameter."""
+        found: dict[str, list[BootLine]] = {}
+        for line in self.lines:
+            found.setdefault(line.name, []).append(line)
+        return found
+
+    @cached_property
+    def patterns(self) -> list[BootLine]:
+        """The lines that stand for several parameters."""
+        return [line for line in self.lines if any(sign in line.name for sign in "*?[")]
+
     def last(self, name: str, which: Callable[[BootLine], bool]) -> BootLine | None:
         """The line that counts for a parameter among some: a name comes before a pattern, else the last."""
-        lines = [line for line in self.lines if which(line) and line.sets(name)]
-        return next(iter([line for line in reversed(lines) if line.name == name] or lines[::-1]), None)
+        named = [line for line in self.by_name.get(name, []) if which(line)]
+        if named:
+            return named[-1]
+        matching = (line for line in reversed(self.patterns) if fnmatch.fnmatchcase(name, line.name))
+        return next((line for line in matching if which(line)), None)
 
     def of_site(self, name: str) -> BootLine | None:
         """The line of a file that neither Temper nor the distribution has written."""
@@ -144,7 +156,8 @@ class Sysctl(KernelValue):
 
     def kept(self) -> list[str]:
         """The value and where it comes from."""
-        if self.read() is None or not stricter(self.order, self.value, self.wanted):
+        absent = self.live and self.read() is None
+        if absent or not stricter(self.order, self.value, self.wanted):
             return []
         line = self.at_boot.of_site(self.name)
         place = line.file if line and self.value == self.at_least else "in force"

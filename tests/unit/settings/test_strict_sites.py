@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +152,7 @@ def place(node: Path, kind: str, key: str, found: str) -> tuple[Path, str]:
         file.write_text(f"# how\n{keyword} = {found}\n" if "login" not in path else f"{keyword} {found}\n")
         return file, f"{file}:{keyword}"
     file = node / "proc-sys" / live_name(key).replace(".", "/")
-    file.parent.mkdir(parents=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"{found}\n")
     return file, key
 
@@ -327,6 +328,25 @@ def test_the_loose_filter_for_all_does_not_loosen_a_strict_interface(
     assert state in {one["state"] for one in observe.observe(plan)}
 
 
+def test_the_tree_of_an_image_keeps_what_its_files_say_and_nothing_of_the_machine_that_builds_it(
+    node: Path, run_module: Run
+) -> None:
+    place(node, "sysctl", KPTR, "2")
+    place(node, "sysctl", "kernel.dmesg_restrict", "2")
+    (node / "sysctl.d" / "10-site.conf").write_text(f"{KPTR} = 2\n")
+    contents: dict[str, Any] = {
+        "content": f"# Managed by Temper.\n{KPTR} = 1\nkernel.dmesg_restrict = 1\n",
+        "orders": {KPTR: "at least", "kernel.dmesg_restrict": "at least"},
+    }
+    file = item("file", str(node / "sysctl.d" / OURS), contents, "control")
+    result = run(run_module, role_plan("os_hardening", [file], atomic=True, sysctl_file=OURS, live=False))
+    assert (node / "sysctl.d" / OURS).read_text().splitlines()[1:] == [
+        f"{KPTR} = 2",
+        "kernel.dmesg_restrict = 1",
+    ]
+    assert f"kept: {KPTR} 2" in result["warnings"]
+
+
 # ------------------------------------------------------------------------------------------ other kinds
 
 
@@ -344,6 +364,42 @@ def test_a_keyword_is_lowered_to_what_the_site_had(node: Path, run_module: Run) 
     run(run_module, plan("022"))
     assert file.read_text() == "UMASK 027\n"
     assert not run(run_module, plan("022"))["changed"]
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("UMASK 077 # ours\n", "077"),
+        ('UMASK "077"\n', "077"),
+        ("UMASK 022\nUMASK 077\n", "077"),
+        ("UMASK 072\n", "077"),
+        ("UMASK\t\t022\n", "027"),
+        ("UMASK -1\n", "027"),
+        ("# nothing\n", "027"),
+    ],
+)
+def test_what_a_file_says_of_a_keyword_in_other_words_counts(
+    node: Path, run_module: Run, text: str, result: str
+) -> None:
+    file = node / "login.defs"
+    file.write_text(text)
+    order = order_of("keyword", "/etc/login.defs:UMASK")
+    items = [{**item("keyword", f"{file}:UMASK", "027", "umask"), "order": order}]
+    plan = role_plan("os_hardening", items, atomic=True)
+    run(run_module, plan)
+    assert [line.split()[1] for line in file.read_text().splitlines() if line[0] != "#"] == [result]
+    assert not run(run_module, plan)["changed"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the file belongs to root")
+def test_a_file_that_only_the_group_root_reads_is_not_given_to_another_group(
+    node: Path, run_module: Run
+) -> None:
+    shadow = node / "shadow"
+    shadow.write_text("x")
+    shadow.chmod(0o640)
+    wanted = item("access", str(shadow), {"mode": "0640", "groups": ["shadow"]}, "one")
+    assert not run(run_module, role_plan("os_hardening", [wanted], atomic=True))["changed"]
 
 
 def mount(node: Path, monkeypatch: pytest.MonkeyPatch, options: str) -> Callable[[], str]:
