@@ -225,7 +225,8 @@ class SiteFile(WholeFile):
 
     def kept(self) -> list[str]:
         """That it is the site's."""
-        return [f"{self.path} as the site has it"] if self.stays else []
+        differs = self.stays and site_text(self) != self.content
+        return [f"{self.path} as the site has it"] if differs else []
 
 
 def site_state(file: WholeFile) -> State:
@@ -236,5 +237,5 @@ def site_state(file: WholeFile) -> State:
 def site_text(file: WholeFile) -> str:
     """Its text; none where Temper has brought it with an image."""
     content = (site_state(file) or {}).get("content", "")
-    text = base64.b64decode(content).decode(errors="surrogateescape")
+    text = base64.b64decode(content).decode(errors="replace")
     return "" if is_ours(text) else text

@@ -53,7 +53,7 @@ class Line(NamedTuple):
 def text_of(path: Path) -> str:
     """Return the text of a file of the site, following links as its program does. Raises UnreadableError."""
     try:
-        return read_regular(path, MOST_BYTES, follow=True).decode(errors="surrogateescape")
+        return read_regular(path, MOST_BYTES, follow=True).decode(errors="replace")
     except FileNotFoundError:
         return ""
     except OSError as error:
