@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from planning.node_plan import Kind, PlannedSetting, WaivedControl
-from planning.strictness import ALONE, EXACTLY, TELLS_NOTHING, WHOLE, order_of, orders_of_files
+from planning.strictness import ALONE, ASKED, EXACTLY, TELLS_NOTHING, WHOLE, order_of, orders_of_files
 from planning.tables import read_yaml
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def file(path: str, content: str) -> dict[str, Any]:
     if orders == TELLS_NOTHING and content.strip() != BANNER:
         return wanted  # the operator's own text is to be there, and no other
     if isinstance(orders, str):
-        orders = None if orders == ALONE else {WHOLE: orders}
+        orders = None if orders in (ALONE, ASKED) else {WHOLE: orders}
     return wanted | ({"orders": orders} if orders else {})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,13 +12,14 @@ from typing import Any, NamedTuple
 import pytest
 from ansible.module_utils.settings.kinds import file
 from ansible.module_utils.settings.shared_files import TELLS_NOTHING
-from ansible.module_utils.settings.site_lines import grammar_of
+from ansible.module_utils.settings.site_lines import GRAMMARS, grammar_of
 from ansible.module_utils.settings.strictness import NAMES
 
 from planning.node_plan import Kind
 from planning.os_controls import hardening, load_controls, settings_of
-from planning.strictness import ALONE, orders_of_files
+from planning.strictness import ALONE, ASKED, orders_of_files
 from planning.variables import OsHardening
+from tests.unit.planning_roles.plans import trixie, whole_plan
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
 
@@ -159,15 +161,22 @@ def files_of_controls() -> set[str]:
     return {path for settings in every for kind in kinds for path in settings.get(kind, {})} | {*WANTED}
 
 
-def test_no_file_of_a_control_is_without_a_decision() -> None:
-    assert files_of_controls() - orders_of_files().keys() == set()
+def files_of_roles() -> set[str]:
+    """Those that lie beside a site's."""
+    settings = [one for role in whole_plan(trixie).roles for one in role.settings]
+    paths = {one.key for one in settings if one.kind is Kind.FILE}
+    return {path for path in paths if any(fnmatch.fnmatchcase(path, pattern) for pattern in GRAMMARS)}
+
+
+def test_no_file_is_without_a_decision() -> None:
+    assert (files_of_controls() | files_of_roles()) - orders_of_files().keys() == set()
 
 
 @pytest.mark.parametrize(("path", "orders"), orders_of_files().items())
 def test_each_key_of_a_file_has_an_order_and_a_case(path: str, orders: str | Mapping[str, str]) -> None:
-    assert path in files_of_controls()
+    assert path in files_of_controls() | files_of_roles()
     if isinstance(orders, str):
-        assert orders in (ALONE, TELLS_NOTHING, *NAMES)
+        assert orders in (ALONE, ASKED, TELLS_NOTHING, *NAMES)
         return
     said = {line.key for line in grammar_of(path).lines(WANTED[path]["content"], path)}
     # Entries of lists add up.
