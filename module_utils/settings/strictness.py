@@ -11,7 +11,8 @@ An order is a text, as data/strictness.yml and the tables of sshd_strictness.py 
     umask                           octal digits that take rights away: more bits are stricter
     no > local|remote > yes         words, the strictest first; of two in one place neither is stricter
 
-`, 3 4 default` at the end names values that are the distribution's own: nobody has chosen them.
+Words may be the only numbers that a kernel takes. `, 3 4 default` at the end names values that are the
+distribution's own: nobody has chosen them.
 """
 
 from __future__ import annotations
@@ -60,9 +61,10 @@ def strictest(order: str, found: str, wanted: str) -> str:
         return wanted
 
 
-def chosen(order: str, value: str) -> bool:
-    """Whether somebody has chosen a value: it is none of the distribution's own."""
-    return value not in _named(order, "default")
+def chosen(order: str, value: str, wanted: str) -> bool:
+    """Whether a value is somebody's choice, and not the distribution's own that the wanted one relaxes."""
+    defaults = _named(order, "default")
+    return value not in defaults or wanted in defaults
 
 
 def _name(order: str) -> str:

@@ -140,7 +140,7 @@ class Sysctl(KernelValue):
         value = self.read() if self.live and self.order != EXACTLY else None
         if self.made_of(value):
             value = self.original["state"] if self.original else None
-        return value if value is not None and chosen(self.order, value) else None
+        return value if value is not None and chosen(self.order, value, self.wanted) else None
 
     def made_of(self, value: str | None) -> bool:
         """Whether Temper has set this value: the record says so, or a file, on a machine from an image."""

@@ -24,7 +24,12 @@ echo kernel.kptr_restrict = 2 >/etc/sysctl.d/10-site.conf
 printf 'kernel.yama.ptrace_scope = 2\\nkernel.sysrq = 16\\n' >/etc/sysctl.d/99-site.conf
 sed -i 's/^UMASK.*/UMASK 077/' /etc/login.defs
 echo 'tmpfs /var/tmp tmpfs noexec,size=64m 0 0' >>/etc/fstab
-printf '[Service]\\nExecStart=sleep infinity\\n[Install]\\nWantedBy=multi-user.target\\n' >/etc/systemd/system/cron.service
+cat >/etc/systemd/system/cron.service <<'END'
+[Service]
+ExecStart=sleep infinity
+[Install]
+WantedBy=multi-user.target
+END
 """
 LOOK = """
 sysctl -n kernel.kptr_restrict kernel.yama.ptrace_scope kernel.sysrq

@@ -85,6 +85,8 @@ NEW_CONTROL = """
       gpu: Profilers read addresses.
 """
 
+NEW_ORDER = "    kernel.new_parameter: at least\n"
+
 PLAN = """
 import json, sys
 from planning.preflight import preflight_plan
@@ -235,7 +237,7 @@ def assert_control_arrives(checkout: Checkout) -> None:
     assert {(setting.why, setting.waiver) for setting in found.values()} == {
         ("Nobody learns where the kernel is", "Profilers read addresses.")
     }
-    assert found["kernel.new_parameter"].wanted == "1"
+    assert (found["kernel.new_parameter"].wanted, found["kernel.new_parameter"].order) == ("1", "at least")
     (waived,) = (waived for waived in relaxed.waived if waived.id == "new-control")
     assert (waived.reason, waived.by) == ("Profilers read addresses.", "the profile gpu")
 
@@ -254,6 +256,7 @@ def assert_control_arrives(checkout: Checkout) -> None:
 
 def test_a_control_is_one_entry(checkout: Checkout) -> None:
     checkout.append("data/os_controls/kernel.yml", NEW_CONTROL)
+    checkout.append("data/strictness.yml", NEW_ORDER)
     assert_control_arrives(checkout)
 
 
@@ -264,5 +267,6 @@ def test_an_area_of_controls_is_one_file(checkout: Checkout) -> None:
         os_controls:
     """)
     checkout.append("data/os_controls/new.yml", area + NEW_CONTROL)
+    checkout.append("data/strictness.yml", NEW_ORDER)
     assert_control_arrives(checkout)
     assert "\n## A new area\n" in (checkout.root / "docs" / "os_hardening.md").read_text(encoding="utf-8")

@@ -8,13 +8,16 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from ansible.module_utils.settings import strictness
 
 from planning.node_plan import Kind, PlannedSetting
 from planning.os_controls import (
     MEASURED_BY,
     PROFILES,
     WAIVER_FILE,
+    Asker,
     Hardening,
+    alone,
     expand,
     hardening,
     settings_of,
@@ -22,7 +25,9 @@ from planning.os_controls import (
     waiver_problems,
 )
 from planning.role_variables import role_variables
+from planning.strictness import order_of, orders
 from planning.variables import OsHardening, Waiver
+from tests.unit.control_values import SETTINGS
 from tests.unit.planning_roles.plans import planned
 from tests.unit.tables import specs as role_specs
 from tools import control_docs
@@ -135,6 +140,32 @@ def test_a_stricter_profile_sets_all_that_the_one_before_it_sets(name: str) -> N
     control = CONTROLS[name]
     for weaker, stricter in pairwise(PROFILES):
         assert flat(settings_of(control, weaker)).keys() <= flat(settings_of(control, stricter)).keys()
+
+
+@pytest.mark.parametrize(("kind", "key"), sorted({(kind, key) for kind, key, _ in SETTINGS}))
+def test_each_setting_has_an_order(kind: str, key: str) -> None:
+    order = order_of(kind, key)
+    assert order, f"data/strictness.yml has no order for {kind} {key}: say `exactly` where there is none"
+    assert ">" in order or order.partition(",")[0] in strictness.NAMES
+
+
+def test_no_order_is_for_a_setting_that_nobody_makes() -> None:
+    made = {(kind, key) for kind, key, _ in SETTINGS}
+    # The unit is made of all mounts; the neighbour table is os_tuning's.
+    made.add(("unit", "temper-mount-options.service"))
+    made |= {("sysctl", f"net.ipv4.neigh.default.gc_thresh{number}") for number in (1, 2, 3)}
+    kinds = ("sysctl", "keyword", "unit")
+    assert {(kind, key) for kind in kinds for key in orders()[kind]} <= made
+
+
+def test_the_orders_agree_with_what_the_profiles_call_stricter() -> None:
+    for control in CONTROLS.values():
+        asker = Asker("", "", None)
+        for weaker, stricter in pairwise(PROFILES):
+            less = {one.key: one.wanted for one in alone(asker, settings_of(control, weaker))}
+            for more in alone(asker, settings_of(control, stricter)):
+                if more.key in less and more.kind in (Kind.SYSCTL, Kind.KEYWORD):
+                    assert strictness.as_strict(more.order, more.wanted, less[more.key]), more.key
 
 
 def test_nothing_takes_modules_from_gpus_rdma_or_containers() -> None:

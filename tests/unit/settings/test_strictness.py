@@ -55,4 +55,6 @@ def test_two_spellings_of_a_value_are_equally_strict() -> None:
 
 
 def test_the_values_of_a_distribution_are_nobodys_choice() -> None:
-    assert [chosen("at least, 3 4 default", value) for value in ("2", "3", "4")] == [True, False, False]
+    order = "at least, 3 4 default"
+    assert [chosen(order, value, "2") for value in ("2", "3", "4")] == [True, False, False]
+    assert chosen(order, "4", "3")  # a profile that wants the default relaxes nothing
