@@ -136,7 +136,8 @@ def as_good(order: str, text: str, wanted: str) -> bool:
     release = RELEASE.read_text(encoding="utf-8", errors="replace") if RELEASE.exists() else ""
     names = {name.lower() for name in re.findall(r"^(?:ID|NAME)=[\"']?([^\"'\n]+)", release, re.MULTILINE)}
     words = text.lower()
-    return bool(text.strip()) and not ESCAPE.search(text) and not any(name in words for name in names)
+    told = any(re.search(rf"\b{re.escape(name)}\b", words) for name in names)
+    return bool(text.strip()) and not ESCAPE.search(text) and not told
 
 
 class SharedFile(WholeFile):

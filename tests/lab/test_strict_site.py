@@ -116,7 +116,7 @@ FILES = {
     "/etc/profile.d/site.sh": "TMOUT=300",
     "/etc/issue": "Property of the site. All is recorded.",
     "/etc/cron.allow": "",
-    "/etc/apt/apt.conf.d/60site": 'Unattended-Upgrade::Origins-Pattern:: "origin=Site";',
+    "/etc/apt/apt.conf.d/40site": 'Unattended-Upgrade::Origins-Pattern:: "origin=Site";',
 }
 # What programs make of it: a script, and what it prints where the site is as strict as it was.
 SAID = {
@@ -128,7 +128,7 @@ SAID = {
     "bash -lc 'echo $TMOUT'": "300",
     "cat /etc/issue": "Property of the site. All is recorded.",
     "echo ops:Qz7-kfw9-Tbx4-mP | chpasswd 2>&1 | grep -o 'shorter than 20'": "shorter than 20",
-    "runuser -u ops -- crontab -l 2>&1 | grep -o 'not allowed'": "not allowed",
+    "wc --bytes </etc/cron.allow": "0",
     "apt-config dump | grep -o origin=Site": "origin=Site",
 }
 WEAKEN_FILES = """
