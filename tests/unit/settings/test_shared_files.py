@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from ansible.module_utils.settings import observe, record
 from ansible.module_utils.settings.kinds import file
 from ansible.module_utils.settings.shared_files import TELLS_NOTHING
 from ansible.module_utils.settings.site_lines import GRAMMARS, grammar_of
@@ -20,6 +22,7 @@ from planning.os_controls import hardening, load_controls, settings_of
 from planning.strictness import ALONE, ASKED, orders_of_files
 from planning.variables import OsHardening
 from tests.unit.planning_roles.plans import trixie, whole_plan
+from tests.unit.settings.role_plans import carried_out, item, role_plan
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
 
@@ -343,3 +346,79 @@ def test_a_text_of_the_operator_replaces_that_of_the_site() -> None:
     settings = hardening(CONTROLS, replace(WISH, banner="Keep out.")).settings
     (wanted,) = (one.wanted for one in settings if (one.kind, one.key) == (Kind.FILE, BANNER))
     assert "orders" not in wanted
+
+
+# ---------------------------------------------------------------- carried out by the module
+
+SOME = (SUDO, QUALITY, BANNER, CRON)
+
+
+def role_of(site: Site, **changed: str) -> dict[str, Any]:
+    """The plan of some files, whose text may be another profile's."""
+    wanted = {
+        path: {**WANTED[path], "validate": [], "content": changed.get(path, WANTED[path]["content"])}
+        for path in SOME
+    }
+    items = [item("file", f"{site.root}{path}", one, "control") for path, one in wanted.items()]
+    return role_plan("os_hardening", items, atomic=True)
+
+
+@pytest.fixture
+def module(
+    run_module: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., dict[str, Any]]:
+    """Carry a plan out, or say in check mode what would be done."""
+    monkeypatch.setattr(record, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(record, "FORMER", {})
+    return partial(carried_out, run_module)
+
+
+def trees(site: Site) -> dict[str, str]:
+    found = [path for path in (site.root / "etc").rglob("*") if path.is_file()]
+    return {str(path.relative_to(site.root)): path.read_text() for path in found}
+
+
+def test_a_stricter_site_is_kept_lowered_compared_and_given_back(
+    site: Site, module: Callable[..., dict[str, Any]]
+) -> None:
+    for path, text in {
+        "/etc/sudoers.d/10-site": "Defaults timestamp_timeout=5\n",
+        str(Path(QUALITY).parent / "10-site.conf"): "minlen = 20\n",
+        BANNER: LEGAL,
+        CRON: "root\nalice\n",
+    }.items():
+        site.write(path, text)
+    before = trees(site)
+    assert module(role_of(site), check_mode=True)["changed"]
+    assert trees(site) == before
+    said = module(role_of(site))
+    assert "timestamp_timeout 5" in str(said["warnings"])
+    assert "msg" not in said
+    assert not module(role_of(site))["changed"]
+    assert {one["state"] for one in observe.observe(role_of(site))} == {"pass"}
+    after = trees(site)
+    assert (after["etc/issue"], after["etc/cron.allow"]) == (LEGAL, "root\n")
+    # What an earlier profile asked for is not the site's.
+    lower = role_of(site, **{QUALITY: "# Managed by Temper.\nminlen = 8\ndifok = 1\n"})
+    module(lower)
+    assert trees(site)[QUALITY[1:]] == "# Managed by Temper.\nminlen = 20\ndifok = 1\n"
+    site.write("/etc/sudoers.d/10-site", "Defaults timestamp_timeout=60\n")
+    failed = [one["key"] for one in observe.observe(lower) if one["state"] == "fail"]
+    assert failed == [f"file:{site.root}{SUDO}"]
+    site.write("/etc/sudoers.d/10-site", "Defaults timestamp_timeout=5\n")
+    module(role_plan("os_hardening", [], atomic=True, absent=True))
+    assert trees(site) == before
+
+
+def test_what_cannot_be_read_is_refused_and_fails_compliance(
+    site: Site, module: Callable[..., dict[str, Any]]
+) -> None:
+    path = site.write("/etc/sudoers.d/10-site", "Defaults timestamp_timeout 0\n")
+    before = trees(site)
+    said = module(role_of(site))
+    assert said["refused"]
+    assert f"{path}:1: expected Defaults" in said["msg"]
+    assert "or waive the control control" in said["msg"]
+    assert trees(site) == before
+    (found,) = [one for one in observe.observe(role_of(site)) if one["key"].endswith(SUDO)]
+    assert (found["state"], str(path) in found["reason"]) == ("fail", True)
