@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +33,7 @@ MOUNT_STAYS = ("ro", "nosymfollow")
 # are at least as strict as any that we want.
 LOCKED = {"kernel.unprivileged_bpf_disabled": "1", "kernel.yama.ptrace_scope": "3"}
 # Stands before a line of our file whose value comes from no file: only ours keeps it over the next boot.
-IN_FORCE = "# Found in force and in no file; stricter than what Temper asks for."
+IN_FORCE = "# Found in force and in no file; what Temper asks for would be weaker."
 DISTRIBUTION = "/usr/lib/"
 SWAPPED = str.maketrans("./", "/.")
 
@@ -219,8 +220,11 @@ class ReversePath(Sysctl):
     def of_interfaces(self) -> dict[str, str]:
         """Each interface's own value."""
         paths = (PROC_SYS / "net/ipv4/conf").glob("*/rp_filter") if self.live else []
-        found = {path.parent.name: path.read_text(encoding="utf-8").strip() for path in paths}
-        return {name: value for name, value in sorted(found.items()) if name not in ("all", "default", "lo")}
+        found = {}
+        for path in sorted(paths):
+            with contextlib.suppress(OSError):  # containers' interfaces come and go
+                found[path.parent.name] = path.read_text(encoding="utf-8").strip()
+        return {name: value for name, value in found.items() if name not in ("all", "default", "lo")}
 
     def line_of(self, interface: str) -> BootLine | None:
         """The line of the site for an interface; a dot in its name is a slash in sysctl's notation."""
@@ -251,10 +255,9 @@ def sysctls(name: str, value: str) -> Iterator[Sysctl]:
         yield Sysctl(str(path.relative_to(PROC_SYS)).translate(SWAPPED), value)
 
 
-def overruling(own_file: str, at_boot: AtBoot | None = None) -> dict[str, str]:
+def overruling(own_file: str) -> dict[str, str]:
     """Parameter (or pattern) -> file, for all that files which sort after ours set at boot: they win."""
-    lines = (at_boot or AtBoot()).lines
-    return {line.name: line.file for line in lines if Path(line.file).name > own_file}
+    return {line.name: line.file for line in AtBoot().lines if Path(line.file).name > own_file}
 
 
 def overruled_by(name: str, files: Mapping[str, str]) -> str | None:
