@@ -112,7 +112,7 @@ def test_what_is_stricter_stays_now_and_after_a_reboot_and_fails_once_it_is_weak
 
 FILES = {
     "/etc/sudoers.d/10-site": "Defaults timestamp_timeout=0\nDefaults logfile=/var/log/site-sudo",
-    "/etc/audit/rules.d/10-site.rules": "-b 32768\n-f 2",
+    "/etc/audit/rules.d/site.rules": "-b 32768\n-f 2",
     "/etc/systemd/journald.conf.d/10-site.conf": "[Journal]\nSystemMaxUse=50M",
     "/etc/security/limits.d/50-site.conf": "* hard nproc 4096\n* hard core 0",
     "/etc/security/pwquality.conf.d/10-site.conf": "minlen = 20",
