@@ -67,10 +67,10 @@ class AtBoot:
             by_name |= {path.name: path for path in Path(directory).glob("*.conf")}
         for _, path in sorted(by_name.items()):
             try:
-                lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+                lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
             except OSError:  # a link that leads nowhere
                 continue
-            ours = bool(lines) and lines[0].startswith(OURS)
+            ours = lines[0].startswith(OURS)
             for number, line in enumerate(lines):
                 left, equals, right = line.strip().partition("=")
                 if equals and left.strip() and left[0] not in "#;":

@@ -26,7 +26,7 @@ from ansible.module_utils.driver import gpu_settings, mig, secure_boot, smi
 from ansible.module_utils.engines import cdi_nccl, config_dump, daemon_json
 from ansible.module_utils.kernel import grub, upgrade
 from ansible.module_utils.packaging import apt_sources, openpgp, packages, rpm_files
-from ansible.module_utils.settings import audit, record
+from ansible.module_utils.settings import audit, files, record, system
 from ansible.module_utils.settings.base import RefusedError, SettingError
 from ansible.module_utils.settings.site_lines import UnreadableError
 from gpu_validation import validation_outcome
@@ -40,6 +40,7 @@ from planning.module_answers import node_facts as facts_of
 from planning.node_plan import NodePlan
 from planning.preflight import preflight_plan
 from planning.role_variables import argument_specs, role_variables
+from planning.strictness import order_of
 from pull import agent, configuration, versions
 from pull.result import from_statement
 from rollout import gpu_settings as rollout_settings
@@ -139,6 +140,36 @@ def sshd_settings(text: str) -> object:
     effective = sshd.parse_effective(text)
     sshd.refuse_what_sshd_cannot_listen_on(effective.get("listenaddress", []), {})
     return sshd.listening_ports(effective)
+
+
+def stricter_parameters(root: Path) -> object:
+    """Read what a site's files and the kernel say of parameters, and take the strictest values."""
+    found = []
+    with patch.object(system, "SYSCTL_DIRECTORIES", (str(root),)), patch.object(system, "PROC_SYS", root):
+        for name, wanted in (
+            ("kernel.kptr_restrict", "1"),
+            ("kernel.sysrq", "176"),
+            (system.REVERSE_PATH, "2"),
+        ):
+            (parameter,) = system.sysctls(name, wanted)
+            parameter.order = str(order_of("sysctl", name))
+            found.append((parameter.value, parameter.kept(), parameter.fault()))
+    return found
+
+
+def stricter_keyword(path: Path) -> object:
+    """Read what a file of the site says of one keyword, and take the strictest value."""
+    keyword = files.Keyword(str(path), "UMASK", "027")
+    keyword.order = "umask"
+    return keyword.value, keyword.kept(), keyword.change()
+
+
+def sysctl_files() -> list[dict[str, str]]:
+    """Return a site's files and what the kernel has."""
+    site = "# ours\nkernel.kptr_restrict = 2\n-net/ipv4/conf/eth0.5/rp_filter=1\nkernel.sys* = 16\n"
+    live = {"kernel/kptr_restrict": "0\n", "kernel/sysrq": "438\n"}
+    interfaces = {f"net/ipv4/conf/{name}/rp_filter": "1\n" for name in ("all", "eth0.5", "lo")}
+    return [{"10-site.conf": site, **live, **interfaces}]
 
 
 def sockets() -> list[dict[str, str]]:
@@ -424,6 +455,11 @@ READERS = (
     Reader("GPU settings as CSV", gpu_settings.parse_gpus, of("gpu_settings"), (smi.SettingsError,)),
     Reader("nvidia-smi mig", said(mig, "nvidia_smi", instances), mig_lists, (smi.SettingsError,)),
     Reader("sshd -T", sshd_settings, of("sshd"), NODE_ERRORS),
+    # What the engine takes for a file that cannot be read (FAILURES).
+    Reader(
+        "sysctl.d", on_tree(stricter_parameters), sysctl_files, (*NODE_ERRORS, OSError, UnicodeDecodeError)
+    ),
+    Reader("keywords", written(stricter_keyword), these('UMASK 022 # ours\nUMASK\t"077"\n'), NODE_ERRORS),
     Reader("/proc/net", on_tree(listening), sockets, (*NODE_ERRORS, OSError)),
     Reader(
         "ip, for the firewall",
