@@ -130,7 +130,7 @@ SAID = {
     "runuser -l ops -c 'ulimit -Hc; ulimit -Hu'": "0\n4096",
     "bash -lc 'echo $TMOUT'": "300",
     "cat /etc/issue": "Property of the site. All is recorded.",
-    "echo ops:Qz7-kfw9-Tbx4-mP | chpasswd 2>&1 | grep -o 'shorter than 20'": "shorter than 20",
+    "echo ops:Qz7-kfw9-Tbx4-mP | chpasswd 2>&1 | grep -o 'shorter than 20' | sort -u": "shorter than 20",
     "wc --bytes </etc/cron.allow": "0",
     "apt-config dump | grep -o origin=Site": "origin=Site",
 }
