@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from planning.node_plan import Kind, PlannedSetting, WaivedControl
-from planning.strictness import EXACTLY, order_of
+from planning.strictness import ALONE, ASKED, EXACTLY, TELLS_NOTHING, WHOLE, order_of, orders_of_files
 from planning.tables import read_yaml
 
 if TYPE_CHECKING:
@@ -281,7 +281,13 @@ def file(path: str, content: str) -> dict[str, Any]:
     """What is wanted of a file."""
     mode = next((mode for prefix, mode in MODES.items() if path.startswith(prefix)), "0644")
     validate = next((command for prefix, command in VALIDATORS.items() if path.startswith(prefix)), [])
-    return {"content": content, "mode": mode, "validate": validate}
+    wanted = {"content": content, "mode": mode, "validate": validate}
+    orders = orders_of_files().get(path)
+    if orders == TELLS_NOTHING and content.strip() != BANNER:
+        return wanted  # the operator's own text is to be there, and no other
+    if isinstance(orders, str):
+        orders = None if orders in (ALONE, ASKED) else {WHOLE: orders}
+    return wanted | ({"orders": orders} if orders else {})
 
 
 def unit_state(*, on: bool, made_here: bool = False, unless: Sequence[str] = ()) -> dict[str, Any]:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).resolve().parents[1] / "data" / "strictness.yml"
 EXACTLY = "exactly"
+# Orders of whole files: see data/strictness.yml.
+ALONE, ASKED, TELLS_NOTHING = "alone", "asked", "tells nothing"
+# The key of an order that a file has as a whole.
+WHOLE = "every"
 
 
 @cache
@@ -26,3 +30,9 @@ def order_of(kind: str, key: str) -> str | None:
     """Return the order of a setting's values, None where the table has none."""
     of_kind = orders().get(kind, {})
     return of_kind.get(key, of_kind.get("every"))
+
+
+def orders_of_files() -> Mapping[str, str | Mapping[str, str]]:
+    """Return path -> the orders of its keys, or that of the file as a whole."""
+    found: Mapping[str, str | Mapping[str, str]] = read_yaml(FILE)["files"]
+    return found

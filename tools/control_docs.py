@@ -8,13 +8,14 @@ tests/unit/harden/test_os_controls.py fails when the page is not what this would
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
 import yaml
 
 from planning.os_controls import PROFILES, references, settings_of, waiver_of
-from planning.strictness import EXACTLY, order_of
+from planning.strictness import ALONE, EXACTLY, order_of, orders_of_files
 from tools.documents import ROOT, write
 
 DATA = ROOT / "data" / "os_controls"
@@ -53,7 +54,8 @@ os_hardening_waivers:
 now and at the next boot, and a warning of each run names it (`kept: kernel.kptr_restrict 2
 (/etc/sysctl.d/10-site.conf), which is stricter than 1`); compliance passes. Behind each value below stands
 the order in which it is compared: `at least` and `at most` (some numbers stand for no limit), words from the
-strictest on (`1 > 2 > 0`), `bits` and `umask` by their bits. No order: no other value is stricter.
+strictest on (`1 > 2 > 0`), `bits` and `umask` by their bits, `any` value of the site, its entries `added` to
+ours, a text that `tells nothing` of the system. No order: no other value is stricter.
 [hardening.md](hardening.md#a-site-that-has-something-already) says what else of a site is kept, changed or
 refused.
 
@@ -87,6 +89,19 @@ def ordered(kind: str, key: str) -> str:
     return "" if order == EXACTLY else f" ({order})"
 
 
+def ordered_file(path: str, line: str = "") -> str:
+    """Likewise of a file: the order of each key, or of the one in this line."""
+    orders = orders_of_files().get(path, ALONE)
+    if isinstance(orders, str):
+        return "" if orders == ALONE else f" ({orders})"
+    said = [
+        order if line else f"`{key}` {order}"
+        for key, order in orders.items()
+        if order != EXACTLY and (not line or re.search(rf"\b{re.escape(key)}\b", line))
+    ]
+    return f" ({'; '.join(said)})" if said else ""
+
+
 def brief(settings: dict[str, Any]) -> str:
     """What a profile sets, in one line."""
     parts: list[str] = []
@@ -99,8 +114,12 @@ def brief(settings: dict[str, Any]) -> str:
             for keyword, value in keywords.items()
         ]
     for path, lines in settings.get("lines", {}).items():
-        parts += [f"`{line}` in `{path}`" for line in lines]
-    parts += [f"`{path}`" for kind in ("files", "files_x86_64") for path in settings.get(kind, {})]
+        parts += [f"`{line}` in `{path}`{ordered_file(path, line)}" for line in lines]
+    parts += [
+        f"`{path}`{ordered_file(path)}"
+        for kind in ("files", "files_x86_64")
+        for path in settings.get(kind, {})
+    ]
     parts += [f"`{path}` {mode}" for path, mode in settings.get("access", {}).items()]
     for path, options in settings.get("mounts", {}).items():
         parts.append(f"`{path}` {','.join(option for option in options if option != 'bind')}")

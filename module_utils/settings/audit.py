@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ansible.module_utils.process import OutputError, complete, shown, which
+from ansible.module_utils.settings.strictness import EXACTLY, as_strict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 RULES = "/etc/audit/rules.d/"
 # What auditctl(8) calls them in a file, and in its status.
@@ -120,8 +121,13 @@ def ask(option: str) -> str:
     return done.stdout
 
 
-def differences(wanted: Wanted, status: dict[str, str], live: list[Rule]) -> list[str]:
-    """What the kernel does not have of what files say, a sentence's end each."""
+def differences(
+    wanted: Wanted, status: dict[str, str], live: list[Rule], orders: Mapping[str, str]
+) -> list[str]:
+    """What the kernel does not have of what files say, a sentence's end each.
+
+    `orders` are those of the settings: what a site sets more strictly is in force in the place of ours.
+    """
     found = []
     if status.get("enabled") == "0":
         found.append("auditing is switched off (enabled 0)")
@@ -136,12 +142,12 @@ def differences(wanted: Wanted, status: dict[str, str], live: list[Rule]) -> lis
         found.append(f"the kernel lacks {len(lacking)} of {len(wanted.rules)} rules: {some}{more}")
     for option, value in wanted.settings.items():
         now = status.get(STATUS_OF[option])
-        if now is not None and now != value:
+        if now is not None and not as_strict(orders.get(option, EXACTLY), now, value):
             found.append(f"{STATUS_OF[option]} is {now}, expected {value}")
     return found
 
 
-def compare(files: Iterable[str]) -> tuple[str, list[list[str]]]:
+def compare(files: Iterable[str], orders: Mapping[str, str]) -> tuple[str, list[list[str]]]:
     """Why the kernel's rules are not those of these files, and the repairs that load them; "" if they are.
 
     Raises AuditError, NoAuditError, OSError, subprocess.TimeoutExpired.
@@ -152,7 +158,7 @@ def compare(files: Iterable[str]) -> tuple[str, list[list[str]]]:
         {option: value for one in parsed for option, value in one.settings.items()},
     )
     status = parse_status(ask("-s"))
-    found = differences(wanted, status, parse_live(ask("-l")))
+    found = differences(wanted, status, parse_live(ask("-l")), orders)
     if not found:
         return "", []
     if status.get("enabled") == "2":

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ansible.module_utils.settings.base import State
 
 PAM_STACKS = Path("/etc/pam.d")
+FAILLOCK = Path("/etc/security/faillock.conf")
+CLOSES_ROOT = re.compile(r"\s*even_deny_root\s*(#|$)")
 
 
 class WholeFile(Setting):
@@ -267,6 +269,19 @@ class PamProfile(Setting):
         self.name = name
         self.stack = PAM_STACKS / stack
         self.words = set(words)
+
+    def obstacle(self) -> str | None:
+        """Whether wrong passwords would close root, too, as soon as they are counted."""
+        if "pam_faillock.so" not in self.words or not FAILLOCK.is_file():
+            return None
+        text = FAILLOCK.read_text(encoding="utf-8", errors="replace")
+        for number, line in enumerate(text.split("\n"), 1):
+            if CLOSES_ROOT.match(line):
+                return (
+                    f"{FAILLOCK}:{number} has even_deny_root, and with {self.name} anybody could close root "
+                    "by wrong passwords: take it out"
+                )
+        return None
 
     def read(self) -> State:
         """Whether its module is in the stack."""

@@ -27,7 +27,15 @@ def file(path: str, wanted: Wanted, _options: Options) -> list[Setting]:
     details = dict(wanted or {"content": None})
     if details.pop("machine", None) not in (None, platform.machine()):
         return []
-    return [(SysctlFile if "orders" in details else WholeFile)(path, **details)]
+    orders = details.get("orders")
+    if not orders:
+        return [WholeFile(path, **details)]
+    if "/sysctl.d/" in path:
+        return [SysctlFile(path, **details)]
+    # Imported on demand: a node compiles whatever an execution imports.
+    from ansible.module_utils.settings.shared_files import WHOLE, SharedFile, SiteFile
+
+    return [(SiteFile if WHOLE in orders else SharedFile)(path, **details)]
 
 
 def keyword(key: str, wanted: Wanted, _options: Options) -> list[Setting]:

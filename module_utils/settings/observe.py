@@ -144,7 +144,8 @@ def audited(items: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         return
     controls = sorted({control for item in files for control in item["controls"]})
     try:
-        reason, repair = audit.compare(texts)
+        orders = {key: one for item in files for key, one in item["wanted"].get("orders", {}).items()}
+        reason, repair = audit.compare(texts, orders)
     except audit.NoAuditError as error:
         yield result(AUDIT_KEY, controls, "not-applicable", str(error))
     except (audit.AuditError, OSError, subprocess.TimeoutExpired) as error:

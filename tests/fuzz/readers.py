@@ -31,6 +31,7 @@ from ansible.module_utils.kernel import grub, upgrade
 from ansible.module_utils.packaging import apt_preview, apt_sources, openpgp, packages, rpm_files
 from ansible.module_utils.settings import audit, files, record, system
 from ansible.module_utils.settings.base import RefusedError, SettingError
+from ansible.module_utils.settings.site_lines import UnreadableError
 from gpu_validation import validation_outcome
 
 from compliance import document, waivers
@@ -101,7 +102,7 @@ from tests.unit.harden import test_listeners, test_packet_filters, test_tunnels
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
 from tests.unit.rollout import test_drain_slurm, test_gpu_settings_read_back
-from tests.unit.settings import test_audit
+from tests.unit.settings import test_audit, test_site_lines
 from tests.unit.validation import test_checks, test_counters, test_drives, test_health, test_nvidia_smi
 from tests.unit.validation.real_reports import from_table
 from tests.unit.validation.samples import gpu_xml, smi_xml
@@ -222,6 +223,19 @@ def rpm_header(text: str) -> object:
 def instances() -> object:
     """Read the MIG instances and profiles of a GPU."""
     return mig.profiles(), mig.present([mig.Card(0, "H100", "GPU-1", mig.ON, mig.ON)])
+
+
+def of_a_site() -> dict[Any, list[str]]:
+    """What reads the files of a site beside ours, and samples."""
+    texts: dict[Any, list[str]] = {}
+    for lines, text, _ in test_site_lines.CASES:
+        texts.setdefault(lines, []).append(text)
+    return texts
+
+
+def lines_of(lines: Any, text: str) -> list[object]:
+    """All lines of a text."""
+    return list(lines(text, "file"))
 
 
 def logical_volumes() -> object:
@@ -571,6 +585,10 @@ READERS = (
         "auditctl -l", audit.parse_live, these(test_audit.as_printed(test_audit.TEXT)), (audit.AuditError,)
     ),
     Reader("auditctl -s", audit.parse_status, these(test_audit.STATUS), (audit.AuditError,)),
+    *(
+        Reader(f"{lines.__name__} of a site", partial(lines_of, lines), these(*texts), (UnreadableError,))
+        for lines, texts in of_a_site().items()
+    ),
     Reader("SSH public keys", ssh_keys.parse_public_key, of("ssh_key"), (ValueError,), odd_key, weight=2),
     Reader("OpenPGP keys", openpgp.keys, keys, (openpgp.OpenPGPError,), weight=2),
     Reader("EFI certificates", secure_boot.certificates, these(SIGNATURE)),

@@ -11,7 +11,7 @@ from tests.lab.fleet import Fleet, on_node
 from tests.lab.settings import Lab
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.lab
@@ -66,11 +66,11 @@ def harden(*arguments: str) -> Any:
     return FLEET.run(["ansible-playbook", "playbooks/harden.yml", "--tags=os_hardening", *arguments])
 
 
-def states(reports: Path) -> list[dict[str, str]]:
+def states(reports: Path, names: Collection[str] = KEPT, **variables: Any) -> list[dict[str, str]]:
     """What compliance says of the controls that the site is stricter in, node by node."""
-    FLEET.playbook("compliance", compliance_reports_directory=str(reports))
+    FLEET.playbook("compliance", compliance_reports_directory=str(reports), **variables)
     told = json.loads((reports / "latest" / "statement.json").read_text())["nodes"]
-    return [{one["id"]: one["state"] for one in node["controls"] if one["id"] in KEPT} for node in told]
+    return [{one["id"]: one["state"] for one in node["controls"] if one["id"] in names} for node in told]
 
 
 def test_what_is_stricter_stays_now_and_after_a_reboot_and_fails_once_it_is_weaker(tmp_path: Path) -> None:
@@ -108,3 +108,78 @@ def test_what_is_stricter_stays_now_and_after_a_reboot_and_fails_once_it_is_weak
         FLEET.command("reboot", node.name)
     # The mask was weakened by hand, and never Temper's.
     assert [seen(node) for node in NODES] == [[*BEFORE[:3], "022", *BEFORE[4:]]] * 2
+
+
+FILES = {
+    "/etc/sudoers.d/10-site": "Defaults timestamp_timeout=0\nDefaults logfile=/var/log/site-sudo",
+    "/etc/audit/rules.d/site.rules": "-b 32768\n-f 2",
+    "/etc/systemd/journald.conf.d/10-site.conf": "[Journal]\nSystemMaxUse=50M",
+    "/etc/security/limits.d/50-site.conf": "* hard nproc 4096\n* hard core 0",
+    "/etc/security/pwquality.conf.d/10-site.conf": "minlen = 20",
+    "/etc/profile.d/site.sh": "TMOUT=300",
+    "/etc/issue": "Property of the site. All is recorded.",
+    "/etc/cron.allow": "",
+    "/etc/apt/apt.conf.d/40site": 'Unattended-Upgrade::Origins-Pattern:: "origin=Site";',
+}
+# What programs make of it: a script, and what it prints where the site is as strict as it was.
+SAID = {
+    "sudo -V | sed -n 's/.*timestamp timeout: //p'": "0.0 minutes",
+    "sudo -V | sed -n 's/^Path to log file: //p'": "/var/log/site-sudo",
+    "augenrules >/dev/null; grep -- '^-[bf]' /etc/audit/audit.rules | sort": "-b 32768\n-f 2",
+    "systemd-analyze cat-config systemd/journald.conf | sed -n 's/^SystemMaxUse=//p' | tail -n 1": "50M",
+    "runuser -l ops -c 'ulimit -Hc; ulimit -Hu'": "0\n4096",
+    "bash -lc 'echo $TMOUT'": "300",
+    "cat /etc/issue": "Property of the site. All is recorded.",
+    "echo ops:Qz7-kfw9-Tbx4-mP | chpasswd 2>&1 | grep -o 'shorter than 20' | sort -u": "shorter than 20",
+    "wc --bytes </etc/cron.allow": "0",
+    "apt-config dump | grep -o origin=Site": "origin=Site",
+}
+WEAKEN_FILES = """
+sed -i 's/timeout=0/timeout=60/' /etc/sudoers.d/10-site
+echo '-f 0' >/etc/audit/rules.d/zz.rules
+echo 'minlen = 8' >/etc/security/pwquality.conf
+chmod 666 /etc/cron.allow
+echo '* hard core unlimited' >>/etc/security/limits.d/50-site.conf
+"""
+WEAKENED = ("sudo-timeout", "audit", "password-quality", "cron-users", "core-dumps")
+PLACES = " ".join(path.rpartition("/")[0] for path in FILES if path.count("/") > 2)
+LEVEL = {"os_hardening_profile": "cis-level2"}
+
+
+def test_files_of_a_stricter_site_stay_in_force(tmp_path: Path) -> None:
+    wanted = ("--extra-vars", json.dumps(LEVEL))
+    for node in NODES:
+        for path, text in FILES.items():
+            lines, mode = f"{text}\n" if text else "", 440 if "sudoers" in path else 444
+            folder = path.rpartition("/")[0]
+            on_node(node, f"mkdir -p {folder}\nprintf %s '{lines}' >{path}\nchmod {mode} {path}")
+    first = harden(*wanted)
+    assert first.status == 0, first.output
+    kept = [path for path in FILES if path not in first.said]
+    assert kept == ["/etc/security/limits.d/50-site.conf", "/etc/profile.d/site.sh"]
+    for _ in ("at once", "after a reboot"):
+        again = harden(*wanted)
+        assert [again.changed(node) for node in NODES] == [0, 0]
+        for node in NODES:
+            assert {script: on_node(node, f"{script} || :").strip() for script in SAID} == SAID
+            on_node(node, "visudo -c")
+            FLEET.command("reboot", node.name)
+    assert [{*found.values()} for found in states(tmp_path, WEAKENED, **LEVEL)] == [{"pass"}] * 2
+    for node in NODES:
+        on_node(node, WEAKEN_FILES)
+    assert [{*found.values()} for found in states(tmp_path, WEAKENED, **LEVEL)] == [{"fail"}] * 2
+    # What a role can change it changes; it names what wins over that.
+    again = harden(*wanted)
+    for line in (
+        "audit/rules.d/zz.rules:1 sets -f 0",
+        "pwquality.conf:1 sets minlen 8",
+        "50-site.conf:3 sets",
+    ):
+        assert line in again.said
+    for node in NODES:
+        timeout = "sudo -V | sed -n 's/.*timestamp timeout: //p'; cat /etc/cron.allow"
+        assert on_node(node, timeout).split() == ["15.0", "minutes", "root"]
+    harden("--extra-vars", json.dumps({"os_hardening_state": "absent"}))
+    for node in NODES:
+        assert "temper" not in on_node(node, f"ls {PLACES}")
+        assert on_node(node, "cat /etc/issue /etc/cron.allow").strip() == FILES["/etc/issue"]

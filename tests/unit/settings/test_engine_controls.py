@@ -734,6 +734,20 @@ def test_pam_that_was_changed_by_hand_is_a_sentence(harden: Run, node: Node) -> 
     assert "was changed by hand, so pam-auth-update does not put temper-faillock into it" in result["msg"]
 
 
+def test_counting_wrong_passwords_is_refused_where_they_would_close_root(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless they are counted already: then it is the site's choice."""
+    path = node.file("security/faillock.conf", "# even_deny_root\n even_deny_root\n")
+    monkeypatch.setattr(files, "FAILLOCK", path)
+    words = ["pam_faillock.so", "preauth"]
+    setting = ("pam", {"name": "temper-faillock", "stack": "common-auth", "words": words})
+    assert f"{path}:2 has even_deny_root" in harden(setting)["msg"]
+    with (node.stacks / "common-auth").open("a") as stack:
+        stack.write("auth required pam_faillock.so preauth\n")
+    assert not harden(setting)["changed"]
+
+
 def test_profile_that_pam_auth_update_brings_back_is_taken_out_again(harden: Run, node: Node) -> None:
     """As it does with one of a package's own, for which it has forgotten that it knew it."""
     node.program(
