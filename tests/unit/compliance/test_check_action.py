@@ -54,7 +54,7 @@ def task(
         get_vars=dict,
     )
     action._execute_module = execute
-    action._connection = SimpleNamespace(transport="local")
+    action._connection = SimpleNamespace(transport="local", has_option=lambda _name: False)
     action._templar = SimpleNamespace(template=lambda value: value)
     variables = {**play, "inventory_hostname": "gpu01", "hostvars": {"gpu01": VARIABLES}}
     return action.run(task_vars=variables), asked
