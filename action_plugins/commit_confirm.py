@@ -45,7 +45,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         variables = task_vars or {}
         jumps = read(variables.get("__preflight_ways"))
         name = str(variables["inventory_hostname"])
-        arguments = {"name": self._task.args["name"]}
+        arguments = dict(self._task.args)
         self.warnings: list[str] = []
         try:
             for proof in self.proofs():
@@ -69,7 +69,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         self, name: str, _jumps: Mapping[str, JumpHost], variables: dict[str, Any]
     ) -> dict[str, Any] | None:
         """What the change offers to a stranger is what the plan has."""
-        change, plan = str(self._task.args["name"]), variables.get("preflight_plan")
+        change, plan = str(self._task.args.get("name")), variables.get("preflight_plan")
         if change not in SEEN or not plan:
             return None
         # Where it lets nobody in at all, that is the reason.
