@@ -35,7 +35,7 @@ UNTYPED_FUNCTIONS = {
     "fleet.py": {"part", "merged"},
     # What Ansible collects and keeps.
     "preflight.py": {"preflight_plan", "preview_arguments"},
-    "node_action.py": {"__init__", "__getitem__", "run", "ask", "own", "unseen"},
+    "node_action.py": {"__init__", "__getitem__", "run", "ask", "known", "own", "unseen"},
     "mirror_list.py": {"downloads", "mirror_list", "in_order", "size"},
     # What a node's modules answer, and what Ansible gets of it.
     "module_answers.py": {"as_result", "role_answers", "warnings", "failure", "node_facts"},
