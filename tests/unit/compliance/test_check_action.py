@@ -48,6 +48,7 @@ def task(
         get_play=lambda: SimpleNamespace(get_vars=lambda: play),
         get_vars=dict,
     )
+    action._connection = SimpleNamespace(has_option=lambda _: False)
     action._execute_module = execute
     action._templar = SimpleNamespace(template=lambda value: value)
     variables = {**play, "inventory_hostname": "gpu01", "hostvars": {"gpu01": VARIABLES}}
