@@ -53,6 +53,7 @@ def task(
         get_play=lambda: SimpleNamespace(get_vars=lambda: play),
         get_vars=dict,
     )
+    action._connection = SimpleNamespace(has_option=lambda _: False)
     action._execute_module = execute
     action._connection = SimpleNamespace(transport="local", has_option=lambda _name: False)
     action._templar = SimpleNamespace(template=lambda value: value)
