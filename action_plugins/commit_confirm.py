@@ -17,7 +17,7 @@ if ROOT not in sys.path:
 from compliance.outside.node import SEEN, contradicted  # noqa: E402 - needs the path above
 from planning.jump_hosts import JumpHost, cut_off, forbidden, read  # noqa: E402 - likewise
 from planning.module_answers import failure  # noqa: E402 - likewise
-from planning.ssh_client import closed_on_the_way, look_at  # noqa: E402 - likewise
+from planning.ssh_client import look_at, look_on_the_way  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,8 +53,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
                     return result | found | {"failed": True}
             answer = self._execute_module("commit_confirm", arguments, task_vars=variables)
         except AnsibleConnectionFailure:
-            if closed := closed_on_the_way(name, jumps, variables, self._templar):
-                return result | {"failed": True, "cause": FORBIDDEN, "nodes": [name], "msg": f"{closed}."}
+            through, looked = look_on_the_way(name, jumps, variables, self._templar)
+            if looked.forbidden:
+                why = {"cause": FORBIDDEN, "nodes": [name], "msg": f"{forbidden([name], through)}."}
+                return result | why | {"failed": True}
             raise
         said = failure(answer) if answer.get("failed") else {"changed": True}
         return result | said | {"warnings": self.warnings}
@@ -87,10 +89,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         # Where it lets nobody in at all, that is the reason.
         self._low_level_execute_command("true")
         before = variables.get("__nodes_behind", {}).get("reached")
+        asked = [node for node in jump.sample if before is None or node in before]
         lost = {
             node: one
-            for node, one in look_at(jump.sample, variables, self._templar).items()
-            if not one.reached and (one.forbidden if before is None else node in before)
+            for node, one in look_at(asked, variables, self._templar).items()
+            # Without a look before, one that is away may have been so all the time.
+            if not one.reached and (one.forbidden or before is not None)
         }
         if not lost:
             return None

@@ -20,6 +20,10 @@ MOST_LEVELS = 3
 #: Nodes behind a jump host to which a new connection is opened, from first to last of them.
 SAMPLE = 8
 NAMES_SHOWN = 4
+#: Nodes that a controller works on at the same time, and what it opens on the jump host for each: connections
+#: at once (one stays, one confirms), and in a minute (a login, what confirms three roles, what proves them).
+MOST_AT_ONCE = 256
+OPEN, NEW_IN_A_MINUTE = 2, 6
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,11 @@ def planned_forwarding(wanted: str, jump: JumpHost | None) -> str:
     return {"no": "local", "remote": "yes"}.get(wanted, wanted)
 
 
+def with_room(limit: int, jump: JumpHost | None, each: int = 1) -> int:
+    """Return a limit of one source's connections, with so many for each node behind; 0 is no limit."""
+    return limit + each * min(len(jump.behind), MOST_AT_ONCE) if jump and limit else limit
+
+
 def problems(jump: JumpHost, wish: SshHardening, given: Collection[str]) -> Iterator[str]:
     """Say which variables would cut off the nodes behind. `given` are those that the inventory sets."""
     if not jump.forwards or wish.state == "absent":
@@ -211,6 +220,15 @@ def forbidden(names: Sequence[str], jumps: Sequence[str]) -> str:
         f"{named(names)} {'is' if len(names) == 1 else 'are'} reached through {jump}, which forbids "
         f"forwarding. Set ssh_hardening_tcp_forwarding: local for {jump}; see also the Match blocks of its "
         "sshd, and the options of the key there (restrict, no-port-forwarding)"
+    )
+
+
+def kept_open(name: str, jumps: Sequence[str]) -> str:
+    """Say that a connection which ssh keeps open has the settings of its time."""
+    jump = named(jumps)
+    return (
+        f"a new connection through {jump} gets as far as the sshd of {name}. Where ssh keeps an older one "
+        f"open to {jump} (ControlMaster), it has the settings of its time: end it (ssh -O exit)"
     )
 
 

@@ -22,7 +22,6 @@ from ansible.constants import DEFAULT_TRANSPORT, config
 from ansible.errors import AnsibleError
 from ansible.plugins.loader import connection_loader
 
-from planning.jump_hosts import forbidden
 from planning.node_action import TaskValues
 from planning.ssh_ways import Client, Way, parsed, way
 from validation.model.printable import one_line
@@ -231,13 +230,13 @@ def look_at(names: Iterable[str], variables: Mapping[str, Any], templar: Any) ->
     return looks({name: way.command for name, way in found.items() if way and way.command})
 
 
-def closed_on_the_way(
+def look_on_the_way(
     name: str, jumps: Mapping[str, JumpHost], variables: Mapping[str, Any], templar: Any
-) -> str:
-    """Return a sentence where a node that this one is reached through forbids it; an empty one elsewhere."""
+) -> tuple[list[str], Look]:
+    """Return the nodes that one is reached through, and what came of a new connection through them."""
     through = [jump for jump, one in jumps.items() if name in one.behind]
-    looked = look_at([name], variables, templar).get(name) if through else None
-    return forbidden([name], through) if looked and looked.forbidden else ""
+    looked = look_at([name], variables, templar) if through else {}
+    return through, looked.get(name, Look(reached=False))
 
 
 def connections(names: Iterable[str], hostvars: Any, templar: Any) -> dict[str, Connection]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from planning.jump_hosts import NEW_IN_A_MINUTE, OPEN, with_room
 from planning.node_plan import Kind, RoleOptions, RolePlan, Stage
 from planning.roles import monitoring
 from planning.roles.settings import package, parameters
@@ -39,8 +40,9 @@ def role_plan(context: Context) -> RolePlan:
         trusted_interfaces=wish.trusted_interfaces,
         services=services,
         rules=wish.rules,
-        ssh_new_per_minute=wish.ssh_new_per_minute,
-        ssh_connections=wish.ssh_connections,
+        # Whoever comes from one address on the way to many nodes.
+        ssh_new_per_minute=with_room(wish.ssh_new_per_minute, context.jump, NEW_IN_A_MINUTE),
+        ssh_connections=with_room(wish.ssh_connections, context.jump, OPEN),
         new_per_second=wish.new_per_second,
         connections=wish.connections,
         log_per_minute=wish.log_per_minute,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planning.jump_hosts import named, planned_forwarding
+from planning.jump_hosts import named, planned_forwarding, with_room
 from planning.node_plan import Kind, PlannedSetting, RoleOptions, RolePlan, Stage
 from planning.roles.settings import parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from planning.jump_hosts import JumpHost
     from planning.roles.context import Context
     from planning.variables import SshHardening
 
@@ -41,7 +42,7 @@ def role_plan(context: Context) -> RolePlan:
         return RolePlan(ROLE, Stage.HARDEN, options=options)
     settings = [
         *keywords(context, WHO, who(wish)),
-        *keywords(context, KEEP, bounds(wish)),
+        *keywords(context, KEEP, bounds(wish, context.jump)),
         *keywords(context, MAY, rights(wish)),
         *forwarding(context),
         *keywords(context, KNOWN, where_known(wish), if_known=True),
@@ -105,7 +106,7 @@ def who(wish: SshHardening) -> Keywords:
     }
 
 
-def bounds(wish: SshHardening) -> Keywords:
+def bounds(wish: SshHardening, jump: JumpHost | None = None) -> Keywords:
     """How many logins and connections, and for how long."""
     return {
         # Enough for an agent with some keys and for Ansible's parallel sessions, too few to guess with.
@@ -113,7 +114,7 @@ def bounds(wish: SshHardening) -> Keywords:
         "MaxSessions": 10,
         # More than the firewall lets one source open at once: to close connections would fail hosts of a
         # large run. CIS asks for less, which is waived.
-        "MaxStartups": "30:30:100",
+        "MaxStartups": f"{with_room(30, jump)}:30:{with_room(100, jump)}",
         "LoginGraceTime": 30,
         # Dead connections go after 15 minutes; unlike TCP's own, these probes cannot be forged.
         "ClientAliveInterval": 300,

@@ -100,6 +100,10 @@ def test_a_jump_host_that_forbids_forwarding_is_named_and_heals(jump: Jump) -> N
     assert run.status != 0
     assert "gpu02 is reached through gpu01, which forbids forwarding" in run.said
     assert jump.forwarding()["gpu01"] == "local"
+    # sshd gives a connection the settings of its time.
+    stale = jump.harden("--limit=gpu02")
+    assert "ControlMaster" in stale.said
+    jump.disconnect()
     assert jump.harden().status == 0
 
 

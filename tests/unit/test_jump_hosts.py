@@ -157,6 +157,21 @@ def test_a_jump_hosts_plan_forwards_and_says_to_whom() -> None:
     assert not made["problems"]
 
 
+def test_a_jump_host_lets_one_source_open_connections_for_all_behind() -> None:
+    def limits(jumps: dict[str, Any], **given: Any) -> tuple[object, ...]:
+        parts = plan(jumps, **given)["roles"]
+        settings = [
+            one for role in ("firewall", "ssh_hardening") for one in json.loads(parts[role])["settings"]
+        ]
+        found = {one["key"]: one["wanted"] for one in settings}
+        return found["ssh_new_per_minute"], found["ssh_connections"], found["MaxStartups"]["value"]
+
+    jumps = {"gpu1": {"behind": [f"n{number}" for number in range(100)], "level": 1}}
+    assert limits({}) == (120, 64, "30:30:100")
+    assert limits(jumps) == (720, 264, "130:30:200")
+    assert limits(jumps, firewall_ssh_new_per_minute=0)[0] == 0
+
+
 @pytest.mark.parametrize(
     "jumps",
     [
@@ -186,13 +201,13 @@ class Confirmation:
         monkeypatch.setattr("action_plugins.commit_confirm.ActionBase.run", lambda *_: {})
         monkeypatch.setattr(commit_confirm, "look_at", self.look_at)
         monkeypatch.setattr(nodes_behind, "look_at", self.look_at)
-        monkeypatch.setattr(commit_confirm, "closed_on_the_way", self.closed_on_the_way)
+        monkeypatch.setattr(commit_confirm, "look_on_the_way", self.look_on_the_way)
 
     def look_at(self, names: Collection[str], *_: object) -> dict[str, Look]:
         return {name: self.looks[name] for name in names}
 
-    def closed_on_the_way(self, name: str, jumps: Mapping[str, JumpHost], *_: object) -> str:
-        return "closed" if name == "gpu2" and "gpu1" in jumps else ""
+    def look_on_the_way(self, name: str, jumps: Mapping[str, JumpHost], *_: object) -> tuple[list[str], Look]:
+        return [*jumps], Look(reached=False, forbidden=name == "gpu2")
 
     def low_level(self, _command: str) -> None:
         if not self.lets_in:

@@ -35,7 +35,7 @@ UNTYPED_FUNCTIONS = {
     "fleet.py": {"part", "merged"},
     # What Ansible collects and keeps.
     "preflight.py": {"preflight_plan", "preview_arguments"},
-    "ssh_client.py": {"of", "look_at", "closed_on_the_way", "connections"},
+    "ssh_client.py": {"of", "look_at", "look_on_the_way", "connections"},
     "node_action.py": {"__init__", "__getitem__", "run", "ask", "own", "known", "unseen"},
     "mirror_list.py": {"downloads", "mirror_list", "in_order", "size"},
     # What a node's modules answer, and what Ansible gets of it.

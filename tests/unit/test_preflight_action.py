@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
+from planning.ssh_client import Look
 from tests.unit.planning_nodes import node
 from tools.bare_node import pci
 
@@ -124,3 +125,20 @@ def test_a_variable_that_the_play_sets_is_refused_because_the_plan_would_go_with
     (problem,) = controller.task()["plan"]["problems"]
     assert problem.startswith("firewall_rules is set in the play, where the plan does not see it")
     assert list(controller.executions) == ["node_facts"]
+
+
+@pytest.mark.parametrize(
+    ("look", "said"),
+    [
+        (Look(reached=False, forbidden=True), "ssh_hardening_tcp_forwarding: local for gpu09"),
+        (Look(reached=True), "ssh -O exit"),
+        (Look(reached=False), ""),
+    ],
+)
+def test_a_node_behind_another_learns_what_is_wrong_there(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, look: Look, said: str
+) -> None:
+    monkeypatch.setattr(ACTION, "look_on_the_way", lambda *_: (["gpu09"], look))
+    controller.answers["node_facts"] = AnsibleConnectionFailure("closed")
+    _, *more = controller.task()["plan"]["problems"]
+    assert [said in sentence for sentence in more] == [True] * bool(said)

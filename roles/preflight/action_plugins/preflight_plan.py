@@ -13,11 +13,11 @@ ROOT = str(Path(__file__).resolve().parents[3])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
-from planning.jump_hosts import read  # noqa: E402 - likewise
+from planning.jump_hosts import forbidden, kept_open, read  # noqa: E402 - likewise
 from planning.module_answers import node_facts  # noqa: E402 - needs the path above
 from planning.node_action import NodeAction  # noqa: E402 - likewise
 from planning.preflight import preflight_plan, preview_arguments  # noqa: E402 - likewise
-from planning.ssh_client import closed_on_the_way  # noqa: E402 - likewise
+from planning.ssh_client import look_on_the_way  # noqa: E402 - likewise
 
 
 class ActionModule(NodeAction):
@@ -46,8 +46,11 @@ class ActionModule(NodeAction):
         plan["problems"] += self.unseen(variables)
         if not self.reached:
             name, jumps = str(variables["inventory_hostname"]), read(variables.get("__preflight_ways"))
-            closed = closed_on_the_way(name, jumps, variables, self._templar)
-            plan["problems"] += [f"{closed}. Harden that first (--limit)"] if closed else []
+            through, looked = look_on_the_way(name, jumps, variables, self._templar)
+            if looked.forbidden:
+                plan["problems"].append(f"{forbidden([name], through)}. Harden that first (--limit)")
+            elif looked.reached:
+                plan["problems"].append(kept_open(name, through))
         if boolean(self._task.args["simulate"]) and not plan["problems"] and not plan["settled"]:
             preview = self.ask("package_preview", preview_arguments(plan), variables)
             plan = preflight_plan(node, own, known, preview)
