@@ -54,6 +54,7 @@ lab-status: python ## Say which nodes run
 lint: setup ## Check style and types: ruff, mypy, ansible-lint with its production profile
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
 	@# The payload also runs on Python 3.10.
 	$(BIN)/mypy --python-version 3.10 validation

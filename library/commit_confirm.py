@@ -27,11 +27,11 @@ EXAMPLES = r"""
     ansible_ssh_extra_args: -o ControlPath=none
 """
 
-from ansible.module_utils.access.commit_confirm import Change, NotConfirmedError
-from ansible.module_utils.access.nftables_rules import END_PROOF
-from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.process import CommandError
+from ansible.module_utils.temper.access.commit_confirm import Change, NotConfirmedError
+from ansible.module_utils.temper.access.nftables_rules import END_PROOF
+from ansible.module_utils.temper.access.ssh_login import ssh_login
+from ansible.module_utils.temper.process import CommandError
 
 SUBJECTS = {"accounts": "the accounts", "ssh": "sshd's settings", "firewall": "the firewall"}
 END_PROOFS = {"firewall": ("nft", END_PROOF)}

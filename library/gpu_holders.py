@@ -49,7 +49,7 @@ sentences:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.driver import holders
+from ansible.module_utils.temper.driver import holders
 
 
 def main() -> None:

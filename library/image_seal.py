@@ -51,9 +51,9 @@ kernel:
 
 from pathlib import Path
 
-from ansible.module_utils import image
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.process import CommandError
+from ansible.module_utils.temper import image
+from ansible.module_utils.temper.process import CommandError
 
 
 def main() -> None:

@@ -13,12 +13,12 @@ description:
   - Contents of files that are secret are not compared, as the plan does not hold them.
 options:
   roles:
-    description: The roles' parts of the plan, as JSON (planning/node_plan.py, C(RolePlan)).
+    description: The roles' parts of the plan, as JSON (temper/plan/node_plan.py, C(RolePlan)).
     type: str
     required: true
   demanded:
     description: What a benchmark asks for where the profile of the hardening does less, as JSON
-      (planning/os_controls.py, C(demanded)). Measured, and nothing else.
+      (temper/plan/os_controls.py, C(demanded)). Measured, and nothing else.
     type: str
     default: "[]"
   administrators:
@@ -53,11 +53,11 @@ self_report:
 
 import json
 
-from ansible.module_utils import node_conditions
-from ansible.module_utils.access.self_report import self_report
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.driver import gpus
-from ansible.module_utils.settings.observe import measured, observe
+from ansible.module_utils.temper import node_conditions
+from ansible.module_utils.temper.access.self_report import self_report
+from ansible.module_utils.temper.driver import gpus
+from ansible.module_utils.temper.settings.observe import measured, observe
 
 
 def main() -> None:

@@ -78,17 +78,17 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils import image, lease, process
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.driver.holders import target_name
-from ansible.module_utils.driver.kernel_modules import dkms_records, installed_kernels
-from ansible.module_utils.driver.loaded_state import nvidia_state, read, wait_for_driver
-from ansible.module_utils.driver.secure_boot import enrolled_keys, secure_boot
-from ansible.module_utils.engines.others import other_engines
-from ansible.module_utils.mounts import mounts
-from ansible.module_utils.packaging import apt_sources, node, packages
-from ansible.module_utils.settings import sysfs
-from ansible.module_utils.settings.base import SettingError
+from ansible.module_utils.temper import image, lease, process
+from ansible.module_utils.temper.driver.holders import target_name
+from ansible.module_utils.temper.driver.kernel_modules import dkms_records, installed_kernels
+from ansible.module_utils.temper.driver.loaded_state import nvidia_state, read, wait_for_driver
+from ansible.module_utils.temper.driver.secure_boot import enrolled_keys, secure_boot
+from ansible.module_utils.temper.engines.others import other_engines
+from ansible.module_utils.temper.mounts import mounts
+from ansible.module_utils.temper.packaging import apt_sources, node, packages
+from ansible.module_utils.temper.settings import sysfs
+from ansible.module_utils.temper.settings.base import SettingError
 
 #: No kernel counts more (CONFIG_NR_CPUS).
 MOST_CPUS = 65536

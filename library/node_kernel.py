@@ -140,12 +140,12 @@ refused:
   type: bool
 """
 
-from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.kernel import upgrade
-from ansible.module_utils.packaging import repositories
-from ansible.module_utils.packaging.packages import PackageError
-from ansible.module_utils.settings.base import SettingError
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.kernel import upgrade
+from ansible.module_utils.temper.packaging import repositories
+from ansible.module_utils.temper.packaging.packages import PackageError
+from ansible.module_utils.temper.settings.base import SettingError
 
 #: Steps for which it is no error that nothing is noted: they may be repeated after the last of them.
 ENDING = ("keep", "leave", "remove", "release")

@@ -71,8 +71,8 @@ ansible_facts:
 
 from dataclasses import asdict
 
-from ansible.module_utils import lease
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.temper import lease
 
 
 def main() -> None:

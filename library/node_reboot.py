@@ -51,10 +51,10 @@ refused:
   type: bool
 """
 
-from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.driver import holders
-from ansible.module_utils.lease import LeaseError, working
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.driver import holders
+from ansible.module_utils.temper.lease import LeaseError, working
 
 
 def main() -> None:

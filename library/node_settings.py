@@ -17,7 +17,7 @@ description:
     the rest.
 options:
   roles:
-    description: The roles' parts of the plan in their order, as JSON (planning/node_plan.py, C(RolePlan)).
+    description: The roles' parts of the plan in their order, as JSON (temper/plan/node_plan.py, C(RolePlan)).
     type: str
     required: true
   ahead:
@@ -74,10 +74,10 @@ ahead:
 import json
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.lease import LeaseError, working
-from ansible.module_utils.records import RecordError
-from ansible.module_utils.settings.base import RefusedError
-from ansible.module_utils.settings.engine import carry_out
+from ansible.module_utils.temper.lease import LeaseError, working
+from ansible.module_utils.temper.records import RecordError
+from ansible.module_utils.temper.settings.base import RefusedError
+from ansible.module_utils.temper.settings.engine import carry_out
 
 
 def main() -> None:

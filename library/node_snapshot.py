@@ -82,8 +82,8 @@ refused:
   type: bool
 """
 
-from ansible.module_utils import snapshots
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.temper import snapshots
 
 
 def main() -> None:

@@ -166,14 +166,14 @@ refused:
 
 import json
 
-from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.packaging import apt_preview, dnf_preview, dnf_staging, repositories, staging
-from ansible.module_utils.packaging.dnf import Dnf
-from ansible.module_utils.packaging.packages import Wish
-from ansible.module_utils.records import RecordError
-from ansible.module_utils.settings.base import SettingError
-from ansible.module_utils.settings.engine import carry_out
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.packaging import apt_preview, dnf_preview, dnf_staging, repositories, staging
+from ansible.module_utils.temper.packaging.dnf import Dnf
+from ansible.module_utils.temper.packaging.packages import Wish
+from ansible.module_utils.temper.records import RecordError
+from ansible.module_utils.temper.settings.base import SettingError
+from ansible.module_utils.temper.settings.engine import carry_out
 
 
 def refusals(module: AnsibleModule, part: str) -> list[str]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ansible.module_utils import files, lease, process, records
+    from ansible.module_utils.temper import files, lease, process, records
 else:
     try:
-        from ansible.module_utils import files, lease, process, records
+        from ansible.module_utils.temper import files, lease, process, records
     except ImportError:
         import files
         import lease

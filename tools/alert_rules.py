@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from compliance import metrics
+from temper.compliance import metrics
+from temper.judge import fleet_metrics
 from tools.check_docs import between
 from tools.documents import ROOT, write
 from validation.findings.catalogue import catalogue
-from validation.metrics import fleet_metrics, node_metrics
+from validation.metrics import node_metrics
 
 if TYPE_CHECKING:
     from pathlib import Path

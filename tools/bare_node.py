@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planning.machine import GIB
+from temper.plan.machine import GIB
 
 # The version of python3 in each release.
 PYTHONS = {

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
+COMMAND = VENV / "bin" / "temper"
 # Debian packages of the tests alone: apt brings gpgv along up to Debian 12 only, and modules are read by kmod
 # and signed by openssl. The last line is what RHEL's side is tested with.
 TEST_PACKAGES = (
@@ -204,7 +205,7 @@ def unpack_monitoring() -> None:
 
 def unpack_schedulers() -> None:
     """Have Slurm's programs in SLURM/usr and kubectl in KUBECTL/kubectl. Raises NotReadyError."""
-    unpack("Fetching Slurm", SLURM_PACKAGES, SLURM, "rollout/drain/")
+    unpack("Fetching Slurm", SLURM_PACKAGES, SLURM, "temper/rollout/drain/")
     unpack_kubectl()
 
 
@@ -293,6 +294,8 @@ def make_environment(layer: str) -> None:
     with exclusive(ROOT / ".venv.lock"):
         wanted, found = wanted_state(layer), recorded_state(record)
         if wanted.items() <= found.items():
+            if not COMMAND.exists():  # made by an earlier release
+                install_command()
             return
         if VENV.is_symlink():
             raise NotReadyError(
@@ -319,7 +322,16 @@ def make_environment(layer: str) -> None:
                 f"{error.output}\n`{' '.join(error.cmd)}` ended with status {error.returncode}: see above. "
                 "Put it right (network, proxy, disk space, pip's configuration), then run this again."
             ) from error
+        install_command()
         record.write_text(json.dumps(wanted, indent=2) + "\n")
+
+
+def install_command() -> None:
+    """Put the command `temper` into .venv, and on the path of its Python this checkout and former names."""
+    (site_packages,) = (VENV / "lib").glob("python3*/site-packages")
+    (site_packages / "temper.pth").write_text(f"{ROOT}\n{ROOT}/tools/former\n")
+    COMMAND.write_text(f"#!{VENV}/bin/python\nfrom temper.cli.main import main\n\nraise SystemExit(main())\n")
+    COMMAND.chmod(0o755)
 
 
 def main() -> int:

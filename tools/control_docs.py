@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from planning.os_controls import PROFILES, references, settings_of, waiver_of
-from planning.strictness import ALONE, EXACTLY, order_of, orders_of_files
+from temper.plan.os_controls import PROFILES, references, settings_of, waiver_of
+from temper.plan.strictness import ALONE, EXACTLY, order_of, orders_of_files
 from tools.documents import ROOT, write
 
 DATA = ROOT / "data" / "os_controls"

@@ -34,7 +34,7 @@ INTRODUCTION = """\
 <!-- Made by `make docs` from data/findings: change that. -->
 
 Everything that the [validation](validation.md) can find, by code. Codes are stable.
-`python3 -m validation explain CODE` adds meaning, usual causes and source.
+`temper explain CODE` adds meaning, usual causes and source.
 
 Each file in `data/findings/` holds the entries of one area:
 

@@ -14,19 +14,19 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from planning.facts import NodeFacts
-from planning.model import Target
-from planning.plan import node_plan
-from planning.role_variables import argument_specs, role_variables
-from planning.tables import load_tables
-from planning.variables import Variables
+from temper.plan.facts import NodeFacts
+from temper.plan.model import Target
+from temper.plan.plan import node_plan
+from temper.plan.role_variables import argument_specs, role_variables
+from temper.plan.tables import load_tables
+from temper.plan.variables import Variables
 from tools.bare_node import PYTHONS, bare_node, pci
 from tools.documents import ROOT, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from planning.node_plan import NodePlan
+    from temper.plan.node_plan import NodePlan
 
 PAGE = ROOT / "docs" / "plan_matrix.md"
 TABLES = load_tables(ROOT / "data")

@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pages.inputs import Report
-from pages.write import write
+from temper.report.inputs import Report
+from temper.report.write import write
 from tests.unit.pages import made_up
 from tests.unit.pages.browser import chromium
 

@@ -14,9 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from planning.tables import load_tables
-from planning.torch_wheels import FIRST_PYTHON, REQUIREMENTS
-from planning.versions import version
+from temper.plan.tables import load_tables
+from temper.plan.torch_wheels import FIRST_PYTHON, REQUIREMENTS
+from temper.plan.versions import version
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = "make torch-requirements"

@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from pages.inputs import Report, Validation, no_past
-from pages.write import NodePages, Pages
+from temper.report.inputs import Report, Validation, no_past
+from temper.report.write import NodePages, Pages
 from tests.unit.pages import made_up
 from validation.verdict.judge import judge_fleet
 

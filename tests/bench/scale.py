@@ -2,11 +2,11 @@
 
     python -m tests.bench.scale [--nodes 1000 10000] [--only NAME ...]
 
-Nodes answer what slices hand over (fleet/collected.py): real plans of eight H100 whose observations are made
-here, and results of validation from tests/unit/pages/made_up.py. Of a hundred nodes one is unreachable, two
-have drifted, two are waived. What is measured is a process of its own; making the fleet is not measured.
-CPU seconds and memory count per node, because the seconds by the clock are this machine's. Prints a table in
-Markdown; asserts nothing.
+Nodes answer what slices hand over (temper/fleet/collected.py): real plans of eight H100 whose observations
+are made here, and results of validation from tests/unit/pages/made_up.py. Of a hundred nodes one is
+unreachable, two have drifted, two are waived. What is measured is a process of its own; making the fleet is
+not measured. CPU seconds and memory count per node: seconds by the clock are this machine's. Prints a
+table in Markdown; asserts nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def hand_over(folder: Path, number: int, name: str, document: Any) -> None:
 @functools.cache
 def fact(count: int) -> dict[str, Any]:
     """The plan of a node of a fleet."""
-    from planning.preflight import preflight_plan
+    from temper.plan.preflight import preflight_plan
     from tests.unit.compliance.fleets import KNOWN, VARIABLES
     from tests.unit.planning_nodes import H100, gpus, node
 
@@ -77,9 +77,9 @@ def fact(count: int) -> dict[str, Any]:
 
 def make_compliance(folder: Path, count: int, drifted: int) -> None:
     """Answers of a check in which the nodes with this remainder of 50 have drifted."""
-    from compliance.fleet import answer, packed
-    from compliance.model import Observation, State
-    from planning.node_plan import NodePlan
+    from temper.compliance.model import Observation, State
+    from temper.plan.node_plan import NodePlan
+    from temper.report.compliance import answer, packed
     from tests.unit.compliance.fleets import DRIVER, observations
 
     plan = NodePlan.from_fact(fact(count))
@@ -142,7 +142,7 @@ def make_validation(folder: Path, count: int, began: str) -> None:
 
 def make_plans(folder: Path, count: int) -> None:
     """Plans as slices hand them over; one node of a hundred is refused."""
-    from planning.fleet import FleetPlan
+    from temper.plan.fleet import FleetPlan
 
     refused = {"problems": ["there is no driver for this kernel"]}
     for number, nodes in enumerate(slices(count)):
@@ -155,7 +155,7 @@ def make_plans(folder: Path, count: int) -> None:
 
 def chosen(folder: Path) -> dict[str, Any]:
     """How reports are made: below the folder of the measurement."""
-    from fleet import collected
+    from temper.fleet import collected
 
     below = {
         "compliance_reports_directory": str(folder / "compliance"),
@@ -166,8 +166,8 @@ def chosen(folder: Path) -> dict[str, Any]:
 
 def check_compliance(folder: Path, count: int) -> None:
     """Statement, all its files, and the history."""
-    from fleet import collected
-    from fleet.inventory import Inventory
+    from temper.fleet import collected
+    from temper.fleet.inventory import Inventory
 
     known = Inventory({"gpu_nodes": {"hosts": names(count)}}, {name: {} for name in names(count)})
     said = collected.compliance(folders(folder, "compliance"), {}, [], known, chosen(folder))
@@ -176,14 +176,14 @@ def check_compliance(folder: Path, count: int) -> None:
 
 def compliance_status(folder: Path, _count: int) -> None:
     """The command."""
-    from compliance.__main__ import main
+    from temper.cli.compliance import main
 
     main(["status", "--reports", str(folder / "compliance")])
 
 
 def compliance_drifts(folder: Path, _count: int) -> None:
     """The command."""
-    from compliance.__main__ import main
+    from temper.cli.compliance import main
 
     history = folder / "validation" / "history.sqlite"
     main(["drifts", "--reports", str(folder / "compliance"), "--history", str(history)])
@@ -191,7 +191,7 @@ def compliance_drifts(folder: Path, _count: int) -> None:
 
 def judge_validation(folder: Path, _count: int) -> None:
     """Verdict, all its files, and the history."""
-    from fleet import collected
+    from temper.fleet import collected
 
     said = collected.validation(folders(folder, "validation"), {}, chosen(folder))
     assert said is not None and (folder / "validation" / "latest" / "summary.json").is_file(), said
@@ -199,10 +199,10 @@ def judge_validation(folder: Path, _count: int) -> None:
 
 def keep_journal(folder: Path, count: int) -> None:
     """Every slice of a run begun and recorded, with its line of progress; half of them, then the rest."""
-    from fleet.inventory import from_listing
-    from fleet.journal import Job, Journal, NodeRecord
-    from fleet.run import HERE, Run, places
-    from fleet.slices import Board, Outcome
+    from temper.fleet.inventory import from_listing
+    from temper.fleet.journal import Job, Journal, NodeRecord
+    from temper.fleet.run import HERE, Run, places
+    from temper.fleet.slices import Board, Outcome
 
     nodes = names(count)
     job = Job("site.yml", (), "", {}, (), tuple(nodes))
@@ -237,7 +237,7 @@ def keep_journal(folder: Path, count: int) -> None:
 
 def merge_plans(folder: Path, _count: int) -> None:
     """The plans of slices made one file."""
-    from fleet import collected
+    from temper.fleet import collected
 
     collected.ROOT = folder
     assert collected.plans(folders(folder, "plan"), {})
@@ -245,7 +245,7 @@ def merge_plans(folder: Path, _count: int) -> None:
 
 def compare_plans(folder: Path, count: int) -> None:
     """The plans of one Ansible process made one file, as the action fleet_plan does."""
-    from planning.fleet import FleetPlan, grouped
+    from temper.plan.fleet import FleetPlan, grouped
 
     refused = {"problems": ["there is no driver for this kernel"], "text": "refused"}
     facts = {name: refused if int(name[-5:]) % 100 == 21 else fact(count) for name in names(count)}

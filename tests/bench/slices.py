@@ -34,10 +34,10 @@ PLAY = """
 SLICED = """
 import json, sys
 from pathlib import Path
-from fleet.inventory import from_listing
-from fleet.journal import Job, Journal
-from fleet.run import HERE, Run
-from fleet.slices import Board, Place
+from temper.fleet.inventory import from_listing
+from temper.fleet.journal import Job, Journal
+from temper.fleet.run import HERE, Run
+from temper.fleet.slices import Board, Place
 folder, size, jobs = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 known = from_listing(json.loads((folder / "listing.json").read_text()))
 job = Job(str(folder / "play.yml"), (), "", {}, (), tuple(known.nodes))

@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="the first input's; by default one of today")
     parser.add_argument("--reader", help="only this one; with --seed, that input alone, and its traceback")
     options = parser.parse_args()
-    sys.path[:0] = [str(ROOT / "library"), str(ROOT / "filter_plugins")]
+    sys.path[:0] = [str(ROOT / "library"), str(ROOT / "plugins/filter")]
     from tests.fuzz.readers import READERS
 
     chosen = [one for one in READERS if options.reader in (None, one.name)]

@@ -16,16 +16,16 @@ from unittest.mock import patch
 
 from gpu_validation import validation_outcome
 
-from compliance import fleet as compliance_fleet
-from fleet import collected, pulled, stream
-from planning.preflight import DATA, preflight_plan
+from temper.cli import judging
+from temper.fleet import collected, pulled, stream
+from temper.plan.preflight import DATA, preflight_plan
+from temper.report import compliance as compliance_fleet
 from tests.fuzz import mutations
 from tests.fuzz.inputs import CONTROL, folder
 from tests.unit.compliance.fleets import KNOWN, VARIABLES, observations, plan
 from tests.unit.fleet import test_pulled, test_stream
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
-from validation.cli import arguments
 from validation.model.contract import EXPECTATIONS_VERSION, dumps, encode, parse
 
 NOW = test_pulled.NOW
@@ -61,7 +61,7 @@ def validated(result: Any) -> dict[str, Any]:
     output = folder()
     command = ["report", "--fleet", f"--output={output / 'report'}", f"--metrics={output / 'metrics'}"]
     (output / "metrics").mkdir()
-    options = arguments.parser().parse_args([*command, f"--history={output / 'history.sqlite'}"])
+    options = judging.parser().parse_args([*command, f"--history={output / 'history.sqlite'}"])
     with patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()))):
         options.function(options)
     summary = json.loads((output / "report" / "summary.json").read_bytes())

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import node_facts
-from ansible.module_utils import lease, mounts, process, rank, snapshots, units
-from ansible.module_utils.access import (
+from ansible.module_utils.temper import lease, mounts, process, rank, snapshots, units
+from ansible.module_utils.temper.access import (
     accounts,
     listeners,
     network_interfaces,
@@ -25,34 +25,34 @@ from ansible.module_utils.access import (
     sshd,
     tunnels,
 )
-from ansible.module_utils.driver import gpu_settings, mig, secure_boot, smi
-from ansible.module_utils.engines import cdi_nccl, config_dump, daemon_json, others, toolkit_config
-from ansible.module_utils.kernel import grub, upgrade
-from ansible.module_utils.packaging import apt_preview, apt_sources, openpgp, packages, rpm_files
-from ansible.module_utils.settings import audit, files, record, system
-from ansible.module_utils.settings.base import RefusedError, SettingError
-from ansible.module_utils.settings.site_lines import UnreadableError
+from ansible.module_utils.temper.driver import gpu_settings, mig, secure_boot, smi
+from ansible.module_utils.temper.engines import cdi_nccl, config_dump, daemon_json, others, toolkit_config
+from ansible.module_utils.temper.kernel import grub, upgrade
+from ansible.module_utils.temper.packaging import apt_preview, apt_sources, openpgp, packages, rpm_files
+from ansible.module_utils.temper.settings import audit, files, record, system
+from ansible.module_utils.temper.settings.base import RefusedError, SettingError
+from ansible.module_utils.temper.settings.site_lines import UnreadableError
 from gpu_validation import validation_outcome
 
-from compliance import document, waivers
-from compliance.outside.claims import ClaimsError, read_claims
-from compliance.outside.hello import HelloError, read_hello
-from fleet import collected
-from fleet.stream import StreamError
-from planning.module_answers import AnswerError, failure, role_answers
-from planning.module_answers import node_facts as facts_of
-from planning.node_plan import NodePlan
-from planning.preflight import preflight_plan
-from planning.role_variables import argument_specs, role_variables
-from planning.ssh_ways import Client
-from planning.strictness import order_of
 from pull import agent, configuration
 from pull.repository import OBJECT, refs_in
 from pull.result import from_statement
-from rollout import gpu_settings as rollout_settings
-from rollout.drain import kubernetes, slurm
-from rollout.drain.base import DrainError
-from rollout.drain.programs import Answer
+from temper.compliance import document, waivers
+from temper.compliance.outside.claims import ClaimsError, read_claims
+from temper.compliance.outside.hello import HelloError, read_hello
+from temper.fleet import collected
+from temper.fleet.stream import StreamError
+from temper.plan.module_answers import AnswerError, failure, role_answers
+from temper.plan.module_answers import node_facts as facts_of
+from temper.plan.node_plan import NodePlan
+from temper.plan.preflight import preflight_plan
+from temper.plan.role_variables import argument_specs, role_variables
+from temper.plan.ssh_ways import Client
+from temper.plan.strictness import order_of
+from temper.rollout import gpu_settings as rollout_settings
+from temper.rollout.drain import kubernetes, slurm
+from temper.rollout.drain.base import DrainError
+from temper.rollout.drain.programs import Answer
 from tests.fuzz import mutations
 from tests.fuzz.fleets import (
     archives,

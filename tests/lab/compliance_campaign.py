@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compliance.__main__ import main as compliance
+from temper.cli.compliance import main as compliance
 from tests.bench.__main__ import table, with_pings
 from tests.lab import many_nodes
 from tests.lab.cutoff import CampaignError, failure, lab_command, note
@@ -377,7 +377,7 @@ def tamper(reports: Path, count: int, seed: int) -> tuple[int, int, list[str]]:
 
 
 def verify(reports: Path) -> int:
-    """The exit status of `python3 -m compliance verify`."""
+    """The exit status of `temper compliance verify`."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         return compliance(["verify", "--reports", str(reports)])
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.packaging import dnf_preview, packages, repositories, signing_keys
-from ansible.module_utils.packaging.dnf import Dnf
-from ansible.module_utils.packaging.node import PackageState
-from ansible.module_utils.packaging.package_settings import PackageSet
-from ansible.module_utils.packaging.packages import Wish
+from ansible.module_utils.temper.packaging import dnf_preview, packages, repositories, signing_keys
+from ansible.module_utils.temper.packaging.dnf import Dnf
+from ansible.module_utils.temper.packaging.node import PackageState
+from ansible.module_utils.temper.packaging.package_settings import PackageSet
+from ansible.module_utils.temper.packaging.packages import Wish
 
 from tests.lab.rpm_archive import RpmArchive, make_root, run
 

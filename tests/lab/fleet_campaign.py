@@ -128,7 +128,7 @@ class Campaign:
         return run
 
     def begin(self, name: str, *words: str) -> subprocess.Popen[bytes]:
-        """Start `python3 -m fleet`."""
+        """Start `temper fleet`."""
         places = helpers.options(self.fleet, *self.helpers)
         with (self.logs / f"{name}.log").open("wb") as output:
             return subprocess.Popen(
@@ -147,7 +147,7 @@ class Campaign:
         return process.wait(RUN_TIMEOUT_S), time.monotonic() - begun_s
 
     def said(self, name: str) -> str:
-        """What `python3 -m fleet` wrote."""
+        """What `temper fleet` wrote."""
         return (self.logs / f"{name}.log").read_text(errors="replace")
 
     def compare(self, name: str, wanted: Mapping[Node, State]) -> list[str]:

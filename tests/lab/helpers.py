@@ -30,7 +30,7 @@ def equip(fleet: Fleet, helpers: Iterable[Node]) -> None:
 
 
 def options(fleet: Fleet, *helpers: Node) -> list[str]:
-    """Arguments of `python3 -m fleet` that name the helpers and the way to them."""
+    """Arguments of `temper fleet` that name the helpers and the way to them."""
     status = labs.status(fleet.lab)
     ssh = (
         f"-F /dev/null -i {status['ssh_key']} -o IdentitiesOnly=yes -o StrictHostKeyChecking=yes "
@@ -40,8 +40,8 @@ def options(fleet: Fleet, *helpers: Node) -> list[str]:
 
 
 def command(*words: str) -> list[str]:
-    """A command of `python3 -m fleet`."""
-    return [str(BIN / "python"), "-m", "fleet", *words]
+    """A command of `temper fleet`."""
+    return [str(BIN / "python"), "-m", "temper", "fleet", *words]
 
 
 def workers(helper: Node) -> str:

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollout import gate
-from rollout.drain.commands import Idle
-from rollout.engine import Clock, Engine, Ticket
-from rollout.executor import FleetExecutor
-from rollout.model import Course, Outcome, Record, State, Step, StepResult
-from rollout.model import Node as RolloutNode
-from rollout.playbooks import Ansible
-from rollout.policy import Policy
+from temper.rollout import gate
+from temper.rollout.drain.commands import Idle
+from temper.rollout.engine import Clock, Engine, Ticket
+from temper.rollout.executor import FleetExecutor
+from temper.rollout.model import Course, Outcome, Record, State, Step, StepResult
+from temper.rollout.model import Node as RolloutNode
+from temper.rollout.playbooks import Ansible
+from temper.rollout.policy import Policy
 from tests.lab.cutoff import note
 from tests.lab.settings import CHECKOUT
 from tests.unit.rollout.results import drawn_from, recorded_noise, run_of
@@ -35,9 +35,9 @@ from validation.model.contract import dumps
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from rollout.drain.base import Drainer
-    from rollout.engine import Ending
-    from rollout.store import Store
+    from temper.rollout.drain.base import Drainer
+    from temper.rollout.engine import Ending
+    from temper.rollout.store import Store
     from tests.lab.fleet import Fleet
     from tests.lab.settings import Node
     from validation.model.contract import Finding

@@ -11,10 +11,10 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.driver.module_builds import HEADERS
-from ansible.module_utils.packaging import packages
-from ansible.module_utils.packaging.dnf import Dnf
-from ansible.module_utils.packaging.packages import PackageError
+from ansible.module_utils.temper.driver.module_builds import HEADERS
+from ansible.module_utils.temper.packaging import packages
+from ansible.module_utils.temper.packaging.dnf import Dnf
+from ansible.module_utils.temper.packaging.packages import PackageError
 
 from tests.lab.dnf_node import (
     configure,

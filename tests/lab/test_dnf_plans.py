@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ansible.module_utils.packaging.dnf import Dnf
+    from ansible.module_utils.temper.packaging.dnf import Dnf
 
     from tests.unit.openpgp_keys import KeyRing
 

@@ -14,9 +14,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.packaging import dnf_staging, rpm_files
-from ansible.module_utils.packaging.dnf import KEPT, Dnf
-from ansible.module_utils.packaging.packages import PackageError, Wish
+from ansible.module_utils.temper.packaging import dnf_staging, rpm_files
+from ansible.module_utils.temper.packaging.dnf import KEPT, Dnf
+from ansible.module_utils.temper.packaging.packages import PackageError, Wish
 
 from tests.lab.dnf_node import configure, held, make_node, repository_of, settle, snapshot, versions
 from tests.lab.rpm_archive import RELEASE, RpmArchive, run
@@ -364,7 +364,7 @@ def test_a_disk_that_becomes_full_is_said(
 ) -> None:
     # As if somebody else had filled it after the look.
     monkeypatch.setattr(dnf_staging, "no_room", lambda *_: [])
-    monkeypatch.setattr("ansible.module_utils.packaging.preview.no_room", lambda *_: [])
+    monkeypatch.setattr("ansible.module_utils.temper.packaging.preview.no_room", lambda *_: [])
     with pytest.raises(PackageError, match=r"the disk is full.* Nothing was changed"):
         stage()
     assert node.kept() is None

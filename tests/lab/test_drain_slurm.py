@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollout.drain.base import DrainError, wait_until_idle
-from rollout.drain.slurm import Slurm
+from temper.rollout.drain.base import DrainError, wait_until_idle
+from temper.rollout.drain.slurm import Slurm
 from tests.lab import hardening
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from temper.judge.fabric import judge_fabric
+from temper.judge.fabric_search import next_rounds
 from tests.lab.settings import CHECKOUT, Lab
 from validation.cli import archive
 from validation.fabric.groups import Attempt, Fleet, Member, Pairs, Part, groups_of, make_orders
-from validation.fabric.search import next_rounds
-from validation.fabric.verdict import judge_fabric
 from validation.model.contract import FABRIC_VERSION, ContractError, dumps, loads
 
 if TYPE_CHECKING:

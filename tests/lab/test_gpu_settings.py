@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rollout import gate, gpu_settings
+from temper.rollout import gate, gpu_settings
 from tests.lab import lab as labs
 from tests.lab.fleet import Fleet, Run, on_node
 from tests.lab.hardening import wait_until

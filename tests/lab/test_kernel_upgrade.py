@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollout.model import Course, Outcome, Step
-from rollout.policy import Policy
+from temper.rollout.model import Course, Outcome, Step
+from temper.rollout.policy import Policy
 from tests.lab import boot_simulator, rollouts
 from tests.lab.boot_simulator import release_of
 from tests.lab.fleet import Fleet, installed, loaded_driver, on_node
@@ -72,7 +72,7 @@ def kernels(packages: Mapping[str, str]) -> set[str]:
 
 def plan() -> str:
     """What the operator is shown."""
-    command = [sys.executable, "-m", "rollout", "plan", "-i", "inventory/lab", "--kernel", "newest"]
+    command = [sys.executable, "-m", "temper", "rollout", "plan", "-i", "inventory/lab", "--kernel", "newest"]
     return subprocess.run(command, cwd=CHECKOUT, env=FLEET.environment, capture_output=True, text=True).stdout
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rollout.model import Outcome, Step, StepResult
-from rollout.playbooks import Ansible, Played
-from rollout.policy import Policy, Snapshot
-from rollout.snapshots import name_of
+from temper.rollout.model import Outcome, Step, StepResult
+from temper.rollout.playbooks import Ansible, Played
+from temper.rollout.policy import Policy, Snapshot
+from temper.rollout.snapshots import name_of
 from tests.lab import rollouts
 from tests.lab.fleet import Fleet, on_node
 from tests.lab.rollouts import Way

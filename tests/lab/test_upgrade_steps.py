@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollout import gate, gpu_settings
-from rollout.model import Course, Outcome, Step
+from temper.rollout import gate, gpu_settings
+from temper.rollout.model import Course, Outcome, Step
 from tests.lab import rollouts
 from tests.lab.fleet import Fleet, loaded_driver, on_node
 from tests.lab.repository_faults import Repositories

@@ -34,12 +34,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollout.drain.commands import Idle
-from rollout.fleet import candidates, groups_of, preflight, proposal
-from rollout.forecast import plan_text
-from rollout.model import Course, Record, State, Step
-from rollout.report import overhead, timeline_text
-from rollout.store import Store
+from temper.rollout.drain.commands import Idle
+from temper.rollout.fleet import candidates, groups_of, preflight, proposal
+from temper.rollout.forecast import plan_text
+from temper.rollout.model import Course, Record, State, Step
+from temper.rollout.report import overhead, timeline_text
+from temper.rollout.store import Store
 from tests.lab import many_nodes
 from tests.lab import node as machine
 from tests.lab import repositories as shared_repositories
@@ -53,8 +53,8 @@ from tests.lab.upgrade_faults import BACK, FAULTS, FORWARD, POLICY, Scheduler, T
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rollout.model import Rollout
-    from rollout.policy import Policy
+    from temper.rollout.model import Rollout
+    from temper.rollout.policy import Policy
     from tests.lab.settings import Node
     from tests.lab.upgrade_faults import Fault
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from rollout.drain.base import DrainError, Standing
-from rollout.drain.commands import Idle
-from rollout.engine import Ticket
-from rollout.model import Course, Outcome, Record, State, Step
-from rollout.model import Node as RolloutNode
-from rollout.policy import Policy, Share
+from temper.rollout.drain.base import DrainError, Standing
+from temper.rollout.drain.commands import Idle
+from temper.rollout.engine import Ticket
+from temper.rollout.model import Course, Outcome, Record, State, Step
+from temper.rollout.model import Node as RolloutNode
+from temper.rollout.policy import Policy, Share
 from tests.lab import lab as lab_of
 from tests.lab import node as machine
 from tests.lab.cutoff import lab_command

@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollout.engine import Engine, Ticket
-from rollout.model import Course, Observation, Outcome, Step, StepResult
-from rollout.store import Store
+from temper.rollout.engine import Engine, Ticket
+from temper.rollout.model import Course, Observation, Outcome, Step, StepResult
+from temper.rollout.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -22,8 +22,8 @@ from datetime import time as time_of_day
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from rollout.machine import NOT_TAKEN_OUT, after, begun, interrupted, retried
-from rollout.model import (
+from temper.rollout.machine import NOT_TAKEN_OUT, after, begun, interrupted, retried
+from temper.rollout.model import (
     ALLOWED,
     ENDED,
     WATCH,
@@ -38,12 +38,12 @@ from rollout.model import (
     Step,
     StepResult,
 )
-from rollout.planner import PATIENCE, Decision, decide, limits_of, waves
-from rollout.policy import Policy, Share
-from rollout.windows import Window
+from temper.rollout.planner import PATIENCE, Decision, decide, limits_of, needed_minutes, waves
+from temper.rollout.policy import Policy, Share
+from temper.rollout.windows import Window
 
 if TYPE_CHECKING:
-    from rollout.model import Transition
+    from temper.rollout.model import Transition
 
 BEGIN = datetime(2027, 3, 26, 12, 0, tzinfo=UTC)  # two days before the clocks of Europe change
 OLD, NEW, PARTIAL = "old", "new", "partial"
@@ -416,7 +416,7 @@ class World:
         """By brute force, minute by minute: whether all that the node may need is inside windows."""
         if not self.policy.windows:
             return True
-        needed = self.policy.needed_minutes[State.PENDING]
+        needed = needed_minutes(self.policy)[State.PENDING]
         moments = (self.now + timedelta(minutes=minute) for minute in range(0, needed, 5))
         return all(any(_is_open(window, instant) for window in self.policy.windows) for instant in moments)
 

@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.packaging import packages
+from ansible.module_utils.temper.packaging import packages
 
 if TYPE_CHECKING:
     from pathlib import Path

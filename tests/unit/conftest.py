@@ -7,11 +7,11 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils import lease
 from ansible.module_utils.common import warnings
-from ansible.module_utils.engines import busy
-from ansible.module_utils.packaging import node, packages, repositories
-from ansible.module_utils.settings import record
+from ansible.module_utils.temper import lease
+from ansible.module_utils.temper.engines import busy
+from ansible.module_utils.temper.packaging import node, packages, repositories
+from ansible.module_utils.temper.settings import record
 from ansible.module_utils.testing import patch_module_args
 
 from tests.unit import openpgp_keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from planning.os_controls import PROFILES, Asker, alone, demand_of, settings_of
+from temper.plan.os_controls import PROFILES, Asker, alone, demand_of, settings_of
 from tools import control_docs
 
 CONTROLS: dict[str, Any] = {

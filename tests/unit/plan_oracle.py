@@ -1,7 +1,8 @@
 """What an expert holds against a plan.
 
 The rules are written down a second time, by hand, from the documents of NVIDIA, PyTorch and the
-distributions: nothing here reads data/ or asks planning/. So a wrong row or rule there shows as a violation.
+distributions: nothing here reads data/ or asks temper/plan/. So a wrong row or rule there shows as a
+violation.
 """
 
 from __future__ import annotations

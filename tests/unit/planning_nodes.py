@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from planning.facts import NodeFacts
-from planning.model import Target
-from planning.plan import node_plan
-from planning.role_variables import role_variables
-from planning.tables import Tables, load_tables
-from planning.variables import Variables
+from temper.plan.facts import NodeFacts
+from temper.plan.model import Target
+from temper.plan.plan import node_plan
+from temper.plan.role_variables import role_variables
+from temper.plan.tables import Tables, load_tables
+from temper.plan.variables import Variables
 from tests.unit.tables import ROOT, specs, tables
 from tools.bare_node import PYTHONS, bare_node, pci
 

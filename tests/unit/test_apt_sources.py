@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.packaging import apt_sources
+from ansible.module_utils.temper.packaging import apt_sources
 
 
 def target(

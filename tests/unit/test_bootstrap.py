@@ -1,6 +1,7 @@
 """The environment is made anew when the requirements ask for another or it was left half done, else never."""
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / "requirements" / f"{layer}.txt").write_text(f"{layer}==1\n")
     monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
     monkeypatch.setattr(bootstrap, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(bootstrap, "COMMAND", tmp_path / ".venv/bin/temper")
     return tmp_path
 
 
@@ -32,6 +34,7 @@ def commands(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
         ran.append(list(command))
         (checkout / ".venv" / "bin").mkdir(parents=True, exist_ok=True)
         (checkout / ".venv" / "bin" / "python").touch()
+        (checkout / ".venv/lib/python3.11/site-packages").mkdir(parents=True, exist_ok=True)
 
     monkeypatch.setattr(bootstrap, "run_visibly", run_visibly)
     return ran
@@ -55,6 +58,14 @@ def test_a_link_to_another_folder_is_left_alone(checkout: Path, commands: Comman
 def test_environment_is_made_from_nothing(commands: Commands) -> None:
     bootstrap.make_environment("dev")
     assert steps(commands) == ["venv", "dev.txt"]
+
+
+def test_an_environment_of_an_earlier_release_gets_the_command(checkout: Path, commands: Commands) -> None:
+    bootstrap.make_environment("controller")
+    bootstrap.COMMAND.unlink()
+    bootstrap.make_environment("controller")
+    assert os.access(bootstrap.COMMAND, os.X_OK)
+    assert steps(commands) == ["venv", "controller.txt"]
 
 
 def test_complete_environment_is_left_alone(commands: Commands) -> None:

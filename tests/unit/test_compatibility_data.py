@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from planning.rules import own_problems
-from planning.tables import Tables
-from planning.versions import branch, minor, parts, version
+from temper.plan.rules import own_problems
+from temper.plan.tables import Tables
+from temper.plan.versions import branch, minor, parts, version
 from tests.unit.planning_nodes import gpus, plan, system
 from tests.unit.tables import ROOT, tables
 

@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils.packaging.packages import FAMILY
+from ansible.module_utils.temper.packaging.packages import FAMILY
 
 from tests.unit.apt_machine import Archive
 from tests.unit.planning_nodes import plan

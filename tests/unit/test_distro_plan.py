@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from planning.node_plan import NodePlan
-from planning.preview import Preview, with_preview
+from temper.plan.node_plan import NodePlan
+from temper.plan.preview import Preview, with_preview
 from tests.unit import planning_nodes
 from tests.unit.planning_nodes import B200, H100, L4, NVSWITCH, SWITCH, V100, assert_says, gpus, node, nvidia
 from tools.bare_node import pci

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import package_preview
 import pytest
 import yaml
-from ansible.module_utils import process
-from ansible.module_utils.packaging import dnf_staging
-from ansible.module_utils.packaging.dnf import KEPT, Dnf, kept_stream
-from ansible.module_utils.packaging.packages import OthersUnreadableError, Package, PackageError
-from ansible.module_utils.packaging.preview import refused
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.packaging import dnf_staging
+from ansible.module_utils.temper.packaging.dnf import KEPT, Dnf, kept_stream
+from ansible.module_utils.temper.packaging.packages import OthersUnreadableError, Package, PackageError
+from ansible.module_utils.temper.packaging.preview import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ansible.module_utils.packaging.packages import Wish
-    from ansible.module_utils.packaging.preview import Preview
+    from ansible.module_utils.temper.packaging.packages import Wish
+    from ansible.module_utils.temper.packaging.preview import Preview
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = Path("/tmp/temper-dnf-abc")

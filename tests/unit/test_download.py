@@ -10,9 +10,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils.packaging import download as downloads
-from ansible.module_utils.packaging.download import DownloadError, dnf_proxies, download, without_credentials
-from ansible.module_utils.packaging.repositories import normal_uri
+from ansible.module_utils.temper.packaging import download as downloads
+from ansible.module_utils.temper.packaging.download import (
+    DownloadError,
+    dnf_proxies,
+    download,
+    without_credentials,
+)
+from ansible.module_utils.temper.packaging.repositories import normal_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

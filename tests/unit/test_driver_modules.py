@@ -7,12 +7,12 @@ import ssl
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils import process
-from ansible.module_utils.driver import module_builds
-from ansible.module_utils.driver.module_builds import KernelModules
-from ansible.module_utils.driver.secure_boot import serial_number
-from ansible.module_utils.packaging import dkms as dkms_logs
-from ansible.module_utils.settings.base import SettingError
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.driver import module_builds
+from ansible.module_utils.temper.driver.module_builds import KernelModules
+from ansible.module_utils.temper.driver.secure_boot import serial_number
+from ansible.module_utils.temper.packaging import dkms as dkms_logs
+from ansible.module_utils.temper.settings.base import SettingError
 
 from tests.lab.gpu_simulator import contents, libraries
 from tests.unit.modules_on_disk import Certificate, install_kernel, install_module

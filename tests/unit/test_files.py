@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils import files
-from ansible.module_utils.files import File, put_back, saved
+from ansible.module_utils.temper import files
+from ansible.module_utils.temper.files import File, put_back, saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-SPEC = importlib.util.spec_from_file_location(
-    "fleet_plan_action", ROOT / "roles/preflight/action_plugins/fleet_plan.py"
-)
+SPEC = importlib.util.spec_from_file_location("fleet_plan_action", ROOT / "plugins/action/fleet_plan.py")
 assert SPEC
 assert SPEC.loader
 ACTION = importlib.util.module_from_spec(SPEC)

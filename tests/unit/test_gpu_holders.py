@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import gpu_holders
 import pytest
-from ansible.module_utils.driver import holders
+from ansible.module_utils.temper.driver import holders
 
 from tests.unit.validation.samples import eventually
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from planning.hardware import IDS_OF_A_CHIP
-from planning.tables import load_models
+from temper.plan.hardware import IDS_OF_A_CHIP
+from temper.plan.tables import load_models
 from tests.unit.tables import ROOT, tables
 
 DATA = tables()

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils import process
-from ansible.module_utils.driver import gpu_settings, holders, smi
-from ansible.module_utils.driver.gpu_settings import settle
-from ansible.module_utils.driver.gpus import GpuSettings
-from ansible.module_utils.driver.smi import SettingsError
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.driver import gpu_settings, holders, smi
+from ansible.module_utils.temper.driver.gpu_settings import settle
+from ansible.module_utils.temper.driver.gpus import GpuSettings
+from ansible.module_utils.temper.driver.smi import SettingsError
 
-from planning.preflight import programs
+from temper.plan.preflight import programs
 from tests.unit.settings.role_plans import item
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.module_utils.packaging.packages import FAMILY
+from ansible.module_utils.temper.packaging.packages import FAMILY
 
-from planning.role_variables import role_variables
+from temper.plan.role_variables import role_variables
 from tests.unit.planning_nodes import assert_says, node, plan, system
 from tests.unit.tables import specs
 

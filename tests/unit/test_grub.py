@@ -6,9 +6,9 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils import process
-from ansible.module_utils.kernel import grub
-from ansible.module_utils.settings.base import SettingError
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.kernel import grub
+from ansible.module_utils.temper.settings.base import SettingError
 
 from tests.unit.grub_programs import UUID, Grub
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from console.nodes import printable
-from planning.convert import MOST_CHARACTERS, MOST_ITEMS
-from planning.facts import NodeFacts
-from planning.fleet import FleetPlan
-from planning.preflight import preflight_plan, preview_arguments
+from temper.base.nodes import printable
+from temper.plan.convert import MOST_CHARACTERS, MOST_ITEMS
+from temper.plan.facts import NodeFacts
+from temper.plan.fleet import FleetPlan
+from temper.plan.preflight import preflight_plan, preview_arguments
 from tests.unit.compliance.fleets import KNOWN, VARIABLES
 from tests.unit.planning_nodes import node
 

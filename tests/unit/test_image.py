@@ -8,18 +8,18 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils import image, process
-from ansible.module_utils.driver import module_builds
-from ansible.module_utils.driver.module_builds import KernelModules
-from ansible.module_utils.packaging import services
-from ansible.module_utils.settings.system import Unit
+from ansible.module_utils.temper import image, process
+from ansible.module_utils.temper.driver import module_builds
+from ansible.module_utils.temper.driver.module_builds import KernelModules
+from ansible.module_utils.temper.packaging import services
+from ansible.module_utils.temper.settings.system import Unit
 
-from planning.facts import NodeFacts
-from planning.image import LIVE, as_image
-from planning.node_plan import Kind
-from planning.preflight import preflight_plan
-from planning.tables import load_tables
-from planning.variables import ImageGpu, Variables
+from temper.plan.facts import NodeFacts
+from temper.plan.image import LIVE, as_image
+from temper.plan.node_plan import Kind
+from temper.plan.preflight import preflight_plan
+from temper.plan.tables import load_tables
+from temper.plan.variables import ImageGpu, Variables
 from tests.unit.modules_on_disk import depmod, dkms_build, install_kernel, install_module
 from tests.unit.planning_nodes import DEFAULTS, node
 from tests.unit.tables import ROOT

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ansible.errors import AnsibleConnectionFailure
 
-from action_plugins import commit_confirm, nodes_behind
-from planning.jump_hosts import JumpHost, Node, jump_hosts, problems
-from planning.preflight import preflight_plan
-from planning.ssh_client import Look
-from planning.ssh_ways import Hop, Way
-from planning.variables import Variables
+from plugins.action import commit_confirm, nodes_behind
+from temper.plan.jump_hosts import JumpHost, Node, jump_hosts, problems
+from temper.plan.preflight import preflight_plan
+from temper.plan.ssh_client import Look
+from temper.plan.ssh_ways import Hop, Way
+from temper.plan.variables import Variables
 from tests.unit.planning_nodes import DEFAULTS, node
 from tests.unit.tables import ROOT
 
@@ -198,7 +198,7 @@ class Confirmation:
         self.executed: list[str] = []
         self.looks: dict[str, Look] = {}
         self.lets_in = True
-        monkeypatch.setattr("action_plugins.commit_confirm.ActionBase.run", lambda *_: {})
+        monkeypatch.setattr("plugins.action.commit_confirm.ActionBase.run", lambda *_: {})
         monkeypatch.setattr(commit_confirm, "look_at", self.look_at)
         monkeypatch.setattr(nodes_behind, "look_at", self.look_at)
         monkeypatch.setattr(commit_confirm, "look_on_the_way", self.look_on_the_way)

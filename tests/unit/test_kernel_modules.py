@@ -6,7 +6,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils.driver import kernel_modules
+from ansible.module_utils.temper.driver import kernel_modules
 
 from tests.unit.modules_on_disk import Certificate, depmod, dkms_build, install_kernel, install_module
 

@@ -11,9 +11,9 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils import lease
+from ansible.module_utils.temper import lease
 
-from fleet.journal import Job, Journal
+from temper.fleet.journal import Job, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils.driver import loaded_state, module_builds, runtime
-from ansible.module_utils.driver.loaded import LoadedDriver
-from ansible.module_utils.packaging import node, packages
-from ansible.module_utils.settings.base import SettingError
+from ansible.module_utils.temper.driver import loaded_state, module_builds, runtime
+from ansible.module_utils.temper.driver.loaded import LoadedDriver
+from ansible.module_utils.temper.packaging import node, packages
+from ansible.module_utils.temper.settings.base import SettingError
 
 from tests.unit.modules_on_disk import install_kernel, install_module
 

@@ -9,12 +9,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.driver import gpu_settings, holders, mig, smi
-from ansible.module_utils.driver.gpu_settings import settle
-from ansible.module_utils.driver.gpus import GpuSettings, pending
-from ansible.module_utils.driver.smi import SettingsError
+from ansible.module_utils.temper.driver import gpu_settings, holders, mig, smi
+from ansible.module_utils.temper.driver.gpu_settings import settle
+from ansible.module_utils.temper.driver.gpus import GpuSettings, pending
+from ansible.module_utils.temper.driver.smi import SettingsError
 
-from planning.preflight import programs
+from temper.plan.preflight import programs
 from tests.unit.gpu_simulator.conftest import PACKAGES, SimulatedNode
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
 FIRST = f"GPU 0 ({H100})"
-# An H100 with driver 580.173.02: see module_utils/driver/mig.py.
+# An H100 with driver 580.173.02: see module_utils/temper/driver/mig.py.
 INSTANCES = """\
 +---------------------------------------------------------+
 | GPU instances:                                          |

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from planning.mirror_list import downloads, mirror_list
+from temper.plan.mirror_list import downloads, mirror_list
 from tools import mirror
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from ansible import constants
 from ansible.vars.clean import remove_internal_keys
 
-from planning.module_answers import AnswerError, failure, node_facts, role_answers
+from temper.plan.module_answers import AnswerError, failure, node_facts, role_answers
 
 EVIL = {
     "add_host": {

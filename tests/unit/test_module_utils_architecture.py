@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "module_utils"
-NAME = "ansible.module_utils"
+PACKAGE = ROOT / "module_utils/temper"
+NAME = "ansible.module_utils.temper"
 DOCUMENT = (ROOT / "docs/architecture.md").read_text()
-LISTED = DOCUMENT.partition("\nmodule_utils/")[2].partition("\nfilter_plugins/")[0]
+LISTED = DOCUMENT.partition("\nmodule_utils/")[2].partition("\nvalidation/")[0]
 ORDER = re.findall(r"^  ([\w.]+)  ", LISTED, re.MULTILINE)
 
 
@@ -55,8 +55,8 @@ def against_the_order(package: Path, order: list[str]) -> list[str]:
 
 def test_the_list_names_every_module_and_folder() -> None:
     rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    earlier = {"settings.base", "settings.strictness"}
-    assert set(ORDER) == rooms | {path.stem for path in PACKAGE.glob("*.py")} | earlier
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert set(ORDER) == rooms | modules | {"settings.base", "settings.strictness"}
 
 
 def test_imports_follow_the_order() -> None:
@@ -70,11 +70,11 @@ def test_no_import_goes_in_a_circle() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "from ansible.module_utils.high import module",
-        "from ansible.module_utils.high.module import name",
-        "import ansible.module_utils.high.module",
-        "def late():\n    from ansible.module_utils.high import module",
-        "if TYPE_CHECKING:\n    from ansible.module_utils.high.module import name",
+        "from ansible.module_utils.temper.high import module",
+        "from ansible.module_utils.temper.high.module import name",
+        "import ansible.module_utils.temper.high.module",
+        "def late():\n    from ansible.module_utils.temper.high import module",
+        "if TYPE_CHECKING:\n    from ansible.module_utils.temper.high.module import name",
     ],
 )
 def test_an_import_against_the_order_is_found(tmp_path: Path, line: str) -> None:
@@ -90,7 +90,7 @@ def test_every_module_is_used() -> None:
     """What no module of Ansible and no other part of the repository imports would be shipped for nothing."""
     text = "".join(
         path.read_text()
-        for folder in ("library", "planning", "tools", "action_plugins", "roles", "tests/lab")
+        for folder in ("library", "plugins", "temper", "tools", "tests/lab")
         for path in (ROOT / folder).rglob("*.py")
     )
     used = {target for targets in imports(PACKAGE).values() for target in targets}

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils import node_conditions as conditions
-from ansible.module_utils.process import CommandError
+from ansible.module_utils.temper import node_conditions as conditions
+from ansible.module_utils.temper.process import CommandError
 
-from compliance.repairs import command_of
+from temper.compliance.repairs import command_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import node_facts
 import pytest
-from ansible.module_utils import process
-from ansible.module_utils.driver import loaded_state
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.driver import loaded_state
 
-from planning.facts import Interface
+from temper.plan.facts import Interface
 from tests.unit.tables import specs
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import node_kernel
 import pytest
-from ansible.module_utils import process
-from ansible.module_utils.driver import module_builds
-from ansible.module_utils.kernel import grub, upgrade
-from ansible.module_utils.packaging import repositories, staging
-from ansible.module_utils.packaging.apt import Apt
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.driver import module_builds
+from ansible.module_utils.temper.kernel import grub, upgrade
+from ansible.module_utils.temper.packaging import repositories, staging
+from ansible.module_utils.temper.packaging.apt import Apt
 
 from tests.unit.apt_machine import Archive
 from tests.unit.grub_programs import Grub

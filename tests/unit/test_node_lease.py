@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import node_facts
 import node_lease
 import pytest
-from ansible.module_utils import lease
-from ansible.module_utils.lease import Lease, LeaseError, Now, acquire, read, release
+from ansible.module_utils.temper import lease
+from ansible.module_utils.temper.lease import Lease, LeaseError, Now, acquire, read, release
 
 if TYPE_CHECKING:
     from collections.abc import Callable

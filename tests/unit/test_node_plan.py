@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planning.machine import GIB
+from temper.plan.machine import GIB
 from tests.unit.planning_nodes import (
     AUDIO,
     B200,

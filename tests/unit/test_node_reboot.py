@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import node_reboot
 import pytest
 from ansible.errors import AnsibleConnectionFailure
-from ansible.module_utils import lease, process
-from ansible.module_utils.driver import holders
+from ansible.module_utils.temper import lease, process
+from ansible.module_utils.temper.driver import holders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
-SPEC = importlib.util.spec_from_file_location("reboot_node", ROOT / "action_plugins/reboot_node.py")
+SPEC = importlib.util.spec_from_file_location("reboot_node", ROOT / "plugins/action/reboot_node.py")
 assert SPEC
 assert SPEC.loader
 ACTION = importlib.util.module_from_spec(SPEC)

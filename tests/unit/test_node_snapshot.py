@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import node_snapshot
 import pytest
-from ansible.module_utils import process, snapshots
-from ansible.module_utils.snapshots import GIB, Root, SnapshotError
+from ansible.module_utils.temper import process, snapshots
+from ansible.module_utils.temper.snapshots import GIB, Root, SnapshotError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils.packaging import openpgp
-from ansible.module_utils.packaging.openpgp import OpenPGPError, dearmor, fingerprints, packets
+from ansible.module_utils.temper.packaging import openpgp
+from ansible.module_utils.temper.packaging.openpgp import OpenPGPError, dearmor, fingerprints, packets
 
 from tests.unit import openpgp_keys
 from tests.unit.openpgp_keys import forged

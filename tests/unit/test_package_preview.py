@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import package_preview
 import pytest
-from ansible.module_utils.packaging import packages, repositories, signing_keys
+from ansible.module_utils.temper.packaging import packages, repositories, signing_keys
 
 from tests.unit import openpgp_keys
 from tests.unit.apt_machine import Archive

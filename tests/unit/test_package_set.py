@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.packaging import apt
+from ansible.module_utils.temper.packaging import apt
 
 from tests.unit.apt_machine import Archive
 

@@ -9,8 +9,8 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.packaging import apt, dkms, packages
-from ansible.module_utils.packaging.apt import Apt
+from ansible.module_utils.temper.packaging import apt, dkms, packages
+from ansible.module_utils.temper.packaging.apt import Apt
 
 from tests.unit.apt_machine import Archive
 

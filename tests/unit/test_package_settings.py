@@ -7,12 +7,12 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.packaging import node, packages, repositories
-from ansible.module_utils.packaging.node import PackageState
-from ansible.module_utils.packaging.package_settings import PackageSet
-from ansible.module_utils.packaging.packages import Wish
-from ansible.module_utils.packaging.repository_settings import Repositories
-from ansible.module_utils.settings.base import SettingError
+from ansible.module_utils.temper.packaging import node, packages, repositories
+from ansible.module_utils.temper.packaging.node import PackageState
+from ansible.module_utils.temper.packaging.package_settings import PackageSet
+from ansible.module_utils.temper.packaging.packages import Wish
+from ansible.module_utils.temper.packaging.repository_settings import Repositories
+from ansible.module_utils.temper.settings.base import SettingError
 
 from tests.unit.apt_machine import Archive
 
@@ -54,7 +54,7 @@ def test_items_fold_into_one_transaction(machine: Machine) -> None:
 
 def test_pins_and_module_streams_are_for_dnf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("ansible.module_utils.process.SYSTEM_PATH", str(tmp_path))
+    monkeypatch.setattr("ansible.module_utils.temper.process.SYSTEM_PATH", str(tmp_path))
     stream = {"name": "nvidia-driver", "stream": "580-open"}
     manager = PackageSet.from_items(ITEMS | {"module_stream:nvidia-driver": stream}, {}).manager
     assert getattr(manager, "pins", None) == [{"packages": "libcuda1 nvidia-*", "version": "580-1"}]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.packaging import packages
-from ansible.module_utils.packaging.apt import Apt
-from ansible.module_utils.packaging.packages import Package, Wish
+from ansible.module_utils.temper.packaging import packages
+from ansible.module_utils.temper.packaging.apt import Apt
+from ansible.module_utils.temper.packaging.packages import Package, Wish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

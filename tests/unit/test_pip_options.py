@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from planning.pip_options import configuration
+from temper.plan.pip_options import configuration
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from planning.node_plan import NodePlan
-from planning.role_variables import role_variables
+from temper.plan.node_plan import NodePlan
+from temper.plan.role_variables import role_variables
 from tests.unit.planning_nodes import (
     H100,
     L4,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from planning.convert import plain
-from planning.expectation import expectation
-from planning.node_plan import NodePlan
-from planning.role_variables import role_variables
-from planning.variables import Variables
+from temper.plan.convert import plain
+from temper.plan.expectation import expectation
+from temper.plan.node_plan import NodePlan
+from temper.plan.role_variables import role_variables
+from temper.plan.variables import Variables
 from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, plan
 from tests.unit.tables import specs
 from tools.bare_node import pci

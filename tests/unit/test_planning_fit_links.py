@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.module_utils.access.network_interfaces import GUESTS
+from ansible.module_utils.temper.access.network_interfaces import GUESTS
 
-from planning.facts import Interface
-from planning.fit_links import GUEST_NAMES, fit_link
+from temper.plan.facts import Interface
+from temper.plan.fit_links import GUEST_NAMES, fit_link
 from tests.unit.planning_nodes import node, plan
 
 VARIABLES = ("compute_environment_fleet_networks", "compute_environment_nccl_socket_ifname")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from planning.facts import NodeFacts
-from planning.fleet import FleetPlan, grouped
-from planning.identity import machine_of, twins
-from planning.preflight import preflight_plan
+from temper.plan.facts import NodeFacts
+from temper.plan.fleet import FleetPlan, grouped
+from temper.plan.identity import machine_of, twins
+from temper.plan.preflight import preflight_plan
 from tests.unit import planning_nodes
 from tests.unit.planning_nodes import H100, L4, V100, gpus, node, system
 from tests.unit.planning_roles.plans import whole_plan

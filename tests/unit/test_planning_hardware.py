@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from planning.hardware import Place, nearest_id, place_of
-from planning.tables import load_tables
+from temper.plan.hardware import Place, nearest_id, place_of
+from temper.plan.tables import load_tables
 from tests.unit.planning_nodes import (
     B200,
     DISPLAY,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planning.fleet import FleetPlan
+from temper.plan.fleet import FleetPlan
 from tests.unit.planning_nodes import H100, L4, assert_says, gpus, node, plan, problem
 
 LAYOUT = ["3g.40gb", "3g.40gb"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
-from planning.node_plan import Kind, NodePlan, PlannedSetting, RolePlan, Stage
-from planning.schema import FILE, node_plan_schema
+from temper.plan.node_plan import Kind, NodePlan, PlannedSetting, RolePlan, Stage
+from temper.plan.schema import FILE, node_plan_schema
 from tests.unit.planning_nodes import H100, L4, NVSWITCH, SWITCH, gpus, node, plan, system
 from tools.bare_node import pci
 from validation.model.contract import ContractError
@@ -30,7 +30,7 @@ PLANS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def test_the_schema_is_what_the_module_writes() -> None:
-    assert FILE.read_text() == node_plan_schema(), "run: python -m planning.schema"
+    assert FILE.read_text() == node_plan_schema(), "run: python -m temper.plan.schema"
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from planning.node_plan import NodePlan
-from planning.preflight import preflight_plan
-from planning.preview import Preview, with_preview
-from planning.secure_boot import Certificate, read_certificate
+from temper.plan.node_plan import NodePlan
+from temper.plan.preflight import preflight_plan
+from temper.plan.preview import Preview, with_preview
+from temper.plan.secure_boot import Certificate, read_certificate
 from tests.unit.planning_nodes import assert_says, node, plan, system
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planning.tables import load_tables
+from temper.plan.tables import load_tables
 from tests.unit.planning_nodes import NVSWITCH, SWITCH, TABLES, gpus, node, plan, system
 from tests.unit.tables import ROOT
 from tests.unit.test_torch_wheels import assert_torch_fits

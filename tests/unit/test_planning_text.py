@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planning.preflight import preflight_plan
+from temper.plan.preflight import preflight_plan
 from tests.unit.planning_nodes import (
     GPU,
     H100,

@@ -1,4 +1,4 @@
-"""Functions of planning/ pass typed values to each other; node_facts, tables and data classes agree."""
+"""Functions of temper/plan/ pass typed values to each other; node_facts, tables and data classes agree."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import node_facts
 import pytest
 
-from planning.distributions import FAMILIES
-from planning.distributions.debian import Debian
-from planning.facts import NodeFacts
-from planning.tables import Tables, load_tables
+from temper.plan.distributions import FAMILIES
+from temper.plan.distributions.debian import Debian
+from temper.plan.facts import NodeFacts
+from temper.plan.tables import Tables, load_tables
 from tests.unit.planning_nodes import node, plan
 from tests.unit.tables import ROOT, tables
 
@@ -61,7 +61,7 @@ def untyped(source: str) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in sorted((ROOT / "planning").rglob("*.py")) if path.name not in UNTYPED_FILES],
+    [path for path in sorted((ROOT / "temper/plan").rglob("*.py")) if path.name not in UNTYPED_FILES],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_functions_pass_typed_values(path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from planning.role_variables import role_variables
-from planning.variables import Administrator, FirewallRule, Ulimits, Variables
+from temper.plan.role_variables import role_variables
+from temper.plan.variables import Administrator, FirewallRule, Ulimits, Variables
 from tests.unit.tables import specs
 
 SPECS = specs()

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
-from planning.ssh_client import Look
+from temper.plan.ssh_client import Look
 from tests.unit.planning_nodes import node
 from tools.bare_node import pci
 
 SPEC = importlib.util.spec_from_file_location(
-    "preflight_plan", Path(__file__).resolve().parents[2] / "roles/preflight/action_plugins/preflight_plan.py"
+    "preflight_plan", Path(__file__).resolve().parents[2] / "plugins/action/preflight_plan.py"
 )
 assert SPEC
 assert SPEC.loader
@@ -32,7 +32,7 @@ class Controller:
     """Runs the task on a node whose modules answer as told."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("planning.node_action.ActionBase.run", lambda *_: {})
+        monkeypatch.setattr("temper.plan.node_action.ActionBase.run", lambda *_: {})
         self.executions: dict[str, dict[str, Any]] = {}
         self.facts = node()
         self.answers: dict[str, dict[str, Any] | AnsibleError] = {}

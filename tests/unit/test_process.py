@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils import process
+from ansible.module_utils.temper import process
 
 
 @pytest.fixture(params=["pidfd", "poll"], autouse=True)

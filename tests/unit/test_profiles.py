@@ -11,9 +11,9 @@ from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.vars.manager import VariableManager
 
-from planning.contradictions import PROFILE
-from planning.node_plan import Kind, NodePlan
-from planning.role_variables import role_variables
+from temper.plan.contradictions import PROFILE
+from temper.plan.node_plan import Kind, NodePlan
+from temper.plan.role_variables import role_variables
 from tests.unit.planning_nodes import GPU, H100, L4, assert_says, gpus, node
 from tests.unit.planning_roles.plans import contents, wanted, whole_plan
 from tests.unit.tables import ROOT, specs

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils import rank
+from ansible.module_utils.temper import rank
 
 from tests.unit.rollout.slurm_cluster import programs
 from tests.unit.test_slurm_takes_gpus import cluster
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cluster"]
 
-PROGRAM = Path(__file__).resolve().parents[2] / "module_utils/rank.py"
+PROGRAM = Path(__file__).resolve().parents[2] / "module_utils/temper/rank.py"
 PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
 HERE = sorted(os.sched_getaffinity(0))
 two_cpus = pytest.mark.skipif(len(HERE) < 2, reason="one CPU leaves nothing to choose from")

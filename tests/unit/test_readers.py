@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
-from ansible.module_utils import mounts, units
-from ansible.module_utils.access import network_interfaces, packet_filters, sshd
-from ansible.module_utils.engines import config_dump, daemon_json
-from ansible.module_utils.kernel import grub
-from ansible.module_utils.packaging import apt_sources, dnf, packages, rpm_files
-from ansible.module_utils.process import CommandError, OutputError, each_line, parsed
-from ansible.module_utils.settings import audit
-from ansible.module_utils.settings.base import RefusedError, SettingError
+from ansible.module_utils.temper import mounts, units
+from ansible.module_utils.temper.access import network_interfaces, packet_filters, sshd
+from ansible.module_utils.temper.engines import config_dump, daemon_json
+from ansible.module_utils.temper.kernel import grub
+from ansible.module_utils.temper.packaging import apt_sources, dnf, packages, rpm_files
+from ansible.module_utils.temper.process import CommandError, OutputError, each_line, parsed
+from ansible.module_utils.temper.settings import audit
+from ansible.module_utils.temper.settings.base import RefusedError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

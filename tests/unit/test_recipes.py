@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from planning.node_plan import Kind, NodePlan
+from temper.plan.node_plan import Kind, NodePlan
 from tests.unit.planning_nodes import gpus, node
 from tests.unit.tables import ROOT
 from tests.unit.validation.samples import measurement, node_result, one_test
@@ -25,11 +25,11 @@ from validation.verdict.judge import judge_node
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from planning.node_plan import PlannedSetting
+    from temper.plan.node_plan import PlannedSetting
     from validation.verdict.verdicts import NodeVerdict
 
 CODE = (
-    *("action_plugins", "filter_plugins", "library", "lookup_plugins", "module_utils", "planning", "roles"),
+    *("library", "module_utils", "plugins", "roles", "temper"),
     *("tools", "validation"),
 )
 PARTS = (*CODE, "data", "docs", "tests/unit", "tests/conftest.py", "pyproject.toml")
@@ -89,7 +89,7 @@ NEW_ORDER = "    kernel.new_parameter: at least\n"
 
 PLAN = """
 import json, sys
-from planning.preflight import preflight_plan
+from temper.plan.preflight import preflight_plan
 facts, inventories = json.load(sys.stdin)
 known = {"address": "192.0.2.7", "user": "root", "today": "2026-11-21"}
 result = {"ansible_facts": {"temper": facts}}

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import node_settings
 import pytest
-from ansible.module_utils import lease, records
-from ansible.module_utils.access import accounts, other_firewall
-from ansible.module_utils.engines import engine_settings
-from ansible.module_utils.kernel import upgrade
-from ansible.module_utils.lease import LeaseError
-from ansible.module_utils.records import RecordError
-from ansible.module_utils.settings import record
+from ansible.module_utils.temper import lease, records
+from ansible.module_utils.temper.access import accounts, other_firewall
+from ansible.module_utils.temper.engines import engine_settings
+from ansible.module_utils.temper.kernel import upgrade
+from ansible.module_utils.temper.lease import LeaseError
+from ansible.module_utils.temper.records import RecordError
+from ansible.module_utils.temper.settings import record
 
 from tests.unit.settings.role_plans import item, role_plan
 

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.packaging import repositories
+from ansible.module_utils.temper.packaging import repositories
 
 from tests.unit.planning_nodes import plan, system
 from tests.unit.settings.role_plans import item

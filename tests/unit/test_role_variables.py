@@ -11,7 +11,7 @@ import pytest
 from ansible.errors import AnsibleUndefinedVariable
 from ansible.parsing.dataloader import DataLoader
 
-from planning.role_variables import argument_specs, role_variables, unknown_variables
+from temper.plan.role_variables import argument_specs, role_variables, unknown_variables
 from tests.unit.tables import specs
 
 

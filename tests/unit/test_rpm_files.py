@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
-from ansible.module_utils.packaging import rpm_files
-from ansible.module_utils.packaging.rpm_files import Check, RpmIdentity
+from ansible.module_utils.temper.packaging import rpm_files
+from ansible.module_utils.temper.packaging.rpm_files import Check, RpmIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable

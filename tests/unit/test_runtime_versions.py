@@ -6,7 +6,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils.driver import runtime
+from ansible.module_utils.temper.driver import runtime
 
 from tests.lab.gpu_simulator import libraries
 

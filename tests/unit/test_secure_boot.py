@@ -8,7 +8,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils.driver.secure_boot import (
+from ansible.module_utils.temper.driver.secure_boot import (
     EFI_VARIABLES,
     GLOBAL,
     MOK_TABLE,

@@ -6,10 +6,10 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.access.commit_confirm import Change, ConfirmedSetting
-from ansible.module_utils.process import CommandError
-from ansible.module_utils.settings import kinds
-from ansible.module_utils.settings.base import Difference, RefusedError, SettingError, WayIn
+from ansible.module_utils.temper.access.commit_confirm import Change, ConfirmedSetting
+from ansible.module_utils.temper.process import CommandError
+from ansible.module_utils.temper.settings import kinds
+from ansible.module_utils.temper.settings.base import Difference, RefusedError, SettingError, WayIn
 
 from tests.unit.settings.role_plans import item, with_packages
 

@@ -17,7 +17,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.parsing.vault import VaultLib, VaultSecret
 
 ROOT = Path(__file__).resolve().parents[2]
-SPEC = importlib.util.spec_from_file_location("settle_action", ROOT / "action_plugins/settle.py")
+SPEC = importlib.util.spec_from_file_location("settle_action", ROOT / "plugins/action/settle.py")
 assert SPEC
 assert SPEC.loader
 ACTION = importlib.util.module_from_spec(SPEC)
@@ -295,7 +295,7 @@ def test_ansible_keeps_results_between_tasks_and_shows_warnings(tmp_path: Path) 
     environment = {
         **os.environ,
         "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"),
-        "ANSIBLE_ACTION_PLUGINS": str(ROOT / "action_plugins"),
+        "ANSIBLE_ACTION_PLUGINS": str(ROOT / "plugins/action"),
         "ANSIBLE_LIBRARY": str(tmp_path / "library"),
         "ANSIBLE_INJECT_FACT_VARS": "false",
     }

@@ -9,7 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.packaging import openpgp, repositories
+from ansible.module_utils.temper.packaging import openpgp, repositories
 
 from tests.unit.settings.role_plans import item
 

@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.packaging import openpgp, signing_keys
-from ansible.module_utils.packaging.signing_keys import RepositoryError
+from ansible.module_utils.temper.packaging import openpgp, signing_keys
+from ansible.module_utils.temper.packaging.signing_keys import RepositoryError
 
 from tests.unit import openpgp_keys
 from tests.unit.openpgp_keys import forged

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from planning.facts import Socket
-from planning.role_variables import role_variables
-from planning.slurm import SlurmGpu, cores_beside, gres, gres_lines, kind, ranges
+from temper.plan.facts import Socket
+from temper.plan.role_variables import role_variables
+from temper.plan.slurm import SlurmGpu, cores_beside, gres, gres_lines, kind, ranges
 from tests.unit.planning_nodes import H100, L4, assert_says, gpus, node
 from tests.unit.planning_roles.plans import contents, planned, whole_plan
 from tests.unit.tables import specs

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from planning.ssh_client import Connection, Look, SshClient, look, looks
-from planning.ssh_ways import Client, Hop, Way, way
+from temper.plan.ssh_client import Connection, Look, SshClient, look, looks
+from temper.plan.ssh_ways import Client, Hop, Way, way
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import package_preview
 import pytest
-from ansible.module_utils.packaging import repositories, staging
-from ansible.module_utils.packaging.apt import Apt
+from ansible.module_utils.temper.packaging import repositories, staging
+from ansible.module_utils.temper.packaging.apt import Apt
 
 from tests.unit.apt_machine import Archive
 

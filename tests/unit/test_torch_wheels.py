@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from planning.tables import load_tables
-from planning.torch_wheels import has_kernels
-from planning.versions import minor, version
+from temper.plan.tables import load_tables
+from temper.plan.torch_wheels import has_kernels
+from temper.plan.versions import minor, version
 from tests.unit.planning_nodes import (
     B200,
     H100,

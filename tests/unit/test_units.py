@@ -9,12 +9,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible.module_utils import image
-from ansible.module_utils.access import commit_confirm, firewall
+from ansible.module_utils.temper import image
+from ansible.module_utils.temper.access import commit_confirm, firewall
 
-from planning.os_controls import MOUNT_UNIT_TEXT
-from planning.roles.settings import render
-from rollout.windows import systemd_units
+from temper.plan.os_controls import MOUNT_UNIT_TEXT
+from temper.plan.roles.settings import render
+from temper.rollout.windows import systemd_units
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = "/usr/bin/python3"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from validation.autotune.knobs import KINDS
 from validation.checks.registry import TESTS
-from validation.cli import autotune_commands, commands, fleet_commands, job_commands, metrics_command
+from validation.cli import autotune_commands, commands, fabric_command, job_commands, metrics_command
 from validation.jobs import batch
 from validation.model.contract import ContractError
 from validation.model.expectations import file_name
@@ -19,7 +19,6 @@ from validation.model.plans import MOST_HOURS, PLANS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HISTORY = Path("reports/history.sqlite")
 JOURNAL = Path("/var/lib/temper/autotune-journal.json")
 FAIL_ON_DEGRADED = "exit status 1 also for a degraded node"
 
@@ -43,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     """Make the parser; each command carries its function as `function`."""
     whole = argparse.ArgumentParser(
         prog="validation",
-        description="Measure this node, or judge the results of a fleet.",
+        description="Measure this node.",
         epilog="Exit status: 0 passed, 1 a GPU or a node failed, 2 something required could not run.",
     )
     commands_of = whole.add_subparsers(required=True, metavar="COMMAND")
@@ -103,36 +102,8 @@ def parser() -> argparse.ArgumentParser:
 
     command("list", commands.list_tests, "say which tests and plans there are")
 
-    comparing = command(
-        "compare", commands.compare_results, "say what became better or worse between two results"
-    )
-    for side in ("before", "after"):
-        comparing.path(side, "a result, or the folder of a report or of results", side.upper())
-    comparing.flag("--all", "list what stayed the same, too")
-
     explaining = command("explain", commands.explain, "say what a finding means and what to do about it")
     explaining.option("code", "its code; without one, all are listed", "FINDING", nargs="?")
-
-    judging = command("report", fleet_commands.judge, "judge the results of a fleet and write the report")
-    judging.path("--results", "folder of results, one JSON file a node", "DIR")
-    judging.path("--expectations", "what is expected of each node, as JSON")
-    judging.path("--fabric", "what was measured between nodes, as JSON")
-    judging.flag(
-        "--fleet",
-        'instead read {"expectations": ..., "results": {node: ...}} from standard input, or '
-        '{"document": the same, "slices": [file, ...]}; each file has a "document", too',
-    )
-    judging.path("--output", "folder to write the report to", "DIR", required=True)
-    judging.path("--history", "the nodes' earlier numbers: compare with them, and add these")
-    judging.path("--metrics", "folder of node_exporter's textfile collector: write verdicts there", "DIR")
-    judging.flag("--latest", "make the link `latest` beside it point to it")
-    judging.flag("--fail-on-degraded", FAIL_ON_DEGRADED)
-
-    accepting = command(
-        "accept", fleet_commands.accept, "let a node be measured by its next runs, not by its earlier ones"
-    )
-    accepting.option("nodes", "its name in the history", "NODE", nargs="+")
-    accepting.path("--history", f"the history (default: {HISTORY})", default=HISTORY)
 
     tuning = command("autotune", autotune_commands.autotune, "try settings in pairs of trials on this node")
     tuning.option(
@@ -157,10 +128,6 @@ def parser() -> argparse.ArgumentParser:
         type=_node_name,
         default=socket.gethostname(),
     )
-
-    proposing = command("propose", autotune_commands.propose, "write evidence of autotune as variables")
-    proposing.path("--evidence", "evidence of autotune, as JSON; - reads standard input", required=True)
-    proposing.path("--output", "a file of an inventory, which is there only as an earlier proposal")
 
     batching = command(
         "batch", job_commands.batch, "search the largest and the fastest batch of your own step"
@@ -187,10 +154,8 @@ def parser() -> argparse.ArgumentParser:
         default=batch.MINUTES,
     )
 
-    taking_part = command("fabric", fleet_commands.take_part, "take part in a collective between nodes")
+    taking_part = command("fabric", fabric_command.take_part, "take part in a collective between nodes")
     taking_part.option("--order", "what to do, as JSON; - reads standard input", "FILE", required=True)
-
-    command("groups", fleet_commands.group, "say which nodes measure with which in the next rounds")
 
     building = command("build", commands.build, "write the payload as one file that Python runs")
     building.path("--output", None, required=True)

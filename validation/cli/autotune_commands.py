@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.autotune import evidence as documents
-from validation.autotune import proposal
 from validation.autotune.between import BetweenError
 from validation.autotune.journal import ChangeError, restore
-from validation.autotune.proposal import ProposalError
 from validation.autotune.tune import TuneError, Wishes, tune, tune_together
-from validation.cli.commands import STDIN, UsageError, read
+from validation.cli.commands import STDIN, read
 from validation.fabric.groups import Order
 from validation.model.contract import dumps, loads
 from validation.model.not_run import NotRunError
+from validation.model.usage import UsageError
 from validation.processes import files
 from validation.run.burn_in import locked
 from validation.verdict.judge import EXIT_PASS
@@ -57,18 +56,3 @@ def autotune(options: argparse.Namespace) -> int:
 
 def _say(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
-
-
-def propose(options: argparse.Namespace) -> int:
-    """Write what a node's evidence speaks for as variables of an inventory."""
-    found = documents.read(read(options.evidence))
-    if options.output is None:
-        print(proposal.text(found), end="")
-        return EXIT_PASS
-    try:
-        written = proposal.write(options.output, found)
-    except ProposalError as error:
-        raise UsageError(str(error)) from error
-    said = "written; read it before you commit it" if written else "not written: nothing is worth a change"
-    print(f"{options.output}: {said}")
-    return EXIT_PASS

@@ -1,4 +1,4 @@
-"""The commands of somebody at a machine: run, list, compare, explain, build. Each returns its exit status."""
+"""The commands of somebody at a machine: run, list, explain, build. Each returns its exit status."""
 
 from __future__ import annotations
 
@@ -14,29 +14,23 @@ from validation.checks.registry import CHECKS, HEADLINES, PROVE_A_GPU, TESTS
 from validation.cli import archive
 from validation.findings import catalogue
 from validation.model import gpu_models
-from validation.model.contract import MOST_RESULT_BYTES, ContractError, dumps, node_result, parse
+from validation.model.contract import ContractError, dumps
 from validation.model.expectations import ANY_MODEL, Expectation, ExpectedGpus, References, parse_expectation
 from validation.model.plans import PLANS
-from validation.model.printable import one_line
 from validation.model.run_options import RunOptions
+from validation.model.usage import UsageError
 from validation.processes import files
 from validation.report import fleet_report
 from validation.report.progress import Progress
 from validation.run import burn_in
 from validation.run.runner import run_plan
-from validation.verdict import compare
-from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS, judge_fleet, judge_node
+from validation.verdict.judge import EXIT_PASS, judge_fleet, judge_node
 
 if TYPE_CHECKING:
     import argparse
 
-    from validation.model.contract import NodeResult
 
 STDIN = Path("-")
-
-
-class UsageError(Exception):
-    """Input that this program cannot work with; the message says what was expected and what was found."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -129,68 +123,6 @@ def list_tests(_options: argparse.Namespace) -> int:
     return EXIT_PASS
 
 
-def compare_results(options: argparse.Namespace) -> int:
-    """Say what became better or worse between two results."""
-    (before, bad), (after, worse) = (_one_or_more(path) for path in (options.before, options.after))
-    changes = compare.compare(before, after)
-    print(compare.text(changes, everything=options.all), end="")
-    for why in (*bad.values(), *worse.values()):
-        print(f"validation: not compared: {one_line(why)}", file=sys.stderr)
-    if any(change.trend is compare.Trend.WORSE for change in changes):
-        return EXIT_FAIL
-    trends = {change.trend for change in changes}
-    compared = bool(trends - {compare.Trend.UNKNOWN, compare.Trend.GONE})
-    # What is gone may be as good as before or worse: nobody knows.
-    whole = compared and compare.Trend.GONE not in trends and not (bad or worse)
-    return EXIT_PASS if whole else EXIT_ENVIRONMENT
-
-
-def _one_or_more(path: Path) -> tuple[dict[str, NodeResult], dict[str, str]]:
-    """The results at a path, which is one, or the folder of a report or of results, as `results_in` does.
-
-    Raises UsageError, ContractError, OSError.
-    """
-    if path.is_dir():
-        folder = path / "results"
-        results, unreadable = results_in(folder if folder.is_dir() else path)
-        if not results:
-            raise UsageError(
-                f"{path}: expected results, found {next(iter(unreadable.values()), 'no JSON file')}"
-            )
-        return results, unreadable
-    result = result_in(path)
-    return {result.node: result}, {}
-
-
-def results_in(directory: Path) -> tuple[dict[str, NodeResult], dict[str, str]]:
-    """The results in a folder by the name of their node, and why others cannot be read, by their file's name.
-
-    Raises UsageError for two of one node, OSError.
-    """
-    if not directory.is_dir():
-        raise UsageError(f"{directory}: no such folder; expected one with a JSON file for each node")
-    results: dict[str, NodeResult] = {}
-    unreadable: dict[str, str] = {}
-    for path in sorted(directory.glob("*.json")):
-        try:
-            result = result_in(path)
-        except ContractError as error:
-            unreadable[path.stem] = str(error)
-            continue
-        if result.node in results:
-            raise UsageError(f"{path}: a second result of node {one_line(result.node)}; remove one of them")
-        results[result.node] = result
-    return results, unreadable
-
-
-def result_in(path: Path) -> NodeResult:
-    """The result in a file. Raises ContractError, OSError."""
-    try:
-        return node_result(parse(files.read_at_most(path, MOST_RESULT_BYTES)), TESTS)
-    except ContractError as error:
-        raise ContractError(f"{path}: {error}") from error
-
-
 def explain(options: argparse.Namespace) -> int:
     """Say what a finding means."""
     if options.code is None:
@@ -200,7 +132,7 @@ def explain(options: argparse.Namespace) -> int:
         print(catalogue.explain(options.code), end="")
     except KeyError as error:
         close = catalogue.closest(options.code)
-        hint = f"did you mean {close}?" if close else "`validation explain` lists all"
+        hint = f"did you mean {close}?" if close else "`temper explain` lists all"
         raise UsageError(f"no finding has the code {options.code}; {hint}") from error
     return EXIT_PASS
 

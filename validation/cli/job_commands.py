@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from validation.cli.commands import UsageError
 from validation.jobs import own_function
 from validation.jobs.batch import BatchError, largest_batch
+from validation.model.usage import UsageError
 from validation.verdict.judge import EXIT_PASS
 
 if TYPE_CHECKING:

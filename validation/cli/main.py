@@ -1,8 +1,8 @@
-"""Command line: measure a node, judge a fleet, compare results, explain findings, build the one-file payload.
+"""Command line: measure a node, explain findings, build the one-file payload.
 
-Exit status: 0 passed (degraded counts as passed unless --fail-on-degraded), 1 a GPU or a node failed
-(compare: something became worse), 2 the environment kept something required from running, or the command
-line is wrong, 130 interrupted. Status 1 is never anything else: a full disk or a closed pipe is 2.
+Exit status: 0 passed (degraded counts as passed unless --fail-on-degraded), 1 a GPU or the node failed, 2 the
+environment kept something required from running, or the command line is wrong, 130 interrupted. Status 1 is
+never anything else: a full disk or a closed pipe is 2.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from validation.cli import arguments, commands
+from validation.cli import arguments
 from validation.model.contract import ContractError
 from validation.model.printable import printable
+from validation.model.usage import UsageError
 from validation.verdict.judge import EXIT_ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 INTERRUPTED = 130
+#: What the payload no longer does: it measures and judges one node.
+MOVED = ("report", "compare", "accept", "groups", "propose")
 
 
 def main(command_line: Sequence[str] | None = None) -> int:
@@ -34,7 +37,11 @@ def main(command_line: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # A name that a terminal's encoding does not have costs no verdict.
             stream.reconfigure(errors="backslashreplace")
-    options = arguments.parser().parse_args(command_line)
+    words = sys.argv[1:] if command_line is None else command_line
+    if words and words[0] in MOVED:
+        _tell(f"validation: {words[0]} is a command of the controller: temper {words[0]}\n")
+        return EXIT_ENVIRONMENT
+    options = arguments.parser().parse_args(words)
     # These must end the measuring processes too, as Ctrl-C does; under nohup a closed terminal stops nothing.
     signal.signal(signal.SIGTERM, _stop)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -43,7 +50,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
         status: int = options.function(options)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except (commands.UsageError, ContractError, OSError) as error:
+    except (UsageError, ContractError, OSError) as error:
         _tell(printable(f"validation: {error}\n"))
         status = EXIT_ENVIRONMENT
     except KeyboardInterrupt:

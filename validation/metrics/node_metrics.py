@@ -56,7 +56,7 @@ METRICS = (
     _gauge("health", "The state of the node as a whole: 1 for the state that it is in.", "state"),
     _gauge(
         "finding",
-        "1 for what was found, by the code of the catalogue (validation explain CODE).",
+        "1 for what was found, by the code of the catalogue (temper explain CODE).",
         "code",
         "severity",
         *GPU,

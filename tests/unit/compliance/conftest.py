@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compliance.fleet import Settings, check
-from planning.preflight import DATA
+from temper.plan.preflight import DATA
+from temper.report.compliance import Settings, check
 from tests.unit.compliance.fleets import NOW, checked
 
 if TYPE_CHECKING:

@@ -13,14 +13,16 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from compliance import document, fleet, report
-from compliance.alike import uuid_of
-from compliance.fleet import answer, checked_node, packed, unpacked, validations
-from compliance.history import Known
-from compliance.model import Change, State, Statement
-from compliance.schema import statement_schema
-from compliance.statement import CheckedNode, LastValidation, statement
-from planning.preflight import preflight_plan
+from temper.compliance import document
+from temper.compliance.alike import uuid_of
+from temper.compliance.history import Known
+from temper.compliance.model import Change, State, Statement
+from temper.compliance.schema import statement_schema
+from temper.compliance.statement import CheckedNode, LastValidation, statement
+from temper.plan.preflight import preflight_plan
+from temper.report import compliance as fleet
+from temper.report import statement as report
+from temper.report.compliance import answer, checked_node, packed, unpacked, validations
 from tests.unit.compliance.fleets import (
     DRIVER,
     KNOWN,

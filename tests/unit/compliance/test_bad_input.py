@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compliance import waivers
-from compliance.evidence import verify
-from compliance.fleet import HISTORY, Settings, check
-from compliance.history import History
-from compliance.statement import statement
-from planning.preflight import DATA
+from temper.compliance import waivers
+from temper.compliance.evidence import verify
+from temper.compliance.history import History
+from temper.compliance.statement import statement
+from temper.plan.preflight import DATA
+from temper.report.compliance import HISTORY, Settings, check
 from tests.unit.compliance.fleets import NOW, RULES, checked, waiver
 
 if TYPE_CHECKING:

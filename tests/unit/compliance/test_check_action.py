@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
-from compliance.statement import OUTSIDE_TITLES
+from temper.compliance.statement import OUTSIDE_TITLES
 from tests.unit.compliance.fleets import KNOWN, VARIABLES
 from tests.unit.planning_nodes import node
 
-FILE = Path(__file__).resolve().parents[3] / "roles/compliance/action_plugins/compliance_check.py"
+FILE = Path(__file__).resolve().parents[3] / "plugins/action/compliance_check.py"
 SPEC = importlib.util.spec_from_file_location("compliance_check", FILE)
 assert SPEC
 assert SPEC.loader
@@ -46,7 +46,7 @@ def task(
             raise answer
         return dict(answer)
 
-    monkeypatch.setattr("planning.node_action.ActionBase.run", lambda *_: {})
+    monkeypatch.setattr("temper.plan.node_action.ActionBase.run", lambda *_: {})
     action = object.__new__(ACTION.ActionModule)
     action._task = SimpleNamespace(
         args={"known": KNOWN, "outside": outside, "addresses": []},

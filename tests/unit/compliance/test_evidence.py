@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compliance import __main__ as command
-from compliance import evidence, report
-from compliance.evidence import MANIFEST, SIGNATURE, EvidenceError, digest_of_tree, sign, verify
-from compliance.fleet import HISTORY, Settings, check
-from compliance.history import History
-from compliance.model import State
-from planning.preflight import DATA
+from temper.base.store import HistoryError
+from temper.cli import compliance as command
+from temper.compliance import evidence
+from temper.compliance.evidence import MANIFEST, SIGNATURE, EvidenceError, digest_of_tree, sign, verify
+from temper.compliance.history import History
+from temper.compliance.model import State
+from temper.plan.preflight import DATA
+from temper.report import statement as report
+from temper.report.compliance import HISTORY, Settings, check
 from tests.unit.compliance.fleets import NOW, checked, observation
-from validation.processes.store import HistoryError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -202,7 +203,7 @@ def read_only(reports: Path) -> list[str]:
 def test_a_copy_that_nobody_may_write_to_is_verified(reports: Path, read_only: list[str]) -> None:
     def verified() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*read_only, sys.executable, "-m", "compliance", "verify", "--reports", str(reports)],
+            [*read_only, sys.executable, "-m", "temper", "compliance", "verify", "--reports", str(reports)],
             cwd=DATA.parent,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from compliance.history import History
-from compliance.model import State
-from compliance.statement import statement
-from compliance.waivers import utc
+from temper.base.store import HistoryError
+from temper.compliance.history import History
+from temper.compliance.model import State
+from temper.compliance.statement import statement
+from temper.compliance.waivers import utc
 from tests.unit.compliance.fleets import NOW, RULES, checked, observation
-from validation.processes.store import HistoryError
 
 SSHD = "sshd:PasswordAuthentication"
 PLACE = ("gpu01", f"ssh_hardening/{SSHD}")
@@ -141,7 +141,7 @@ def test_a_writer_that_is_killed_leaves_what_was_there(history: History) -> None
         f"""
         import os, signal
         from pathlib import Path
-        from compliance import history
+        from temper.compliance import history
         from tests.unit.compliance.test_history import State, check
         history.History._mark_drift = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         check(history.History(Path({str(history.path)!r})), 1, State.FAIL)
@@ -157,8 +157,8 @@ def test_a_writer_that_is_killed_leaves_what_was_there(history: History) -> None
 
 
 def test_validations_and_checks_live_in_one_file(history: History) -> None:
+    from temper.judge.history_store import History as Runs
     from tests.unit.validation.test_history_store import run
-    from validation.verdict.history_store import History as Runs
 
     runs = Runs(history.path)
     check(history, 0)

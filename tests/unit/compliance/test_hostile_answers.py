@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import pytest
-from ansible.module_utils import node_conditions
-from ansible.module_utils.settings.observe import measured, observe
+from ansible.module_utils.temper import node_conditions
+from ansible.module_utils.temper.settings.observe import measured, observe
 
-from compliance import document, metrics, report, waivers
-from compliance.answers import (
+from temper.base.nodes import printable
+from temper.compliance import document, metrics, waivers
+from temper.compliance.answers import (
     MOST_BYTES,
     MOST_OBSERVATIONS,
     MOST_PATTERNS,
@@ -27,14 +28,14 @@ from compliance.answers import (
     read,
     unpacked,
 )
-from compliance.fleet import check, checked_nodes, validations
-from compliance.history import History
-from compliance.metrics import of_chain
-from compliance.model import NodeStatement, State, Statement, Verdict
-from compliance.statement import OUTSIDE_TITLES, LastValidation, statement
-from console.nodes import printable
-from planning.os_controls import OPERATOR, demanded
-from planning.preflight import preflight_plan
+from temper.compliance.history import History
+from temper.compliance.metrics import of_chain
+from temper.compliance.model import NodeStatement, State, Statement, Verdict
+from temper.compliance.statement import OUTSIDE_TITLES, LastValidation, statement
+from temper.plan.os_controls import OPERATOR, demanded
+from temper.plan.preflight import preflight_plan
+from temper.report import statement as report
+from temper.report.compliance import check, checked_nodes, validations
 from tests.unit.compliance.fleets import (
     DRIVER,
     KNOWN,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from compliance.fleet import Settings
+    from temper.report.compliance import Settings
 
 ESCAPES = "\x1b]0;owned\x07 \x9b31m \u202e \ud800 \ufffe \uffff \x00 \x85 \r\n\nVerdict: compliant."
 #: Without what no text of a document may have.

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
-from compliance import oscal
-from compliance.model import State, Statement
-from compliance.statement import CheckedNode, statement
+from temper.compliance import oscal
+from temper.compliance.model import State, Statement
+from temper.compliance.statement import CheckedNode, statement
 from tests.unit.compliance.fleets import RULES, checked, observation, waiver
 from tests.unit.compliance.test_report import LOGIN, NODES, SSHD, STATEMENT
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-FILE = Path(__file__).resolve().parents[3] / "action_plugins/commit_confirm.py"
+FILE = Path(__file__).resolve().parents[3] / "plugins/action/commit_confirm.py"
 SPEC = importlib.util.spec_from_file_location("commit_confirm_action", FILE)
 assert SPEC
 assert SPEC.loader

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compliance.model import Observation, State, Verdict
-from compliance.outside.claims import MOST_ACCOUNTS, Claims, ClaimsError, read_claims
-from compliance.outside.expected import Expected, expected
-from compliance.outside.hello import Hello
-from compliance.outside.judge import KEYS, METHODS, PORTS, judge
-from compliance.outside.look import NOBODY, Look
-from compliance.outside.ports import Answer, Port
-from compliance.outside.ssh import NO_PROOF, SshServer
-from compliance.statement import OUTSIDE_TITLES, statement
+from temper.compliance.model import Observation, State, Verdict
+from temper.compliance.outside.claims import MOST_ACCOUNTS, Claims, ClaimsError, read_claims
+from temper.compliance.outside.expected import Expected, expected
+from temper.compliance.outside.hello import Hello
+from temper.compliance.outside.judge import KEYS, METHODS, PORTS, judge
+from temper.compliance.outside.look import NOBODY, Look
+from temper.compliance.outside.ports import Answer, Port
+from temper.compliance.outside.ssh import NO_PROOF, SshServer
+from temper.compliance.statement import OUTSIDE_TITLES, statement
 from tests.unit.compliance.fleets import RULES, checked, plan
 
 if TYPE_CHECKING:
-    from planning.node_plan import NodePlan
+    from temper.plan.node_plan import NodePlan
 
 NODE, HERE, PEER = "192.0.2.7", "198.51.100.1", "192.0.2.8"
 KEY, OTHER_KEY = "A" * 32, "B" * 32

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compliance.outside import node
-from compliance.outside.look import Look
-from compliance.outside.ports import Answer, Port
-from compliance.outside.route import Route, RouteError, route
-from compliance.outside.ssh import SshServer
+from temper.compliance.outside import node
+from temper.compliance.outside.look import Look
+from temper.compliance.outside.ports import Answer, Port
+from temper.compliance.outside.route import Route, RouteError, route
+from temper.compliance.outside.ssh import SshServer
 from tests.unit.compliance.fleets import plan
 
 if TYPE_CHECKING:

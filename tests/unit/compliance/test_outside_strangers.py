@@ -15,13 +15,13 @@ import paramiko
 import pytest
 from paramiko.common import AUTH_FAILED, AUTH_PARTIALLY_SUCCESSFUL, AUTH_SUCCESSFUL
 
-from compliance.outside import look, ports, ssh
-from compliance.outside.claims import Claims
-from compliance.outside.expected import Expected
-from compliance.outside.hello import MOST_LINES, HelloError, read_hello
-from compliance.outside.ports import Answer, look_at_ports
-from compliance.outside.route import Route
-from compliance.outside.ssh import MOST_BYTES, MOST_METHODS, NO_PROOF, Pace, SshServer, ask_server
+from temper.compliance.outside import look, ports, ssh
+from temper.compliance.outside.claims import Claims
+from temper.compliance.outside.expected import Expected
+from temper.compliance.outside.hello import MOST_LINES, HelloError, read_hello
+from temper.compliance.outside.ports import Answer, look_at_ports
+from temper.compliance.outside.route import Route
+from temper.compliance.outside.ssh import MOST_BYTES, MOST_METHODS, NO_PROOF, Pace, SshServer, ask_server
 from tests.unit.harden.real_sshd import LAB_ROOTS
 
 if TYPE_CHECKING:
@@ -251,8 +251,8 @@ def test_connections_keep_to_one_a_second_after_the_first_ones(monkeypatch: pyte
         waited.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr("compliance.outside.ssh.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("compliance.outside.ssh.time.sleep", sleep)
+    monkeypatch.setattr("temper.compliance.outside.ssh.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("temper.compliance.outside.ssh.time.sleep", sleep)
     pace = Pace(104.5)
     assert [pace.next() for _ in range(10)] == [True] * 9 + [False]
     assert waited == [1.0] * 4

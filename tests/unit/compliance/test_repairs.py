@@ -9,9 +9,9 @@ import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from compliance.model import State
-from compliance.repairs import REPAIRS, command_of
-from compliance.statement import statement
+from temper.compliance.model import State
+from temper.compliance.repairs import REPAIRS, command_of
+from temper.compliance.statement import statement
 from tests.unit.compliance.fleets import RULES, checked, observation
 
 #: Words that every pattern of the table must refuse.

@@ -10,11 +10,12 @@ from xml.etree import ElementTree
 import jsonschema
 from markupsafe import escape
 
-from compliance import metrics, report
-from compliance.history import Known
-from compliance.model import Change, State, Statement, Verdict
-from compliance.schema import FILE, statement_schema
-from compliance.statement import CheckedNode, statement
+from temper.compliance import metrics
+from temper.compliance.history import Known
+from temper.compliance.model import Change, State, Statement, Verdict
+from temper.compliance.schema import FILE, statement_schema
+from temper.compliance.statement import CheckedNode, statement
+from temper.report import statement as report
 from tests.unit.compliance.fleets import RULES, checked, observation, waiver
 from validation.model.contract import dumps, loads
 
@@ -39,7 +40,7 @@ STATEMENT = statement(NODES, RULES, {"gpu04": {SSHD: Known(State.FAIL, "2026-11-
 
 def test_the_json_is_read_back_whole_and_has_the_form_of_its_schema() -> None:
     assert loads(Statement, dumps(STATEMENT)) == STATEMENT
-    assert FILE.read_text() == statement_schema(), "run: python -m compliance.schema"
+    assert FILE.read_text() == statement_schema(), "run: python -m temper.compliance.schema"
     jsonschema.validate(json.loads(dumps(STATEMENT)), json.loads(statement_schema()))
 
 

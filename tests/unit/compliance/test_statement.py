@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from ansible.module_utils.settings.kinds import SIMPLE
-from ansible.module_utils.settings.observe import ASKED
+from ansible.module_utils.temper.settings.kinds import SIMPLE
+from ansible.module_utils.temper.settings.observe import ASKED
 
-from compliance.fleet import answer, checked_node
-from compliance.history import Known
-from compliance.model import ControlResult, Observation, State, Verdict, WaivedBy, WaiverFault
-from compliance.report import text
-from compliance.statement import CheckedNode, statement
-from planning.node_plan import NodePlan
-from planning.os_controls import demand_of, demanded
-from planning.preflight import DATA, preflight_plan
+from temper.compliance.history import Known
+from temper.compliance.model import ControlResult, Observation, State, Verdict, WaivedBy, WaiverFault
+from temper.compliance.statement import CheckedNode, statement
+from temper.plan.node_plan import NodePlan
+from temper.plan.os_controls import demand_of, demanded
+from temper.plan.preflight import DATA, preflight_plan
+from temper.report.compliance import answer, checked_node
+from temper.report.statement import text
 from tests.unit.compliance.fleets import (
     DRIVER,
     KNOWN,

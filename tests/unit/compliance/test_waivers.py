@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compliance import waivers
+from temper.compliance import waivers
 
 NODES = {"gpu01", "gpu_nodes"}
 WHOLE: dict[str, Any] = {

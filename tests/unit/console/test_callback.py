@@ -338,7 +338,7 @@ def test_a_list_of_tasks_is_ansibles_own(run: Runner) -> None:
 def test_an_error_in_the_callback_ends_no_run(run: Runner) -> None:
     plugins = run.folder / "callback_plugins"
     plugins.mkdir()
-    code = (ROOT / "callback_plugins/temper.py").read_text()
+    code = (ROOT / "plugins/callback/temper.py").read_text()
     where = '        """Note the result of a task on a node."""\n'
     assert code.count(where) == 1
     (plugins / "temper.py").write_text(code.replace(where, f"{where}        raise ValueError('broken')\n"))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.nodes import alike, counted, duration, generic, printable, ranges
+from temper.base.nodes import alike, counted, duration, generic, printable, ranges
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from console.progress import CLEAR, Line, Progress
+from temper.output.progress import CLEAR, Line, Progress
 
 
 @pytest.fixture

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from console.results import CENSORED, MOST_LINES, changes, complaint, differences, messages, refused, warnings
+from temper.output.results import (
+    CENSORED,
+    MOST_LINES,
+    changes,
+    complaint,
+    differences,
+    messages,
+    refused,
+    warnings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from console.run import MOST_CHARACTERS, MOST_GROUPS, Note, Run, Stage
+from temper.output.run import MOST_CHARACTERS, MOST_GROUPS, Note, Run, Stage
 
 
 def stage(name: str = "Tune", *, check: bool = False) -> Stage:

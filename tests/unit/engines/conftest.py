@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils import process
-from ansible.module_utils.engines import busy, cdi, containerd, crio, docker, engine_settings, toolkit_config
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.engines import (
+    busy,
+    cdi,
+    containerd,
+    crio,
+    docker,
+    engine_settings,
+    toolkit_config,
+)
 
 from tests.unit.engines.stand_ins import Node
 from tests.unit.settings.role_plans import item

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ansible.module_utils.engines import containerd
+from ansible.module_utils.temper.engines import containerd
 
 SIMULATOR = Path(__file__).resolve().parents[2] / "lab/gpu_simulator/packages"
 COMBINED = """\

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils.driver import holders
-from ansible.module_utils.engines import busy
+from ansible.module_utils.temper.driver import holders
+from ansible.module_utils.temper.engines import busy
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.driver import gpu_settings, holders
-from ansible.module_utils.engines import cdi
+from ansible.module_utils.temper.driver import gpu_settings, holders
+from ansible.module_utils.temper.engines import cdi
 
 if TYPE_CHECKING:
     from collections.abc import Callable

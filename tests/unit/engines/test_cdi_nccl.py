@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils.engines import cdi_nccl
-from ansible.module_utils.engines.cdi_nccl import SpecificationError, with_mount
+from ansible.module_utils.temper.engines import cdi_nccl
+from ansible.module_utils.temper.engines.cdi_nccl import SpecificationError, with_mount
 
-PROGRAM = Path(__file__).resolve().parents[3] / "module_utils/engines/cdi_nccl.py"
+PROGRAM = Path(__file__).resolve().parents[3] / "module_utils/temper/engines/cdi_nccl.py"
 SOURCE = "/var/run/cdi/temper-nccl.conf"
 MOUNT = {
     "hostPath": SOURCE,

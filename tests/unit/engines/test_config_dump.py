@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.engines.config_dump import below, read, strings
+from ansible.module_utils.temper.engines.config_dump import below, read, strings
 
 CONTAINERD_1 = """\
 disabled_plugins = ["cri"]

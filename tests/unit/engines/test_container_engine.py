@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.engines import busy, engine_settings
+from ansible.module_utils.temper.engines import busy, engine_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.engines import containerd
+from ansible.module_utils.temper.engines import containerd
 
 if TYPE_CHECKING:
     from collections.abc import Callable

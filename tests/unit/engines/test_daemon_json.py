@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from ansible.module_utils.engines.daemon_json import (
+from ansible.module_utils.temper.engines.daemon_json import (
     Record,
     WantedKey,
     merge,
@@ -15,7 +15,7 @@ from ansible.module_utils.engines.daemon_json import (
     render,
     size_bytes,
 )
-from ansible.module_utils.settings.base import RefusedError
+from ansible.module_utils.temper.settings.base import RefusedError
 
 RUNTIME = {"path": "nvidia-container-runtime", "args": []}
 MEMLOCK = {"Name": "memlock", "Soft": -1, "Hard": -1}

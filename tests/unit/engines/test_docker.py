@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.engines import base, docker
-from ansible.module_utils.settings.base import SettingError
+from ansible.module_utils.temper.engines import base, docker
+from ansible.module_utils.temper.settings.base import SettingError
 
 from tests.unit.tables import specs
 

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.engines.engine_settings import ContainerEngines
+from ansible.module_utils.temper.engines.engine_settings import ContainerEngines
 
 if TYPE_CHECKING:
     from tests.unit.engines.stand_ins import Node

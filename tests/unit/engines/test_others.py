@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import pytest
-from ansible.module_utils.engines import others
-from ansible.module_utils.engines.others import OtherEngine, other_engines
+from ansible.module_utils.temper.engines import others
+from ansible.module_utils.temper.engines.others import OtherEngine, other_engines
 
-from planning import facts
-from planning.other_engines import REMEDIES
+from temper.plan import facts
+from temper.plan.other_engines import REMEDIES
 from tests.unit.planning_roles.plans import bookworm, whole_plan
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.engines import engine_settings, toolkit_config
-from ansible.module_utils.engines.engine_settings import ContainerEngines
-from ansible.module_utils.engines.others import OtherEngine
-from ansible.module_utils.engines.toolkit_config import (
+from ansible.module_utils.temper.engines import engine_settings, toolkit_config
+from ansible.module_utils.temper.engines.engine_settings import ContainerEngines
+from ansible.module_utils.temper.engines.others import OtherEngine
+from ansible.module_utils.temper.engines.toolkit_config import (
     CONTAINER_LDCONFIG,
     LDCONFIG,
     MODE,
@@ -23,7 +23,7 @@ from ansible.module_utils.engines.toolkit_config import (
     edited,
     parse,
 )
-from ansible.module_utils.settings.base import RefusedError
+from ansible.module_utils.temper.settings.base import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

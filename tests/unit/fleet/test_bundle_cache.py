@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fleet.bundle import KEPT, ROOT, UNUSED_S, in_use, prune
+from temper.fleet.bundle import KEPT, ROOT, UNUSED_S, in_use, prune
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +22,8 @@ DAY_S = 86_400.0
 
 def made(cache: Path, name: str, age_s: float) -> Path:
     folder = cache / name
-    (folder / "fleet").mkdir(parents=True)
-    (folder / "fleet/worker.py").touch()
+    (folder / "temper/fleet").mkdir(parents=True)
+    (folder / "temper/fleet/worker.py").touch()
     os.utime(folder, (NOW_S - age_s, NOW_S - age_s))
     return folder
 
@@ -91,11 +91,10 @@ def test_a_checkout_is_no_bundle(tmp_path: Path) -> None:
 
 def test_a_helper_prunes_what_lies_beside_the_bundle_that_it_runs_from(tmp_path: Path) -> None:
     folders = bundles(tmp_path, KEPT + 1)
-    for name in ("__init__.py", "bundle.py"):
-        shutil.copy(ROOT / "fleet" / name, folders[0] / "fleet")
-    shutil.copytree(ROOT / "console", folders[0] / "console")
+    for name in ("__init__.py", "fleet/__init__.py", "fleet/bundle.py"):
+        shutil.copy(ROOT / "temper" / name, folders[0] / "temper" / name)
     for number, folder in enumerate(folders):
         used_s = time.time() - (number + 2) * DAY_S
         os.utime(folder, (used_s, used_s))
-    subprocess.run([sys.executable, "-m", "fleet.bundle"], cwd=folders[0], check=True)
+    subprocess.run([sys.executable, "-m", "temper.fleet.bundle"], cwd=folders[0], check=True)
     assert names(tmp_path) == {folder.name for folder in folders[:KEPT]}

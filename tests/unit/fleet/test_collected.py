@@ -10,11 +10,11 @@ import pytest
 import yaml
 from jinja2 import Environment
 
-from compliance.fleet import elsewhere
-from fleet import collected
-from fleet.inventory import Inventory
-from planning.fleet import FleetPlan
-from planning.node_plan import NodePlan
+from temper.fleet import collected
+from temper.fleet.inventory import Inventory
+from temper.plan.fleet import FleetPlan
+from temper.plan.node_plan import NodePlan
+from temper.report.compliance import elsewhere
 from validation.model.contract import EXPECTATIONS_VERSION
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fleet.inventory import Inventory, InventoryError, addresses, from_listing, read, values
-from rollout.fleet import groups_of
+from temper.fleet.inventory import Inventory, InventoryError, addresses, from_listing, read, values
+from temper.rollout.fleet import groups_of
 
 INVENTORY = """
 all:

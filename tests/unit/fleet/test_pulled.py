@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
-from fleet import pulled
-from fleet.pulled import Node, Standing, judge
-from fleet.result_schema import FILE, result_schema
 from pull.result import Control, Result
+from temper.fleet import pulled
+from temper.fleet.pulled import Node, Standing, judge
+from temper.fleet.result_schema import FILE, result_schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -306,7 +306,7 @@ def test_a_folder_that_is_not_there_is_told(given: list[str]) -> None:
 
 
 def test_the_schema_is_what_its_program_writes() -> None:
-    assert FILE.read_text() == result_schema(), "out of date: python -m fleet.result_schema"
+    assert FILE.read_text() == result_schema(), "out of date: python -m temper.fleet.result_schema"
 
 
 def test_a_result_is_of_the_schema() -> None:

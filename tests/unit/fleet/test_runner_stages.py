@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fleet.bundle import ROOT
-from fleet.inventory import from_listing
-from fleet.journal import Job, Journal
-from fleet.run import HERE, Events, Run
-from fleet.slices import Board, Place, Slice
+from temper.fleet.bundle import ROOT
+from temper.fleet.inventory import from_listing
+from temper.fleet.journal import Job, Journal
+from temper.fleet.run import HERE, Events, Run
+from temper.fleet.slices import Board, Place, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,7 @@ def by_the_command(folder: Path, play: Path) -> bytes:
     ("transmit", "worker"),
     [
         (by_the_controller, (RUNNER, "worker")),
-        (by_the_command, (sys.executable, "-m", "fleet.worker")),
+        (by_the_command, (sys.executable, "-m", "temper.fleet.worker")),
     ],
     ids=["our job, their worker", "their job, our worker"],
 )

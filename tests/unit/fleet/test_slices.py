@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.slices import ATTEMPTS, LOSSES, Board, Outcome, Place, cut
+from temper.fleet.slices import ATTEMPTS, LOSSES, Board, Outcome, Place, cut
 
 NODES = [f"gpu{number:02}" for number in range(1, 8)]
 FINE = Outcome("ok")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from ansible_runner.utils.streaming import stream_dir  # type: ignore[import-untyped]  # it ships no types
 
-from fleet import stream
-from fleet.stream import Received, StreamError
-from planning.fleet import FleetPlan
+from temper.fleet import stream
+from temper.fleet.stream import Received, StreamError
+from temper.plan.fleet import FleetPlan
 from validation.model.contract import EXPECTATIONS_VERSION
 
 if TYPE_CHECKING:

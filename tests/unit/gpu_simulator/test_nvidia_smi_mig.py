@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollout.gpu_settings import parse
+from temper.rollout.gpu_settings import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils.access import sshd, sshd_matches, sshd_settings
-from ansible.module_utils.access.ssh_login import Login
+from ansible.module_utils.temper.access import sshd, sshd_matches, sshd_settings
+from ansible.module_utils.temper.access.ssh_login import Login
 
 if TYPE_CHECKING:
-    from ansible.module_utils.access.sshd import Effective
-    from ansible.module_utils.access.sshd_settings import Parameters, Plan
+    from ansible.module_utils.temper.access.sshd import Effective
+    from ansible.module_utils.temper.access.sshd_settings import Parameters, Plan
 
 LAB_ROOTS = Path("/var/cache/temper-lab")
 LOGIN = Login("ops", "198.51.100.7", 40000, "198.51.100.9", 22)

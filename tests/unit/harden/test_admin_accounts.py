@@ -14,14 +14,21 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from ansible.module_utils.access import accounts as node_accounts
-from ansible.module_utils.access import administrators
-from ansible.module_utils.access.administrators import Account, KeyFile, Shadow, User, parse_user, parse_users
-from ansible.module_utils.access.commit_confirm import Change
-from ansible.module_utils.access.ssh_keys import parse_public_key
-from ansible.module_utils.access.ssh_login import Login
-from ansible.module_utils.process import CommandError
-from ansible.module_utils.settings.base import RefusedError
+from ansible.module_utils.temper.access import accounts as node_accounts
+from ansible.module_utils.temper.access import administrators
+from ansible.module_utils.temper.access.administrators import (
+    Account,
+    KeyFile,
+    Shadow,
+    User,
+    parse_user,
+    parse_users,
+)
+from ansible.module_utils.temper.access.commit_confirm import Change
+from ansible.module_utils.temper.access.ssh_keys import parse_public_key
+from ansible.module_utils.temper.access.ssh_login import Login
+from ansible.module_utils.temper.process import CommandError
+from ansible.module_utils.temper.settings.base import RefusedError
 
 from tests.unit.settings import role_plans
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils import process as processes
-from ansible.module_utils.access import commit_confirm
-from ansible.module_utils.access.commit_confirm import Change, NotConfirmedError
-from ansible.module_utils.access.ssh_login import Login, ssh_login
-from ansible.module_utils.process import CommandError
-from ansible.module_utils.settings.base import RefusedError
+from ansible.module_utils.temper import process as processes
+from ansible.module_utils.temper.access import commit_confirm
+from ansible.module_utils.temper.access.commit_confirm import Change, NotConfirmedError
+from ansible.module_utils.temper.access.ssh_login import Login, ssh_login
+from ansible.module_utils.temper.process import CommandError
+from ansible.module_utils.temper.settings.base import RefusedError
 
 LOGIN = Login("ops", "192.0.2.1", 40000, "192.0.2.9", 22)
 

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-SPEC = importlib.util.spec_from_file_location(
-    "fleet_addresses", ROOT / "lookup_plugins" / "fleet_addresses.py"
-)
-assert SPEC and SPEC.loader
-plugin = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(plugin)
+from temper.plan.fleet_addresses import fleet, resolve
 
 KNOWN = {"gpu01.example.com": ["192.0.2.1", "2001:db8::1"], "gpu02": ["192.0.2.2"], "here": ["127.0.1.1"]}
 
@@ -45,12 +37,12 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_addresses_are_taken_and_names_are_looked_up(
     nodes: list[tuple[str, str]], addresses: list[str]
 ) -> None:
-    assert plugin.fleet(nodes) == {"addresses": addresses, "unknown": []}
+    assert fleet(nodes) == {"addresses": addresses, "unknown": []}
 
 
 @pytest.mark.parametrize("name", ["nobody", "here", "x" * 70])
 def test_name_that_no_other_node_can_be_reached_by_is_unknown(name: str) -> None:
-    assert plugin.fleet([(name, ""), ("gpu02", "")])["unknown"] == [name]
+    assert fleet([(name, ""), ("gpu02", "")])["unknown"] == [name]
 
 
 @pytest.mark.parametrize(
@@ -64,16 +56,16 @@ def test_name_that_no_other_node_can_be_reached_by_is_unknown(name: str) -> None
 def test_nodes_behind_one_address_are_unknown_and_the_address_is_said(shared: str, said: str) -> None:
     """It is a gateway's, or the near end of tunnels: no node sends from it."""
     nodes = [("a", shared), ("b", shared), ("gpu02", "")]
-    assert plugin.fleet(nodes)["unknown"] == [f"a{said}", f"b{said}"]
+    assert fleet(nodes)["unknown"] == [f"a{said}", f"b{said}"]
 
 
 def test_loopback_of_one_node_is_no_address_of_it() -> None:
-    assert plugin.fleet([("a", "127.0.0.1"), ("gpu02", "")])["unknown"] == ["a"]
+    assert fleet([("a", "127.0.0.1"), ("gpu02", "")])["unknown"] == ["a"]
 
 
 @pytest.mark.parametrize(("host", "addresses"), [("", []), ("127.0.0.1", ["127.0.0.1"])])
 def test_single_node_has_no_fleet_to_lose(host: str, addresses: list[str]) -> None:
-    assert plugin.fleet([("nobody", host)]) == {"addresses": addresses, "unknown": []}
+    assert fleet([("nobody", host)]) == {"addresses": addresses, "unknown": []}
 
 
 @pytest.mark.parametrize(("failures", "addresses"), [(1, {"192.0.2.2"}), (2, set())])
@@ -88,4 +80,4 @@ def test_name_service_that_is_out_of_order_is_asked_once_more(
         return answer(*arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    assert plugin.resolve("gpu02") == addresses
+    assert resolve("gpu02") == addresses

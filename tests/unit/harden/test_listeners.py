@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils.access import firewall, listeners, sshd
-from ansible.module_utils.access.listeners import Listener
-from ansible.module_utils.process import OutputError
+from ansible.module_utils.temper.access import firewall, listeners, sshd
+from ansible.module_utils.temper.access.listeners import Listener
+from ansible.module_utils.temper.process import OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,14 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible.module_utils import process
-from ansible.module_utils.access import firewall, network_interfaces, nftables_rules, other_firewall
-from ansible.module_utils.access.listeners import Listener
-from ansible.module_utils.access.nftables_rules import Limits, Rule, Trusted, networks, parse_rule
-from ansible.module_utils.access.ssh_login import Login
-from ansible.module_utils.files import File
-from ansible.module_utils.records import RecordError
-from ansible.module_utils.settings.base import RefusedError
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.access import firewall, network_interfaces, nftables_rules, other_firewall
+from ansible.module_utils.temper.access.listeners import Listener
+from ansible.module_utils.temper.access.nftables_rules import Limits, Rule, Trusted, networks, parse_rule
+from ansible.module_utils.temper.access.ssh_login import Login
+from ansible.module_utils.temper.files import File
+from ansible.module_utils.temper.records import RecordError
+from ansible.module_utils.temper.settings.base import RefusedError
 
 EVERYONE = ["0.0.0.0/0", "::/0"]
 LOGIN = Login("ops", "192.0.2.7", 40000, "192.0.2.9", 22)

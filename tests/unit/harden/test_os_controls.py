@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from ansible.module_utils.settings import strictness
+from ansible.module_utils.temper.settings import strictness
 
-from planning.node_plan import Kind, PlannedSetting
-from planning.os_controls import (
+from temper.plan.node_plan import Kind, PlannedSetting
+from temper.plan.os_controls import (
     MEASURED_BY,
     PROFILES,
     WAIVER_FILE,
@@ -24,9 +24,9 @@ from planning.os_controls import (
     waiver_of,
     waiver_problems,
 )
-from planning.role_variables import role_variables
-from planning.strictness import order_of, orders
-from planning.variables import OsHardening, Waiver
+from temper.plan.role_variables import role_variables
+from temper.plan.strictness import order_of, orders
+from temper.plan.variables import OsHardening, Waiver
 from tests.unit.control_values import SETTINGS
 from tests.unit.planning_roles.plans import planned
 from tests.unit.tables import specs as role_specs

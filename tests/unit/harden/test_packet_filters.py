@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils import process
-from ansible.module_utils.access import firewall, other_firewall, packet_filters
-from ansible.module_utils.access.packet_filters import Chain, ClosingChain, closing_chains
-from ansible.module_utils.settings.base import RefusedError
-from ansible.module_utils.settings.observe import observed
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.access import firewall, other_firewall, packet_filters
+from ansible.module_utils.temper.access.packet_filters import Chain, ClosingChain, closing_chains
+from ansible.module_utils.temper.settings.base import RefusedError
+from ansible.module_utils.temper.settings.observe import observed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,9 +6,9 @@ import socket
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.access.self_report import self_report
+from ansible.module_utils.temper.access.self_report import self_report
 
-from compliance.outside.claims import read_claims
+from temper.compliance.outside.claims import read_claims
 from tests.unit.harden.real_sshd import SiteFiles, site
 
 if TYPE_CHECKING:

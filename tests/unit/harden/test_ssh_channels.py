@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils.access import sshd_settings
-from ansible.module_utils.access.ssh_channels import PROGRAMS, Channel, channels
-from ansible.module_utils.access.sshd_settings import Outlook, SshdSettings, cut_ways
-from ansible.module_utils.process import OutputError
+from ansible.module_utils.temper.access import sshd_settings
+from ansible.module_utils.temper.access.ssh_channels import PROGRAMS, Channel, channels
+from ansible.module_utils.temper.access.sshd_settings import Outlook, SshdSettings, cut_ways
+from ansible.module_utils.temper.process import OutputError
 
 from tests.unit.harden.real_sshd import SiteFiles, site
 from tests.unit.harden.test_sshd_site import parameters

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.access.ssh_keys import parse_public_key, read_regular
+from ansible.module_utils.temper.access.ssh_keys import parse_public_key, read_regular
 
 
 def generate(folder: Path, *arguments: str) -> Path:

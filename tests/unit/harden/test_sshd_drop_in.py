@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible.module_utils.access import ssh_access, ssh_keys, sshd, sshd_matches, sshd_settings
-from ansible.module_utils.access.listeners import Listener
-from ansible.module_utils.access.ssh_access import Account
-from ansible.module_utils.access.ssh_login import Login
-from ansible.module_utils.settings.base import RefusedError
+from ansible.module_utils.temper.access import ssh_access, ssh_keys, sshd, sshd_matches, sshd_settings
+from ansible.module_utils.temper.access.listeners import Listener
+from ansible.module_utils.temper.access.ssh_access import Account
+from ansible.module_utils.temper.access.ssh_login import Login
+from ansible.module_utils.temper.settings.base import RefusedError
 
 from tests.unit.tables import specs
 

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from ansible.module_utils.access import sshd_matches, sshd_settings
-from ansible.module_utils.access.sshd import Sshd
-from ansible.module_utils.access.sshd_matches import Block, Connection, Who
-from ansible.module_utils.access.sshd_strictness import as_strict, further_factors, stricter, ways_in
-from ansible.module_utils.settings.base import RefusedError
+from ansible.module_utils.temper.access import sshd_matches, sshd_settings
+from ansible.module_utils.temper.access.sshd import Sshd
+from ansible.module_utils.temper.access.sshd_matches import Block, Connection, Who
+from ansible.module_utils.temper.access.sshd_strictness import as_strict, further_factors, stricter, ways_in
+from ansible.module_utils.temper.settings.base import RefusedError
 
 from tests.unit.harden.real_sshd import SiteFiles, site
 

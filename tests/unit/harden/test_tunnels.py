@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.access import firewall, network_interfaces, tunnels
-from ansible.module_utils.access.network_interfaces import Interface
-from ansible.module_utils.access.nftables_rules import (
+from ansible.module_utils.temper.access import firewall, network_interfaces, tunnels
+from ansible.module_utils.temper.access.network_interfaces import Interface
+from ansible.module_utils.temper.access.nftables_rules import (
     END_PROOF,
     LOOPBACK,
     Rule,
@@ -25,8 +25,8 @@ from ansible.module_utils.access.nftables_rules import (
     parse_rule,
     render,
 )
-from ansible.module_utils.access.tunnels import IPSEC, Entrance, Filter, Peer, Tunnel, Way, ways_from
-from ansible.module_utils.settings.base import RefusedError
+from ansible.module_utils.temper.access.tunnels import IPSEC, Entrance, Filter, Peer, Tunnel, Way, ways_from
+from ansible.module_utils.temper.settings.base import RefusedError
 
 from tests.lab.test_harden_tunnels import FORGET_FLOWS
 from tests.unit.harden.test_listeners import HEADER

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from ansible.constants import INTERNAL_RESULT_KEYS, RESTRICTED_RESULT_KEYS
 
-from planning.roles import ROLES
+from temper.plan.roles import ROLES
 from tests.unit.planning_nodes import gpus, node
 from tests.unit.validation.samples import node_result, one_test
 from validation.model.contract import State, encode

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temper.judge.fleet_metrics import METRICS
 from tests.unit.gpu_simulator.conftest import SimulatedNode
 from tests.unit.monitoring import programs
 from tests.unit.monitoring.samples import instance, scraped
 from tests.unit.validation.samples import node
 from tools import dashboards
 from validation.metrics.exposition import Exposition
-from validation.metrics.fleet_metrics import METRICS
 from validation.probes.kernel_log import KernelLog, events
 from validation.probes.machine import PciGpu
 from validation.probes.nvidia_smi import parse

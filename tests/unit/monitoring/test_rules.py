@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from compliance.metrics import METRICS as OF_COMPLIANCE
-from compliance.metrics import OF_WAIVERS
+from temper.compliance.metrics import METRICS as OF_COMPLIANCE
+from temper.compliance.metrics import OF_WAIVERS
+from temper.judge.fleet_metrics import METRICS as OF_THE_FLEET
 from tests.unit.monitoring import programs
 from tests.unit.monitoring.samples import FAULTS, INSTANCE, instance, over_time, scraped, xid
 from tests.unit.validation.samples import node
@@ -17,7 +18,6 @@ from tests.unit.validation.test_catalogue import EMISSIONS
 from tools import alert_rules
 from validation.checks.measured import _CODES
 from validation.findings.catalogue import catalogue
-from validation.metrics.fleet_metrics import METRICS as OF_THE_FLEET
 from validation.metrics.node_metrics import METRICS, OF_AN_IDLE_NODE
 
 if TYPE_CHECKING:

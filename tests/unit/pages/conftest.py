@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pages.write import write
+from temper.report.write import write
 from tests.unit.pages import made_up
 from tests.unit.pages.browser import chromium
 

@@ -11,9 +11,18 @@ import random
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from compliance.model import Change, Changed, ControlResult, NodeStatement, Statement, Verdict, WaivedBy
-from compliance.model import State as Compliance
-from pages.inputs import Metric, PastValue, Report, Validation, metric_of
+from temper.compliance.model import (
+    Change,
+    Changed,
+    ControlResult,
+    NodeStatement,
+    Statement,
+    Verdict,
+    WaivedBy,
+)
+from temper.compliance.model import State as Compliance
+from temper.judge import cohort
+from temper.report.inputs import Metric, PastValue, Report, Validation, metric_of
 from validation.checks.registry import CHECKS, HEADLINES
 from validation.findings.catalogue import finding
 from validation.model import gpu_models
@@ -28,13 +37,12 @@ from validation.model.contract import (
     encode,
 )
 from validation.model.expectations import Expectation, ExpectedGpus, References
-from validation.verdict import cohort
 from validation.verdict.judge import judge_fleet, judge_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pages.inputs import Past
+    from temper.report.inputs import Past
     from validation.verdict.verdicts import FleetVerdict
 
 LABEL = "made-up fleet: no number was measured"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pages.inputs import Report
-from pages.words import slug
-from pages.write import MOST_IN_ONE_FILE, write
+from temper.report.inputs import Report
+from temper.report.words import slug
+from temper.report.write import MOST_IN_ONE_FILE, write
 from tests.unit.pages import made_up
 from validation.model.contract import dumps
 from validation.model.printable import printable

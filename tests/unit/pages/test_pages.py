@@ -9,18 +9,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pages import __main__ as command
-from pages import advice, changes, svg
-from pages.inputs import PastValue, Report, Validation, metric_of
-from pages.metrics import Hardware, distributions
-from pages.past import MOST_VALUES, of_runs
-from pages.words import conditions, difference, duration, kind, number, quantity, size, slug
-from pages.write import MOST_BYTES, MOST_IN_ONE_FILE, NodePages, Pages, write
+from temper.cli import pages as command
+from temper.judge import history
+from temper.report import advice, changes, svg
+from temper.report.inputs import PastValue, Report, Validation, metric_of
+from temper.report.metrics import Hardware, distributions
+from temper.report.past import MOST_VALUES, of_runs
+from temper.report.words import conditions, difference, duration, kind, number, quantity, size, slug
+from temper.report.write import MOST_BYTES, MOST_IN_ONE_FILE, NodePages, Pages, write
 from tests.unit.pages import made_up
 from validation.checks.registry import CHECKS
 from validation.model.contract import Measurement, State, TestResult, dumps
 from validation.report import fleet_report
-from validation.verdict import history
 from validation.verdict.judge import judge_fleet, judge_node
 from validation.verdict.verdicts import TestVerdict
 
@@ -188,8 +188,8 @@ def test_few_nodes_are_one_file_and_many_are_not(tmp_path: Path) -> None:
 def test_of_a_large_fleet_good_nodes_have_a_page_where_somebody_asks(
     report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pages.write.MOST_IN_ONE_FILE", 1)
-    monkeypatch.setattr("pages.write.MOST_WITH_PAGES", 1)
+    monkeypatch.setattr("temper.report.write.MOST_IN_ONE_FILE", 1)
+    monkeypatch.setattr("temper.report.write.MOST_WITH_PAGES", 1)
     alone = Report(compliance=report.compliance)
     bad, good = "gpu-002", "gpu-001"
 

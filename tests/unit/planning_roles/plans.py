@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from planning.facts import NodeFacts
-from planning.model import Target
-from planning.node_plan import Kind, NodePlan, PlannedSetting, RolePlan
-from planning.plan import node_plan
-from planning.role_variables import role_variables
-from planning.roles import complete
-from planning.roles.context import Context, Fleet
-from planning.tables import load_tables
-from planning.variables import Variables
+from temper.plan.facts import NodeFacts
+from temper.plan.model import Target
+from temper.plan.node_plan import Kind, NodePlan, PlannedSetting, RolePlan
+from temper.plan.plan import node_plan
+from temper.plan.role_variables import role_variables
+from temper.plan.roles import complete
+from temper.plan.roles.context import Context, Fleet
+from temper.plan.tables import load_tables
+from temper.plan.variables import Variables
 from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, system
 from tests.unit.tables import ROOT, specs
 from tools import control_docs

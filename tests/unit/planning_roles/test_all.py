@@ -8,9 +8,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from planning.node_plan import Kind, NodePlan, Stage
-from planning.roles import ROLES
-from planning.schema import FILE
+from temper.plan.node_plan import Kind, NodePlan, Stage
+from temper.plan.roles import ROLES
+from temper.plan.schema import FILE
 from tests.unit.planning_roles.plans import (
     CONTROLS,
     bookworm,

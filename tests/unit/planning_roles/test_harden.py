@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planning.node_plan import Kind, PlannedSetting
+from temper.plan.node_plan import Kind, PlannedSetting
 from tests.unit.planning_roles.plans import CONTROLS, planned, setting, wanted
 
 REVOKED = {"keys": [], "sudo": True, "groups": [], "state": "absent"}

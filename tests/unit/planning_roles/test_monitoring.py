@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from planning.node_plan import Kind, RolePlan
+from temper.plan.node_plan import Kind, RolePlan
 from tests.unit.planning_nodes import assert_says, problem, system
 from tests.unit.planning_roles.plans import bookworm, contents, planned, wanted, whole_plan
 from validation.checks.registry import TESTS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planning.convert import plain
-from planning.node_plan import Kind
+from temper.plan.convert import plain
+from temper.plan.node_plan import Kind
 from tests.unit.planning_nodes import B200, gpus, node, system
 from tests.unit.planning_roles.plans import (
     CERTIFICATE,

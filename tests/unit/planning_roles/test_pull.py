@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from planning.node_plan import Kind
-from planning.role_variables import role_variables
-from planning.roles.pull import calendar, keyring_line
-from planning.variables import PullSigner
 from pull.configuration import Configuration, ConfigurationError
 from pull.playbooks import REPAIRABLE
 from pull.repository import Repository
+from temper.plan.node_plan import Kind
+from temper.plan.role_variables import role_variables
+from temper.plan.roles.pull import calendar, keyring_line
+from temper.plan.variables import PullSigner
 from tests.unit.planning_roles.plans import contents, enterprise, planned, wanted
 from tests.unit.tables import specs
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from ansible.module_utils import files, lease
+from ansible.module_utils.temper import files, lease
 
-from console.run import Note, Run, Stage
-from planning.preflight import programs
-from planning.roles.pull import BESIDE
 from pull import agent, delivery
 from pull.agent import Agent, StoppedError
 from pull.playbooks import FIXED
 from pull.result import MOST_CONTROLS, Control, Result
+from temper.output.run import Note, Run, Stage
+from temper.plan.preflight import programs
+from temper.plan.roles.pull import BESIDE
 from tests.unit.pull.world import World
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils import process
+from ansible.module_utils.temper import process
 
 from pull import repository
 from pull.shared import PROGRAMS

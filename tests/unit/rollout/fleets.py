@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from rollout.engine import Clock, Ticket
-from rollout.model import Node, Observation, Outcome, Record, Rollout, State, Step, StepResult
-from rollout.planner import waves
-from rollout.policy import Policy, Share
-from rollout.store import Owner
+from temper.rollout.engine import Clock, Ticket
+from temper.rollout.model import Node, Observation, Outcome, Record, Rollout, State, Step, StepResult
+from temper.rollout.planner import waves
+from temper.rollout.policy import Policy, Share
+from temper.rollout.store import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Collection

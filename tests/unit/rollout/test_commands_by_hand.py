@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollout import __main__ as command
-from rollout.engine import Engine
-from rollout.model import Mode, Outcome, State, Step, StepResult
-from rollout.policy import Share
-from rollout.store import LEASE_TTL, Owner, Store, StoreError
+from temper.cli import rollout as command
+from temper.rollout.engine import Engine
+from temper.rollout.model import Mode, Outcome, State, Step, StepResult
+from temper.rollout.policy import Share
+from temper.rollout.store import LEASE_TTL, Owner, Store, StoreError
 from tests.unit.rollout.fleets import ME, NOW, QUICK, Script, VirtualClock, begin, nodes
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from rollout.policy import Policy
+    from temper.rollout.policy import Policy
 
 
 class Controller:
@@ -84,7 +84,7 @@ def test_after_a_crash_what_is_on_its_way_ends_and_nothing_else_starts(
     controller.begin(3)
     controller.dies(step)
     controller.type(order, "--reason", "wrong stack")
-    finish = f"`python3 -m rollout resume --finish -i INVENTORY --folder {controller.folder}`"
+    finish = f"`temper rollout resume --finish -i INVENTORY --folder {controller.folder}`"
     assert f"gpu0 on the way, and no controller is at work: {finish}" in capsys.readouterr().out
     controller.type("resume", how, "-i", "x")
     assert controller.states() == [ends, State.PENDING, State.PENDING]
@@ -100,9 +100,7 @@ def test_another_roll_out_says_what_ends_the_one_that_was_aborted(controller: Co
     controller.dies(Step.DRAIN)
     controller.type("abort", "--reason", "wrong stack")
     other = begin(nodes(1))
-    with pytest.raises(
-        StoreError, match=r"gpu0 on the way.*`python3 -m rollout resume --finish -i INVENTORY"
-    ):
+    with pytest.raises(StoreError, match=r"gpu0 on the way.*`temper rollout resume --finish -i INVENTORY"):
         controller.store.create("other", QUICK, other.nodes, other.records, NOW)
     controller.type("resume", "--finish", "-i", "x")
     assert controller.store.create("other", QUICK, other.nodes, other.records, NOW) == 2
@@ -246,7 +244,7 @@ def test_the_status_says_that_a_controller_has_died(
     controller.type("hold", "--reason", "the network")
     capsys.readouterr()
     controller.type("status")
-    assert "No controller is at work: `python3 -m rollout resume --finish" in capsys.readouterr().out
+    assert "No controller is at work: `temper rollout resume --finish" in capsys.readouterr().out
     controller.store.acquire(replace(Owner.of_this_process(), host="elsewhere"), datetime.now(UTC))
     controller.type("status")
     assert "No controller" not in capsys.readouterr().out

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollout import engine
-from rollout.drain import base, commands, programs
-from rollout.drain.base import Drainer, DrainError, Standing, wait_until_idle
-from rollout.drain.commands import Commands, Idle
+from temper.rollout import engine
+from temper.rollout.drain import base, commands, programs
+from temper.rollout.drain.base import Drainer, DrainError, Standing, wait_until_idle
+from temper.rollout.drain.commands import Commands, Idle
 from tests.unit.validation.samples import eventually, is_running
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_work_that_ends_is_waited_for(drainer: Commands, site: Path, monkeypatch
     work.write_text("job 7")
     # In this module alone: the one that runs programs sleeps, too.
     waiting = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: work.unlink())
-    monkeypatch.setattr("rollout.drain.commands.time", waiting)
+    monkeypatch.setattr("temper.rollout.drain.commands.time", waiting)
     wait_until_idle(drainer, "gpu01", 60)
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rollout.drain import kubernetes, programs
-from rollout.drain.base import Drainer, DrainError, Standing, wait_until_idle
-from rollout.drain.kubernetes import ANNOTATION, Kubernetes
+from temper.rollout.drain import kubernetes, programs
+from temper.rollout.drain.base import Drainer, DrainError, Standing, wait_until_idle
+from temper.rollout.drain.kubernetes import ANNOTATION, Kubernetes
 from tests.unit.rollout import kubernetes_api
 from tests.unit.rollout.kubernetes_api import Cluster
 

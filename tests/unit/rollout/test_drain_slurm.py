@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollout.drain.base import DrainError, Standing
-from rollout.drain.slurm import Slurm, parse
+from temper.rollout.drain.base import DrainError, Standing
+from temper.rollout.drain.slurm import Slurm, parse
 from tests.unit.rollout import slurm_cluster
 
 if TYPE_CHECKING:

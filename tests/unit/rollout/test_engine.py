@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollout import engine as module
-from rollout import planner
-from rollout.engine import Ending, Engine
-from rollout.model import FORWARD, Mode, Observation, Outcome, Record, State, Step, StepResult
-from rollout.policy import Policy, Share
-from rollout.store import LEASE_TTL, HeldError, LostLeaseError, Store
-from rollout.windows import Window
+from temper.rollout import engine as module
+from temper.rollout import planner
+from temper.rollout.engine import Ending, Engine
+from temper.rollout.model import FORWARD, Mode, Observation, Outcome, Record, State, Step, StepResult
+from temper.rollout.policy import Policy, Share
+from temper.rollout.store import LEASE_TTL, HeldError, LostLeaseError, Store
+from temper.rollout.windows import Window
 from tests.unit.rollout.fleets import ME, NOW, OTHER, QUICK, Script, VirtualClock, begin, nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from rollout.engine import Ticket
+    from temper.rollout.engine import Ticket
 
 FAILED = StepResult(Outcome.FAILED, "it went wrong")
 TOLERANT = replace(QUICK, failure_budget=Share(5))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rollout.drain.base import DrainError, Standing
-from rollout.engine import Ticket
-from rollout.executor import FleetExecutor
-from rollout.gate import Rules
-from rollout.machine import after, begun
-from rollout.model import (
+from temper.rollout.drain.base import DrainError, Standing
+from temper.rollout.engine import Ticket
+from temper.rollout.executor import FleetExecutor
+from temper.rollout.gate import Rules
+from temper.rollout.machine import after, begun
+from temper.rollout.model import (
     FORWARD,
     WITHHELD,
     Course,
@@ -26,9 +26,9 @@ from rollout.model import (
     Step,
     StepResult,
 )
-from rollout.playbooks import RESULT, Events, Played, last_words
-from rollout.policy import Policy
-from rollout.report import sentence
+from temper.rollout.playbooks import RESULT, Events, Played, last_words
+from temper.rollout.policy import Policy
+from temper.rollout.report import sentence
 from tests.unit.rollout.results import run_of
 from validation.model.contract import Finding, dumps
 from validation.model.contract import State as FindingState

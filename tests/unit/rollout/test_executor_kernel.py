@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rollout.executor import FleetExecutor
-from rollout.gate import Rules
-from rollout.model import Course, Outcome, Step, StepResult
-from rollout.playbooks import Played
-from rollout.policy import Policy
+from temper.rollout.executor import FleetExecutor
+from temper.rollout.gate import Rules
+from temper.rollout.model import Course, Outcome, Step, StepResult
+from temper.rollout.playbooks import Played
+from temper.rollout.policy import Policy
 from tests.unit.rollout.test_executor import BOTH, NEW, OLD, StandInAnsible, StandInScheduler, played, ticket
 
 if TYPE_CHECKING:

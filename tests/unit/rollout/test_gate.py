@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout.gate import Rules, Verdict, errors_in_soak, judge, judge_baseline
+from temper.rollout.gate import Rules, Verdict, errors_in_soak, judge, judge_baseline
 from tests.unit.rollout.results import GPUS, NEW, drawn_from, recorded_noise, run_of, runs_of
 from tests.unit.validation.samples import one_test
 from validation.model.contract import Finding, State
@@ -20,7 +20,7 @@ from validation.verdict.verdicts import NodeVerdict, TestVerdict
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rollout.gate import GateVerdict
+    from temper.rollout.gate import GateVerdict
     from validation.model.contract import NodeResult
 
 RUNS = 5

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollout.gate import Rules, Verdict, judge, judge_baseline
+from temper.rollout.gate import Rules, Verdict, judge, judge_baseline
 from tests.unit.rollout.results import NEW, drawn_from, recorded_noise, runs_of
 
 if TYPE_CHECKING:

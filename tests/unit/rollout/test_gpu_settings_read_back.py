@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rollout.gate import judge_settings
-from rollout.gpu_settings import parse
+from temper.rollout.gate import judge_settings
+from temper.rollout.gpu_settings import parse
 from tests.unit.validation.real_reports import RealReport, from_table
 from tests.unit.validation.samples import gpu_xml, smi_xml
 from validation.probes.reading import ReadingError

@@ -10,9 +10,9 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from rollout.model import Mode, State
-from rollout.policy import Share
-from rollout.store import Store
+from temper.rollout.model import Mode, State
+from temper.rollout.policy import Share
+from temper.rollout.store import Store
 from tests.rollout.controller import STORE, read
 from tests.unit.rollout.fleets import NOW, QUICK, begin, nodes
 

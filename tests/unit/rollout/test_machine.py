@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout.machine import NOT_TAKEN_OUT, after, begun, interrupted, keep_out, release, retried, upcoming
-from rollout.model import (
+from temper.rollout.machine import (
+    NOT_TAKEN_OUT,
+    after,
+    begun,
+    interrupted,
+    keep_out,
+    release,
+    retried,
+    upcoming,
+)
+from temper.rollout.model import (
     ALLOWED,
     BACK,
     ENDED,

@@ -1,4 +1,4 @@
-"""`python3 -m rollout plan`: from an inventory and preflight's plans to waves, times, and reasons."""
+"""`temper rollout plan`: from an inventory and preflight's plans to waves, times, and reasons."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from rollout import __main__ as command
-from rollout import fleet
-from rollout.engine import Ending, Engine
-from rollout.fleet import FleetError, candidates, groups_of, proposal
-from rollout.forecast import forecast, plan_text
-from rollout.model import Mode, State
-from rollout.policy import Drain, Policy, Share
-from rollout.store import Store
-from rollout.windows import Window
+from temper.cli import rollout as command
+from temper.rollout import fleet
+from temper.rollout.engine import Ending, Engine
+from temper.rollout.fleet import FleetError, candidates, groups_of, proposal
+from temper.rollout.forecast import forecast, plan_text
+from temper.rollout.model import Mode, State
+from temper.rollout.policy import Drain, Policy, Share
+from temper.rollout.store import Store
+from temper.rollout.windows import Window
 from tests.unit.rollout.fleets import NOW, begin, having, nodes
 
 STACK = "r595-cuda13.2"
@@ -339,7 +339,7 @@ def test_a_kernel_is_not_rolled_back_by_the_command(
     store.create("", rollout.policy, rollout.nodes, rollout.records, NOW)
     assert command.main(["rollback", "-i", str(inventory), "--folder", str(tmp_path)]) == 2
     assert "`rollback` brings stacks only" in capsys.readouterr().err
-    assert command.main(["status", "--folder", str(tmp_path)]) == 2
+    assert command.main(["status", "--folder", str(tmp_path)]) == 3
     assert "Roll-out 1 to the newest kernel: running" in capsys.readouterr().out
 
 
@@ -401,7 +401,7 @@ def test_a_pipe_that_closes_is_no_error_of_the_program(tmp_path: Path) -> None:
     Store(tmp_path / "rollouts.sqlite").create(
         rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW
     )
-    words = [sys.executable, "-m", "rollout", "report", "--json", "--folder", str(tmp_path)]
+    words = [sys.executable, "-m", "temper", "rollout", "report", "--json", "--folder", str(tmp_path)]
     with subprocess.Popen(
         words, cwd=fleet.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as said:

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
-from rollout.machine import seen_out
-from rollout.model import Course, Mode, Observation, Rollout, State, Step
-from rollout.planner import LOOK_AGAIN, PATIENCE, Decision, decide, waves
-from rollout.policy import Policy, Share
-from rollout.windows import Window
+from temper.rollout.machine import seen_out
+from temper.rollout.model import Course, Mode, Observation, Rollout, State, Step
+from temper.rollout.planner import LOOK_AGAIN, PATIENCE, Decision, decide, waves
+from temper.rollout.policy import Policy, Share
+from temper.rollout.windows import Window
 from tests.unit.rollout.fleets import NOW, QUICK, begin, having, nodes
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -51,7 +51,7 @@ def failed(**more: Any) -> dict[str, Any]:
 
 
 def test_planning_needs_neither_ansible_nor_a_file_nor_a_process() -> None:
-    ask = "import sys, rollout.planner; print(*sys.modules)"
+    ask = "import sys, temper.rollout.planner; print(*sys.modules)"
     known = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in known.stdout.split()}
     assert loaded & {"ansible", "sqlite3", "asyncio", "subprocess", "socket"} == set()

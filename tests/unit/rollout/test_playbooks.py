@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollout.playbooks import CHECKOUT, Ansible, Played
+from temper.rollout.playbooks import CHECKOUT, Ansible, Played
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ NODE = "gpu01"
 SCRIPT = """
 import asyncio, sys
 from pathlib import Path
-from rollout.playbooks import Ansible
+from temper.rollout.playbooks import Ansible
 logs, inventory, name = sys.argv[1:]
 asyncio.run(Ansible(Path(logs), [inventory]).playbook(name, "gpu01", "step", {}))
 """
@@ -67,7 +67,7 @@ def begun(folder: Path) -> bool:
 
 def guards(folder: Path) -> list[int]:
     """The process that waits, and the one that works."""
-    return sorted(pid for pid, words in processes(folder).items() if "rollout.guard" in words)
+    return sorted(pid for pid, words in processes(folder).items() if "temper.rollout.guard" in words)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

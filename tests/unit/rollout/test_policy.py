@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rollout.__main__ import drainer
-from rollout.drain.kubernetes import Kubernetes
-from rollout.policy import Policy, PolicyError, Share, aim, as_document, load, read
-from rollout.windows import Exclusion, Window
+from temper.cli.rollout import drainer
+from temper.rollout.drain.kubernetes import Kubernetes
+from temper.rollout.policy import Policy, PolicyError, Share, aim, as_document, load, read
+from temper.rollout.windows import Exclusion, Window
 
 if TYPE_CHECKING:
     from pathlib import Path

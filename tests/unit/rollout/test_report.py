@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from rollout.model import OUT_SINCE, Course, Mode, Record, State, Step
-from rollout.report import (
+from temper.rollout.model import OUT_SINCE, Course, Mode, Record, State, Step
+from temper.rollout.report import (
     SENTENCES,
     as_dict,
     overhead,
@@ -19,7 +19,7 @@ from rollout.report import (
     timelines,
     verdict,
 )
-from rollout.store import Event
+from temper.rollout.store import Event
 from tests.unit.rollout.fleets import NOW, begin, having, nodes
 
 
@@ -130,8 +130,8 @@ RETURNED: dict[str, object] = {"state": State.RETURNED, "started_at": NOW}
         # It never took part, and so does not count beside another one.
         (Mode.DONE, {"state": State.LEFT_OUT}, 0),
         (Mode.DONE, {"state": State.LEFT_OUT, "started_at": NOW}, 1),
-        (Mode.STOPPED, {"state": State.FAILED, "failures": 1}, 2),
-        (Mode.RUNNING, {"state": State.DRAINED}, 2),
+        (Mode.STOPPED, {"state": State.FAILED, "failures": 1}, 3),
+        (Mode.RUNNING, {"state": State.DRAINED}, 3),
     ],
 )
 def test_the_exit_status(mode: Mode, fields: dict[str, object], status: int) -> None:

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rollout import machine, planner
-from rollout.model import ENDED, Mode, Observation, Outcome, Record, Rollout, State, Step, StepResult
-from rollout.planner import decide
-from rollout.policy import Policy, Share
-from rollout.store import HeldError, Lease, LostLeaseError, Store, StoreError
+from temper.rollout import machine, planner
+from temper.rollout.model import ENDED, Mode, Observation, Outcome, Record, Rollout, State, Step, StepResult
+from temper.rollout.planner import decide
+from temper.rollout.policy import Policy, Share
+from temper.rollout.store import HeldError, Lease, LostLeaseError, Store, StoreError
 from tests.rollout import simulation
 from tests.rollout.simulation import BrokenRuleError, Faults, World, simulate
 from tests.unit.rollout.fleets import ME, NOW, OTHER, begin, nodes

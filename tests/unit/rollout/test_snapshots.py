@@ -9,17 +9,17 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils.snapshots import NAME as NAME_ON_NODES
+from ansible.module_utils.temper.snapshots import NAME as NAME_ON_NODES
 
-from rollout.executor import FleetExecutor
-from rollout.forecast import plan_text
-from rollout.gate import Rules
-from rollout.machine import begun, fresh, interrupted
-from rollout.model import FORWARD, Course, Outcome, State, Step
-from rollout.playbooks import Played
-from rollout.policy import Policy, Snapshot, read
-from rollout.report import as_dict, sentence, status_text
-from rollout.snapshots import name_of
+from temper.rollout.executor import FleetExecutor
+from temper.rollout.forecast import plan_text
+from temper.rollout.gate import Rules
+from temper.rollout.machine import begun, fresh, interrupted
+from temper.rollout.model import FORWARD, Course, Outcome, State, Step
+from temper.rollout.playbooks import Played
+from temper.rollout.policy import Policy, Snapshot, read
+from temper.rollout.report import as_dict, sentence, status_text
+from temper.rollout.snapshots import name_of
 from tests.unit.rollout.fleets import NOW, begin, having, nodes
 from tests.unit.rollout.test_executor import StandInAnsible, StandInScheduler, played, ticket
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from rollout.machine import leave_out
-from rollout.model import Mode, Observation, Outcome, Record, State, Step, StepResult
-from rollout.planner import Decision, decide
-from rollout.store import LEASE_TTL, HeldError, Lease, LostLeaseError, Owner, Store, StoreError
+from temper.rollout.machine import leave_out
+from temper.rollout.model import Mode, Observation, Outcome, Record, State, Step, StepResult
+from temper.rollout.planner import Decision, decide
+from temper.rollout.store import LEASE_TTL, HeldError, Lease, LostLeaseError, Owner, Store, StoreError
 from tests.unit.rollout.fleets import DONE, ME, NOW, OTHER, QUICK, begin, nodes
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -289,7 +289,7 @@ def test_a_writer_that_is_killed_within_a_write_has_written_nothing(store: Store
     go_on(store, store.acquire(OTHER, NOW))
     before = store.load()
     writer = (
-        "import os, signal, sys; from pathlib import Path; from rollout import store as module;"
+        "import os, signal, sys; from pathlib import Path; from temper.rollout import store as module;"
         "from tests.unit.rollout.fleets import *;"
         "module._note = lambda *_: os.kill(os.getpid(), signal.SIGKILL);"
         "store = module.Store(Path(sys.argv[1]));"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout.windows import DAYS, Calendar, Exclusion, Window, cron_line, instant, systemd_units
+from temper.rollout.windows import DAYS, Calendar, Exclusion, Window, cron_line, instant, systemd_units
 
 if TYPE_CHECKING:
     from pathlib import Path

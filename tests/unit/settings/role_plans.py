@@ -6,14 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import node_settings
-from ansible.module_utils.packaging import package_settings, packages
-from ansible.module_utils.packaging.packages import Package, Transaction
+from ansible.module_utils.temper.packaging import package_settings, packages
+from ansible.module_utils.temper.packaging.packages import Package, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import pytest
-    from ansible.module_utils.packaging.packages import Packages
+    from ansible.module_utils.temper.packaging.packages import Packages
 
 OPTIONS = {"busy_ok": False, "rollback_after_s": 120, "atomic": False, "absent": False, "sysctl_file": None}
 

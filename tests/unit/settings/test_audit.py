@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.module_utils.settings import audit, observe
+from ansible.module_utils.temper.settings import audit, observe
 
-from planning.preflight import DATA
+from temper.plan.preflight import DATA
 
 CONTROLS = yaml.safe_load((DATA / "os_controls" / "audit.yml").read_text())["os_controls"]
 FILES: dict[str, str] = CONTROLS["audit"]["profiles"]["gpu"]["files"]

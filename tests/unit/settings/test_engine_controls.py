@@ -10,11 +10,11 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils import process, units
-from ansible.module_utils.access.ssh_login import Login
-from ansible.module_utils.engines import busy
-from ansible.module_utils.packaging.packages import PackageError
-from ansible.module_utils.settings import engine, files, record, system
+from ansible.module_utils.temper import process, units
+from ansible.module_utils.temper.access.ssh_login import Login
+from ansible.module_utils.temper.engines import busy
+from ansible.module_utils.temper.packaging.packages import PackageError
+from ansible.module_utils.temper.settings import engine, files, record, system
 
 from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 

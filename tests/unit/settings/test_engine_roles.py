@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.engines import busy
-from ansible.module_utils.settings import engine, record, system
-from ansible.module_utils.settings.files import WholeFile
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.engines import busy
+from ansible.module_utils.temper.settings import engine, record, system
+from ansible.module_utils.temper.settings.files import WholeFile
 
 from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
@@ -62,7 +62,7 @@ echo "$*" >> "$0.log"
 
 ROOT = Path(__file__).resolve().parents[3]
 ROLE_PLANS = sorted(
-    path.stem for path in (ROOT / "planning/roles").glob("*.py") if (ROOT / "roles" / path.stem).is_dir()
+    path.stem for path in (ROOT / "temper/plan/roles").glob("*.py") if (ROOT / "roles" / path.stem).is_dir()
 )
 
 
@@ -593,7 +593,7 @@ def test_no_package_is_installed_under_a_container_with_a_gpu(
 
 @pytest.mark.parametrize("role", ROLE_PLANS)
 def test_a_role_with_units_gives_the_operator_the_variable_that_a_refusal_names(role: str) -> None:
-    source = (ROOT / "planning/roles" / f"{role}.py").read_text()
+    source = (ROOT / "temper/plan/roles" / f"{role}.py").read_text()
     templates = "".join(path.name for path in (ROOT / "roles" / role).glob("templates/*"))
     if any(
         word in source + templates for word in ("/etc/systemd/system", "daemon-reexec", "package(", "unit(")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import node_settings
 import pytest
-from ansible.module_utils.access.commit_confirm import Change, ConfirmedSetting
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.driver.loaded import LoadedDriver
-from ansible.module_utils.settings import kinds, record, system
-from ansible.module_utils.settings.base import Difference, RefusedError, Setting, SettingError, WayIn
+from ansible.module_utils.temper.access.commit_confirm import Change, ConfirmedSetting
+from ansible.module_utils.temper.driver.loaded import LoadedDriver
+from ansible.module_utils.temper.settings import kinds, record, system
+from ansible.module_utils.temper.settings.base import Difference, RefusedError, Setting, SettingError, WayIn
 
 from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
@@ -195,7 +195,7 @@ def test_what_files_cause_comes_behind_them_and_before_packages(
 def test_programs_come_before_what_works_with_them(
     world: World, run_module: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ansible.module_utils.packaging.package_settings import PackageSet
+    from ansible.module_utils.temper.packaging.package_settings import PackageSet
 
     manager = with_packages(monkeypatch)
     other = kinds.folded_class

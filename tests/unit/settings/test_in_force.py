@@ -9,13 +9,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.access import firewall, sshd
-from ansible.module_utils.driver import gpu_settings, gpus
-from ansible.module_utils.engines import daemon_json
-from ansible.module_utils.settings import observe, system
-from ansible.module_utils.settings.base import Difference, Fault, RefusedError, Setting
+from ansible.module_utils.temper.access import firewall, sshd
+from ansible.module_utils.temper.driver import gpu_settings, gpus
+from ansible.module_utils.temper.engines import daemon_json
+from ansible.module_utils.temper.settings import observe, system
+from ansible.module_utils.temper.settings.base import Difference, Fault, RefusedError, Setting
 
-from compliance.repairs import command_of
+from temper.compliance.repairs import command_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import node_compliance
 import pytest
-from ansible.module_utils import node_conditions
-from ansible.module_utils.settings import kinds, observe, record, system
+from ansible.module_utils.temper import node_conditions
+from ansible.module_utils.temper.settings import kinds, observe, record, system
 
-from compliance.repairs import command_of
+from temper.compliance.repairs import command_of
 from tests.unit.settings.role_plans import item, role_plan
 
 if TYPE_CHECKING:

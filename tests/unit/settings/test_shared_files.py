@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from ansible.module_utils.settings import observe, record
-from ansible.module_utils.settings.kinds import file
-from ansible.module_utils.settings.shared_files import TELLS_NOTHING
-from ansible.module_utils.settings.site_lines import GRAMMARS, grammar_of
-from ansible.module_utils.settings.strictness import NAMES
+from ansible.module_utils.temper.settings import observe, record
+from ansible.module_utils.temper.settings.kinds import file
+from ansible.module_utils.temper.settings.shared_files import TELLS_NOTHING
+from ansible.module_utils.temper.settings.site_lines import GRAMMARS, grammar_of
+from ansible.module_utils.temper.settings.strictness import NAMES
 
-from planning.node_plan import Kind
-from planning.os_controls import hardening, load_controls, settings_of
-from planning.strictness import ALONE, ASKED, orders_of_files
-from planning.variables import OsHardening
+from temper.plan.node_plan import Kind
+from temper.plan.os_controls import hardening, load_controls, settings_of
+from temper.plan.strictness import ALONE, ASKED, orders_of_files
+from temper.plan.variables import OsHardening
 from tests.unit.planning_roles.plans import trixie, whole_plan
 from tests.unit.settings.role_plans import carried_out, item, role_plan
 
@@ -322,7 +322,7 @@ def test_a_file_of_the_site_stays_where_it_is_as_strict(
     site: Site, own: str, text: str, mode: int, stays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = site.write("/etc/os-release", 'ID=kali\nNAME="Kali GNU/Linux"\n')
-    monkeypatch.setattr("ansible.module_utils.settings.shared_files.RELEASE", release)
+    monkeypatch.setattr("ansible.module_utils.temper.settings.shared_files.RELEASE", release)
     path = site.write(own, text)
     path.chmod(mode)
     setting = site.setting(own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils.settings.site_lines import (
+from ansible.module_utils.temper.settings.site_lines import (
     UnreadableError,
     apt_lines,
     audit_lines,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ansible.module_utils.settings.site_lines import Line
+    from ansible.module_utils.temper.settings.site_lines import Line
 
 
 CASES = [

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import node_settings
 import pytest
-from ansible.module_utils.settings import observe, record, system
-from ansible.module_utils.settings.strictness import chosen, strictest
+from ansible.module_utils.temper.settings import observe, record, system
+from ansible.module_utils.temper.settings.strictness import chosen, strictest
 
-from planning.strictness import order_of
+from temper.plan.strictness import order_of
 from tests.unit.control_values import SETTINGS
 from tests.unit.settings.role_plans import item, role_plan
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.settings.strictness import as_strict, chosen, stricter, strictest
+from ansible.module_utils.temper.settings.strictness import as_strict, chosen, stricter, strictest
 
 LIMIT = "at most, 0 -1 unlimited"
 WORDS = "no > local|remote > yes"

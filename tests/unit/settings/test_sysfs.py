@@ -7,11 +7,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.settings import observe, record, sysfs
-from ansible.module_utils.settings.base import SettingError
-from ansible.module_utils.settings.sysfs import SysfsValue, choices, chosen
+from ansible.module_utils.temper.settings import observe, record, sysfs
+from ansible.module_utils.temper.settings.base import SettingError
+from ansible.module_utils.temper.settings.sysfs import SysfsValue, choices, chosen
 
-from planning.convert import plain
+from temper.plan.convert import plain
 from tests.unit.planning_roles.plans import planned
 from tests.unit.settings.role_plans import carried_out, item, role_plan
 

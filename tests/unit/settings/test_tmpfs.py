@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.settings import observe, tmpfs
-from ansible.module_utils.settings.tmpfs import GIB, TmpfsSize, size_bytes
+from ansible.module_utils.temper.settings import observe, tmpfs
+from ansible.module_utils.temper.settings.tmpfs import GIB, TmpfsSize, size_bytes
 
 from tests.unit.planning_roles.plans import contents, planned
 from tests.unit.settings.role_plans import item, role_plan
@@ -34,9 +34,9 @@ PROGRAM = """
 import json, subprocess, sys
 import ansible.module_utils
 ansible.module_utils.__path__.append(sys.argv[1])
-from ansible.module_utils.settings.base import SettingError
-from ansible.module_utils.settings.tmpfs import TmpfsSize
-from ansible.module_utils.mounts import mounts
+from ansible.module_utils.temper.settings.base import SettingError
+from ansible.module_utils.temper.settings.tmpfs import TmpfsSize
+from ansible.module_utils.temper.mounts import mounts
 path, told, said = sys.argv[2], [], ""
 options = "size=64M,nosuid,nodev,noexec,mode=1777"
 subprocess.run(["mount", "-t", "tmpfs", "-o", options, "x", path], check=True)
@@ -63,7 +63,7 @@ print(json.dumps(told))
 
 def on_a_real_one(folder: Path, steps: Sequence[str]) -> list[Any]:
     """Size, options of the mount point and obstacle after each step."""
-    utils = str(Path(tmpfs.__file__).parents[1])
+    utils = str(Path(tmpfs.__file__).parents[2])
     command = [*UNSHARE, sys.executable, "-c", PROGRAM, utils, str(folder), *steps]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

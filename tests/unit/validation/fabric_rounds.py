@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from temper.judge.fabric import judge_fabric
+from temper.judge.fabric_search import next_rounds
 from validation.fabric.groups import Attempt, Fleet, Member, Pairs, Part, Rank
-from validation.fabric.search import next_rounds
-from validation.fabric.verdict import judge_fabric
 from validation.model.contract import FABRIC_VERSION
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from pages import write as pages
+from temper.cli import main as temper
+from temper.report import write as pages
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.checks.registry import TESTS
-from validation.cli import main
 from validation.model import contract
 from validation.model.contract import ContractError, Digest, Finding, MachineAction, State, dumps
 
@@ -241,7 +241,7 @@ def report(folder: Path, evil: Any, *, one_page: bool = False) -> Made:
         mock.patch("sys.stderr", out),
         mock.patch.object(pages, "MOST_IN_ONE_FILE", 30 if one_page else 0),
     ):
-        status = main.main(["report", "--fleet", *options])
+        status = temper.main(["report", "--fleet", *options])
     files = {
         str(path.relative_to(folder)): path.read_text(encoding="utf-8")
         for path in sorted(folder.rglob("*"))

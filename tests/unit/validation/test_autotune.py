@@ -18,15 +18,17 @@ import jsonschema
 import pytest
 import yaml
 
+from temper.cli import main as temper
+from temper.judge import proposal
+from temper.judge.proposal import ProposalError
 from tests.unit.validation.samples import eventually, gpu_xml, measurement, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend
-from validation.autotune import clocks, proposal, step, trials
+from validation.autotune import clocks, step, trials
 from validation.autotune import evidence as documents
 from validation.autotune import journal as journals
 from validation.autotune.evidence import AUTOTUNE_VERSION, Evidence, LeftOut
 from validation.autotune.journal import ChangeError, Changes, Journal, restore
 from validation.autotune.knobs import KINDS, TRAINING, Setup, environment_of, read_ahead_file
-from validation.autotune.proposal import ProposalError
 from validation.autotune.search import Compared, Decision, Failed, KnobVerdict, Pair, Stage, Trial
 from validation.autotune.step import METRIC
 from validation.autotune.trials import Bench
@@ -607,11 +609,11 @@ def test_propose_reads_evidence_and_writes_the_file(
 ) -> None:
     evidence, target = tmp_path / "evidence.json", tmp_path / "temper-autotune.yml"
     evidence.write_text(dumps(evidence_of(("omp_num_threads", "2"))))
-    assert main.main(["propose", "--evidence", str(evidence), "--output", str(target)]) == 0
+    assert temper.main(["propose", "--evidence", str(evidence), "--output", str(target)]) == 0
     assert "written" in capsys.readouterr().out
     assert target.is_file()
     target.write_text("mine: 1\n")
-    assert main.main(["propose", "--evidence", str(evidence), "--output", str(target)]) == 2
+    assert temper.main(["propose", "--evidence", str(evidence), "--output", str(target)]) == 2
     assert "stays as it is" in capsys.readouterr().err
 
 

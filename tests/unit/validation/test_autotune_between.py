@@ -10,10 +10,11 @@ import gpu_validation
 import pytest
 import yaml
 
+from temper.judge import proposal
 from tests.unit.validation.test_autotune import Answers, evidence_of, node_of
 from tests.unit.validation.test_autotune_playbook import carry_out
 from tests.unit.validation.test_torch import PYTHON, there
-from validation.autotune import between, proposal, tune
+from validation.autotune import between, tune
 from validation.autotune.between import BetweenError, Survey, choices_of, group_of
 from validation.autotune.evidence import as_another
 from validation.autotune.knobs import FABRIC, INTERFACE, Setup

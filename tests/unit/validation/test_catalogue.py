@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import validation
+from temper.judge import cohort, history
 from tools import finding_docs
 from validation.checks import measured
 from validation.cli import main
@@ -26,7 +27,6 @@ from validation.findings.catalogue import (
     xid_code,
 )
 from validation.model.contract import MachineAction, State
-from validation.verdict import cohort, history
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,8 +80,8 @@ def facts(call: ast.Call, module: ast.AST) -> set[str]:
 
 def emissions() -> Iterator[Emission]:
     """Each place that emits: where, the codes, the cases, the facts, and what else is given."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        file = path.relative_to(PACKAGE).as_posix()
+    for path in sorted([*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "temper/judge").glob("*.py")]):
+        file = path.relative_to(PACKAGE if path.is_relative_to(PACKAGE) else PACKAGE.parent).as_posix()
         if file in {"findings/catalogue.py", "checks/recorder.py"}:
             continue  # they hand on what their callers say
         module = ast.parse(path.read_text())
@@ -223,7 +223,7 @@ def test_without_a_code_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize(
     ("code", "hint"),
-    [("below-flor", "did you mean below-floor?"), ("zzzz", "`validation explain` lists all")],
+    [("below-flor", "did you mean below-floor?"), ("zzzz", "`temper explain` lists all")],
 )
 def test_an_unknown_code_is_an_error_with_a_hint(
     code: str, hint: str, capsys: pytest.CaptureFixture[str]

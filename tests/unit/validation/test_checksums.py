@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from temper.judge import cohort, compare, fleet_checksums, history
+from temper.judge.history_store import History
 from tests.unit.validation.samples import DRIVER, expectation, measurement, node_result, one_test
 from validation.backends.libraries import UNKNOWN, loaded_version
 from validation.model import checksums
 from validation.model.contract import Digest, Finding, NodeResult, State
 from validation.run import burn_in
-from validation.verdict import cohort, compare, fleet_checksums, history
 from validation.verdict.baseline import Comparison
-from validation.verdict.history_store import History
 from validation.verdict.judge import judge_node
 
 if TYPE_CHECKING:

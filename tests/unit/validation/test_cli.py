@@ -15,6 +15,8 @@ import jsonschema
 import pytest
 import yaml
 
+from temper.cli import main as temper
+from temper.judge.history_store import History
 from tests.unit.validation.samples import eventually, expectation, measurement, node_result, one_test
 from validation.checks import registry
 from validation.cli import archive, commands, main
@@ -36,7 +38,6 @@ from validation.probes import machine
 from validation.probes.node_probe import Facts, NodeProbe
 from validation.processes.pool import ROOT
 from validation.run import runner
-from validation.verdict.history_store import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -413,7 +414,7 @@ def judge(tmp_path: Path) -> Judge:
     """Run `report --fleet` on a fleet, writing to `reports/now`."""
 
     def call(fleet: Fleet, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        command = [*PYTHON, "-m", "validation", "report", "--fleet", "--latest", *map(str, arguments)]
+        command = [*PYTHON, "-m", "temper", "report", "--fleet", "--latest", *map(str, arguments)]
         return run([*command, f"--output={tmp_path / 'reports' / 'now'}"], cwd=ROOT, input=json.dumps(fleet))
 
     return call
@@ -461,7 +462,7 @@ def test_a_result_of_a_node_that_nobody_expects_is_an_error(fleet: Fleet, judge:
 def test_a_report_can_be_made_again_from_its_own_folder(fleet: Fleet, judge: Judge, tmp_path: Path) -> None:
     judge(fleet)
     first = tmp_path / "reports" / "now"
-    status = main.main(
+    status = temper.main(
         [
             "report",
             f"--results={first / 'results'}",
@@ -489,15 +490,6 @@ def test_the_page_of_a_report_says_what_changed_since_the_last(
     assert "gpu01" in changed
     assert 'class="state pass"' in changed
     assert 'class="state fail"' in changed
-
-
-def test_the_one_file_build_reports_without_a_page(fleet: Fleet, tmp_path: Path) -> None:
-    assert main.main(["build", "--output", str(tmp_path / "validation.pyz")]) == 0
-    command = [PYTHON[0], str(tmp_path / "validation.pyz"), "report", "--fleet", f"--output={tmp_path / 'r'}"]
-    done = run(command, cwd=tmp_path, input=json.dumps(fleet))
-    assert done.returncode == 2, done.stderr
-    assert f"Report: {tmp_path / 'r/report.txt'}" in done.stdout
-    assert not (tmp_path / "r/report.html").exists()
 
 
 def test_a_second_report_compares_with_the_first(fleet: Fleet, judge: Judge, tmp_path: Path) -> None:
@@ -547,13 +539,13 @@ def test_a_node_is_measured_by_its_next_runs_where_the_operator_accepts_its_leve
 ) -> None:
     kept = tmp_path / "history.sqlite"
     judge(fleet, "--history", kept)
-    assert main.main(["accept", "gpu01", "--history", str(kept)]) == 0
+    assert temper.main(["accept", "gpu01", "--history", str(kept)]) == 0
     assert "1 earlier runs" in capsys.readouterr().out
     assert dict(History(kept).past(["gpu01"]))["gpu01"].runs == ()
     for wrong in ("gpu01", "gpu99"):
-        assert main.main(["accept", wrong, "--history", str(kept)]) == 2
+        assert temper.main(["accept", wrong, "--history", str(kept)]) == 2
         assert f"no run of {wrong} that counts" in capsys.readouterr().err
-    assert main.main(["accept", "gpu01", "--history", str(tmp_path / "none")]) == 2
+    assert temper.main(["accept", "gpu01", "--history", str(tmp_path / "none")]) == 2
     assert "no such file" in capsys.readouterr().err
 
 
@@ -570,7 +562,7 @@ def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it
         "nodes": [{"name": name, "address": "192.0.2.1", "ranks": 1} for name in ("gpu01", "gpu02")],
         "rounds": [],
     }
-    command = [*PYTHON, "-m", "validation", "groups"]
+    command = [*PYTHON, "-m", "temper", "groups"]
     ((group,),) = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)
     assert [member["name"] for member in group["group"]] == ["gpu01", "gpu02"]
     ((again,),) = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)
@@ -582,7 +574,7 @@ def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it
     first = tmp_path / "reports" / "now"
     again = ["report", f"--results={first / 'results'}", f"--expectations={first / 'expectations.json'}"]
     again += [f"--fabric={first / 'fabric.json'}", f"--output={tmp_path / 'again'}"]
-    assert main.main(again) == done.returncode
+    assert temper.main(again) == done.returncode
     assert (tmp_path / "again" / "summary.json").read_text() == (first / "summary.json").read_text()
 
 
@@ -624,12 +616,12 @@ def test_two_results_of_one_node_are_an_error(tmp_path: Path, capsys: pytest.Cap
     expectations = tmp_path / "expectations"
     expectations.write_text(dumps(FleetExpectations(EXPECTATIONS_VERSION, {"gpu01": expectation()})))
     arguments = ["report", "--results", str(tmp_path), "--expectations", str(expectations)]
-    assert main.main([*arguments, "--output", str(tmp_path / "out")]) == 2
+    assert temper.main([*arguments, "--output", str(tmp_path / "out")]) == 2
     assert "a second result of node gpu01" in capsys.readouterr().err
 
 
 def test_report_wants_one_kind_of_input(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["report", "--output", "unused"]) == 2
+    assert temper.main(["report", "--output", "unused"]) == 2
     assert "report needs either --results DIR and --expectations FILE, or --fleet" in capsys.readouterr().err
 
 
@@ -637,7 +629,7 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path, capsys: pytest.Captur
     expectations = tmp_path / "expectations"
     expectations.write_text(dumps(FleetExpectations(EXPECTATIONS_VERSION, {})))
     arguments = ["report", "--results", str(tmp_path / "none"), "--expectations", str(expectations)]
-    assert main.main([*arguments, "--output", str(tmp_path / "out")]) == 2
+    assert temper.main([*arguments, "--output", str(tmp_path / "out")]) == 2
     assert "none: no such folder" in capsys.readouterr().err
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from temper.judge import cohort
 from tests.unit.validation.samples import measurement, node_result, one_test
 from validation.model.contract import Finding, NodeResult, State
-from validation.verdict import cohort
 from validation.verdict.baseline import Comparison
 
 Said = dict[tuple[str, str], Comparison]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temper.cli import main as temper
+from temper.judge.compare import Change, Trend, compare, text
 from tests.unit.validation.samples import measurement, node_result, one_test
-from validation.cli import main
 from validation.model.contract import Finding, NodeResult, State, dumps
-from validation.verdict.compare import Change, Trend, compare, text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -141,8 +141,8 @@ def test_a_node_that_is_gone_is_status_2(tmp_path: Path) -> None:
         (tmp_path / side).mkdir()
         for name in names:
             (tmp_path / side / f"{name}.json").write_text(dumps(result_of(730.0, name=name)))
-    assert main.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
-    assert main.main(["compare", str(tmp_path / "b"), str(tmp_path / "a")]) == 0
+    assert temper.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    assert temper.main(["compare", str(tmp_path / "b"), str(tmp_path / "a")]) == 0
 
 
 @pytest.mark.parametrize(("value", "status"), [(730.0, 0), (612.0, 1), (900.0, 0)])
@@ -152,13 +152,13 @@ def test_the_exit_status_says_whether_something_became_worse(
     (tmp_path / "report" / "results").mkdir(parents=True)
     (tmp_path / "report" / "results" / "gpu01.json").write_text(dumps(result_of(730.0)))
     (tmp_path / "now.json").write_text(dumps(result_of(value)))
-    assert main.main(["compare", str(tmp_path / "report"), str(tmp_path / "now.json")]) == status
+    assert temper.main(["compare", str(tmp_path / "report"), str(tmp_path / "now.json")]) == status
 
 
 def test_nothing_that_compares_is_status_2(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(dumps(result_of(730.0)))
     (tmp_path / "b.json").write_text(dumps(node_result(one_test("health"))))
-    assert main.main(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 2
+    assert temper.main(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 2
 
 
 @pytest.mark.parametrize(
@@ -170,12 +170,12 @@ def test_what_cannot_be_compared_is_named(
     path = tmp_path / "result.json"
     if content is not None:
         path.write_text(content)
-    assert main.main(["compare", str(path), str(path)]) == 2
+    assert temper.main(["compare", str(path), str(path)]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_a_folder_without_results_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["compare", str(tmp_path), str(tmp_path)]) == 2
+    assert temper.main(["compare", str(tmp_path), str(tmp_path)]) == 2
     assert "expected results, found no JSON file" in capsys.readouterr().err
 
 
@@ -188,7 +188,7 @@ def test_a_bad_result_in_a_folder_costs_the_others_no_comparison(
             result = node_result(one_test("gpu_matmul", State.PASS, measurement()), name=name)
             (tmp_path / side / f"{name}.json").write_text(dumps(result))
     (tmp_path / "after/gpu02.json").write_text("{")
-    assert main.main(["compare", str(tmp_path / "before"), str(tmp_path / "after")]) == 2
+    assert temper.main(["compare", str(tmp_path / "before"), str(tmp_path / "after")]) == 2
     said = capsys.readouterr()
     assert "gpu01:" in said.out
     assert "gpu02.json: not JSON" in said.err

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temper.judge.fabric import judge_fabric
+from temper.judge.fabric_search import next_rounds
 from tests.unit.validation.fabric_rounds import NAMES, SIZE, attempts, bad_rank, fleet, states
 from tests.unit.validation.samples import node
 from validation.backends.sampling import MOST_ATTEMPTS
@@ -17,8 +19,6 @@ from validation.checks.collectives import UNMET
 from validation.fabric import measure
 from validation.fabric.groups import Attempt, Fleet, Member, Order, make_orders, read_rounds
 from validation.fabric.measure import run_part
-from validation.fabric.search import next_rounds
-from validation.fabric.verdict import judge_fabric
 from validation.model.contract import FABRIC_VERSION, Measured, dumps, encode, loads
 from validation.model.plans import PLANS
 from validation.processes.pool import Ending, Outcome

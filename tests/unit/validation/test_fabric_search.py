@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from temper.judge.fabric import judge_fabric
+from temper.judge.fabric_search import circle_rounds, next_rounds
 from tests.unit.validation.fabric_rounds import (
     NAMES,
     attempts,
@@ -23,8 +25,6 @@ from tests.unit.validation.fabric_rounds import (
     states,
 )
 from validation.fabric.groups import MOST_RANKS, Attempt, Fleet, Pairs, Part
-from validation.fabric.search import circle_rounds, next_rounds
-from validation.fabric.verdict import judge_fabric
 from validation.model.contract import FABRIC_VERSION, State
 
 SIZES = range(3, 13)

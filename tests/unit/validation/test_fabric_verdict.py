@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temper.judge.fabric import judge_fabric
+from temper.judge.fabric_search import circle_rounds, next_rounds
 from tests.unit.validation.fabric_rounds import (
     NAMES,
     SIZE,
@@ -21,8 +23,6 @@ from tests.unit.validation.fabric_rounds import (
     states,
 )
 from validation.fabric.groups import Attempt, Fleet, Pairs, Part, groups_of
-from validation.fabric.search import circle_rounds, next_rounds
-from validation.fabric.verdict import judge_fabric
 from validation.model.contract import FABRIC_VERSION, Finding, State
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temper.judge.parts import Parts
 from tests.unit.pages import made_up
 from validation.model.contract import EXPECTATIONS_VERSION, encode
-from validation.processes.parts import Parts
 from validation.processes.pool import ROOT
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 #: Small slices are not worth a process; here each gets one.
 JUDGE = """
 import sys
-from validation.cli import fleet_commands, fleet_part
-from validation.cli.main import main
-fleet_commands.LEAST_BYTES = 1
-fleet_commands.available_cpus = lambda: {parts}
+from temper.cli.main import main
+from temper.report import make, part as fleet_part
+make.LEAST_BYTES = 1
+make.available_cpus = lambda: {parts}
 {more}
 raise SystemExit(main(sys.argv[1:]))
 """
@@ -216,7 +216,7 @@ fleet_part.FleetPart.show = killed
 
 def test_a_history_that_one_part_cannot_read_costs_no_verdict_and_gets_no_runs(tmp_path: Path) -> None:
     more = """
-from validation.processes.store import HistoryError
+from temper.base.store import HistoryError
 def past(history, nodes, results, real=fleet_part._OwnPast.compare):
     if "zz" not in nodes:
         history.unusable = "the disk is gone"
@@ -236,10 +236,10 @@ def test_a_disk_that_becomes_full_leaves_neither_history_nor_metrics_of_no_repor
     more = """
 def full(*_):
     raise OSError("no space left")
-fleet_commands.fleet_report.conclude = full
+make.fleet_report.conclude = full
 """
     done = judge(tmp_path, parts, slices(tmp_path, DAYS[0]), DAYS[0], more)
-    assert (done.returncode, done.stderr) == (2, b"validation: no space left\n")
+    assert (done.returncode, done.stderr) == (2, b"temper report: no space left\n")
     assert not (tmp_path / "history.sqlite").exists()
     assert not (tmp_path / "metrics").exists()
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from temper.judge import history
+from temper.judge.history import Past, PastDigest, PastNumber, PastRun
+from temper.judge.history_store import History
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.model.contract import Digest, NodeResult, State
-from validation.verdict import history
-from validation.verdict.history import Past, PastDigest, PastNumber, PastRun
-from validation.verdict.history_store import History
 from validation.verdict.judge import judge_node
 
 if TYPE_CHECKING:

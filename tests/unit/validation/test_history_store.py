@@ -16,11 +16,11 @@ from threading import Barrier
 
 import pytest
 
+from temper.base.store import HistoryError, Part, Store
+from temper.judge.history import Past, PastDigest, PastNumber, PastRun
+from temper.judge.history_files import take_over
+from temper.judge.history_store import History
 from validation.model.contract import encode
-from validation.processes.store import HistoryError, Part, Store
-from validation.verdict.history import Past, PastDigest, PastNumber, PastRun
-from validation.verdict.history_files import take_over
-from validation.verdict.history_store import History
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -239,7 +239,7 @@ def test_a_writer_that_is_killed_leaves_what_was_there(history: History) -> None
     history.append([run(1)])
     killed = python(
         """
-        import validation.verdict.history_store as store
+        import temper.judge.history_store as store
         def place(self, uuid):
             # What was done so far is on the disk, but for the transaction's end.
             os.kill(os.getpid(), signal.SIGKILL)

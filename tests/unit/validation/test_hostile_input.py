@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temper.cli import main as temper
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.cli import commands, main
 from validation.model import gpu_models
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 GOOD = node_result(one_test("gpu_matmul", State.PASS, measurement(), measurement(device=1)))
 VALIDATION = [sys.executable, "-m", "validation"]
+REPORT = [sys.executable, "-m", "temper", "report", "--fleet"]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_a_result_that_cannot_be_judged_costs_its_node_the_verdict_and_no_other(
         },
         "results": {"good": good, "bad": bad | change},
     }
-    command = [*VALIDATION, "report", "--fleet", f"--output={tmp_path / 'first'}"]
+    command = [*REPORT, f"--output={tmp_path / 'first'}"]
     done = subprocess.run(command, input=json.dumps(fleet), capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2
     assert reason in done.stdout
@@ -158,16 +160,16 @@ def test_a_result_that_cannot_be_judged_costs_its_node_the_verdict_and_no_other(
     # The reason is kept with the inputs, so that the report can be made again.
     first = tmp_path / "first"
     again = ["report", f"--results={first / 'results'}", f"--expectations={first / 'expectations.json'}"]
-    main.main([*again, f"--output={tmp_path / 'again'}"])
+    temper.main([*again, f"--output={tmp_path / 'again'}"])
     assert (tmp_path / "again/report.txt").read_text() == (first / "report.txt").read_text()
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"expectations": {}, "results": []}', "null"])
 def test_a_fleet_of_another_form_is_one_sentence(text: str) -> None:
-    command = [*VALIDATION, "report", "--fleet", "--output=unused"]
+    command = [*REPORT, "--output=unused"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2
-    assert done.stderr.startswith('validation: standard input is not {"expectations"')
+    assert done.stderr.startswith('temper report: standard input is not {"expectations"')
 
 
 @pytest.mark.parametrize("place", ["a file", "/proc/none"])

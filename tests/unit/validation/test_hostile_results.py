@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import pages.node
+from temper.cli import judging
+from temper.judge import fleet_metrics
+from temper.judge.cohort import Cohorts
+from temper.report import node as node_pages
+from temper.report import part as fleet_part
 from tests.unit.validation import hostile_results as hostile
 from tests.unit.validation.hostile_results import EVIL, OTHERS, REMOVED, as_json, good, report
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
-from validation.cli import arguments, fleet_part
-from validation.metrics import fleet_metrics
 from validation.model.contract import MOST_AHEAD, ContractError, Finding, State, dumps, loads, refuse_future
 from validation.model.contract import node_result as read
 from validation.model.expectations import FleetExpectations
 from validation.report.fleet_report import text
-from validation.verdict.cohort import Cohorts
 from validation.verdict.judge import judge_fleet, judge_node
 from validation.verdict.verdicts import FleetVerdict
 
@@ -98,14 +99,14 @@ def test_one_page_of_all_nodes_has_the_others_too(tmp_path: Path) -> None:
 def test_a_page_that_cannot_be_made_is_named_with_its_fault_and_costs_no_other(
     tmp_path: Path, without: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = pages.node.page_of
+    whole = node_pages.page_of
 
-    def failing(known: pages.node.Known, *others: Any) -> pages.node.NodePage:
+    def failing(known: node_pages.Known, *others: Any) -> node_pages.NodePage:
         if known.name == EVIL:
             raise ZeroDivisionError("unforeseen\x1b")
         return whole(known, *others)
 
-    monkeypatch.setattr(pages.node, "page_of", failing)
+    monkeypatch.setattr(node_pages, "page_of", failing)
     made = report(tmp_path, REMOVED)
     assert f"{EVIL}: its page could not be made: ZeroDivisionError at test_hostile_results.py:" in made.out
     assert "Its result could not be shown: ZeroDivisionError" in made.files[f"report/nodes/{EVIL}.html"]
@@ -204,7 +205,7 @@ def test_names_too_long_for_a_file_cost_nobody_the_report(tmp_path: Path) -> Non
     }
     given = tmp_path / "slice.json"
     given.write_text(json.dumps({"document": document}))
-    options = arguments.parser().parse_args(["report", "--fleet", f"--output={tmp_path / 'report'}"])
+    options = judging.parser().parse_args(["report", "--fleet", f"--output={tmp_path / 'report'}"])
     options.metrics = tmp_path / "metrics"
     part = fleet_part.FleetPart(options)
     assert part.read([given]) == long

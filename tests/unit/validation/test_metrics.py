@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temper.cli import main as temper
 from tests.unit.monitoring import programs
 from tests.unit.validation.samples import (
     DRIVER,
@@ -345,7 +346,7 @@ def test_a_report_writes_the_verdict_on_each_node_into_a_file_of_its_own(tmp_pat
     (tmp_path / "expectations").write_text(dumps(FleetExpectations(EXPECTATIONS_VERSION, expected)))
     command = ["report", f"--results={results}", f"--expectations={tmp_path / 'expectations'}"]
     command += [f"--output={tmp_path / 'report'}", f"--metrics={folder}"]
-    assert main.main(command) == 1
+    assert temper.main(command) == 1
     first = values((folder / "temper-validation-gpu01.prom").read_text())
     assert of(first, "validation_state")['node="gpu01",state="fail"'] == "1"
     assert of(first, "validation_timestamp_seconds") == {'node="gpu01"': "1795176000"}, "when it was measured"

@@ -29,7 +29,7 @@ def test_a_name_that_leads_elsewhere_writes_nothing_there(name: str, tmp_path: P
     options = [f"--output={folder / 'report'}", f"--metrics={folder / 'metrics'}"]
     (folder / "metrics").mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "validation", "report", "--fleet", *options],
+        [sys.executable, "-m", "temper", "report", "--fleet", *options],
         input=json.dumps({"expectations": expected, "results": {name: result}}),
         capture_output=True,
         text=True,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from temper.base.store import Part, Store
 from validation.processes import files
-from validation.processes.store import Part, Store
 
 if TYPE_CHECKING:
     from pathlib import Path

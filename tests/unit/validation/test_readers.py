@@ -7,10 +7,10 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.driver import gpu_settings as settings_of_module
-from ansible.module_utils.driver.smi import SettingsError
+from ansible.module_utils.temper.driver import gpu_settings as settings_of_module
+from ansible.module_utils.temper.driver.smi import SettingsError
 
-from rollout import gpu_settings
+from temper.rollout import gpu_settings
 from tests.unit.validation.samples import gpu_xml, smi_xml
 from tests.unit.validation.test_counters import BLACKWELL, HOPPER
 from tests.unit.validation.test_drives import LOG

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from temper.base.garbage import uncollected
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.model.contract import Finding, State
 from validation.model.expectations import Expectation
 from validation.processes import files
-from validation.processes.garbage import uncollected
 from validation.processes.pool import ROOT
 from validation.report import fleet_report
 from validation.verdict.judge import judge_fleet, judge_node

@@ -76,7 +76,7 @@ def install(folder: Path, pip_args: str = "", requirements: str = "") -> Install
         env={
             **os.environ,
             "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
-            "ANSIBLE_FILTER_PLUGINS": str(ROOT / "filter_plugins"),
+            "ANSIBLE_FILTER_PLUGINS": str(ROOT / "plugins/filter"),
         },
         cwd=folder,
         capture_output=True,

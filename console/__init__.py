@@ -1,1 +1,0 @@
-"""The text of a run, as the operator sees it: fed by callback_plugins/temper.py."""

@@ -1,0 +1,1 @@
+"""What Temper's modules share on a node: `ansible.module_utils.temper`."""

@@ -1,0 +1,385 @@
+"""Debian's and Ubuntu's package manager: see `packages.Manager`."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from ansible.module_utils.temper.packaging import dkms, repositories, signing_keys
+from ansible.module_utils.temper.packaging.packages import (
+    ERROR_LINES,
+    FAMILY,
+    Change,
+    OthersUnreadableError,
+    PackageError,
+    Packages,
+    Transaction,
+    arguments,
+    attempt,
+    query,
+)
+from ansible.module_utils.temper.process import each_line, parsed
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterable, Sequence
+
+# Another apt (unattended-upgrades, cloud-init) may hold the lock on a new server.
+LOCK_TIMEOUT_S = 600
+ENVIRONMENT = {
+    # Services restart when Temper says so, not when a hook of apt does.
+    "NEEDRESTART_SUSPEND": "1",
+    "APT_LISTCHANGES_FRONTEND": "none",
+}
+DPKG_OPTIONS = ["--force-confdef", "--force-confold"]
+APT_GET = [
+    *("apt-get", "-q", "-y", "-o", f"DPkg::Lock::Timeout={LOCK_TIMEOUT_S}"),
+    *(word for option in DPKG_OPTIONS for word in ("-o", f"Dpkg::Options::={option}")),
+]
+# Where of two repositories on one host one refuses connections, apt 2.6 waits for ever to try again by itself
+# (seen 2026-11-21); so whoever uses this tries again.
+UPDATE_OPTIONS = ("APT::Update::Error-Mode=any", "Acquire::Retries=0")
+INSTALL = [
+    "install",
+    "--no-install-recommends",
+    "--allow-downgrades",
+    # Else the held siblings of a listed package stay where they are, and it cannot move.
+    "--allow-change-held-packages",
+    "--ignore-hold",
+]
+# How apt and dpkg begin, or mark, the lines that say why.
+EXPLAINS = re.compile(r"^(E:|Err:|dpkg: error)| : (Pre)?Depends: | : Conflicts: |No space left on device")
+INST = re.compile(r"^Inst (\S+)(?: \[(\S+)\])? \((\S+) [^\n]*?\[([^\]\n]+)\]\)", re.MULTILINE)
+REMV = re.compile(r"^Remv (\S+)(?: \[(\S+)\])?", re.MULTILINE)
+TOUCHED = re.compile(r"^(?:Inst|Conf|Remv) ([^\s:]+)", re.MULTILINE)
+PRINTED_URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) ?(?P<hash>\S*)$", re.MULTILINE)
+INTERRUPTED = "dpkg was interrupted"
+# apt says who holds its lock while it waits, and no more when it gives up.
+LOCKED = re.compile(r"^E: (?:Unable to acquire|Unable to lock|Could not get lock)", re.MULTILINE)
+HOLDER = re.compile(r"Could not get lock \S+ It is held by (process \d+(?: \([^)\n]*\))?)")
+FULL_DISK = re.compile(r"No space left on device|don't have enough free space")
+# gpgv's and sqv's words for a signature that the keyring cannot verify.
+UNVERIFIED = re.compile(r"NO_PUBKEY|EXPKEYSIG|REVKEYSIG|KEYEXPIRED|is not signed|returned an error code")
+MOVED = re.compile(r"404 +Not Found|Hash Sum mismatch|File has unexpected size")
+
+
+def lines_that_explain(output: str) -> str:
+    """The lines of apt's output that say why it failed: errors, unmet dependencies, else its end."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    said = ([line for line in lines if EXPLAINS.search(line)] or lines)[-ERROR_LINES:]
+    holders = HOLDER.findall(output)
+    # It may have waited, got the lock, and failed for another reason; or say it in its last line.
+    if LOCKED.search(output) and holders and holders[-1] not in said[-1]:
+        said.append(f"It is held by {holders[-1]}.")
+    return " ".join(said)
+
+
+def targets(wanted: dict[str, str]) -> list[str]:
+    """What follows `apt-get install`: no packages means that what is broken is completed."""
+    return arguments(wanted) or ["--fix-broken"]
+
+
+@dataclass(frozen=True)
+class Apt:
+    """apt and dpkg. `options` are given to every apt command: a preview's private directories."""
+
+    options: tuple[str, ...] = ()
+
+    def attempt(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """A finished command, which may have failed. apt's have this object's options."""
+        options = self.options if command[0].startswith("apt") else ()
+        return attempt([command[0], *options, *command[1:]], ENVIRONMENT)
+
+    def run(self, command: Sequence[str], doing: str) -> str:
+        """Standard output; `doing` names the step in the message of a failure."""
+        completed = self.attempt(command)
+        if completed.returncode:
+            output = completed.stdout + completed.stderr
+            raise PackageError(f"{doing} failed: {lines_that_explain(output)}", output)
+        return completed.stdout
+
+    def query(self) -> Packages:
+        """All packages that dpkg knows."""
+        return query()
+
+    def required(self) -> list[str]:
+        """Nothing: dpkg itself can hold packages."""
+        return []
+
+    def prepared(self) -> bool:
+        """Always: apt has no module streams."""
+        return True
+
+    def prepare(self) -> None:
+        """Nothing to do."""
+
+    def abandon(self) -> None:
+        """Nothing to return to."""
+
+    def refresh(self) -> None:
+        """Read the lists of all repositories anew; one that cannot be read fails it."""
+        command = [*APT_GET, *(word for option in UPDATE_OPTIONS for word in ("-o", option)), "update"]
+        completed = self.attempt(command)
+        if completed.returncode and UNVERIFIED.search(completed.stdout + completed.stderr):
+            # The keyring is the pinned one, but its owner may have renewed it.
+            signing_keys.renew(repositories.APT / "sources.list.d", repositories.APT / "keyrings")
+        elif not completed.returncode:
+            return
+        try:
+            self.run(command, "Reading the package lists (apt-get update)")
+        except PackageError as error:
+            if repositories.only_others_fail(error.output):
+                raise OthersUnreadableError(str(error), "\n".join(error.output)) from error
+            raise
+
+    def offered(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Versions of each package that the lists know, newest first."""
+        listing = self.attempt(["apt-cache", "madison", *names]).stdout
+        versions: dict[str, list[str]] = {}
+        for line in listing.splitlines():
+            columns = [column.strip() for column in line.split("|")]
+            if len(columns) == 3 and "Sources" not in columns[2].split():
+                versions.setdefault(columns[0], []).append(columns[1])
+        return versions
+
+    def offers(self, wanted: dict[str, str]) -> bool:
+        """Whether the lists on the node know all these versions already."""
+        offered = self.offered(wanted)
+        return all(
+            name in offered and (not version or version in offered[name]) for name, version in wanted.items()
+        )
+
+    def simulate(self, wanted: dict[str, str]) -> Transaction:
+        """What installing these versions would do; changes nothing and needs no lock."""
+        return self.parse(self.simulation(wanted))
+
+    def simulation(self, wanted: dict[str, str]) -> str:
+        """What apt prints about a transaction that it only simulates."""
+        command = [*APT_GET, *INSTALL, "--simulate", "-o", "Debug::NoLocking=true", *targets(wanted)]
+        return self.run(command, "Simulating the installation")
+
+    def parse(self, simulation: str) -> Transaction:
+        """What a simulation of apt-get prints."""
+        install, upgrade, downgrade = [], [], []
+        for name, previous, version, architecture in INST.findall(simulation):
+            change = Change(name.partition(":")[0], version, architecture, previous)
+            if not previous:
+                install.append(change)
+            elif self.older(version, previous):
+                downgrade.append(change)
+            else:
+                upgrade.append(change)
+        removed = tuple((name.partition(":")[0], version) for name, version in REMV.findall(simulation))
+        # What is replaced by another architecture's, or removed and then installed, is no removal.
+        names = {change.name for change in (*install, *upgrade, *downgrade)}
+        return Transaction(
+            tuple(install),
+            tuple(upgrade),
+            tuple(downgrade),
+            tuple((name, version) for name, version in removed if name not in names),
+        )
+
+    def older(self, version: str, than: str) -> bool:
+        """Whether a version is older than another one, by dpkg's rules."""
+        return not self.attempt(["dpkg", "--compare-versions", version, "lt", than]).returncode
+
+    def install(self, wanted: dict[str, str]) -> None:
+        """Download everything, then install it; a transaction that fails is undone."""
+        names = targets(wanted)
+        self.download(names)
+        # Downloads take minutes, and each step may have waited for another apt's lock: what that one has done
+        # meanwhile, or does while this one waits again, is not ours to undo.
+        ours = set(TOUCHED.findall(self.simulation(wanted)))
+        before = self.query()
+        # Not --no-download, which does not see the packages of a repository in a directory (file:).
+        command = [*APT_GET, *INSTALL, *names]
+        completed = self.attempt(command)
+        if completed.returncode:
+            output = completed.stdout + completed.stderr
+            raise PackageError(
+                f"Installing the packages failed: {self.reason(output)} {self.undo(before, ours)}", output
+            )
+
+    def download(self, names: Sequence[str]) -> None:
+        """Fetch the packages; read the lists again where the repository has moved on since."""
+        command = [*APT_GET, *INSTALL, "--download-only", *names]
+        completed = self.attempt(command)
+        if completed.returncode and MOVED.search(completed.stderr):
+            # A repository of somebody else that is down need not be the one that has moved on.
+            with contextlib.suppress(OthersUnreadableError):
+                self.refresh()
+            completed = self.attempt(command)
+        if completed.returncode:
+            output = completed.stdout + completed.stderr
+            when = "the lock is free" if LOCKED.search(output) else "the repository is well"
+            raise PackageError(
+                f"Downloading the packages failed: {self.reason(output)} Nothing was installed; "
+                f"run again when {when}.",
+                output,
+            )
+
+    def reason(self, output: str) -> str:
+        """Why apt failed, in a few sentences: the compiler's errors and a full disk first."""
+        sentences = dkms.failures(output)
+        if FULL_DISK.search(output):
+            sentences.append("the disk is full (see `df -h / /var /boot` on the node)")
+        return ". ".join([*sentences, lines_that_explain(output)]).rstrip(".") + "."
+
+    def recover(self) -> None:
+        """Complete what dpkg left half-way, as far as it can without other packages."""
+        # It fails where a dependency had not been unpacked yet; the transaction that follows brings that one.
+        self.attempt(["dpkg", *DPKG_OPTIONS, "--configure", "-a"])
+
+    def hold(self, names: Sequence[str]) -> None:
+        """Let apt leave these packages alone."""
+        self.run(["apt-mark", "hold", *names], "Holding packages")
+
+    def release(self, names: Sequence[str]) -> None:
+        """Let apt move these packages again."""
+        self.run(["apt-mark", "unhold", *names], "Releasing packages")
+
+    def undo(self, before: Packages, ours: set[str]) -> str:
+        """Return to the packages of before a transaction that failed; says what became of it.
+
+        `ours` are the names that the transaction changes; what else has changed is somebody's work.
+        A half-configured package would make every later run of apt fail. Nothing that worked is removed.
+        """
+        after = self.query()
+        gone = [
+            name
+            for name, package in after.items()
+            if package.base in ours
+            and (package.installed or package.broken)
+            and not (name in before and before[name].installed)
+            # One of somebody else's that had been broken before is left for them to see.
+            and (FAMILY.match(package.base) or not (name in before and before[name].broken))
+        ]
+        back = {
+            name: package.version
+            for name, package in before.items()
+            if package.base in ours
+            and package.installed
+            and (name not in after or after[name].version != package.version or not after[name].installed)
+        }
+        if gone or back:
+            self.revert(gone, back, purge=not any(name in before for name in gone))
+        elif any(
+            package.broken and not (name in before and before[name].broken) for name, package in after.items()
+        ):
+            self.recover()
+        now = self.query()
+        left = sorted(name for name, package in now.items() if package.broken)
+        if left:
+            return (
+                f"It could not be undone: {', '.join(left)} are half-installed, and apt will complain of "
+                "them. Put right what the reason names, then run again."
+            )
+        removed = [name for name in gone if not (name in now and now[name].installed)]
+        stays = [name for name in gone if name not in removed]
+        returned: list[str] = []
+        lost: list[str] = []
+        for name, version in back.items():
+            there = name in now and now[name].installed and now[name].version == version
+            (returned if there else lost).append(f"{name} {version}")
+        parts = [
+            f"{len(removed)} package(s) that it had brought were removed again" if removed else "",
+            f"{', '.join(returned)} returned" if returned else "",
+            f"could not remove {', '.join(stays)}" if stays else "",
+            f"could not return to {', '.join(lost)}" if lost else "",
+        ]
+        told = ", ".join(filter(None, parts)) or "nothing stays"
+        extent = " as far as possible" if stays or lost else ""
+        return f"The transaction was undone{extent} ({told}), and apt works."
+
+    def revert(self, gone: Sequence[str], back: dict[str, str], *, purge: bool) -> None:
+        """Remove `gone` and return to the versions of `back`, if nothing else goes along."""
+        command = [*APT_GET, *INSTALL, *(["--purge"] if purge else [])]
+        for names in ([*(f"{name}-" for name in gone), *arguments(back)], [f"{name}-" for name in gone]):
+            simulated = self.attempt([*command, "--simulate", *names])
+            removed = {name for name, _ in self.parse(simulated.stdout).remove}
+            if simulated.returncode or not removed <= {name.partition(":")[0] for name in gone}:
+                # An older version may be offered no more; then at least what is half-way goes.
+                continue
+            completed = self.attempt([*command, *names])
+            if INTERRUPTED in completed.stderr:
+                # dpkg was killed: apt does nothing before dpkg has completed its own steps.
+                self.recover()
+                completed = self.attempt([*command, *names])
+            if not completed.returncode:
+                break
+        known = self.query()
+        stuck = [name for name in gone if name in known and known[name].broken]
+        if stuck:
+            self.attempt(["dpkg", "--purge", "--force-remove-reinstreq", *stuck])
+        if any(package.broken for package in known.values()):
+            self.recover()
+
+    def with_details(self, transaction: Transaction) -> Transaction:
+        """The transaction with addresses, sizes and checksums."""
+        if not transaction.changes:
+            return transaction
+        exact = [f"{change.name}:{change.architecture}={change.version}" for change in transaction.changes]
+        exact = [name.replace(":all=", "=") for name in exact]
+        found = {
+            unquote(match["file"]): match
+            for match in PRINTED_URI.finditer(
+                self.run(
+                    ["apt-get", "download", "--print-uris", *exact], "Asking for the packages' addresses"
+                )
+            )
+        }
+
+        def detailed(change: Change) -> Change:
+            match = found.get(f"{change.name}_{change.version}_{change.architecture}.deb")
+            if not match:
+                return change
+            kind, _, checksum = match["hash"].partition(":")
+            return Change(
+                change.name,
+                change.version,
+                change.architecture,
+                change.previous,
+                match["uri"],
+                parsed("apt-get download --print-uris", match["size"], int),
+                checksum if kind == "SHA256" else "",
+            )
+
+        install, upgrade, downgrade = (
+            tuple(map(detailed, changes))
+            for changes in (transaction.install, transaction.upgrade, transaction.downgrade)
+        )
+        return Transaction(
+            install,
+            upgrade,
+            downgrade,
+            transaction.remove,
+            sum(change.size_bytes for change in (*install, *upgrade, *downgrade)),
+            self.disk_bytes(exact, transaction),
+        )
+
+    def disk_bytes(self, exact: Sequence[str], transaction: Transaction) -> int:
+        """What the transaction takes on disk beyond what it frees, as the packages themselves declare it."""
+        shown = self.run(["apt-cache", "show", *exact], "Asking for the packages' sizes")
+        records = [record for record in map(stanza, shown.split("\n\n")) if "Package" in record]
+        new = {
+            (record["Package"], record.get("Version")): parsed(
+                "apt-cache show", record.get("Installed-Size", "0"), int
+            )
+            for record in records
+        }
+        replaced = [name for name, _ in transaction.remove]
+        replaced += [change.name for change in transaction.changes if change.previous]
+        listing = ""
+        if replaced:
+            command = ["dpkg-query", "-W", "-f", "${Installed-Size}\\n", *replaced]
+            listing = self.attempt(command).stdout
+        return 1024 * (sum(new.values()) - sum(each_line("dpkg-query -W", listing, int)))
+
+
+def stanza(text: str) -> dict[str, str]:
+    """The one-line fields of a control stanza."""
+    fields = (line.partition(":") for line in text.splitlines() if line and not line[0].isspace())
+    return {name: value.strip() for name, _, value in fields}

@@ -1,0 +1,304 @@
+"""A set of packages at exact versions as one setting: one transaction, then holds."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.packaging import node, packages
+from ansible.module_utils.temper.packaging.packages import (
+    OthersUnreadableError,
+    PackageError,
+    Wish,
+    arguments,
+)
+from ansible.module_utils.temper.packaging.services import services_left_alone
+from ansible.module_utils.temper.settings.base import Difference, Setting, SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ansible.module_utils.temper.packaging.node import PackageState
+    from ansible.module_utils.temper.packaging.packages import Manager, Packages
+    from ansible.module_utils.temper.settings.base import State
+
+
+def package_manager(
+    pins: Sequence[Mapping[str, str]] = (), streams: Sequence[Mapping[str, str]] = ()
+) -> Manager:
+    """Apt where there is apt, else dnf with these pins and module streams. A node loads only its own."""
+    if process.which("apt-get"):
+        from ansible.module_utils.temper.packaging.apt import Apt
+
+        return Apt()
+    from ansible.module_utils.temper.packaging.dnf import Dnf
+
+    return Dnf(pins, streams)
+
+
+class PackageSet(Setting):
+    """Packages at their versions, held together with everything of NVIDIA's at one of `hold_versions`."""
+
+    key = "package:set"
+
+    def __init__(
+        self,
+        wish: Wish,
+        hold_versions: Sequence[str] = (),
+        manager: Manager | None = None,
+        *,
+        state: PackageState | None = None,
+    ) -> None:
+        self.wish = wish
+        self.hold_versions = list(hold_versions)
+        self.manager = manager or package_manager()
+        self.state = state or node.NODE
+        self.spec = {}
+        self.removals: list[str] = []
+        self.made: dict[str, Any] | None = None
+        self.notes: list[str] = []
+
+    @classmethod
+    def from_items(
+        cls,
+        items: Mapping[str, Any],
+        options: Mapping[str, Any],  # noqa: ARG003 - the signature is the one of all kinds
+    ) -> PackageSet:
+        """From items package, package_choice, pin, module_stream and hold_version, each "KIND:NAME".
+
+        A choice needs its first package where none of `any` is installed.
+        """
+        kinds = ("package", "package_choice", "pin", "module_stream", "hold_version")
+        found: dict[str, dict[str, Any]] = {kind: {} for kind in kinds}
+        for item, wanted in items.items():
+            kind, _, name = item.partition(":")
+            found[kind][name] = wanted
+        known = node.NODE.installed() if found["package_choice"] else {}
+        for name, choice in found["package_choice"].items():
+            if not any(known[other].installed for other in choice["any"] if other in known):
+                found["package"].setdefault(name, {"version": "", "held": False})
+        listed = {name: wanted for name, wanted in found["package"].items() if wanted}
+        made = cls(
+            Wish(
+                {name: wanted["version"] for name, wanted in listed.items() if wanted["held"]},
+                {name: wanted["version"] for name, wanted in listed.items() if not wanted["held"]},
+            ),
+            [version for version, held in found["hold_version"].items() if held],
+            package_manager(
+                [{"packages": name, **pin} for name, pin in found["pin"].items() if pin],
+                [stream for stream in found["module_stream"].values() if stream],
+            ),
+        )
+        made.removals = [name for name in found["package"] if name not in listed]
+        return made
+
+    @property
+    def first(self) -> bool:
+        """Whether these are programs that other settings work with, and nothing is held."""
+        return not self.wish.packages
+
+    # ------------------------------------------------------------ what is there
+
+    @property
+    def known(self) -> Packages:
+        """The packages of the node."""
+        return self.state.installed()
+
+    def full_wish(self) -> Wish:
+        """The wish with what holding itself needs."""
+        required = dict.fromkeys(self.manager.required(), "")
+        return Wish(self.wish.packages, {**self.wish.present, **required})
+
+    def broken(self) -> list[str]:
+        """Packages that an interrupted transaction has left half-way."""
+        return sorted(name for name, package in self.known.items() if package.broken)
+
+    def needs_transaction(self) -> bool:
+        """Whether the package manager has to run, and not only to hold.
+
+        Somebody else's package that is half installed is completed with the stack; a role that has the few
+        programs it needs does not touch it.
+        """
+        half_way = not self.first and self.broken()
+        return bool(self.full_wish().lacking(self.known) or half_way or not self.manager.prepared())
+
+    def read(self) -> State:
+        """Version and hold of what is wanted and of NVIDIA's family; None for a package that is missing."""
+        family = [name for name in self.known if packages.FAMILY.match(name)]
+        found = {
+            name: {"version": package.version, "held": package.held}
+            for name, package in self.known.items()
+            if package.installed
+        }
+        return {name: found.get(name) for name in sorted({*self.wish.packages, *self.wish.present, *family})}
+
+    def settled(self) -> bool:
+        """All there, at their versions, and held."""
+        return not self.needs_transaction() and not self.to_hold()
+
+    def change(self) -> list[Difference]:
+        """What is asked of the package manager.
+
+        Nothing is simulated: on a bare node the repositories are not there yet; preflight has done it.
+        """
+        lacking = self.full_wish().lacking(self.known)
+        after = "".join(f"{argument}\n" for argument in arguments(lacking))
+        holds = "".join(f"{name}\n" for name in self.to_hold())
+        return [
+            *([Difference("packages", "", after)] if lacking else []),
+            *([Difference("holds", "", holds)] if holds else []),
+        ]
+
+    def obstacle(self) -> str | None:
+        """Packages are never removed."""
+        if not self.removals:
+            return None
+        return f"{', '.join(self.removals)}: Temper does not remove packages; remove them by hand"
+
+    def warnings(self) -> list[str]:
+        """Repositories of others that could not be read."""
+        return self.notes
+
+    def result(self) -> dict[str, Any]:
+        """What was installed, held and recovered, or would be."""
+        if self.made is not None:
+            return self.made
+        if not self.needs_transaction():
+            return {"installed": {}, "held": self.to_hold(), "recovered": []}
+        lacking = self.full_wish().lacking(self.known)
+        new = {name: version for name, version in lacking.items() if name in self.wish.packages}
+        return {"installed": new, "held": sorted(new), "recovered": self.broken()}
+
+    # ------------------------------------------------------------ the way there
+
+    def apply(self) -> None:
+        """Run the transaction where one is needed, then hold. Raises PackageError."""
+        before, broken = self.known, self.broken()
+        installed: dict[str, str] = {}
+        if self.needs_transaction():
+            with contextlib.nullcontext() if self.live else services_left_alone():
+                self.transact()
+            left = self.full_wish().lacking(self.known)
+            if left:
+                raise PackageError(
+                    "The package manager reported success, but these are still not installed as wanted: "
+                    f"{', '.join(arguments(left))}."
+                )
+            there = {name: package.version for name, package in before.items() if package.installed}
+            installed = {
+                name: package.version
+                for name, package in self.known.items()
+                if package.installed and there.get(name) != package.version
+            }
+        held = self.hold()
+        self.made = {"installed": installed, "held": held, "recovered": broken}
+
+    def transact(self) -> None:
+        """Bring the packages to the wish; the package manager's state is as before where that fails."""
+        lacking, broken = self.full_wish().lacking(self.known), self.broken()
+        self.manager.prepare()
+        try:
+            if self.state.lists_outdated or not self.manager.offers(lacking):
+                self.read_lists(lacking)
+            # Another package manager may have had the lock until now, and changed something.
+            self.state.forget()
+            if broken:
+                self.recover()
+            lacking = self.full_wish().lacking(self.known)
+            if lacking:
+                self.install(lacking)
+        except PackageError:
+            self.manager.abandon()
+            raise
+        finally:
+            self.state.forget()
+
+    def read_lists(self, lacking: dict[str, str]) -> None:
+        """Read the lists of packages; a repository that has nothing of what is wanted may fail."""
+        try:
+            self.manager.refresh()
+        except OthersUnreadableError as error:
+            if not self.manager.offers(lacking):
+                raise
+            self.notes.append(f"{error} Going on, because all that is wanted is offered elsewhere.")
+        self.state.lists_outdated = False
+
+    def install(self, wanted: dict[str, str]) -> None:
+        """Run a transaction if its simulation shows nothing that it must not do."""
+        transaction = self.manager.simulate(wanted)
+        problems = packages.dangers(transaction, list(wanted), self.known, packages.recorded_holds())
+        if problems:
+            raise PackageError(
+                f"The transaction is refused, because {' and '.join(problems)}. Nothing was changed. "
+                f"Asked for: {' '.join(arguments(wanted)) or 'completing an interrupted installation'}."
+            )
+        # Tools of NVIDIA's family (profilers) come later, and the libraries stay as they were proven.
+        if self.wish.packages and any(packages.FAMILY.match(change.name) for change in transaction.changes):
+            node.mark_unproven()
+        self.manager.install(wanted)
+
+    def recover(self) -> None:
+        """Complete what an interrupted run left half-way."""
+        self.manager.recover()
+        self.state.forget()
+        # apt completes what lacks a dependency in a transaction of its own; after dnf nothing is left.
+        if self.broken():
+            try:
+                self.install({})
+            except PackageError:
+                # One of ours that cannot be configured is gone now; what is wanted may be another version.
+                self.state.forget()
+                if self.broken():
+                    raise
+            self.state.forget()
+
+    # ------------------------------------------------------------ holds
+
+    def versions_to_hold(self) -> list[str]:
+        """Where any version was asked for, the siblings of what is there now belong to it."""
+        any_version = [name for name, version in self.wish.packages.items() if not version]
+        found = [self.known[name] for name in any_version if name in self.known]
+        return [*self.hold_versions, *(package.version for package in found if package.installed)]
+
+    def to_hold(self) -> list[str]:
+        """What has to be held and is not yet."""
+        return packages.to_hold(self.wish.packages, self.versions_to_hold(), self.known)
+
+    def hold(self) -> list[str]:
+        """Hold what has to be held and is not yet; returns its names."""
+        new, versions = self.to_hold(), self.versions_to_hold()
+        ours = {
+            name
+            for name, package in self.known.items()
+            if package.installed and packages.belongs(package, self.wish.packages, versions)
+        }
+        recorded = packages.recorded_holds()
+        if not ours <= recorded:
+            # Before the hold itself: cut off between the two, ours would look like somebody else's.
+            packages.record_holds(ours | recorded)
+        if new:
+            self.manager.hold(new)
+            self.state.forget()
+        return new
+
+    def restore(self, state: State) -> None:
+        """Release the holds that were not there. Versions stay: there is no way back to others yet."""
+        recorded = packages.recorded_holds()
+        held = [name for name, package in self.known.items() if package.held and name in recorded]
+        ours = [name for name in held if not (state.get(name) or {}).get("held")]
+        if ours:
+            self.manager.release(ours)
+            packages.record_holds(recorded - set(ours))
+            self.state.forget()
+        now = self.read()
+        moved = [
+            f"{name} (was {before['version'] if before else 'not installed'})"
+            for name, before in state.items()
+            if (before or {}).get("version") != (now.get(name) or {}).get("version")
+        ]
+        if moved:
+            raise SettingError(
+                f"Holds were released ({', '.join(ours) or 'none'}), but Temper has no way back to other "
+                f"versions yet: {', '.join(moved)}. Remove or downgrade them with the package manager."
+            )

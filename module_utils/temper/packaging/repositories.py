@@ -1,0 +1,189 @@
+"""Package repositories: their source files, and what other tools have left for the same ones."""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from ansible.module_utils.temper.packaging import signing_keys
+from ansible.module_utils.temper.packaging.download import without_credentials
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    Repository = Mapping[str, Any]
+
+APT = Path("/etc/apt")
+DNF_SOURCES = Path("/etc/yum.repos.d")
+DNF_KEYRINGS = Path("/etc/pki/rpm-gpg")
+# Published with the CUDA repositories up to April 2022, then revoked by NVIDIA; apt trusted it for every
+# repository. https://developer.nvidia.com/blog/updating-the-cuda-linux-gpg-repository-key/
+REVOKED = {"AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80"}
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+# For a module's argument_spec: what a plan says of a repository.
+SPEC: dict[str, Any] = {
+    "name": {"type": "str", "required": True},
+    "kind": {"type": "str", "choices": ["apt", "dnf"], "default": "apt"},
+    "uri": {"type": "str", "required": True},
+    "suite": {"type": "str", "default": "/"},
+    "components": {"type": "list", "elements": "str", "default": []},
+    "key_url": {"type": "str", "no_log": False},
+    "fingerprints": {"type": "list", "elements": "str", "default": []},
+    "signed_by": {"type": "str"},
+    "signed": {"type": "str", "choices": ["packages", "metadata", "both"], "default": "packages"},
+    "exclude": {"type": "list", "elements": "str", "default": []},
+}
+OPTIONS: dict[str, Any] = {
+    "options": SPEC,
+    "required_one_of": [("key_url", "signed_by")],
+    "mutually_exclusive": [("key_url", "signed_by")],
+}
+
+
+def source_path(repository: Repository) -> Path:
+    """The file that names a repository to its package manager."""
+    if repository["kind"] == "dnf":
+        return DNF_SOURCES / f"temper-{repository['name']}.repo"
+    return APT / "sources.list.d" / f"temper-{repository['name']}.sources"
+
+
+def keyring_path(repository: Repository) -> Path:
+    """The file with a repository's keys."""
+    if repository["kind"] == "dnf":
+        return DNF_KEYRINGS / f"RPM-GPG-KEY-temper-{repository['name']}"
+    return APT / "keyrings" / f"temper-{repository['name']}.asc"
+
+
+def preferences_path(name: str) -> Path:
+    """The file that keeps packages of an apt repository away."""
+    return APT / "preferences.d" / f"temper-{name}"
+
+
+def source_text(repository: Repository, keyring: Path) -> str:
+    """The content of a repository's source file."""
+    text = "# Managed by Temper.\n" + signing_keys.comment(repository)
+    signed_by = str(keyring) if repository["signed_by"] is None else repository["signed_by"]
+    if repository["kind"] == "dnf":
+        return text + repo_section(repository, signed_by)
+    components = repository["components"]
+    return (
+        f"{text}Types: deb\nURIs: {repository['uri']}\nSuites: {repository['suite']}\n"
+        + (f"Components: {' '.join(components)}\n" if components else "")
+        + (f"Signed-By: {signed_by}\n" if signed_by else "")
+    )
+
+
+def repo_section(repository: Repository, keyring: str) -> str:
+    """The section of a .repo file. What is not signed by the owner is not checked: nothing could pass."""
+    signed = repository["signed"]
+    lines = [
+        f"[temper-{repository['name']}]",
+        f"name={repository['name']}, managed by Temper",
+        f"baseurl={repository['uri']}",
+        "enabled=1",
+        f"gpgcheck={int(signed in ('packages', 'both'))}",
+        f"repo_gpgcheck={int(signed in ('metadata', 'both'))}",
+        *([f"gpgkey=file://{keyring}"] if keyring else []),
+        *([f"excludepkgs={','.join(repository['exclude'])}"] if repository["exclude"] else []),
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def preferences(pins: Sequence[Mapping[str, str]], repositories: Sequence[Repository] = ()) -> str:
+    """What the preferences of apt say: versions that are pinned, and what a repository must not bring."""
+    stanzas = [
+        f"Package: {pin['packages']}\nPin: version {pin['version']}\nPin-Priority: 1001\n" for pin in pins
+    ]
+    stanzas += [
+        f"Package: {' '.join(repository['exclude'])}\n"
+        f'Pin: origin "{urlsplit(repository["uri"]).hostname or ""}"\nPin-Priority: -1\n'
+        for repository in repositories
+        if repository["exclude"] and repository["kind"] == "apt"
+    ]
+    return "\n".join(stanzas)
+
+
+def normal_uri(uri: str) -> str:
+    """An address as it is compared. apt tells of none with its user and password."""
+    here = without_credentials(uri).replace("$(ARCH)", ARCHITECTURES.get(platform.machine(), ""))
+    return here.rstrip("/").lower()
+
+
+def without(path: Path, repositories: Sequence[Repository]) -> str | None:
+    """A source file of somebody else without the repositories that are ours; None if nothing else is in it.
+
+    apt refuses two sources of one repository that differ in their keys, and dnf would take from the second
+    what is excluded from the first.
+    """
+    ours = {normal_uri(repository["uri"]) for repository in repositories if repository["signed_by"] is None}
+    text = path.read_text(encoding="utf-8", errors="replace")
+    kept = "".join(part for part in parts(path.suffix, text) if not addresses(part) or addresses(part) - ours)
+    if kept == text:
+        return text
+    # A section may have a metalink or a mirrorlist instead of an address.
+    more = path.suffix == ".repo" and re.search(r"(?m)^\s*\[", kept)
+    return kept if more or addresses(kept) else None
+
+
+def parts(suffix: str, text: str) -> Iterator[str]:
+    """The units of a source file that each name one repository: lines, stanzas or sections."""
+    if suffix == ".sources":
+        yield from re.split(r"(?<=\n)(?=\n)", text)
+    elif suffix == ".repo":
+        yield from re.split(r"(?m)^(?=\[)", text)
+    else:
+        yield from text.splitlines(keepends=True)
+
+
+def addresses(part: str) -> set[str]:
+    """Addresses of repositories in a part of a source file, without those in comments and of keys."""
+    lines = (line for line in part.splitlines() if not re.match(r"\s*(#|gpgkey|mirrorlist|metalink)", line))
+    return {normal_uri(uri) for line in lines for uri in re.findall(r"\b[a-z][a-z+]*:/[^\s\]]+", line)}
+
+
+def foreign_sources(kind: str) -> list[Path]:
+    """Source files that are not ours."""
+    if kind == "dnf":
+        found = [*DNF_SOURCES.glob("*.repo")]
+    else:
+        directory = APT / "sources.list.d"
+        found = [APT / "sources.list", *directory.glob("*.list"), *directory.glob("*.sources")]
+    return sorted(path for path in found if path.is_file() and not path.name.startswith("temper-"))
+
+
+def only_others_fail(complaints: Sequence[str]) -> bool:
+    """Whether all complaints of an update of apt's lists are about repositories that are not ours."""
+    sources = (APT / "sources.list.d").glob("temper-*.sources")
+    ours = {uri for path in sources for uri in addresses(path.read_text(encoding="utf-8"))}
+    told = [
+        line
+        for line in complaints
+        if line.startswith(("E: ", "W: ")) and "Some index files failed" not in line
+    ]
+    # An error without an address is one of apt itself: a lock, a full disk.
+    return bool(told) and all(
+        (addresses(line) or line.startswith("W: ")) and not any(uri in line.lower() for uri in ours)
+        for line in told
+    )
+
+
+def unreadable(output: str, repositories: Sequence[Repository]) -> list[str]:
+    """Sentences on the repositories that an update of the lists could not read, from apt's output."""
+    complaints: dict[str, list[str]] = {}
+    for line in output.splitlines():
+        if not line.startswith(("E: ", "W: ")) or "Some index files failed" in line:
+            continue
+        owner = next(
+            (repository for repository in repositories if normal_uri(repository["uri"]) in line.lower()), None
+        )
+        name = f"Repository {owner['name']}" if owner else "A repository of this node"
+        complaints.setdefault(name, []).append(" ".join(line[3:].split()))
+    return [
+        f"{name} cannot be used: {' '.join(dict.fromkeys(lines))}. Check its address and key, and the "
+        "node's proxy and DNS; or point nvidia_stack_*_repository_url at a mirror."
+        for name, lines in complaints.items()
+    ] or [f"The package lists cannot be read: {' '.join(output.split())[-500:]}"]

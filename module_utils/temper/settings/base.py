@@ -1,0 +1,193 @@
+"""What every setting of a node can do, whatever its kind: be read, compared, made and taken back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ansible.module_utils.temper.settings.strictness import EXACTLY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+# What a state is on disk: JSON. None means "was not there".
+State = Any
+
+
+class RefusedError(Exception):
+    """A change is refused before anything was touched; the message says why and what to do.
+
+    `repair` names what takes away what somebody else has put in the way (temper/compliance/repairs.py).
+    """
+
+    def __init__(self, message: str, repair: Sequence[Sequence[str]] = ()) -> None:
+        super().__init__(message)
+        self.repair = list(repair)
+
+
+class SettingError(Exception):
+    """A setting could not be made; the message is a sentence for the operator."""
+
+
+class Node(Protocol):
+    """What a setting needs of the Ansible module that drives it."""
+
+    check_mode: bool
+
+    def warn(self, warning: str) -> None:
+        """Show a warning in the run."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Before and after of one setting, for people. `name` says what of."""
+
+    name: str
+    before: str
+    after: str
+
+    def as_dict(self) -> dict[str, str]:
+        """The form that Ansible's --diff prints, whole lines."""
+        before, after = (
+            text if text.endswith("\n") or not text else f"{text}\n" for text in (self.before, self.after)
+        )
+        return {"before_header": self.name, "after_header": self.name, "before": before, "after": after}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a setting that is made is not in force all the same, and the repairs that help."""
+
+    reason: str
+    repair: Sequence[Sequence[str]] = ()
+
+
+@dataclass(frozen=True)
+class WayIn:
+    """How a change that may lock the operator out is undone unless a new connection confirms it.
+
+    `name` is the change's name ("ssh"), `subject` the same in words, `files` what the change writes, creates
+    or removes, and `live` the shell commands that make restored files effective.
+    """
+
+    name: str
+    subject: str
+    files: Sequence[Path] = ()
+    live: Sequence[str] = ()
+
+
+class Setting:
+    """One setting, or several that can only be made together (the rules of a firewall).
+
+    Reading never changes anything. `apply` and `restore` may be cut off anywhere: what `read` says after that
+    is again the truth.
+    """
+
+    #: Names it in the record and in what the operator reads: "sysctl:kernel.kptr_restrict".
+    key: str
+    #: What makes this object again, only to restore it.
+    spec: dict[str, Any]
+    #: Whether it also acts on the running system. In the tree of an image it writes, installs and enables;
+    #: what is started, loaded or asked stays as it is.
+    live = True
+    #: In which order its values stand (strictness.py): what the site has that is stricter stays.
+    order = EXACTLY
+    #: What the record has of it: `state` before Temper first made it, `spec` as Temper last made it.
+    original: Mapping[str, Any] | None = None
+    #: The variable by which the operator decides against what the site has; empty where there is none.
+    otherwise = ""
+
+    def recall(self, originals: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take what the role's record has of it: only what Temper has not made is the site's."""
+        self.original = originals.get(self.key)
+
+    @property
+    def own(self) -> bool:
+        """Whether the node has it from Temper without a record: from an image."""
+        return False
+
+    def as_made(self) -> dict[str, Any]:
+        """Return `spec` with the value as Temper makes it."""
+        return self.spec
+
+    @property
+    def first(self) -> bool:
+        """Whether it brings what the other settings of a role work with, and so comes before them all."""
+        return False
+
+    def begin(self, node: Node) -> None:
+        """Settle what an earlier run has left open, before anything looks at the node."""
+
+    def read(self) -> State:
+        """The present state, enough to restore it."""
+        raise NotImplementedError
+
+    def settled(self) -> bool:
+        """Whether nothing is left to do."""
+        raise NotImplementedError
+
+    def change(self) -> list[Difference]:
+        """What `apply` would change."""
+        raise NotImplementedError
+
+    def reason(self) -> str:
+        """Why it is not settled, in words, where `change` cannot show that as a text."""
+        return ""
+
+    def fault(self) -> Fault | None:
+        """What keeps it from being in force although it is settled: a daemon that has not read its files."""
+        return None
+
+    def kept(self) -> list[str]:
+        """Clauses about what stays of the site because it is stricter than what is wanted."""
+        return []
+
+    def withdraw(self) -> None:
+        """Take rights away that nobody shall have any more, before anything of theirs is described.
+
+        What goes wrong here, `apply` says. Raises SettingError, OSError where nothing can be noted.
+        """
+
+    def apply(self) -> None:
+        """Make the setting. Raises SettingError, CommandError, OSError."""
+        raise NotImplementedError
+
+    def make(self) -> dict[str, Any]:
+        """`apply` with its safeguards; returns what the controller must do before the next setting.
+
+        {"confirm": NAME} asks for a new connection, {"driver": result} for a reboot. Raises as `apply` does.
+        """
+        self.apply()
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Return to a state that `read` has returned."""
+        raise NotImplementedError
+
+    def obstacle(self) -> str | None:
+        """Why it cannot be made here, known before anything is changed, or None."""
+        return None
+
+    def way_in(self) -> WayIn | None:
+        """How it is undone, where it changes a way into the node; None where it does not."""
+        return None
+
+    def warnings(self) -> list[str]:
+        """What the operator should know whether or not anything changes."""
+        return []
+
+    def result(self) -> dict[str, Any]:
+        """What there is to say of it, beside `changed` and `diff`."""
+        return {}
+
+
+def kept_value(name: str, value: str, wanted: str) -> str:
+    """Return the clause about a value that stays."""
+    return f"{name} {value}, which is stricter than {wanted}"
+
+
+def word_on_kept(clauses: Sequence[str], otherwise: str) -> list[str]:
+    """Say what of the site stays, where anything does."""
+    decides = f" ({otherwise} decides otherwise)" if otherwise else ""
+    return [f"kept: {'; '.join(clauses)}{decides}."] if clauses else []

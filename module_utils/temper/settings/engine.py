@@ -1,0 +1,612 @@
+"""Carries out a role's part of a node's plan: reads, refuses, notes, makes what differs, reacts, restores.
+
+What is about to change is noted on the node before the first change and struck off after the last one, so
+that the next run completes one that was cut off: it makes the settings that still differ, and does what the
+files changed before the cut have yet to cause. What was there before is recorded, so that a setting which
+nobody asks for any more returns to it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.temper.access.ssh_login import ssh_login
+from ansible.module_utils.temper.engines.busy import containers_with_gpus
+from ansible.module_utils.temper.process import MISREAD, CommandError, run, succeeds, which
+from ansible.module_utils.temper.records import damaged
+from ansible.module_utils.temper.settings import system
+from ansible.module_utils.temper.settings.base import Difference, RefusedError, SettingError, word_on_kept
+from ansible.module_utils.temper.settings.files import PamProfile, WholeFile
+from ansible.module_utils.temper.settings.kinds import EARLY, RECORDED, build, kind_of, rebuild
+from ansible.module_utils.temper.settings.record import Record, check_records
+from ansible.module_utils.temper.settings.strictness import EXACTLY
+from ansible.module_utils.temper.settings.sysfs import SysfsValue
+from ansible.module_utils.temper.settings.system import Sysctl, Unit, of_temper, overruled_by, overruling
+from ansible.module_utils.temper.units import stop_lost, unit_states
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ansible.module_utils.temper.settings.base import Node, Setting, State
+
+UNIT_DIRECTORIES = ("/etc/systemd/system/", "/usr/local/lib/systemd/system/")
+REEXECUTE = ["systemctl", "daemon-reexec"]
+#: An initramfs for every kernel takes minutes on a slow disk.
+REACTION_TIMEOUT_S = 1800
+#: A file with a text in no encoding is one of those that cannot be read.
+FAILURES = (SettingError, CommandError, OSError, UnicodeDecodeError, subprocess.TimeoutExpired)
+
+
+@dataclass
+class Outcome:
+    """What was done for a role, or would be, in the form that the module returns."""
+
+    changed: bool = False
+    actions: list[str] = field(default_factory=list)
+    controls: list[str] = field(default_factory=list)
+    #: In the form that Ansible's --diff prints.
+    diff: list[dict[str, str]] = field(default_factory=list)
+    #: What single settings have to say beside: a new SSH port, ports that listen for nobody.
+    results: dict[str, Any] = field(default_factory=dict)
+    #: What the controller must do before the rest can be done: {"confirm": "ssh"}, {"driver": {...}}.
+    needs: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, other: Outcome) -> None:
+        """What turned out to be done as well."""
+        self.actions += [action for action in other.actions if action not in self.actions]
+        self.diff += [diff for diff in other.diff if diff not in self.diff]
+        self.controls = sorted({*self.controls, *other.controls})
+
+
+class Role:
+    """The wanted settings of one role beside what is on the node."""
+
+    def __init__(self, node: Node, plan: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
+        self.node = node
+        self.name: str = plan["role"]
+        self.options: Mapping[str, Any] = {**plan["options"], "check_mode": node.check_mode}
+        #: Whether the running system changes, too: not in the tree of an image.
+        self.live: bool = self.options.get("live", True)
+        self.items = [with_secret(item, secrets) for item in plan["settings"]]
+        self.reactions: list[Mapping[str, Any]] = plan["reactions"]
+        self.record = Record(self.name)
+        self.said: set[str] = set()
+        #: What files that sort after this one of /etc/sysctl.d set is theirs.
+        self.sysctl_file: str | None = self.options["sysctl_file"]
+        self.look()
+
+    def look(self) -> None:
+        """Read what is there and set it against what is wanted."""
+        self.wanted: dict[str, Setting] = {}
+        self.controls: dict[str, list[str]] = {}
+        self.overruled: dict[str, str] = {}
+        self.given_away: dict[str, str] = {}
+        later = overruling(self.sysctl_file) if self.sysctl_file else {}
+        for setting, controls in build(self.name, self.items, self.options, self.record.originals):
+            setting.begin(self.node)
+            if isinstance(setting, Sysctl) and (file := setting.overruled(later)):
+                self.overruled[setting.name] = file
+                if not setting.settled() and not of_temper(file):
+                    self.given_away[setting.name] = f"{setting.name} ({setting.read()} in {file})"
+                continue
+            self.wanted[setting.key] = setting
+            self.controls[setting.key] = controls
+        units = self.look_at_units()
+        settled = {key for key, setting in self.wanted.items() if key not in units and setting.settled()}
+        # A unit whose file differs, or did in a run that was cut off, starts anew.
+        changing = {path_of(key) for key in {*self.wanted, *self.record.pending} - settled - {*units}}
+        for unit in units.values():
+            unit.restart = self.live and bool(changing & set(unit.restart_on))
+        settled |= {key for key, unit in units.items() if unit.settled()}
+        self.unsettled = [setting for key, setting in self.wanted.items() if key not in settled]
+        former = [
+            rebuild(key, original["spec"], live=self.live)
+            for key, original in reversed(self.record.originals.items())
+            if key not in self.wanted
+        ]
+        # Another file's by now, or of a device that is gone: neither to make nor to take back.
+        self.given_up = [
+            s
+            for s in former
+            if (isinstance(s, (Sysctl, SysfsValue)) and s.read() is None)
+            or (isinstance(s, Sysctl) and overruled_by(s.name, later))
+        ]
+        self.unwanted = [setting for setting in former if setting not in self.given_up]
+
+    def look_at_units(self) -> dict[str, Unit]:
+        """The wanted units by their keys; systemd is asked for all of them at once."""
+        units = {key: setting for key, setting in self.wanted.items() if isinstance(setting, Unit)}
+        states = unit_states([unit.name for unit in units.values()])
+        for unit in units.values():
+            unit.know(states[unit.name])
+        return units
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing to make, to take back or to complete."""
+        return not (self.unsettled or self.unwanted or self.record.pending)
+
+    @property
+    def left_over(self) -> set[str]:
+        """Paths (and other names) of settings that a run which was cut off was changing."""
+        return {path_of(key) for key in self.record.pending}
+
+    @property
+    def touched(self) -> list[str]:
+        """Paths that this run changes, or that one which was cut off has changed."""
+        keys = [setting.key for setting in [*self.unsettled, *self.unwanted]]
+        return [*self.left_over, *map(path_of, keys)]
+
+    def obstacles(self, without_tools: bool = False) -> list[str]:
+        """Sentences about settings that cannot be made on this node.
+
+        `without_tools`: programs are still to be installed, so that their settings cannot be asked yet.
+        """
+        # A unit that need not run may be masked. Engines are settled where nothing can be planned for them.
+        asked = [
+            setting
+            for setting in self.wanted.values()
+            if (setting in self.unsettled if is_recorded(setting) else setting.first or not without_tools)
+        ]
+        found = [(setting.obstacle(), self.or_waive(setting)) for setting in asked]
+        return [f"{obstacle.rstrip('.')}{instead}" for obstacle, instead in found if obstacle]
+
+    def or_waive(self, setting: Setting) -> str:
+        """What may be done instead, for a setting that a control of the hardening asks for."""
+        controls = self.controls[setting.key]
+        return f", or waive the control {', '.join(controls)}" if controls and self.options["atomic"] else ""
+
+    def reloads_systemd(self) -> bool:
+        """Whether systemd holds something else of a unit than what its files are going to say.
+
+        A unit that it has not met is read when it is started. Nothing is in the tree of an image.
+        """
+        if not self.live:
+            return False
+        files = [path for path in self.touched if path.startswith(UNIT_DIRECTORIES)]
+        if any(path in self.left_over or Path(path).exists() for path in files):
+            return True
+        drop_ins = sorted({Path(path).parent.stem for path in files if Path(path).parent.suffix == ".d"})
+        return any(
+            (state["UnitFileState"], state["ActiveState"]) not in (("", ""), ("", "inactive"))
+            for state in unit_states(drop_ins).values()
+        )
+
+    def rereads_units(self) -> bool:
+        """Whether systemd reads all units anew as packages come, or as units are switched on or off.
+
+        What installs a package has systemd do so (scripts of Debian's packages, file triggers of systemd's
+        RPM). A unit that is only switched on needs it where its own condition may keep it from running
+        (Unit.apply), as the hardening's may; one that is taken back, always (Unit.restore). The driver's
+        stack, which is held, has a rule of its own for GPUs in use.
+        """
+        changing = [*self.unsettled, *self.unwanted]
+        if self.options["atomic"] and {kind_of(setting) for setting in changing} & {"unit", "package"}:
+            return self.live
+        installs = any(
+            change.name == "packages"
+            for setting in self.unsettled
+            if kind_of(setting) == "package" and setting.first
+            for change in setting.change()
+        )
+        return self.live and (installs or any(isinstance(setting, Unit) for setting in self.unwanted))
+
+    def due_commands(self) -> list[list[str]]:
+        """The commands that are due for what has changed, now or in a run that was cut off."""
+        due = [
+            reaction
+            for reaction in self.reactions
+            if any(matches(path, reaction["paths"]) for path in self.touched)
+            and which(reaction["command"][0])
+        ]
+        states = unit_states([reaction["unit"] for reaction in due if reaction["unit"]])
+        running = {name for name, state in states.items() if state["ActiveState"] == "active"}
+        return [r["command"] for r in due if not r["unit"] or r["unit"] in running]
+
+    def settle(self) -> Outcome:
+        """Bring the role's part to the wanted state; in check mode say what would be done.
+
+        Raises:
+            RefusedError: nothing was changed, with every reason.
+            SettingError, CommandError, OSError: a change failed; the next run completes it.
+        """
+        tools = next((setting for setting in self.unsettled if setting.first), None)
+        if self.name == "os_hardening" and not which("dpkg-query"):
+            raise RefusedError(
+                "The controls of os_hardening are made for Debian and what derives from it, and this node "
+                "has no dpkg. Leave the role out here: --skip-tags os_hardening."
+            )
+        if obstacles := self.obstacles(without_tools=tools is not None):
+            raise RefusedError(f"Nothing was changed: {'; '.join(obstacles)}.")
+        commands, reload = self.due_commands(), self.reloads_systemd()
+        self.refuse_to_disturb(reload or self.rereads_units() or REEXECUTE in commands)
+        self.warn()
+        if not self.node.check_mode:
+            for setting in self.unsettled:
+                setting.withdraw()
+        outcome = self.planned(commands, reload)
+        if self.node.check_mode or not outcome.changed:
+            outcome.results = self.results()
+            return outcome
+        if tools:
+            results = self.install(tools)
+            commands, reload = self.due_commands(), self.reloads_systemd()
+            outcome.add(self.planned(commands, reload))
+        outcome.needs = self.make(commands, reload)
+        outcome.results = self.results() | (results if tools else {})
+        self.warn()
+        return outcome
+
+    def refuse_to_disturb(self, reload: bool) -> None:
+        """Refuse where systemd, as it reads its units anew, can take their GPUs from running containers.
+
+        In check mode it warns. Source: NVIDIA/nvidia-container-toolkit issues 48 and 1227; containers that
+        came by their GPUs through CDI keep them, which cannot be told from outside.
+        """
+        containers = containers_with_gpus() if reload and not self.options["busy_ok"] else ""
+        if not containers:
+            return
+        sentence = f"{containers}, and systemd has to read its units anew, which can take their GPUs away"
+        remedy = f"Drain the node, or set {self.name}_busy_ok: true."
+        if not self.node.check_mode:
+            raise RefusedError(f"{sentence[0].upper()}{sentence[1:]}. Nothing was changed. {remedy}")
+        self.node.warn(f"A run would be refused: {sentence}. {remedy}")
+
+    def warn(self) -> None:
+        """Say what the operator should know whether or not anything changes."""
+        if self.given_away:
+            self.say(
+                f"Files that sort after {self.sysctl_file} set other values, which stay: "
+                f"{', '.join(self.given_away.values())}."
+            )
+        if not self.options["atomic"]:
+            for path in self.replaced:
+                self.say(
+                    f"{path} was there before and is replaced as a whole; what it said returns when "
+                    f"{self.name} is taken back. What of it has to stay in force belongs into the role's "
+                    "variables (--check --diff shows it)."
+                )
+            if contested := self.contested():
+                self.say(
+                    f"At the next boot files that sort later set {', '.join(contested)} again, and win. "
+                    "Take it out there, or out of the role's variables."
+                )
+            for name in self.unavailable:
+                self.say(f"This node's kernel has no parameter {name}; it is left out.")
+        for warning in words_on_kept(self.wanted.values()):
+            self.say(warning)
+        for setting in self.wanted.values():
+            for warning in setting.warnings():
+                self.say(warning)
+
+    def say(self, warning: str) -> None:
+        """Warn once: some things are known before a change, some only after it."""
+        if warning not in self.said:
+            self.node.warn(warning)
+        self.said.add(warning)
+
+    @property
+    def replaced(self) -> list[str]:
+        """Files of somebody else that are about to get our content."""
+        return [
+            str(setting.path)
+            for setting in self.unsettled
+            if isinstance(setting, WholeFile)
+            and is_recorded(setting)
+            and setting.key not in self.record.originals
+            and setting.file.content is not None
+            and setting.path.is_file()
+            and not of_temper(str(setting.path))
+        ]
+
+    def contested(self) -> list[str]:
+        """Parameters that files of others set at boot after the role's own file of sysctl.d, and which."""
+        own = [Path(path_of(key)) for key in self.wanted if key.startswith("file:")]
+        named = [path.name for path in own if str(path.parent) in system.SYSCTL_DIRECTORIES[:1]]
+        later = overruling(max(named)) if named and not self.sysctl_file else {}
+        return [
+            f"{setting.name} ({file})"
+            for setting in self.wanted.values()
+            if isinstance(setting, Sysctl)
+            if (file := setting.overruled(later)) and not of_temper(file)
+        ]
+
+    @property
+    def unavailable(self) -> list[str]:
+        """Kernel parameters that this kernel does not have."""
+        return [s.name for s in self.wanted.values() if isinstance(s, Sysctl) and s.read() is None]
+
+    def planned(self, commands: list[list[str]], reload: bool) -> Outcome:
+        """What there is to do, in words and as differences."""
+        changes = {setting.key: setting.change() for setting in self.unsettled}
+        actions = [f"{setting.key}: restored" for setting in self.unwanted]
+        actions += [short(change) for found in changes.values() for change in found]
+        actions += [" ".join(command) for command in commands]
+        if reload:
+            actions.append("systemctl daemon-reload")
+        controls = {name for key in changes for name in self.controls[key]}
+        shown = [
+            Difference(" ".join([*self.controls[key], change.name]), change.before, change.after)
+            for key, found in changes.items()
+            for change in found
+        ]
+        shown += [Difference(f"restored {setting.key}", "set\n", "") for setting in self.unwanted]
+        return Outcome(
+            changed=not self.settled,
+            actions=actions,
+            controls=sorted(controls),
+            diff=[difference.as_dict() for difference in shown],
+        )
+
+    def results(self) -> dict[str, Any]:
+        """What single settings have to say beside."""
+        found: dict[str, Any] = {"overruled": self.overruled, "unavailable": self.unavailable}
+        for setting in self.wanted.values():
+            found.update(setting.result())
+        return found
+
+    def note(self, keys: list[str]) -> None:
+        """Write down what is about to change."""
+        self.record.pending = sorted({*self.record.pending, *keys})
+        self.record.save()
+
+    def install(self, tools: Setting) -> dict[str, Any]:
+        """Install what other settings work with, and look again; returns the installation's results.
+
+        Before that, what is not there yet must be known to be taken back, and conditions of units must keep
+        their services from starting where they cannot run.
+        """
+        for setting in self.wanted.values():
+            if isinstance(setting, (Unit, PamProfile, WholeFile)) and not setting.read():
+                self.remember(setting, setting.read())
+        conditions = [
+            setting
+            for setting in self.unsettled
+            if setting.key.startswith(f"file:{UNIT_DIRECTORIES[0]}") and setting.key.endswith(".conf")
+        ]
+        self.note([tools.key, *(setting.key for setting in conditions)])
+        for setting in [*conditions, tools]:
+            setting.apply()
+        results = tools.result()
+        self.look()
+        if obstacles := self.obstacles():
+            raise SettingError(f"{'; '.join(obstacles)}.")
+        return results
+
+    def remember(self, setting: Setting, state: State) -> None:
+        """Record what a setting was, unless that is known, and what becomes of it where that may vary.
+
+        Those with a record of their own have no spec.
+        """
+        if is_recorded(setting) and not setting.own:
+            original = self.record.originals.setdefault(setting.key, {"spec": setting.spec, "state": state})
+            if setting.order != EXACTLY:
+                original["spec"] = setting.as_made()
+
+    def make(self, commands: list[list[str]], reload: bool) -> dict[str, Any]:
+        """Make what differs and take back what nobody wants any more; returns what the controller must do."""
+        before = {s.key: s.read() for s in self.unsettled if is_recorded(s)}
+        for setting in self.unsettled:
+            self.remember(setting, before.get(setting.key))
+        account = administrator() if self.options["atomic"] else None
+        self.note([setting.key for setting in [*self.unsettled, *self.unwanted]])
+        if self.live:
+            stop_lost([setting.name for setting in self.unsettled if isinstance(setting, Unit)])
+        # Once more for PAM: a profile that was taken out counts as new when the next one is, and comes back.
+        for setting in [*self.unwanted, *(s for s in self.unwanted if isinstance(s, PamProfile))]:
+            try:
+                setting.restore(self.record.originals[setting.key]["state"])
+            except MISREAD as error:
+                raise damaged(self.record.path, f"the state of {setting.key}: {error!r}") from error
+        made: list[Setting] = []
+        needs: dict[str, Any] = {}
+        try:
+            for setting in self.wanted.values():
+                if setting not in self.unsettled:
+                    continue
+                if kind_of(setting) not in EARLY:  # what the files before it cause comes first
+                    self.react([] if self.options["atomic"] else commands, reload)
+                    commands, reload = commands if self.options["atomic"] else [], False
+                made.append(setting)
+                if needs := self.apply(setting):
+                    break
+                if kind_of(setting) == "package":
+                    self.look_behind_packages(made)
+            if account and not may_sudo(account):
+                raise SettingError(
+                    f"After these changes {account} could no longer become root, so they were undone. "
+                    "Look at `sudo -l` and at the journal of the node, and run again."
+                )
+        except FAILURES as error:
+            if not self.options["atomic"]:
+                raise
+            sentence = told(error, "After the settings were made")
+            raise SettingError(" ".join([sentence, *self.undo(made, before)])) from error
+        self.react(commands, reload)
+        # What the controller is needed for differs as long as it is not done: no note has to say so.
+        for setting in [*self.unwanted, *self.given_up]:
+            del self.record.originals[setting.key]
+        self.record.pending = []
+        self.record.save()
+        return needs
+
+    def look_behind_packages(self, made: Sequence[Setting]) -> None:
+        """Packages bring units, stop them, and make the driver one to prove."""
+        self.look_at_units()
+        new = [
+            setting
+            for setting in self.wanted.values()
+            if setting not in made and setting not in self.unsettled
+            if kind_of(setting) in ("driver", "unit") and not setting.settled()
+        ]
+        for setting in new:
+            self.remember(setting, setting.read())
+        self.note([setting.key for setting in new])
+        self.unsettled += new
+
+    def apply(self, setting: Setting) -> dict[str, Any]:
+        """Make one setting; returns what the controller must do before the next one."""
+        try:
+            return setting.make()
+        except FAILURES as error:
+            if not self.options["atomic"]:
+                raise
+            raise SettingError(
+                f"{', '.join(self.controls[setting.key])}: {told(error, setting.key)} What this run had made "
+                "was undone: mend it, or waive the control."
+            ) from error
+
+    def react(self, commands: list[list[str]], reload: bool) -> None:
+        """Let systemd read unit files that have changed, and tell those who read theirs only when told."""
+        if reload:
+            run(["systemctl", "daemon-reload"])
+        for command in commands:
+            run(command, timeout_s=REACTION_TIMEOUT_S)
+
+    def undo(self, made: list[Setting], before: Mapping[str, State]) -> list[str]:
+        """Return to `before`, as far as that is possible; returns sentences about what is not."""
+        complaints = []
+        for setting in reversed(made):
+            try:
+                setting.restore(before[setting.key])
+            except FAILURES as error:
+                if not is_back(setting, before[setting.key]):
+                    complaints.append(f"{setting.key} could not be undone: {error}")
+        if any(setting.key.startswith(f"file:{UNIT_DIRECTORIES[0]}") for setting in made):
+            succeeds(["systemctl", "daemon-reload"])
+        return complaints
+
+
+def words_on_kept(settings: Iterable[Setting]) -> list[str]:
+    """Return what of the site stays, a sentence for each variable that decides otherwise."""
+    clauses: dict[str, list[str]] = {}
+    for setting in settings:
+        clauses.setdefault(setting.otherwise, []).extend(setting.kept())
+    return [word for otherwise, kept in clauses.items() for word in word_on_kept(kept, otherwise)]
+
+
+def with_secret(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Mapping[str, Any]:
+    """The item with the content that does not travel in the plan."""
+    wanted = item["wanted"]
+    if item["kind"] != "file" or not wanted or not wanted.get("secret"):
+        return item
+    details = {key: value for key, value in wanted.items() if key != "source"}
+    # Without a source there is none: the file must not exist.
+    content = secrets[item["key"]] if "source" in wanted else None
+    return {**item, "wanted": {**details, "content": content}}
+
+
+def is_recorded(setting: Setting) -> bool:
+    """Whether a setting is restored from this record: ways in, packages and engines keep their own."""
+    return kind_of(setting) in RECORDED and not (isinstance(setting, WholeFile) and setting.secret)
+
+
+def path_of(key: str) -> str:
+    """The path (or other name) in a setting's key: `keyword:/etc/login.defs:UMASK` is about a file."""
+    return key.partition(":")[2].partition(":")[0]
+
+
+def matches(path: str, patterns: list[str]) -> bool:
+    """Whether a path is one of these, or lies in one that ends with a slash."""
+    return any(path == entry or (entry.endswith("/") and path.startswith(entry)) for entry in patterns)
+
+
+def told(error: BaseException, subject: str) -> str:
+    """An error as a sentence: of an OSError, what could not be done."""
+    return f"{subject}: {error}." if isinstance(error, (OSError, UnicodeDecodeError)) else str(error)
+
+
+def is_back(setting: Setting, state: State) -> bool:
+    """Whether a setting is in this state, as one is that could not be made in the first place."""
+    try:
+        return bool(setting.read() == state)
+    except FAILURES:
+        return False
+
+
+def short(change: Difference) -> str:
+    """Before and after in a line; of a file only whether there was one."""
+    if change.name in ("packages", "holds"):
+        return f"{change.name}: {', '.join(change.after.split())}"
+    if "\n" in change.after or "\n" in change.before:
+        after = "written" if change.after else "removed"
+        return f"{change.name}: {'other content' if change.before else 'absent'} -> {after}"
+    return f"{change.name}: {change.before or 'unset'} -> {change.after or 'unset'}"
+
+
+def administrator() -> str | None:
+    """The account that this run came through, if it may become root without a password."""
+    login = ssh_login()
+    if login is None or login.account == "root":
+        return None
+    return login.account if may_sudo(login.account) else None
+
+
+def may_sudo(account: str) -> bool:
+    """Whether an account can become root without a password, asked of sudo and PAM themselves."""
+    return succeeds(["runuser", "-u", account, "--", "sudo", "-n", "true"])
+
+
+def carry_out(
+    node: Node,
+    plans: list[Mapping[str, Any]],
+    secrets: Mapping[str, str],
+    after_boot_s: float = 0,
+    ahead: list[Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """Settle roles in their order; returns the module's result. For `after_boot_s` see LoadedDriver.
+
+    Ends behind the first that needs the controller, or fails, which is part of its result. Where nothing had
+    to change, the roles in `ahead` are read: what a change makes of them, their own stages see.
+
+    Raises:
+        RecordError: what is noted on the node for one of all these roles cannot be read. Nothing was changed.
+    """
+    result: dict[str, Any] = {"changed": False, "roles": {}, "ahead": {}}
+    for plan in [*plans, *(ahead or [])]:
+        check_records(plan["role"])
+    for plan in plans:
+        try:
+            options = {**plan["options"], "after_boot_s": after_boot_s}
+            outcome = Role(node, {**plan, "options": options}, secrets).settle()
+        except (RefusedError, *FAILURES) as error:
+            subject = "A file of this node could not be read or written; mend that and run again"
+            result["roles"][plan["role"]] = {
+                "failed": True,
+                "refused": isinstance(error, RefusedError),
+                "changed": False,
+                "msg": told(error, subject),
+                # What a package manager printed.
+                "output": getattr(error, "output", []),
+            }
+            break
+        result["changed"] |= outcome.changed
+        result["roles"][plan["role"]] = asdict(outcome)
+        if outcome.needs:
+            break
+    else:
+        if not result["changed"]:
+            result["ahead"] = read_ahead(node, ahead or [], secrets)
+    return result
+
+
+def read_ahead(
+    node: Node, plans: list[Mapping[str, Any]], secrets: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """What `carry_out` would return for each of these roles, up to the first that has something to do.
+
+    Nor is one here that cannot be read or carried out: its own stage comes to it and says why.
+    """
+    found = {}
+    for plan in plans:
+        try:
+            role = Role(node, plan, secrets)
+            if not role.settled:
+                break
+            found[role.name] = asdict(role.settle())
+        except (RefusedError, *FAILURES):
+            break
+    return found

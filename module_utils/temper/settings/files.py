@@ -1,0 +1,311 @@
+"""Settings that are files: whole ones, keywords in files of others, permissions, profiles of PAM."""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import re
+import stat
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.temper.files import File, put_back, replace_file, saved
+from ansible.module_utils.temper.process import run
+from ansible.module_utils.temper.settings.base import Difference, Setting, SettingError, kept_value
+from ansible.module_utils.temper.settings.strictness import stricter, strictest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ansible.module_utils.temper.settings.base import State
+
+PAM_STACKS = Path("/etc/pam.d")
+FAILLOCK = Path("/etc/security/faillock.conf")
+CLOSES_ROOT = re.compile(r"\s*even_deny_root\s*(#|$)")
+
+
+class WholeFile(Setting):
+    """A file that is Temper's own; `content` None: it must not exist.
+
+    `validate` is a command that must accept it, with %s for its path. The text of a `secret` one is neither
+    shown nor recorded.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        content: str | None,
+        mode: str = "0644",
+        validate: Sequence[str] = (),
+        encoding: str = "text",
+        secret: bool = False,
+        directories: Sequence[str] | None = None,
+    ) -> None:
+        self.key = f"file:{path}"
+        self.path = Path(path)
+        # Those that it brings along, the deepest first.
+        missing = [str(parent) for parent in self.path.parents if not parent.exists()]
+        self.directories = missing if directories is None else directories
+        self.spec = {"path": path, "content": "", "directories": self.directories}
+        self.data = to_der(content) if content is not None and encoding == "der" else content
+        self.mode = mode
+        self.secret = secret
+        self.validate = validate
+
+    @cached_property
+    def file(self) -> File:
+        """As it shall be."""
+        return File(str(self.path), self.data, self.mode, public=not self.secret)
+
+    def read(self) -> State:
+        """Content and owner, None where there is no file."""
+        link = self.path.is_symlink()
+        if self.file.content is not None if link else self.path.exists() and not self.path.is_file():
+            raise SettingError(f"{self.path}: expected a file, found something else; move it away.")
+        return saved(self.path)
+
+    def settled(self) -> bool:
+        """Same bytes, mode and owner; or none, where there must be none."""
+        return not self.file.differs()
+
+    def apply(self) -> None:
+        """Write it, if its own program accepts it; or take it away."""
+        if self.validate and self.file.content is not None:
+            with tempfile.NamedTemporaryFile(prefix="temper-", mode="wb") as candidate:
+                candidate.write(self.file.data)
+                candidate.flush()
+                run([word.replace("%s", candidate.name) for word in self.validate])
+        self.file.write()
+
+    def restore(self, state: State) -> None:
+        """Bring the former file back, or take ours away."""
+        put_back(self.path, state)
+        if state is None:
+            for directory in self.directories:
+                with contextlib.suppress(OSError):  # somebody else has put something there
+                    Path(directory).rmdir()
+
+    def change(self) -> list[Difference]:
+        """The whole file, unless not everybody may read it."""
+        return [Difference(self.key, *self.file.before_and_after())]
+
+
+def to_der(certificate: str) -> bytes:
+    """A certificate that is given as PEM in its binary form."""
+    import ssl  # takes its time to load, and few nodes have such a file
+
+    return ssl.PEM_cert_to_DER_cert(certificate.strip())
+
+
+class Keyword(Setting):
+    """One keyword of a configuration file that belongs to the distribution; the rest stays as it is."""
+
+    def __init__(self, path: str, keyword: str, value: str) -> None:
+        self.key = f"keyword:{path}:{keyword}"
+        self.spec = {"path": path, "keyword": keyword, "value": ""}
+        self.path = Path(path)
+        self.keyword = keyword
+        self.wanted = value
+        self.pattern = re.compile(rf"^\s*{re.escape(keyword)}(\s*=\s*|\s+)(.*?)\s*$")
+
+    def as_made(self) -> dict[str, Any]:
+        """Return `spec` with the value as Temper makes it."""
+        return {**self.spec, "value": self.value}
+
+    @cached_property
+    def value(self) -> str:
+        """The wanted value, or one that is as strict as the site's, too."""
+        found = self._values(self.read() or [])
+        if self.original and found == [self.original["spec"].get("value")]:
+            found = self._values(self.original["state"] or [])
+        result = self.wanted
+        for value in found:
+            # Programs stop at a blank, or at a quotation mark: a comment may follow.
+            word = (value.split() or [""])[0].strip('"')
+            result = strictest(self.order, word, result)
+        return result
+
+    @property
+    def line(self) -> str:
+        """The line that sets it."""
+        # login.defs has blanks between keyword and value, the others an equals sign.
+        between = " " if self.path.name == "login.defs" else " = "
+        return f"{self.keyword}{between}{self.value}"
+
+    def kept(self) -> list[str]:
+        """The value."""
+        if self.read() is None or not stricter(self.order, self.value, self.wanted):
+            return []
+        return [kept_value(f"{self.keyword} in {self.path}", self.value, self.wanted)]
+
+    def read(self) -> State:
+        """The lines that set the keyword now, None where there is no file."""
+        if not self.path.is_file():
+            return None
+        return [line for line in self._lines() if self.pattern.match(line)]
+
+    def settled(self) -> bool:
+        """Whether exactly one line sets it, to the wanted value. A file that is not there needs none."""
+        lines = self.read()
+        if lines is None:
+            return True
+        return self._values(lines) == [self.value]
+
+    def apply(self) -> None:
+        """Put one line where the first one was, else at the end."""
+        self._replace([self.line])
+
+    def restore(self, state: State) -> None:
+        """Put the former lines back."""
+        if state is not None and self.path.is_file():
+            self._replace(state)
+
+    def change(self) -> list[Difference]:
+        """The lines."""
+        return [Difference(self.key, "\n".join(self.read() or []), self.line)]
+
+    def _values(self, lines: Sequence[str]) -> list[str]:
+        return [match[2] for line in lines if (match := self.pattern.match(line))]
+
+    def _lines(self) -> list[str]:
+        # Only what ends a line for its readers, too; bytes that are no UTF-8 stay as they are.
+        return self.path.read_bytes().decode(errors="surrogateescape").removesuffix("\n").split("\n")
+
+    def _replace(self, new: list[str]) -> None:
+        lines: list[str] = []
+        placed = False
+        for line in self._lines():
+            if not self.pattern.match(line):
+                lines.append(line)
+            elif not placed:
+                lines += new
+                placed = True
+        if not placed:
+            lines += new
+        status = self.path.stat()
+        content = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
+        replace_file(self.path, content, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+
+
+class Access(Setting):
+    """Owner root, and no permission beyond `mode`; what is stricter already stays so."""
+
+    def __init__(self, path: str, mode: str, groups: Sequence[str] = ("root",)) -> None:
+        self.key = f"access:{path}"
+        self.spec = {"path": path, "mode": mode}
+        self.path = Path(path)
+        self.mode = int(mode, 8)
+        self.groups = groups
+
+    def read(self) -> State:
+        """Mode and owner, None where there is nothing (or a link, whose target is another's business)."""
+        try:
+            status = self.path.lstat()
+        except FileNotFoundError:
+            return None
+        if stat.S_ISLNK(status.st_mode):
+            return None
+        return {"mode": stat.S_IMODE(status.st_mode), "uid": status.st_uid, "gid": status.st_gid}
+
+    def settled(self) -> bool:
+        """Whether nobody has more than they should."""
+        state = self.read()
+        if state is None:
+            return True
+        return bool(not state["mode"] & ~self.mode and state["uid"] == 0 and state["gid"] in self._gids())
+
+    def apply(self) -> None:
+        """Take away what is too much."""
+        state = self.read()
+        gids = self._gids()
+        gid = state["gid"] if state["gid"] in gids else gids[0]
+        os.chown(self.path, 0, gid, follow_symlinks=False)
+        self.path.chmod(state["mode"] & self.mode)
+
+    def restore(self, state: State) -> None:
+        """Give it back."""
+        if state is not None and self.read() is not None:
+            os.chown(self.path, state["uid"], state["gid"], follow_symlinks=False)
+            self.path.chmod(state["mode"])
+
+    def change(self) -> list[Difference]:
+        """The modes."""
+        state = self.read()
+        before = f"{state['mode']:04o} {state['uid']}:{state['gid']}"
+        return [Difference(self.key, before, f"{state['mode'] & self.mode:04o} root")]
+
+    def _gids(self) -> list[int]:
+        known = []
+        for group in self.groups:
+            try:
+                known.append(grp.getgrnam(group).gr_gid)
+            except KeyError:
+                continue
+        # That of root is as strict as any.
+        return [*known, 0]
+
+
+def accesses(path: str, mode: str, groups: Sequence[str] = ("root",)) -> Iterator[Access]:
+    """The settings for all paths that match a shell pattern."""
+    if not any(sign in path for sign in "*?["):
+        yield Access(path, mode, groups)
+        return
+    for found in sorted(Path("/").glob(path.lstrip("/"))):
+        yield Access(str(found), mode, groups)
+
+
+class PamProfile(Setting):
+    """A profile of pam-auth-update (its file is another setting), switched on.
+
+    It is on when one line of the stack has all the words.
+    """
+
+    def __init__(self, name: str, stack: str, words: Sequence[str]) -> None:
+        self.key = f"pam:{name}"
+        self.spec = {"name": name, "stack": stack, "words": list(words)}
+        self.name = name
+        self.stack = PAM_STACKS / stack
+        self.words = set(words)
+
+    def obstacle(self) -> str | None:
+        """Whether wrong passwords would close root, too, as soon as they are counted."""
+        if "pam_faillock.so" not in self.words or not FAILLOCK.is_file():
+            return None
+        text = FAILLOCK.read_text(encoding="utf-8", errors="replace")
+        for number, line in enumerate(text.split("\n"), 1):
+            if CLOSES_ROOT.match(line):
+                return (
+                    f"{FAILLOCK}:{number} has even_deny_root, and with {self.name} anybody could close root "
+                    "by wrong passwords: take it out"
+                )
+        return None
+
+    def read(self) -> State:
+        """Whether its module is in the stack."""
+        lines = self.stack.read_text(encoding="utf-8").splitlines() if self.stack.is_file() else []
+        return any(self.words <= set(line.split()) for line in lines if not line.startswith("#"))
+
+    def settled(self) -> bool:
+        """Whether it is there."""
+        return bool(self.read())
+
+    def apply(self) -> None:
+        """Let Debian's own program put it in."""
+        run(["pam-auth-update", "--package", "--enable", self.name])
+        if not self.read():
+            raise SettingError(
+                f"{self.stack} was changed by hand, so pam-auth-update does not put {self.name} into it. "
+                "Run `pam-auth-update --force` on the node, or waive the control that asks for it."
+            )
+
+    def restore(self, state: State) -> None:
+        """Let it take it out."""
+        if not state and self.read():
+            run(["pam-auth-update", "--package", "--remove", self.name])
+
+    def change(self) -> list[Difference]:
+        """Which module."""
+        return [Difference(self.key, "", f"{self.name} in {self.stack}")]

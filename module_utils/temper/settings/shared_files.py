@@ -1,0 +1,242 @@
+"""Files for which a site has lines of its own, beside them or in the same file: never weaker than found."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.temper.files import File, put_back, saved
+from ansible.module_utils.temper.settings.base import Difference, Fault, kept_value
+from ansible.module_utils.temper.settings.files import WholeFile
+from ansible.module_utils.temper.settings.site_lines import UnreadableError, grammar_of, is_ours
+from ansible.module_utils.temper.settings.strictness import as_strict, stricter, strictest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ansible.module_utils.temper.settings.base import State
+    from ansible.module_utils.temper.settings.site_lines import Line
+
+#: Orders of a file, beside those of strictness.py: the file as a whole has one, and not its keys ...
+WHOLE = "every"
+#: ... any text that tells nobody what the system runs is as good as ours; any value of the site is ...
+TELLS_NOTHING, ANY = "tells nothing", "any"
+#: ... and entries of the site's list are added to ours, without those that its distribution's file has.
+ADDED = "added"
+#: What a text before a login may have that tells the system's name or version: agetty(8).
+ESCAPE = re.compile(r"\\[mnorsvS]")
+RELEASE = Path("/etc/os-release")
+#: The entry of a list that Debian's own file has, by the file's name.
+DISTRIBUTION = {"50unattended-upgrades": "origin=Debian,codename=${distro_codename},label=Debian"}
+
+
+@dataclass
+class Text:
+    """What a file of ours is to say beside the site's files, and what there is to say about that."""
+
+    lines: list[str]
+    kept: list[str] = field(default_factory=list)
+    #: What keeps our lines from being in force.
+    faults: list[str] = field(default_factory=list)
+    #: Why all that is not known.
+    unreadable: str = ""
+
+
+def beside(path: Path, content: str, orders: Mapping[str, str], own: str) -> Text:
+    """Put the site's values in the place of those that are weaker. Raises UnreadableError.
+
+    `own` is what the site had in a file of this name. A value is written although the site sets it: the site
+    may take its line out, and until the next run the node stays as strict.
+    """
+    grammar = grammar_of(str(path))
+    site: list[Line | None] = list(grammar.read(path))
+    found = Text([], faults=[] if None in site else [f"no file includes {path}"])
+    at = site.index(None) if None in site else len(site)
+    before = [*filter(None, site[:at]), *grammar.lines(own, str(path))]
+    after = [*filter(None, site[at + 1 :])]
+    ours = {line.number: line for line in grammar.lines(content, str(path))}
+    scopes = {line.scope for line in ours.values()}
+    for number, text in enumerate(content.splitlines(), 1):
+        line = ours.get(number)
+        order = orders.get(line.key) if line else None
+        if line is None or order is None or order == ADDED:
+            found.lines.append(text)
+            continue
+        # A line for all concerns those of whom no line of ours says anything else.
+        others = scopes - {line.scope}
+        earlier, later = (
+            [
+                one
+                for one in lines
+                if one.key.lower() == line.key.lower()
+                and (one.scope == line.scope or (not line.scope and one.scope not in others))
+            ]
+            for lines in (before, after)
+        )
+        put(found, line, text, order, earlier, later)
+    for key in [key for key, order in orders.items() if order == ADDED]:
+        add(found, key, {line.value for line in ours.values() if line.key == key}, before)
+    return found
+
+
+def put(
+    found: Text, ours: Line, text: str, order: str, earlier: Sequence[Line], later: Sequence[Line]
+) -> None:
+    """Add our line as it is to be beside the lines of the site with its key, before it and behind it."""
+    same = [line for line in (*earlier, *later) if line.scope == ours.scope]
+    site = same[-1] if same else None
+    if order == ANY and site and site.value not in ("", ours.value):
+        found.kept.append(f"{site.key} {site.value} ({site.place}), in place of {ours.value}")
+        return
+    if order == ANY:
+        found.lines.append(text)
+        return
+    value = ours.value
+    if site and stricter(order, joint := strictest(order, site.value, value), value):
+        found.kept.append(kept_value(site.key, f"{joint} ({site.place})", value))
+        value = joint
+    head, tail = text.rsplit(ours.value, 1) if ours.value else (text, "")
+    found.lines.append(f"{head}{value}{tail}")
+    for line in earlier:
+        # Ours, which is for all, would override it.
+        if line.scope != ours.scope and not line.late and stricter(order, line.value, value):
+            found.lines.append(f"Defaults{line.scope} {line.key}={line.value}")
+            found.kept.append(
+                kept_value(f"{line.key} for {line.scope}", f"{line.value} ({line.place})", value)
+            )
+    # What comes behind ours overrides it, and what wins everywhere.
+    late = [line for line in earlier if line.late and line.scope != ours.scope]
+    for line in {line.scope: line for line in (*late, *later)}.values():
+        if not as_strict(order, line.value, value):
+            whom = f" for {line.scope}" if line.scope else ""
+            found.faults.append(f"{line.place} sets {line.key} {line.value}{whom}, which wins over {value}")
+
+
+def add(found: Text, key: str, ours: set[str], before: Sequence[Line]) -> None:
+    """Add the site's entries of a list of apt that ours begins anew."""
+    for line in before:
+        if line.key.lower() != key.lower() or line.value in ours:
+            continue
+        if DISTRIBUTION.get(Path(line.path).name) == line.value:
+            continue
+        if not re.fullmatch(r"[ -~]+", line.value):
+            raise UnreadableError(f"{line.place}: expected a printable text for {key}")
+        found.lines.append(f'{key} "{line.value}";')
+        found.kept.append(f"{key} {line.value} ({line.place})")
+
+
+def as_good(order: str, text: str, wanted: str) -> bool:
+    """Whether the text of a site's file forbids all that the wanted one does."""
+    if order != TELLS_NOTHING:
+        return as_strict(order, text.strip(), wanted.strip())
+    release = RELEASE.read_text(encoding="utf-8", errors="replace") if RELEASE.exists() else ""
+    names = {name.lower() for name in re.findall(r"^(?:ID|NAME)=[\"']?([^\"'\n]+)", release, re.MULTILINE)}
+    words = text.lower()
+    told = any(re.search(rf"\b{re.escape(name)}\b", words) for name in names)
+    return bool(text.strip()) and not ESCAPE.search(text) and not told
+
+
+class SharedFile(WholeFile):
+    """A file that says no less than the site does; `orders` has the order of each key's values."""
+
+    def __init__(self, path: str, content: str, orders: Mapping[str, str], **details: Any) -> None:
+        super().__init__(path, content, **details)
+        self.content = content
+        self.orders = orders
+
+    @cached_property
+    def text(self) -> Text:
+        """What it is to say; the site's files are read once."""
+        try:
+            return beside(self.path, self.content, self.orders, site_text(self))
+        except UnreadableError as error:
+            return Text(self.content.splitlines(), unreadable=str(error))
+
+    @cached_property
+    def file(self) -> File:
+        """With the values that are as strict as the site's."""
+        return File(str(self.path), "".join(f"{line}\n" for line in self.text.lines), self.mode, public=True)
+
+    def settled(self) -> bool:
+        """Whether it says what it is to say beside the site's files."""
+        return not self.text.unreadable and super().settled()
+
+    def change(self) -> list[Difference]:
+        """The whole file, where it is known."""
+        return [] if self.text.unreadable else super().change()
+
+    def reason(self) -> str:
+        """Which file of the site cannot be read."""
+        return self.text.unreadable
+
+    def obstacle(self) -> str | None:
+        """Likewise: what is stricter there is not known."""
+        return self.text.unreadable or None
+
+    def kept(self) -> list[str]:
+        """What the site has that is stricter."""
+        return self.text.kept
+
+    def fault(self) -> Fault | None:
+        """Lines of the site that win and are weaker."""
+        return Fault("; ".join(self.text.faults)) if self.text.faults else None
+
+    def warnings(self) -> list[str]:
+        """Likewise: the operator takes them out."""
+        fault = self.fault()
+        return [f"{self.path} is not in force as a whole: {fault.reason}."] if fault else []
+
+
+class SiteFile(WholeFile):
+    """A file that has one author: the site's own stays where it is as strict as ours as a whole."""
+
+    def __init__(self, path: str, content: str, orders: Mapping[str, str], **details: Any) -> None:
+        super().__init__(path, content, **details)
+        self.content = content
+        self.whole = orders[WHOLE]
+
+    @cached_property
+    def stays(self) -> bool:
+        """Whether the site's own file is there, or was, and is to stay."""
+        state = site_state(self)
+        if state is None or "content" not in state or state["uid"] or state["mode"] & 0o022:
+            return False
+        return as_good(self.whole, site_text(self), self.content)
+
+    def settled(self) -> bool:
+        """Whether it is the site's, or ours."""
+        return saved(self.path) == site_state(self) if self.stays else super().settled()
+
+    def change(self) -> list[Difference]:
+        """The whole file."""
+        if not self.stays:
+            return super().change()
+        return [Difference(self.key, self.file.before_and_after()[0], site_text(self))]
+
+    def apply(self) -> None:
+        """Write ours, or bring the site's back."""
+        if self.stays:
+            put_back(self.path, site_state(self))
+        else:
+            super().apply()
+
+    def kept(self) -> list[str]:
+        """That it is the site's."""
+        differs = self.stays and site_text(self) != self.content
+        return [f"{self.path} as the site has it"] if differs else []
+
+
+def site_state(file: WholeFile) -> State:
+    """The site's own file of this name, None where there was none: one that Temper has written is not."""
+    return file.original["state"] if file.original else saved(file.path)
+
+
+def site_text(file: WholeFile) -> str:
+    """Its text; none where Temper has brought it with an image."""
+    content = (site_state(file) or {}).get("content", "")
+    text = base64.b64decode(content).decode(errors="replace")
+    return "" if is_ours(text) else text

@@ -1,0 +1,120 @@
+"""Values of the kernel's files in /sys, in force now. What sets them at boot is another setting."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ansible.module_utils.temper.settings.base import Difference, Setting, SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ansible.module_utils.temper.settings.base import State
+
+SYS = Path("/sys")
+#: What a file of a device answers that is switched off or gone by now.
+ABSENT = (errno.ENOENT, errno.ENODEV, errno.EBUSY)
+# The file of a device that has no choice of schedulers: it shows one word without brackets.
+SCHEDULER = "scheduler"
+
+
+def chosen(text: str) -> str:
+    """The value in force: of `always [madvise] never` the word in brackets, else the whole text."""
+    words = text.split()
+    marked = [word[1:-1] for word in words if word.startswith("[") and word.endswith("]")]
+    return marked[0] if marked else " ".join(words)
+
+
+def choices(text: str) -> list[str]:
+    """The values that a file offers: `always [madvise] never`."""
+    return [word.strip("[]") for word in text.split()]
+
+
+class KernelValue(Setting):
+    """A value that the kernel takes through a file. `subject` names that file in messages."""
+
+    path: Path
+    subject: str
+
+    @property
+    def value(self) -> str:
+        """What it shall be."""
+        raise NotImplementedError
+
+    def apply(self) -> None:
+        """Write it."""
+        self._write(self.value)
+
+    def change(self) -> list[Difference]:
+        """The values."""
+        return [Difference(self.key, str(self.read()), self.value)]
+
+    def _write(self, value: str) -> None:
+        try:
+            self.path.write_text(value, encoding="utf-8")
+        except FileNotFoundError:
+            # It was there when it was looked at. Containers' interfaces come and go as their users like.
+            return
+        except OSError as error:
+            raise SettingError(
+                f"The kernel does not take {value!r} for {self.subject}: {error.strerror}."
+            ) from error
+
+
+class SysfsValue(KernelValue):
+    """The live value of one file below /sys. A file that is not there, or offers no choice, is settled."""
+
+    def __init__(self, path: str, value: str) -> None:
+        self.key = f"sysfs:{path}"
+        self.spec = {"path": path, "value": value}
+        self.path = SYS / path
+        self.wanted = value
+        self.subject = str(self.path)
+
+    @property
+    def value(self) -> str:
+        """The wanted one."""
+        return self.wanted
+
+    def read(self) -> State:
+        """The value in force; None where nobody could set one."""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except OSError as error:
+            if error.errno in ABSENT:
+                return None
+            raise
+        if self.path.name == SCHEDULER and "[" not in text:
+            return None
+        return chosen(text)
+
+    def settled(self) -> bool:
+        """Whether it has the value."""
+        return self.read() in (None, self.value)
+
+    def restore(self, state: State) -> None:
+        """Write the former value, where the file is still there and takes it.
+
+        Another kernel, or another driver of the CPUs' clocks, may no longer know it. Then ours stays until
+        the next boot, which brings the kernel's own.
+        """
+        if state is None or self.read() in (None, state):
+            return
+        try:
+            self._write(state)
+        except SettingError as error:
+            if not (isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EINVAL):
+                raise
+
+    def _write(self, value: str) -> None:
+        super()._write(value)
+        if (found := self.read()) not in (None, value):
+            raise SettingError(f"The kernel was given {value!r} for {self.path} and stays with {found!r}.")
+
+
+def sysfs_values(pattern: str, value: str) -> Iterator[SysfsValue]:
+    """The settings for all files below /sys that match a shell pattern."""
+    for path in sorted(SYS.glob(pattern)):
+        yield SysfsValue(str(path.relative_to(SYS)), value)

@@ -1,0 +1,87 @@
+"""Read a node, make its plan, and have the node compare itself with it. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.parsing.convert_bool import boolean
+
+# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
+ROOT = str(Path(__file__).resolve().parents[2])
+if ROOT not in sys.path:
+    sys.path.append(ROOT)
+
+from temper.compliance.outside.claims import ClaimsError  # noqa: E402 - likewise
+from temper.compliance.outside.node import Outside  # noqa: E402 - likewise
+from temper.plan.module_answers import node_facts  # noqa: E402 - likewise
+from temper.plan.node_action import NodeAction  # noqa: E402 - likewise
+from temper.plan.os_controls import OPERATOR, demanded, load_controls  # noqa: E402 - likewise
+from temper.plan.preflight import DATA, preflight_plan  # noqa: E402 - likewise
+from temper.report.compliance import answer  # noqa: E402 - needs the path above
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ActionModule(NodeAction):
+    """compliance_check: known; outside, whether to look at the node from here; addresses to look at as well.
+
+    Two executions; one that fails is part of the result, not a failed task. The look goes on beside the
+    second one.
+    """
+
+    _VALID_ARGS = frozenset(("known", "outside", "addresses"))
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The result has an `answer` (JSON: plan, observations, loaded driver), or a `problem`."""
+        result = super().run(tmp, task_vars) | {"changed": False}
+        variables = task_vars or {}
+        own = self.own(variables)
+        read = self.ask("node_facts", {}, variables)
+        facts = node_facts(read).get("temper")
+        if facts is None:
+            return result | {"problem": self.reason(read), "warnings": self.warnings}
+        known = self.known(variables)
+        plan = preflight_plan(read, own, known)
+        plan["problems"] += self.unseen(variables)
+        arguments: dict[str, Any] = {"roles": f"[{','.join(plan['roles'].values())}]"}
+        arguments["demanded"] = demanded_of(plan)
+        if listed := administrators(plan):
+            # The account that Ansible comes through is known to the operator.
+            arguments["administrators"] = [*listed, known["user"]]
+        outside = None
+        if boolean(self._task.args["outside"]):
+            outside = Outside(plan, self._connection, self._task.args["addresses"])
+        compared = self.ask("node_compliance", arguments, variables)
+        if not isinstance(compared.get("observations"), dict):
+            return result | {"problem": self.reason(compared), "warnings": self.warnings}
+        try:
+            seen = (
+                outside.observations(compared.get("self_report"), compared["observations"]) if outside else ()
+            )
+        except ClaimsError as error:
+            return result | {"problem": f"it could not be read: {error}", "warnings": self.warnings}
+        # As one text: Ansible walks through every value of a result several times.
+        said = answer(plan, compared["observations"], facts["nvidia"]["loaded_version"], seen)
+        return result | {"answer": said, "machine": plan["machine"], "warnings": self.warnings}
+
+    @staticmethod
+    def reason(answer: dict[str, Any]) -> str:
+        """Why there is no answer, in a sentence."""
+        words = str(answer.get("msg") or answer.get("module_stderr") or "it gave no reason").strip()
+        return f"unreachable: {words}" if answer.get("unreachable") else f"it could not be read: {words}"
+
+
+def demanded_of(plan: Mapping[str, Any]) -> str:
+    """What the benchmark asks for in the controls that the profile relaxes, as JSON."""
+    relaxed = [str(one["id"]) for one in plan["waived"] if one["by"] != OPERATOR]
+    return json.dumps(demanded(load_controls(DATA / "os_controls"), relaxed))
+
+
+def administrators(plan: Mapping[str, Any]) -> list[str]:
+    """The accounts that the plan lets become root."""
+    settings = json.loads(plan["roles"]["admin_accounts"])["settings"]
+    return [one["key"] for one in settings if one["wanted"]["state"] == "present" and one["wanted"]["sudo"]]

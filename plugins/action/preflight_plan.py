@@ -1,0 +1,63 @@
+"""Read a node, make its plan, and have the node simulate it: see temper/plan/preflight.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.parsing.convert_bool import boolean
+
+# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
+ROOT = str(Path(__file__).resolve().parents[2])
+if ROOT not in sys.path:
+    sys.path.append(ROOT)
+
+from temper.plan.jump_hosts import forbidden, kept_open, read  # noqa: E402 - likewise
+from temper.plan.module_answers import node_facts  # noqa: E402 - needs the path above
+from temper.plan.node_action import NodeAction  # noqa: E402 - likewise
+from temper.plan.preflight import preflight_plan, preview_arguments  # noqa: E402 - likewise
+from temper.plan.ssh_client import look_on_the_way  # noqa: E402 - likewise
+
+
+class ActionModule(NodeAction):
+    """preflight_plan: known, simulate, payload_python, lease, image, image_kernel. At most two executions.
+
+    Nothing is changed on the node, but for the lease where there is one to take.
+    """
+
+    _VALID_ARGS = frozenset(("known", "simulate", "payload_python", "lease", "image", "image_kernel"))
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The plan is `plan`, for the fact of this name; `reached` whether the node answered."""
+        result = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        own = self.own(variables)
+        known = self.known(variables)
+        python = self._task.args["payload_python"]
+        asked: dict[str, Any] = {"payload_python": python} if python else {}
+        if self._task.args["lease"] and not self._task.check_mode:
+            asked["lease"] = self._task.args["lease"]
+        # A wrong value is said with all others.
+        if boolean(self._task.args.get("image", False), strict=False):
+            asked |= {"image": True, "image_kernel": self._task.args["image_kernel"]}
+        node = self.ask("node_facts", asked, variables)
+        plan = preflight_plan(node, own, known)
+        plan["problems"] += self.unseen(variables)
+        if not self.reached:
+            name, jumps = str(variables["inventory_hostname"]), read(variables.get("__preflight_ways"))
+            through, looked = look_on_the_way(name, jumps, variables, self._templar)
+            if looked.forbidden:
+                plan["problems"].append(f"{forbidden([name], through)}. Harden that first (--limit)")
+            elif looked.reached:
+                plan["problems"].append(kept_open(name, through))
+        if boolean(self._task.args["simulate"]) and not plan["problems"] and not plan["settled"]:
+            preview = self.ask("package_preview", preview_arguments(plan), variables)
+            plan = preflight_plan(node, own, known, preview)
+        return result | {
+            "changed": False,
+            "plan": plan,
+            "reached": self.reached,
+            "ansible_facts": node_facts(node),
+            "warnings": self.warnings,
+        }

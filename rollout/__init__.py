@@ -1,5 +1,0 @@
-"""Rolling upgrades of the driver: what to do next on which node, who does it, and what has happened."""
-
-from console.environment import require
-
-require("rollout", "yaml", "ansible")

@@ -1,0 +1,1 @@
+"""Temper on the controller: from an inventory to plans, roll-outs, statements and reports."""

@@ -1,0 +1,1 @@
+"""The command `temper`: what an operator types on the controller, beside ansible-playbook."""

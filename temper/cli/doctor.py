@@ -1,0 +1,184 @@
+"""Check this machine and the inventory before a run, and say what to do where something is bad.
+
+Nothing is changed, and no node is asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from temper.base.nodes import counted, ranges
+from temper.fleet.inventory import InventoryError, read
+from validation.model.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from temper.fleet.inventory import Inventory
+
+ROOT = Path(__file__).resolve().parents[2]
+LAB = ROOT / "inventory" / "lab"
+OLDEST_PYTHON = (3, 11)
+LEAST_FREE_GIB = 5
+SSH_PORT = "22"
+SYSTEM_HOST_KEYS = Path("/etc/ssh/ssh_known_hosts")
+PATIENCE_S = 30
+#: ssh's own names for a user's keys (ssh(1)).
+KEYS = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk")
+PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)(?: ;| \\|$)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, what was found, and what to do; nothing to do where it is good."""
+
+    subject: str
+    found: str
+    remedy: str = ""
+
+
+def checkout() -> Finding:
+    """Say which Temper this is."""
+    done = _asked(["git", "-C", str(ROOT), "log", "-1", "--format=%h of %cs"])
+    return Finding("checkout", f"{ROOT}, commit {done}" if done else f"{ROOT}, not a git repository")
+
+
+def python() -> Finding:
+    """Check the version of Python."""
+    found = f"{sys.version_info.major}.{sys.version_info.minor}, {sys.executable}"
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    return Finding(
+        "Python", found, "" if sys.version_info >= OLDEST_PYTHON else f"use Python {oldest} or newer"
+    )
+
+
+def packages() -> Finding:
+    """Compare the controller's packages with their pins."""
+    pins = PINNED.findall((ROOT / "requirements/controller.txt").read_text(encoding="utf-8"))
+    others = []
+    for name, wanted in pins:
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue  # for another system; what is needed and missing ended the program before
+        if found != wanted:
+            others.append(f"{name} {found}, pinned is {wanted}")
+    core = metadata.version("ansible-core")
+    if others:
+        return Finding("packages", f"ansible-core {core}; {'; '.join(others)}", "make setup")
+    return Finding("packages", f"ansible-core {core}; {len(pins)} pins are met")
+
+
+def space() -> Finding:
+    """Check that reports have room."""
+    free_gib = shutil.disk_usage(ROOT).free / 2**30
+    found = f"{free_gib:.0f} GiB free for reports"
+    return Finding(
+        "disk", found, "" if free_gib >= LEAST_FREE_GIB else "make room: reports stay until you remove them"
+    )
+
+
+def reports() -> Finding:
+    """Check who may read reports."""
+    folder = ROOT / "reports"
+    if not folder.is_dir():
+        return Finding("reports", "none yet")
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    return Finding("reports", f"{folder}, mode {mode:04o}", f"chmod 0700 {folder}" if mode & 0o077 else "")
+
+
+def inventory(given: Sequence[str]) -> Iterator[Finding]:
+    """Check what Ansible reads as inventory, and whether ssh knows its nodes."""
+    sources = list(given) or [os.environ.get("ANSIBLE_INVENTORY", "") or str(LAB)]
+    name = " and ".join(sources)
+    try:
+        known = read(sources)
+    except InventoryError as error:
+        yield Finding("inventory", str(error), "mend it, or name another one with -i")
+        return
+    note = ", the lab on this machine" if sources == [str(LAB)] else ""
+    yield Finding("inventory", f"{name}{note}: {counted(known.nodes)}")
+    if sources != [str(LAB)]:
+        yield _key()
+        yield _host_keys(known)
+
+
+def _key() -> Finding:
+    """Check that ssh has a key to offer."""
+    agent = _asked(["ssh-add", "-l"])
+    own = [name for name in KEYS if (Path.home() / ".ssh" / name).is_file()]
+    if agent or own:
+        return Finding(
+            "SSH keys", f"{len(agent.splitlines())} in the agent, {', '.join(own) or 'none'} in ~/.ssh"
+        )
+    return Finding(
+        "SSH keys", "none in an agent or in ~/.ssh", "ssh-add KEY, or set ansible_ssh_private_key_file"
+    )
+
+
+def _host_keys(known: Inventory) -> Finding:
+    """Check which nodes' host keys ssh knows. Where the inventory has files of its own, nobody can say."""
+    nodes = []
+    for node, given in known.addresses():
+        own = known.variables.get(node, {})
+        address, port = str(given or node), str(own.get("ansible_port", SSH_PORT))
+        if "{{" not in f"{address}{port}" and not any("KnownHosts" in str(value) for value in own.values()):
+            nodes.append((node, address if port == SSH_PORT else f"[{address}]:{port}"))
+    files = [path for path in (Path.home() / ".ssh/known_hosts", SYSTEM_HOST_KEYS) if path.is_file()]
+    unknown = [
+        node
+        for node, host in nodes
+        if not any(_asked(["ssh-keygen", "-F", host, "-f", str(path)]) for path in files)
+    ]
+    if not unknown:
+        return Finding("host keys", f"known of {counted([node for node, _ in nodes])}")
+    return Finding(
+        "host keys",
+        f"unknown of {ranges(unknown)}",
+        "compare each with the node's console, then put it into ~/.ssh/known_hosts: ssh-keyscan NODE",
+    )
+
+
+def _asked(command: list[str]) -> str:
+    """Return what a command prints, nothing where it fails or is not there."""
+    try:
+        done = subprocess.run(  # noqa: S603 - our own programs and words
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return "" if done.returncode else done.stdout.strip()
+
+
+ALONE: tuple[Callable[[], Finding], ...] = (checkout, python, packages, space, reports)
+
+
+def table(findings: Sequence[Finding]) -> str:
+    """Return the findings as lines for a terminal."""
+    width = max(len(one.subject) for one in findings)
+    lines = []
+    for one in findings:
+        lines.append(f"{'  BAD' if one.remedy else '   ok'}  {one.subject:<{width}}  {one.found}")
+        if one.remedy:
+            lines.append(f"{'':5}  {'':<{width}}  -> {one.remedy}")
+    return printable("\n".join(lines))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    parser = argparse.ArgumentParser(prog="temper doctor", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
+    given = parser.parse_args(arguments)
+    findings = [*(check() for check in ALONE), *inventory(given.inventory)]
+    print(table(findings))
+    return int(any(one.remedy for one in findings))

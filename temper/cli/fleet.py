@@ -1,0 +1,622 @@
+"""Run a playbook on a fleet in slices: `temper fleet run site.yml --helpers 'ctl[1-4]'`.
+
+Exit status: 0 every node is done and all is well, 1 a node or a verdict is bad, 2 nothing could be started,
+3 nodes are left; `temper fleet resume` goes on with those, `abort` gives them back as they are.
+Both, and `status`, take the name of a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import re
+import secrets
+import shlex
+import shutil
+import signal
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import yaml
+
+from temper.base.nodes import alike, counted, printable
+from temper.base.store import HistoryError
+from temper.fleet import inventory, pulled
+from temper.fleet.bundle import ROOT, BundleError
+from temper.fleet.collected import CHOSEN, CollectedError, compliance, defaults, plans, validation
+from temper.fleet.journal import Job, Journal, same, sealed
+from temper.fleet.run import Run, places
+from temper.fleet.slices import Board
+from temper.output.run import STATES
+from temper.plan.fleet_addresses import fleet as fleet_addresses
+from validation.processes.files import own
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from types import FrameType
+
+    from temper.fleet.journal import NodeRecord
+
+FOLDER = ROOT / "reports" / "fleet"
+HISTORY = FOLDER / "runs.sqlite"
+SLICE_NODES = 100
+JOBS = 2
+#: The playbooks whose product is on the nodes, or is handed over and made one report here (fleet.collected).
+SLICED = (
+    "site.yml",
+    *(
+        f"playbooks/{name}.yml"
+        for name in ("compliance", "harden", "preflight", "provision", "tune", "validate")
+    ),
+)
+#: The others: why not, and the command that does it.
+NOT_SLICED = {
+    "playbooks/autotune.yml": (
+        "it writes its proposals beside the inventory, which in a slice is a folder that goes with it",
+        "ansible-playbook -i INVENTORY playbooks/autotune.yml --limit NODE",
+    ),
+    "playbooks/image.yml": (
+        "its seal takes from the tree the lease by which slices keep others off it",
+        "ansible-playbook -i INVENTORY playbooks/image.yml",
+    ),
+    "playbooks/kernel_preview.yml": (
+        "it writes one file for all nodes, and each slice would write its own over the others'",
+        "temper rollout plan -i INVENTORY --kernel newest",
+    ),
+    "playbooks/mirror_list.yml": (
+        "it writes one list for all nodes, and each slice would write its own over the others'; "
+        "one node of each distribution and kind of GPU is enough",
+        "ansible-playbook -i INVENTORY playbooks/mirror_list.yml --limit NODES",
+    ),
+    "playbooks/release.yml": (
+        "it gives back the nodes of a run that slices carry out",
+        "temper fleet abort RUN",
+    ),
+    "playbooks/upgrade.yml": (
+        "a roll-out decides node by node, and each slice would start one of its own",
+        "temper rollout run -i INVENTORY --stack STACK",
+    ),
+    "playbooks/upgrade_step.yml": (
+        "it is one step of a roll-out, which decides node by node",
+        "temper rollout run -i INVENTORY --stack STACK",
+    ),
+}
+#: Runs that take nodes, and as many others, that are kept; those of which slices failed have their output.
+KEPT_RUNS = 20
+NOT_FINISHED = 3
+
+
+class UsageError(Exception):
+    """The command line or the state of things does not allow a run; the message is a sentence."""
+
+
+def main(command_line: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    arguments = parser().parse_args(command_line)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    try:
+        status: int = arguments.function(arguments)
+    except (
+        *(UsageError, inventory.InventoryError, BundleError, CollectedError, HistoryError),
+        OSError,
+    ) as error:
+        print(f"fleet: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        again = " ".join(["temper fleet resume", *map(str, stop.args)])
+        print(
+            f"fleet: stopped. A step that a node was at may still end there; {again} goes on.",
+            file=sys.stderr,
+        )
+        return 130
+    return status
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    whole = argparse.ArgumentParser(
+        "temper fleet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run a playbook of Temper on all nodes, in slices")
+    run.add_argument(
+        "playbook", help="site.yml, or the name of one in playbooks/: compliance.yml, validate.yml"
+    )
+    run.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
+    run.add_argument("-l", "--limit", default="", help="as ansible-playbook takes it")
+    run.add_argument("-t", "--tags", action="append", default=[], help="as ansible-playbook takes it")
+    run.add_argument("-C", "--check", action="store_true", help="change nothing, say what would change")
+    run.add_argument("-f", "--forks", type=pulled.positive, help="nodes at a time in each slice")
+    run.set_defaults(function=_run)
+    resume = commands.add_parser("resume", help="go on with the nodes that a run has left")
+    resume.set_defaults(function=_resume)
+    abort = commands.add_parser("abort", help="give back the nodes that a run has left, as they are")
+    abort.set_defaults(function=_abort)
+    for command in (run, resume, abort):
+        command.add_argument(
+            *("-e", "--extra-vars"),
+            action="append",
+            default=[],
+            metavar="VARS",
+            help="name=value, JSON, or @FILE, which nobody sees among the processes; values are not recorded",
+        )
+        command.add_argument(
+            "--helpers",
+            default="",
+            metavar="NAMES",
+            help="machines that run slices: 'ctl[1-4]'; without, this one does",
+        )
+        command.add_argument(
+            "--jobs", type=pulled.positive, default=JOBS, help=f"slices at a time on each machine ({JOBS})"
+        )
+        command.add_argument(
+            "--slice",
+            type=pulled.positive,
+            default=SLICE_NODES,
+            metavar="NODES",
+            help=f"nodes of a slice at most ({SLICE_NODES})",
+        )
+        command.add_argument(
+            "--ssh-options", type=_words, default="", help="for the connections to helpers: '-F FILE'"
+        )
+    status = commands.add_parser("status", help="what a run came to, node by node")
+    status.set_defaults(function=_status)
+    for command in (resume, abort, status):
+        command.add_argument(
+            "run",
+            nargs="?",
+            default="",
+            help="its name, as a node says it that is held by it; without, the newest that changes nodes and "
+            "has not ended, or else the last one",
+        )
+    results = commands.add_parser("pulled", help="judge what nodes that pull have handed back")
+    pulled.add_arguments(results)
+    results.set_defaults(function=pulled.run)
+    return whole
+
+
+def _words(text: str) -> str:
+    """A text that a shell could split into words. Raises ArgumentTypeError."""
+    try:
+        shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected words as in a shell, found {text} ({error})") from error
+    return text
+
+
+def variables_of(texts: Sequence[str]) -> dict[str, Any]:
+    """Variables as `-e` gives them: name=value, JSON or YAML in braces, or @FILE. Raises UsageError."""
+    from ansible.errors import AnsibleError
+    from ansible.parsing.splitter import parse_kv
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        # A value may be a secret.
+        name = re.match(r"\{?\s*['\"]?(\w+)['\"]?\s*[=:]", text)
+        shown = text if text.startswith("@") else f"{name[1]}=..." if name else "..."
+        if text.startswith(("@", "{")):
+            try:
+                content = Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
+                given = yaml.safe_load(content)
+            except OSError as error:
+                raise UsageError(f"-e {shown}: expected a file with variables: {error.strerror}") from error
+            except (ValueError, yaml.YAMLError) as error:
+                mark = getattr(error, "problem_mark", None)
+                where = f", line {mark.line + 1}" if mark else ""
+                problem = getattr(error, "problem", None) or "it is none"
+                raise UsageError(
+                    f"-e {shown}: expected variables in JSON or YAML{where}: {problem}"
+                ) from None
+            if not isinstance(given, dict):
+                raise UsageError(f"-e {shown}: expected names with values, found {type(given).__name__}.")
+            found |= given
+        else:
+            try:
+                pairs = parse_kv(text)
+            except AnsibleError:
+                raise UsageError(f"-e {shown}: expected name=value, with quotes that end.") from None
+            if not pairs or not all(name.isidentifier() and name != "_raw_params" for name in pairs):
+                raise UsageError(f"-e {shown}: expected name=value, JSON in braces, or @FILE.")
+            found |= pairs
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(found, default=_day))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"-e: expected values that JSON has: {error}") from error
+    return plain
+
+
+def told(texts: Sequence[str]) -> tuple[str, ...]:
+    """What is recorded of `-e`: files by their paths, and of all else the names. Raises UsageError."""
+    return tuple(
+        word
+        for text in texts
+        for word in ([f"@{Path(text[1:]).resolve()}"] if text.startswith("@") else variables_of([text]))
+    )
+
+
+def variables_again(name: str, job: Job, texts: Sequence[str]) -> dict[str, Any]:
+    """The variables of a run that was cut off: those of `-e`, or of the files that it was begun with.
+
+    Raises UsageError where they are others, or were given without a file.
+    """
+    again = f"give resume the same -e again: temper fleet resume {name} -e ..."
+    if not texts and any(not word.startswith("@") for word in job.extra):
+        raise UsageError(
+            f"run {name} was begun with -e of {', '.join(job.extra)}, whose values are not recorded: {again}"
+        )
+    found = variables_of(texts or job.extra)
+    if job.seal and not same(job.seal, found):
+        raise UsageError(
+            f"run {name} was begun with other values of -e ({', '.join(job.extra)}) than found now: {again}, "
+            f"or temper fleet abort {name} gives its nodes back."
+        )
+    return found
+
+
+def _day(value: object) -> str:
+    """A day or a time that YAML has found, as text again. Raises TypeError."""
+    if isinstance(value, date):
+        return value.isoformat()
+    raise TypeError(f"found {type(value).__name__}")
+
+
+def helpers_of(names: str) -> list[str]:
+    """The machines of `--helpers`; none where it is empty. Raises UsageError."""
+    from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+    wanted = f"--helpers {names}: expected names such as ctl[1-4],login"
+    try:
+        found = list(NodeSet(names))
+    except NodeSetException as error:
+        raise UsageError(f"{wanted}: {error}") from error
+    wrong = [name for name in found if not re.fullmatch(r"\w[\w.@:-]*", name)]
+    # A group that nobody knows has no members: that is not to mean this machine.
+    if wrong or (names and not found):
+        raise UsageError(f"{wanted}, found {', '.join(wrong) or 'nobody'}.")
+    return found
+
+
+def playbook_of(name: str) -> str:
+    """The path of a playbook that can be cut into slices. Raises UsageError."""
+    for path in (name, f"playbooks/{name}", f"playbooks/{name}.yml"):
+        if path in SLICED:
+            return path
+        if path in NOT_SLICED:
+            reason, command = NOT_SLICED[path]
+            raise UsageError(f"{path} cannot be cut into slices, because {reason}; type: {command}")
+    raise UsageError(f"expected a playbook that can be cut into slices, found {name}: {', '.join(SLICED)}.")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Begin a run."""
+    playbook = playbook_of(arguments.playbook)
+    variables = variables_of(arguments.extra_vars)
+    known = inventory.read(arguments.inventory)
+    chosen = inventory.read(arguments.inventory, arguments.limit) if arguments.limit else known
+    if chosen.unmatched:
+        _say(f"--limit: no host and no group matches {', '.join(chosen.unmatched)}")
+    options = ["--tags", ",".join(arguments.tags)] if arguments.tags else []
+    options += ["--check", "--diff"] if arguments.check else []
+    options += ["--forks", str(arguments.forks)] if arguments.forks else []
+    sources = tuple(
+        str(Path(path).resolve()) if Path(path).exists() else path for path in arguments.inventory
+    )
+    seal = sealed(variables) if variables else ""
+    job = Job(
+        *(playbook, sources, arguments.limit, variables, tuple(options), tuple(chosen.nodes)),
+        *(told(arguments.extra_vars), seal),
+    )
+    # Before the run is recorded: what cannot be is none that could be gone on with.
+    known.require_same(job.nodes, variables, helpers=bool(helpers_of(arguments.helpers)))
+    with _alone():
+        journal = _without_values(Journal(HISTORY))
+        before = journal.last()
+        unended = journal.unended()
+        for other, cut_off in unended:
+            if job.takes_nodes and _may_hold_nodes(journal, other, cut_off, ""):
+                raise UsageError(
+                    f"run {other} ({cut_off.playbook}) has not ended and may hold nodes: "
+                    f"temper fleet resume {other} goes on with it, "
+                    f"temper fleet abort {other} gives its nodes back as they are."
+                )
+        name = name_of_run(datetime.now(UTC), before[0] if before else "")
+        # They hold nothing, and resume is not to come back to them when this one has ended. What only reads
+        # is no reason to end a run that changes nodes.
+        replaced = {
+            other: cut_off for other, cut_off in unended if job.takes_nodes or not cut_off.takes_nodes
+        }
+        journal.begin(name, job, replaced)
+        for other, cut_off in replaced.items():
+            _say(f"run {name} takes the place of run {other} ({cut_off.playbook}), which had not ended.")
+        return _carry_out(name, job, journal, known, arguments)
+
+
+def name_of_run(now: datetime, before: str) -> str:
+    """A name that no run of any controller has, and that comes after the one of `before`.
+
+    Nodes know a run by it, and a clock that was set back is not to make an older run the last one.
+    """
+    form = "%Y-%m-%dT%H-%M-%SZ"
+    stamp = f"{now:{form}}"
+    last = before[: len(stamp)]
+    if stamp <= last:
+        stamp = f"{datetime.strptime(last, form).replace(tzinfo=UTC) + timedelta(seconds=1):{form}}"
+    return f"{stamp}-{secrets.token_hex(3)}"
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    """Go on with a run."""
+    with _alone():
+        journal = _without_values(Journal(HISTORY))
+        name, job = _cut_off(journal, arguments.run)
+        job = replace(job, variables=variables_again(name, job, arguments.extra_vars))
+        known = inventory.read(job.sources)
+        # The inventory and the helpers may be others by now.
+        known.require_same(job.nodes, job.variables, helpers=bool(helpers_of(arguments.helpers)))
+        return _carry_out(name, job, journal, known, arguments)
+
+
+def _abort(arguments: argparse.Namespace) -> int:
+    """End a run that was cut off, and give back the nodes that it may hold.
+
+    One that was named may have ended: a node that went away under it could not give its lease back.
+    """
+    with _alone():
+        journal = _without_values(GivingUp(HISTORY))
+        name, job, before = _meant(journal, arguments.run) if arguments.run else (*_cut_off(journal), "")
+        known = inventory.read(job.sources)
+        attempts = {
+            node: one.attempt for node, one in journal.nodes(name).items() if one.state not in STATES[:2]
+        }
+        held = [node for node in attempts if node in known.variables] if job.takes_nodes else []
+        if gone := sorted(set(attempts) - set(known.variables)):
+            _say(f"not in the inventory any more, and left alone: {counted(gone)}")
+        if before and not held:
+            raise UsageError(f"nothing is left of run {name}: {before}")
+        board = Board.of(
+            held, arguments.slice, places(helpers_of(arguments.helpers), arguments.jobs), attempts
+        )
+        if held:
+            again = variables_of(arguments.extra_vars)
+            giving = replace(job, playbook="playbooks/release.yml", variables=again, options=())
+            Run(
+                *(name, giving, known, board, journal, FOLDER / name, {}, True, _say),
+                ssh_options=arguments.ssh_options,
+            ).carry_out()
+        if board.left:
+            _say(recap({}, board.left))
+            return NOT_FINISHED
+        given_back = [node for node, one in board.outcomes.items() if one.state == "changed"]
+        ended = f"given up; {len(given_back)} of {len(job.nodes)} nodes were held, and given back"
+        silent = {node: one.reason for node, one in board.outcomes.items() if one.state in STATES[2:]}
+        if silent:
+            ended += f"; {len(silent)} could not be asked, and may be held: abort {name} asks them again"
+        journal.finish(name, ended)
+        _say(f"run {name}: {ended}")
+        for nodes, text in alike(silent, {}):
+            _say(f"  {counted(nodes)}: {text}")
+        return int(bool(silent))
+
+
+AnyJournal = TypeVar("AnyJournal", bound=Journal)
+
+
+def _without_values(journal: AnyJournal) -> AnyJournal:
+    """The journal, from which values of `-e` that an earlier Temper recorded are gone."""
+    if runs := journal.forget_values():
+        _say(f"removed the values of -e recorded with {', '.join(runs)}: change those that are secret.")
+    return journal
+
+
+def _may_hold_nodes(journal: Journal, name: str, job: Job, ended: str) -> bool:
+    """Whether a run took nodes that it is not known to be through with."""
+    return not ended and job.takes_nodes and not all(one.state for one in journal.nodes(name).values())
+
+
+class GivingUp(Journal):
+    """Records of nodes that are given back that the run did not come to its end on them.
+
+    What a node had come to before stays: it says why.
+    """
+
+    def end(self, run: str, records: Iterable[NodeRecord]) -> None:
+        """Record a slice."""
+        before, reason = self.nodes(run), "given up before it was through"
+        through = {node for node, one in before.items() if one.state}
+        left = [one for one in records if one.node not in through]
+        super().end(run, [replace(one, state="failed", reason=reason) for one in left])
+
+
+def _cut_off(journal: Journal, name: str = "") -> tuple[str, Job]:
+    """The run that is meant, which has not ended. Raises UsageError."""
+    run, job, ended = _meant(journal, name)
+    if ended:
+        raise UsageError(f"nothing is left of {'run' if name else 'the last run,'} {run}: {ended}")
+    if not name:
+        _name_others(journal, run)
+    return run, job
+
+
+def _meant(journal: Journal, name: str = "") -> tuple[str, Job, str]:
+    """The named run; without a name the newest that takes nodes and has not ended, or else the last one.
+
+    One that only reads can have begun after it. Raises UsageError.
+    """
+    if not name:
+        for run, job in journal.unended():
+            if job.takes_nodes:
+                return run, job, ""
+    found = journal.last(name)
+    if found is None and name:
+        raise UsageError(f"expected a run that is recorded in {HISTORY}, found {name}.")
+    if found is None:
+        raise UsageError(f"expected a run to look at in {HISTORY}, found none: temper fleet run begins one.")
+    return found
+
+
+def _name_others(journal: Journal, run: str) -> None:
+    """Say which other runs could have been meant, and what to type for them."""
+    unended = journal.unended()
+    for other, job in unended:
+        if other != run:
+            _say(
+                f"run {other} ({job.playbook}) has not ended either: "
+                f"temper fleet status {other} shows it, temper fleet resume {other} goes on with it, "
+                f"temper fleet abort {other} gives it up."
+            )
+    last = journal.last()
+    if last and last[2] and last[0] != run:
+        _say(f"run {last[0]} ({last[1].playbook}) is newer: temper fleet status {last[0]} shows it.")
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One run at a time from this checkout. Raises UsageError where there is another."""
+    own(FOLDER)
+    # Variables of the command line and all that Ansible said are in it.
+    FOLDER.chmod(0o700)
+    with (FOLDER / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(
+                "another run is under way from this checkout; temper fleet status shows it."
+            ) from None
+        yield
+
+
+def _carry_out(
+    name: str, job: Job, journal: Journal, known: inventory.Inventory, arguments: argparse.Namespace
+) -> int:
+    """Run what is not through yet, then report on all nodes."""
+    helpers = helpers_of(arguments.helpers)
+    before = journal.nodes(name)
+    if gone := sorted(set(job.nodes) - set(known.variables)):
+        raise UsageError(
+            f"{counted(gone)} of run {name} is not in the inventory any more: temper fleet abort {name} "
+            "gives back the others as they are; then begin a new run."
+        )
+    left = [node for node in job.nodes if node not in before or not before[node].state]
+    board = Board.of(
+        left,
+        arguments.slice,
+        places(helpers, arguments.jobs),
+        {node: one.attempt for node, one in before.items()},
+    )
+    board.outcomes |= {node: one.outcome for node, one in before.items() if one.state}
+    pairs = inventory.addresses(known, job.sources, job.variables)
+    addresses = fleet_addresses(pairs)
+    run = Run(
+        *(name, job, known, board, journal, FOLDER / name, addresses, job.takes_nodes, _say),
+        ssh_options=arguments.ssh_options,
+    )
+    _say(f"run {name}: {job.playbook} on {len(left)} nodes in {len(board.waiting)} slices")
+    try:
+        run.carry_out()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(name) from None
+    return _report(name, job, journal, known, board)
+
+
+def _say(line: str) -> None:
+    print(printable(line), flush=True)
+
+
+def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, board: Board) -> int:
+    """One report and one exit status, as of one run."""
+    records = journal.nodes(name)
+    folders = [
+        FOLDER / name / one for one in sorted({record.folder for record in records.values() if record.folder})
+    ]
+    left = board.left
+    silent = {
+        node: outcome.reason or "it was not worked on"
+        for node, outcome in board.outcomes.items()
+        if outcome.state in STATES[2:]
+    }
+    silent |= left
+    sources = job.sources or (str(ROOT / "inventory" / "lab"),)
+    reports = [plans(folders, silent)] if Path(job.playbook).stem != "compliance" else []
+    given = inventory.values(known, job.sources, job.variables, job.nodes[0], CHOSEN) if folders else {}
+    chosen = defaults() | given
+    validated = validation(folders, silent, chosen)
+    reports += [validated, compliance(folders, silent, sources, known, chosen)]
+    said = [report for report in reports if report]
+    for report in said:
+        _say(report.text)
+    if validated and (apart := _apart(job, known)):
+        _say(
+            f"gpu_validation_fabric: {counted(apart)} not measured with others, which slices cannot do: run "
+            "playbooks/validate.yml as one process (docs/scale.md)."
+        )
+    _say(recap(records, left))
+    sentence = f"{len(board.outcomes)} of {len(job.nodes)} nodes are through"
+    if left:
+        _say(f"{sentence}. temper fleet resume {name} goes on with the others.")
+        return NOT_FINISHED
+    journal.finish(name, sentence)
+    _forget_old_runs(journal)
+    return max(
+        [one.status for one in said]
+        + [int(any(record.state not in STATES[:2] for record in records.values()))]
+    )
+
+
+def _apart(job: Job, known: inventory.Inventory) -> list[str]:
+    """The nodes that were to be measured with others."""
+    name, no = "gpu_validation_fabric", ("false", "no", "off", "n", "f", "0", "0.0", "none", "")
+    wanted = {node: {**known.variables.get(node, {}), **job.variables}.get(name, False) for node in job.nodes}
+    return [node for node, value in wanted.items() if str(value).lower() not in no]
+
+
+def recap(records: Mapping[str, NodeRecord], left: Mapping[str, str]) -> str:
+    """How many nodes came to what, and each reason once with its nodes."""
+    lines = []
+    for state in STATES:
+        reached = {
+            node: one.reason for node, one in records.items() if one.state == state and node not in left
+        }
+        if reached:
+            lines.append(f"{state}: {counted(reached)}")
+            lines += [f"  {counted(nodes)}: {text}" for nodes, text in alike(reached, {}) if text]
+    if left:
+        lines.append(f"left: {counted(left)}")
+        lines += [f"  {counted(nodes)}: {text}" for nodes, text in alike(left, {})]
+    return "\n".join(lines)
+
+
+def _forget_old_runs(journal: Journal) -> None:
+    """Forget all runs but the last ones and those that have not ended, with their folders."""
+    old = journal.old(KEPT_RUNS)
+    # The folders first: what is not recorded would be forgotten by nobody.
+    for name in old:
+        shutil.rmtree(FOLDER / name, ignore_errors=True)
+    journal.forget(old)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    """Say what a run came to."""
+    journal = Journal(HISTORY)
+    name, job, ended = _meant(journal, arguments.run)
+    records = journal.nodes(name)
+    waiting = {node: "its slice has not begun" for node in job.nodes if node not in records}
+    waiting |= {
+        node: f"attempt {one.attempt} on {one.place} {'was' if ended else 'is under way, or was'} cut off"
+        for node, one in records.items()
+        if not one.state
+    }
+    _say(f"run {name}: {job.playbook}: {ended or 'not ended'}")
+    _say(recap(records, waiting))
+    if not arguments.run:
+        _name_others(journal, name)
+    return NOT_FINISHED if waiting else int(any(one.state not in STATES[:2] for one in records.values()))

@@ -1,0 +1,199 @@
+"""The commands that judge results: report, compare, explain, accept, propose, groups.
+
+Exit status: 0 passed (degraded counts as passed unless --fail-on-degraded), 1 a GPU or a node failed
+(compare: something became worse), 2 the environment kept something required from running, or the command
+line is wrong, 130 interrupted. Status 1 is never anything else: a full disk or a closed pipe is 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from temper.base.store import HistoryError
+from temper.judge import compare, proposal
+from temper.judge.fabric_search import next_rounds
+from temper.judge.history_store import History
+from temper.judge.proposal import ProposalError
+from temper.judge.results import one_or_more
+from temper.report.make import judge
+from validation.autotune import evidence as documents
+from validation.cli.commands import explain
+from validation.fabric.groups import make_orders, read_rounds
+from validation.model.contract import ContractError, encode, parse
+from validation.model.printable import one_line, printable
+from validation.model.usage import UsageError
+from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType
+
+HISTORY = Path(__file__).resolve().parents[2] / "reports" / "history.sqlite"
+INTERRUPTED = 130
+
+
+def main(command_line: Sequence[str]) -> int:
+    """Run the command line, whose first word is the command's name, and return the exit status."""
+    options = parser().parse_args(command_line)
+    # These must end the processes of a report's parts too, as Ctrl-C does; under nohup a closed terminal ends
+    # nothing.
+    signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _stop)
+    try:
+        status: int = options.function(options)
+    except (UsageError, ContractError, OSError) as error:
+        print(printable(f"temper {command_line[0]}: {error}"), file=sys.stderr)
+        status = EXIT_ENVIRONMENT
+    except KeyboardInterrupt:
+        print(f"temper {command_line[0]}: interrupted", file=sys.stderr)
+        status = INTERRUPTED
+    except Exception:  # noqa: BLE001 - Python would end with 1, which says that a GPU failed
+        print(
+            f"{traceback.format_exc()}temper {command_line[0]}: this is a fault of this program; nothing was "
+            "judged",
+            file=sys.stderr,
+        )
+        status = EXIT_ENVIRONMENT
+    return status
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def parser() -> argparse.ArgumentParser:
+    """Make the parser; each command carries its function as `function`."""
+    whole = argparse.ArgumentParser(prog="temper")
+    commands_of = whole.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(
+        name: str, function: Callable[[argparse.Namespace], int], purpose: str
+    ) -> argparse.ArgumentParser:
+        found = commands_of.add_parser(name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}.")
+        found.set_defaults(function=function)
+        return found
+
+    judging = command("report", judge, "judge the results of a fleet and write the report")
+    judging.add_argument(
+        "--results", type=Path, help="folder of results, one JSON file a node", metavar="DIR"
+    )
+    judging.add_argument("--expectations", type=Path, help="what is expected of each node, as JSON")
+    judging.add_argument("--fabric", type=Path, help="what was measured between nodes, as JSON")
+    judging.add_argument(
+        "--fleet",
+        help='instead read {"expectations": ..., "results": {node: ...}} from standard input, or '
+        '{"document": the same, "slices": [file, ...]}; each file has a "document", too',
+        action="store_true",
+    )
+    judging.add_argument(
+        "--output", type=Path, help="folder to write the report to", metavar="DIR", required=True
+    )
+    judging.add_argument(
+        "--history", type=Path, help="the nodes' earlier numbers: compare with them, and add these"
+    )
+    judging.add_argument(
+        "--metrics",
+        type=Path,
+        help="folder of node_exporter's textfile collector: write verdicts there",
+        metavar="DIR",
+    )
+    judging.add_argument("--latest", help="make the link `latest` beside it point to it", action="store_true")
+    judging.add_argument(
+        "--fail-on-degraded", help="exit status 1 also for a degraded node", action="store_true"
+    )
+
+    comparing = command("compare", _compare, "say what became better or worse between two results")
+    for side in ("before", "after"):
+        comparing.add_argument(
+            side, type=Path, help="a result, or the folder of a report or of results", metavar=side.upper()
+        )
+    comparing.add_argument("--all", help="list what stayed the same, too", action="store_true")
+
+    explaining = command("explain", explain, "say what a finding means and what to do about it")
+    explaining.add_argument(
+        "code", help="its code; without one, all are listed", metavar="FINDING", nargs="?"
+    )
+
+    accepting = command("accept", _accept, "let a node be measured by its next runs, not by its earlier ones")
+    accepting.add_argument("nodes", help="its name in the history", metavar="NODE", nargs="+")
+    accepting.add_argument(
+        "--history", type=Path, help=f"the history (default: {HISTORY})", default=HISTORY, metavar="FILE"
+    )
+
+    proposing = command("propose", _propose, "write evidence of autotune as variables")
+    proposing.add_argument(
+        "--evidence", type=Path, help="evidence of autotune, as JSON; - reads standard input", required=True
+    )
+    proposing.add_argument(
+        "--output", type=Path, help="a file of an inventory, which is there only as an earlier proposal"
+    )
+
+    command("groups", _groups, "say which nodes measure with which in the next rounds")
+    return whole
+
+
+def _compare(options: argparse.Namespace) -> int:
+    """Say what became better or worse between two results."""
+    (before, bad), (after, worse) = (one_or_more(path) for path in (options.before, options.after))
+    changes = compare.compare(before, after)
+    print(compare.text(changes, everything=options.all), end="")
+    for why in (*bad.values(), *worse.values()):
+        print(f"temper compare: not compared: {one_line(why)}", file=sys.stderr)
+    if any(change.trend is compare.Trend.WORSE for change in changes):
+        return EXIT_FAIL
+    trends = {change.trend for change in changes}
+    compared = bool(trends - {compare.Trend.UNKNOWN, compare.Trend.GONE})
+    # What is gone may be as good as before or worse: nobody knows.
+    whole = compared and compare.Trend.GONE not in trends and not (bad or worse)
+    return EXIT_PASS if whole else EXIT_ENVIRONMENT
+
+
+def _read(path: Path) -> bytes:
+    return sys.stdin.buffer.read() if path == Path("-") else path.read_bytes()
+
+
+def _propose(options: argparse.Namespace) -> int:
+    """Write what a node's evidence speaks for as variables of an inventory."""
+    found = documents.read(_read(options.evidence))
+    if options.output is None:
+        print(proposal.text(found), end="")
+        return EXIT_PASS
+    try:
+        written = proposal.write(options.output, found)
+    except ProposalError as error:
+        raise UsageError(str(error)) from error
+    said = "written; read it before you commit it" if written else "not written: nothing is worth a change"
+    print(f"{options.output}: {said}")
+    return EXIT_PASS
+
+
+def _accept(options: argparse.Namespace) -> int:
+    """Let nodes be measured by their next runs, and no longer by the earlier ones."""
+    if not options.history.is_file():
+        raise UsageError(f"{options.history}: no such file; expected a history, which --history names")
+    for node in options.nodes:
+        try:
+            count = History(options.history).accept(node)
+        except HistoryError as error:
+            raise UsageError(str(error)) from error
+        if not count:
+            raise UsageError(f"{options.history} has no run of {node} that counts")
+        print(f"{node}: {count} earlier runs stay in the history and no longer count.")
+    return EXIT_PASS
+
+
+def _groups(_options: argparse.Namespace) -> int:
+    """Say which nodes measure with which in the next rounds: one order for each group, of no node yet."""
+    fleet = read_rounds(parse(sys.stdin.buffer.read()))
+    rounds = [make_orders(fleet, groups, secrets.token_hex(8)) for groups in next_rounds(fleet)]
+    by_group = [{order.run: encode(order) | {"node": ""} for order in found.values()} for found in rounds]
+    print(json.dumps([list(groups.values()) for groups in by_group]))
+    return EXIT_PASS

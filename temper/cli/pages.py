@@ -1,0 +1,78 @@
+"""Make the report that people look at from the folders of reports, of one part or of both.
+
+temper pages --validation reports/latest --compliance reports/compliance/latest --output fleet
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from temper.base.store import HistoryError
+from temper.compliance import document
+from temper.judge.history_store import History
+from temper.judge.results import results_in
+from temper.judge.unshown import Unshown
+from temper.report.inputs import Report, Validation
+from temper.report.past import of_runs
+from temper.report.write import write
+from validation.model.contract import ContractError, loads
+from validation.model.expectations import FleetExpectations
+from validation.model.printable import one_line, printable
+from validation.model.usage import UsageError
+from validation.verdict.verdicts import FleetVerdict
+
+USAGE_ERROR = 2
+
+
+def read(options: argparse.Namespace) -> Report:
+    """What the folders hold. Raises OSError, ContractError, HistoryError."""
+    statement = None
+    if options.compliance:
+        statement = document.read((options.compliance / "statement.json").read_bytes())
+    return Report(_validation(options) if options.validation else None, statement, options.label)
+
+
+def _validation(options: argparse.Namespace) -> Validation:
+    folder: Path = options.validation
+    results, unreadable = results_in(folder / "results")
+    for why in unreadable.values():
+        print(one_line(f"left out: {why}"), file=sys.stderr)
+    expectations = loads(FleetExpectations, (folder / "expectations.json").read_bytes())
+    before = options.before
+    history = History(options.history or folder.resolve().parent / "history.sqlite")
+    return Validation(
+        loads(FleetVerdict, (folder / "summary.json").read_bytes()),
+        results,
+        {name: expectation.references for name, expectation in expectations.nodes.items()},
+        lambda result: of_runs(next(history.past([result.node], {result.node: result}))[1].runs, result),
+        loads(FleetVerdict, (before / "summary.json").read_bytes()) if before else None,
+        before.resolve().name if before else "",
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="temper pages", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--validation", type=Path, metavar="DIR", help="folder of a report of validation")
+    parser.add_argument("--compliance", type=Path, metavar="DIR", help="folder of a report of compliance")
+    parser.add_argument("--before", type=Path, metavar="DIR", help="the validation to compare with")
+    parser.add_argument("--history", type=Path, metavar="FILE", help="the nodes' earlier numbers")
+    parser.add_argument("--label", default="", help="words that stand on top of every page")
+    parser.add_argument(
+        "--node", action="append", default=[], metavar="NAME", help="a node that gets a page in any case"
+    )
+    parser.add_argument("--output", type=Path, metavar="DIR", required=True, help="folder to write to")
+    given = parser.parse_args(arguments)
+    if not given.validation and not given.compliance:
+        parser.error("expected --validation DIR, --compliance DIR, or both")
+    unshown = Unshown()
+    try:
+        files = write(given.output, read(given), "index.html", given.node, unshown=unshown)
+    except (OSError, ContractError, HistoryError, UsageError) as error:
+        print(printable(str(error)), file=sys.stderr)
+        return USAGE_ERROR
+    print(unshown.text(), end="", file=sys.stderr)
+    print(files[-1])
+    return USAGE_ERROR if unshown.said else 0

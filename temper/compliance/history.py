@@ -1,0 +1,199 @@
+"""What earlier checks have found, as a part of the fleet's history (temper/base/store.py).
+
+A control's state has a beginning, a drift also an end.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from temper.base.store import DAMAGED, PATIENCE_S, HistoryError, Part, Store
+from temper.compliance.evidence import Head
+from temper.compliance.model import State
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from pathlib import Path
+
+    from temper.compliance.model import ControlResult, Statement
+
+# Because of AUTOINCREMENT, SQLite remembers how many reports there ever were.
+REPORT = (
+    "CREATE TABLE report (sequence INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, made_at TEXT, "
+    "manifest_sha256 TEXT)"
+)
+BY_CLOCK = "SELECT name, made_at, manifest_sha256 FROM former ORDER BY made_at, name"
+INTO_REPORT = "INSERT INTO report (name, made_at, manifest_sha256)"
+PART = Part(
+    "compliance",
+    2,
+    (
+        "CREATE TABLE state (node TEXT, control TEXT, state TEXT, since TEXT, PRIMARY KEY (node, control)) "
+        "WITHOUT ROWID",
+        "CREATE TABLE drift (node TEXT, control TEXT, began TEXT, ended TEXT)",
+        "CREATE INDEX open_drift ON drift (node, control) WHERE ended IS NULL",
+        REPORT,
+    ),
+    # Version 1 put the reports in order by the clock.
+    {1: ("ALTER TABLE report RENAME TO former", REPORT, f"{INTO_REPORT} {BY_CLOCK}", "DROP TABLE former")},
+)
+#: A history of compliance alone, as it was before: what its rows are written with, and read with.
+ALONE = {
+    "INSERT INTO state VALUES (?, ?, ?, ?)": "SELECT node, control, state, since FROM state",
+    "INSERT INTO drift VALUES (?, ?, ?, ?)": "SELECT node, control, began, ended FROM drift",
+    f"{INTO_REPORT} VALUES (?, ?, ?)": BY_CLOCK.replace("former", "report"),
+}
+
+
+@dataclass(frozen=True)
+class Known:
+    """The state of a control on a node, and since when it has that (ISO 8601, UTC)."""
+
+    state: State
+    since: str
+
+
+class History:
+    """The file, which is made where it is not there. Raises HistoryError throughout."""
+
+    def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
+        self.path = path
+        self._store = Store(path, PART, patience_s)
+
+    def take_over(self, former: Path) -> None:
+        """Add what is in a file of compliance alone, which was its history before, unless that was done.
+
+        The file stays, and is not read again.
+        """
+        if not former.is_file() or self.reports():
+            return
+        try:
+            with closing(sqlite3.connect(f"{former.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+                rows = {name: connection.execute(query).fetchall() for name, query in ALONE.items()}
+        except sqlite3.Error as error:
+            raise HistoryError(
+                f"the history {former} cannot be taken over into {self.path}: {error}; {DAMAGED}"
+            ) from error
+        with self._store.writing() as connection:
+            for statement, of_table in rows.items():
+                connection.executemany(statement, of_table)
+
+    def states(self) -> dict[str, Mapping[str, Known]]:
+        """The last known state of each control of each node; nodes of which the same is known share it."""
+        with self._store.reading() as connection:
+            return dict(_states(connection)) if connection else {}
+
+    def record(self, statement: Statement, report: str, manifest_sha256: str, previous: str) -> None:
+        """Add a check whose report was written whole. Reports have the names of their folders."""
+        now = statement.made_at
+        with self._store.writing() as connection:
+            last = connection.execute("SELECT name FROM report ORDER BY sequence DESC").fetchone()
+            if (last[0] if last else "") != previous:
+                raise HistoryError(f"another check has ended while this one ({report}) was made: check again")
+            connection.execute(f"{INTO_REPORT} VALUES (?, ?, ?)", (report, now, manifest_sha256))
+            adrift = set(connection.execute("SELECT node, control FROM drift WHERE ended IS NULL"))
+            known = dict(_states(connection))
+            differing: dict[tuple[int, int], tuple[ControlResult, ...]] = {}
+            for told in statement.nodes:
+                before = known.get(told.node, NOTHING)
+                # Both stay while this goes on, so that no others have their ids.
+                key = id(told.controls), id(before)
+                if key not in differing:
+                    differing[key] = tuple(
+                        one
+                        for one in told.controls
+                        if one.id not in before or before[one.id].state is not one.state
+                    )
+                changed = differing[key]
+                connection.executemany(
+                    "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)",
+                    [(told.node, one.id, one.state.value, one.since) for one in changed],
+                )
+                for one in changed:
+                    self._mark_drift(connection, (told.node, one.id), one.state, now, adrift)
+
+    @staticmethod
+    def _mark_drift(
+        connection: sqlite3.Connection,
+        place: tuple[str, str],
+        now: State,
+        moment: str,
+        adrift: Collection[tuple[str, str]],
+    ) -> None:
+        """Begin or end a drift. What was not checked has neither begun nor ended one."""
+        is_open = place in adrift
+        if now is State.FAIL and not is_open:
+            connection.execute("INSERT INTO drift VALUES (?, ?, ?, NULL)", (*place, moment))
+        elif is_open and now not in (State.FAIL, State.NOT_CHECKED):
+            connection.execute(
+                "UPDATE drift SET ended = ? WHERE node = ? AND control = ? AND ended IS NULL",
+                (moment, *place),
+            )
+
+    def drifts(self) -> list[tuple[str, str, str, str | None]]:
+        """Node, control, beginning and end (None: not yet) of every drift, by their beginnings."""
+        return self._rows("SELECT node, control, began, ended FROM drift ORDER BY began, node, control")
+
+    def reports(self) -> dict[str, str]:
+        """The digest of the manifest of each report, by its folder's name, in the order of their making."""
+        with self._store.reading() as connection:
+            if not connection:
+                return {}
+            order = "sequence" if _numbered(connection) else "made_at, name"
+            return dict(
+                connection.execute(f"SELECT name, manifest_sha256 FROM report ORDER BY {order}")  # noqa: S608 - our names
+            )
+
+    def head(self) -> Head | None:
+        """Return the last report; None where there is none."""
+        recorded = self.reports()
+        last = next(reversed(recorded.items()), None)
+        return Head(max(self.number(), len(recorded)), *last) if last else None
+
+    def number(self) -> int:
+        """How many reports there ever were, also those whose rows are gone; 0 where nobody counted."""
+        with self._store.reading() as connection:
+            if not connection or not _numbered(connection):
+                return 0
+            row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'report'").fetchone()
+            return int(row[0]) if row else 0
+
+    def _rows(self, query: str) -> list[Any]:
+        with self._store.reading() as connection:
+            return connection.execute(query).fetchall() if connection else []
+
+
+def _numbered(connection: sqlite3.Connection) -> bool:
+    """Whether reports have numbers: those of version 1 get them when the next one is recorded."""
+    return any(row[1] == "sequence" for row in connection.execute("PRAGMA table_info(report)"))
+
+
+NOTHING: Mapping[str, Known] = {}
+STATES = (
+    "SELECT node, json_group_array(json_array(control, state, since)) "
+    "FROM (SELECT * FROM state ORDER BY node, control) GROUP BY node"
+)
+
+
+def _states(connection: sqlite3.Connection) -> Iterator[tuple[str, Mapping[str, Known]]]:
+    """Each node with the states of its controls.
+
+    A fleet has millions of them: SQLite makes one text of those of a node, which is taken apart once for all
+    nodes that have the same.
+    """
+    taken_apart: dict[str, Mapping[str, Known]] = {}
+    for node, text in connection.execute(STATES):
+        if text not in taken_apart:
+            rows = json.loads(text)
+            taken_apart[text] = {control: _known(state, since) for control, state, since in rows}
+        yield node, taken_apart[text]
+
+
+@cache
+def _known(state: str, since: str) -> Known:
+    return Known(State(state), since)

@@ -1,0 +1,137 @@
+"""A node seen from outside, for Ansible's actions: its plan and its connection in, observations out."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from temper.compliance.model import State
+from temper.compliance.outside.claims import Claims, read_claims
+from temper.compliance.outside.expected import Expected, expected, role_plans
+from temper.compliance.outside.judge import LOGIN_AS_ROOT, METHODS, PORTS, judge, unseen
+from temper.compliance.outside.look import Look, Looking, look, look_at_ssh
+from temper.compliance.outside.route import RouteError, route
+from validation.model.printable import printable
+
+# isort: split
+from ansible.module_utils.temper.settings.base import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from temper.compliance.model import Observation
+    from temper.compliance.outside.route import Route
+
+#: Of Ansible's connection plugin.
+SSH = "ssh"
+OPTIONS = ("host", "port", "remote_user", "ssh_args", "ssh_common_args", "ssh_extra_args")
+#: A change waits for it, and is undone by itself before long.
+CONFIRM_S = 8.0
+#: Changes of which a stranger sees something, and the controls that decide about them.
+SEEN = {"ssh": (METHODS, LOGIN_AS_ROOT), "firewall": (PORTS,)}
+
+
+class Connection(Protocol):
+    """What is asked of Ansible's connection to the node."""
+
+    transport: str
+
+    def get_option(self, option: str) -> Any:
+        """Return an option, evaluated for the node."""
+
+
+class Outside:
+    """A look that begins with it, and is judged once the node has answered."""
+
+    def __init__(self, plan: Mapping[str, Any], connection: Connection, further: Sequence[str] = ()) -> None:
+        self._looking: Looking | Look | None = None
+        self._wanted = Expected(None, None)
+        if connection.transport == SSH:
+            try:
+                way, self._wanted = _asked(plan, connection)
+                for address in further:
+                    _refuse_name(address)
+                self._looking = Looking(lambda later: look(way, self._wanted, later, further))
+            except RouteError as error:
+                self._looking = Look(problem=str(error))
+
+    def observations(
+        self, said: object, own: Mapping[str, Iterable[Mapping[str, Any]]]
+    ) -> tuple[Observation, ...]:
+        """Return an observation for each control. Raises ClaimsError.
+
+        `said` is what the node says of its ways in, `own` what it has observed of itself by role.
+        """
+        claims = read_claims(said or {})
+        if self._looking is None:
+            return unseen("it is not reached by SSH")
+        seen = self._looking if isinstance(self._looking, Look) else self._looking.end(claims)
+        return judge(seen, self._wanted, claims, passing(own))
+
+
+def passing(own: Mapping[str, Any]) -> set[str]:
+    """Return the controls that pass by the node's own word, which may be of any form."""
+    return {
+        f"{role}/{one.get('key')}"
+        for role, found in own.items()
+        for one in (found if isinstance(found, list) else ())
+        if isinstance(one, Mapping) and one.get("state") == State.PASS
+    }
+
+
+def contradicted(change: str, plan: Mapping[str, Any], connection: Connection) -> tuple[str, list[str]]:
+    """Look at a changed way in; return why it must not be confirmed, empty where it may, and warnings.
+
+    Of the firewall only warnings come: a port that answers although the rules leave it out is forwarded, to a
+    container for example, and would not be closed by taking the rules back. What cannot be looked at is a
+    warning, too.
+    """
+    if connection.transport != SSH or change not in SEEN:
+        return "", []
+    try:
+        found = _seen(change, plan, connection)
+    # A change that is good must not fail for what goes wrong here.
+    except Exception as error:  # noqa: BLE001
+        return "", [f"The node was not looked at from outside: {error}"]
+    failed = [sentence(one) for one in found if one.state is State.FAIL]
+    if change == "firewall":
+        return "", [f"The firewall is in force; {one}" for one in failed]
+    unseen_of_it = [one.reason for one in found if one.state is State.NOT_CHECKED][:1]
+    return "; ".join(failed), [
+        f"What sshd offers could not be seen from outside: {one}" for one in unseen_of_it
+    ]
+
+
+def _seen(change: str, plan: Mapping[str, Any], connection: Connection) -> tuple[Observation, ...]:
+    """Return what decides about a change."""
+    way, wanted = _asked(plan, connection)
+    if change == "firewall":
+        looking = Looking(lambda later: look(way, wanted, later, seconds=CONFIRM_S))
+    else:
+        looking = Looking(lambda _: look_at_ssh(way, CONFIRM_S))
+    found = judge(looking.end(Claims(), 2 * CONFIRM_S), wanted, None)
+    return tuple(one for one in found if one.key in SEEN[change])
+
+
+def sentence(one: Observation) -> str:
+    """Return what was found and wanted."""
+    places = [f"{change.name}: found {change.before}, wanted {change.after}" for change in one.changes]
+    return printable(f"{one.reason} ({'; '.join(places)})")
+
+
+def _refuse_name(text: str) -> None:
+    """Raise RouteError where a further address is none."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        raise RouteError(f"compliance_outside_addresses: expected addresses, found {text!r}") from None
+
+
+def _asked(plan: Mapping[str, Any], connection: Connection) -> tuple[Route, Expected]:
+    """Return how the node is reached, and what its plan lets a stranger find. Raises RouteError."""
+    way = route({name: connection.get_option(name) for name in OPTIONS})
+    try:
+        return way, expected(role_plans(plan), way.port)
+    except RefusedError as error:
+        raise RouteError(f"the plan cannot be carried out: {error}") from None

@@ -1,0 +1,273 @@
+"""The operator's inventory, and the part of it that a slice gets.
+
+It is read once: a plug-in that asks a cloud, or a file for each of ten thousand nodes, would cost every slice
+the same again. Templates are passed on as they are, and mean the same in a slice: where they name other hosts
+or groups, it gets those too; what a slice cannot know is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+ROOT = Path(__file__).resolve().parents[2]
+#: The group whose nodes Temper's playbooks are for.
+NODES = "gpu_nodes"
+#: Variables that every host has and that say nothing.
+NOISE = ("ansible_local",)
+#: Templates with these need the whole inventory.
+OTHERS = re.compile(r"\b(?:hostvars|groups|inventory_hostnames)\b")
+#: Arguments of ssh that name other nodes need it, too: the slice of a jump host must not close it to them.
+SSH_ARGUMENTS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
+HOST = re.compile(r"[\w.-]+")
+#: What means something else in each slice, and why.
+OF_A_SLICE = (
+    (
+        re.compile(r"\b(?:inventory_dir|inventory_file)\b"),
+        "which is a folder of the slice: write the path out",
+    ),
+    (
+        re.compile(r"\b(?:ansible_play_hosts(?:_all)?|ansible_play_batch|play_hosts|ansible_limit)\b"),
+        "which is the slice's nodes alone: name a group",
+    ),
+    (
+        re.compile(r"\bhostvars\b.*\bansible_facts\b|\bansible_facts\b.*\bhostvars\b", re.DOTALL),
+        "facts of other nodes, of which a slice has read none: write the value out",
+    ),
+)
+OF_A_HELPER = (
+    (
+        re.compile(r"\b(?:lookup|query|q)\(\s*['\"](?:ansible\.builtin\.)?(?:env|password)['\"]"),
+        "which each helper answers by itself: write the value out, or run without --helpers",
+    ),
+)
+#: Ansible's warning, which it breaks where its line is full.
+UNMATCHED = re.compile(r"not\s+match\s+supplied\s+host\s+pattern,\s+ignoring:\s+(\S+)")
+#: Whatever the operator has set: the listing is one document, with the groups' variables at each host.
+LISTS = {"ANSIBLE_VERBOSITY": "0", "ANSIBLE_DEBUG": "0", "ANSIBLE_INVENTORY_EXPORT": "0"}
+#: How JSON of Ansible's marks a text that is no template, and one that nobody can read here.
+MARKED = ({"__ansible_unsafe"}, {"__ansible_vault"})
+
+
+class InventoryError(Exception):
+    """The inventory cannot be read; the message is a sentence."""
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Hosts and groups, and each host's variables with those of its groups.
+
+    `unmatched`: patterns of the limit that are no host's and no group's.
+    """
+
+    groups: Mapping[str, Mapping[str, Any]]
+    variables: Mapping[str, Mapping[str, Any]]
+    unmatched: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes, in the order of the inventory."""
+        return list(self._below(NODES))
+
+    @property
+    def names(self) -> set[str]:
+        """Every host and every group."""
+        return {*self.groups, *self.variables}
+
+    @property
+    def members(self) -> dict[str, list[str]]:
+        """The hosts of each group, with those of the groups in it."""
+        return {name: list(self._below(name)) for name in self.groups}
+
+    def addresses(self) -> list[tuple[str, Any]]:
+        """Each node with its `ansible_host` as it stands in the inventory, or an empty text."""
+        return [(node, self.variables.get(node, {}).get("ansible_host", "")) for node in self.nodes]
+
+    def spans(self, nodes: Collection[str], variables: Mapping[str, Any]) -> bool:
+        """Whether what these nodes, or these variables for all, say names other hosts or groups."""
+        own = [self.variables.get(node, {}) for node in nodes]
+        found = [text for one in (variables, *own) for _, text in templates("", one)]
+        return self._have_jump_hosts(variables) or any(map(OTHERS.search, found))
+
+    def _have_jump_hosts(self, variables: Mapping[str, Any]) -> bool:
+        """Whether arguments of ssh name nodes, other than the one that they are for."""
+        hosts = dict(self.addresses())
+        known = {*hosts, *map(str, hosts.values())} - {""}
+        for node, host in [("", ""), *hosts.items()]:
+            own = self.variables.get(node, {}) if node else variables
+            words = {word for name in SSH_ARGUMENTS for word in HOST.findall(str(own.get(name, "")))}
+            if known & words - {node, str(host)}:
+                return True
+        return False
+
+    def require_same(self, nodes: Collection[str], variables: Mapping[str, Any], *, helpers: bool) -> None:
+        """Refuse what would be another value in a slice than in one process. Raises InventoryError."""
+        rules = OF_A_SLICE + (OF_A_HELPER if helpers else ())
+        sources = [("-e", variables), *((node, self.variables.get(node, {})) for node in nodes)]
+        for source, own in sources:
+            for name, text in templates("", own):
+                for rule, why in rules:
+                    if found := rule.search(text):
+                        raise InventoryError(
+                            f"{source}: {name} is a template of {' '.join(found[0].split())}, {why}."
+                        )
+        if not self.spans(nodes, variables):
+            return
+        for node in nodes:
+            # To Ansible's --limit, by which a slice of the whole inventory has its nodes, it is the group.
+            if node in self.groups and list(self._below(node)) != [node]:
+                raise InventoryError(
+                    f"{node}: it is a host and a group of others, and where templates name other hosts or "
+                    "groups, a slice could not have the one without the others: rename one."
+                )
+
+    def slice(self, nodes: Collection[str]) -> dict[str, Any]:
+        """An inventory of these nodes alone, in Ansible's own form, with their groups and variables."""
+        wanted = dict.fromkeys(nodes)
+        kept: dict[str, Any] = {}
+        for name in self.groups:
+            hosts = {host: None for host in self.groups[name].get("hosts", ()) if host in wanted}
+            children = {
+                child: None
+                for child in self.groups[name].get("children", ())
+                if any(node in wanted for node in self._below(child))
+            }
+            if name not in ("all", "ungrouped") and (hosts or children):
+                kept[name] = {"hosts": hosts, "children": children}
+        return {
+            "all": {
+                "hosts": {node: dict(self.variables.get(node, {})) for node in wanted},
+                "children": kept,
+            }
+        }
+
+    def whole(self) -> dict[str, Any]:
+        """The inventory of all hosts and groups, likewise."""
+        kept = {
+            name: {
+                "hosts": dict.fromkeys(group.get("hosts", ())),
+                "children": dict.fromkeys(group.get("children", ())),
+            }
+            for name, group in self.groups.items()
+            if name not in ("all", "ungrouped")
+        }
+        hosts = {host: dict(self.variables.get(host, {})) for host in (*self._below("all"), *self.variables)}
+        return {"all": {"hosts": hosts, "children": kept}}
+
+    def _below(self, group: str) -> dict[str, None]:
+        """The hosts of a group and of the groups in it, in order, each once."""
+        own = self.groups.get(group, {})
+        found = dict.fromkeys(own.get("hosts", ()))
+        for child in own.get("children", ()):
+            found |= self._below(child)
+        return found
+
+
+def templates(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """The templates in a value, at any depth, each with the name of the variable that it is in."""
+    if isinstance(value, str):
+        if "{{" in value or "{%" in value:
+            yield name, value
+    elif isinstance(value, dict) and set(value) not in MARKED:
+        for key, inner in value.items():
+            yield from templates(name or str(key), inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from templates(name, inner)
+
+
+def from_listing(listing: Mapping[str, Any]) -> Inventory:
+    """What `ansible-inventory --list` says."""
+    hostvars = listing.get("_meta", {}).get("hostvars", {})
+    variables = {
+        host: {key: value for key, value in own.items() if key not in NOISE or value}
+        for host, own in hostvars.items()
+    }
+    return Inventory({name: group for name, group in listing.items() if name != "_meta"}, variables)
+
+
+def read(sources: Sequence[str], limit: str = "") -> Inventory:
+    """Read inventories as Ansible does; the configured one without `sources`. Raises InventoryError."""
+    words = [word for source in sources for word in ("-i", source)] + (["--limit", limit] if limit else [])
+    program = Path(sys.executable).with_name("ansible-inventory")
+    done = subprocess.run(  # noqa: S603 - the operator's inventories
+        [str(program), *words, "--list"], cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, **LISTS, "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    named = ", ".join(sources) or "the default inventory"
+    if done.returncode:
+        said = " ".join(line.strip() for line in done.stderr.strip().splitlines()[-4:])
+        raise InventoryError(f"{named}: expected an inventory of Ansible: {said}")
+    found = from_listing(json.loads(done.stdout))
+    if not found.nodes:
+        chosen = f" that --limit {limit} chooses" if limit else ""
+        raise InventoryError(f"{named}: expected nodes in the group {NODES}{chosen}, found none.")
+    return replace(found, unmatched=tuple(dict.fromkeys(UNMATCHED.findall(done.stderr))))
+
+
+def addresses(
+    known: Inventory, sources: Sequence[str], variables: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    """Each node with its `ansible_host` as Ansible resolves it, or an empty text. Raises InventoryError."""
+    plain = known.addresses()
+    if all(_plain(host) for _, host in plain):
+        return plain
+    hosts = "groups.gpu_nodes | map('extract', hostvars) | map(attribute='ansible_host', default='')"
+    pairs = _resolved(sources, variables, f"{{{{ groups.gpu_nodes | zip({hosts}) | list | to_json }}}}")
+    return [(str(node), str(host)) for node, host in pairs]
+
+
+def values(
+    known: Inventory, sources: Sequence[str], variables: Mapping[str, Any], node: str, names: Collection[str]
+) -> dict[str, Any]:
+    """Variables of a node by name, as Ansible resolves them; one that is nowhere set is left out.
+
+    Raises InventoryError.
+    """
+    given = {**known.variables.get(node, {}), **variables}
+    found = {name: given[name] for name in names if name in given}
+    if all(_plain(value) for value in found.values()):
+        return found
+    own = f"hostvars[{json.dumps(node)}]"
+    asked = f"{json.dumps(list(found))} | zip({json.dumps(list(found))} | map('extract', {own}))"
+    return dict(_resolved(sources, variables, f"{{{{ {asked} | list | to_json }}}}"))
+
+
+def _plain(value: Any) -> bool:
+    """Whether a value is itself. What is vaulted, or marked as no template, is none here."""
+    return isinstance(value, str | int | float | None) and not list(templates("", value))
+
+
+def _resolved(sources: Sequence[str], variables: Mapping[str, Any], template: str) -> Any:
+    """What Ansible makes of a template of ours, which gives JSON. Raises InventoryError."""
+    with tempfile.TemporaryDirectory() as folder:
+        given, found = Path(folder, "variables.json"), Path(folder, "found.json")
+        here = {
+            "ansible_connection": "local",
+            "ansible_become": False,
+            "ansible_python_interpreter": sys.executable,
+            "__fleet_wanted": template,
+            "__fleet_found": str(found),
+        }
+        given.write_text(json.dumps({**variables, **here}), encoding="utf-8")
+        program = Path(sys.executable).with_name("ansible-playbook")
+        words = [word for source in sources for word in ("-i", source)]
+        done = subprocess.run(  # noqa: S603 - likewise
+            [str(program), *words, "temper/fleet/resolve.yml", "--extra-vars", f"@{given}"],
+            cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_NOCOLOR": "1"},
+        )  # fmt: skip
+        if done.returncode:
+            said = " ".join(f"{done.stdout}{done.stderr}".split())[-500:]
+            raise InventoryError(f"expected variables that Ansible can resolve on this machine: {said}")
+        return json.loads(found.read_text(encoding="utf-8"))

@@ -1,0 +1,360 @@
+"""Judge what nodes that pull have handed back: a folder with a result of each, against the inventory.
+
+A result is a node's own word, and the folder is where many machines write. So a file counts only for the node
+that it is named after, one that is too large or of another form is a problem by itself, and when a node last
+spoke is judged by this machine's clock as well as by the node's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import stat
+import sys
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pull.result import CHECKED, FAILED, HELD, NOT_FETCHED, REFUSED, SCHEMA_VERSION, Result
+from temper.base.nodes import counted, duration, printable
+from temper.rollout.fleet import FleetError, groups_of
+from validation.model.contract import ContractError, StringEnum, loads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+#: A result with as many controls as a node names has a quarter of that.
+LARGEST_BYTES = 1 << 20
+#: The longest interval that the role knows: a node cannot ask to be waited for longer.
+LONGEST_INTERVAL_S = 86_400
+#: What clocks may differ by.
+CLOCKS = timedelta(minutes=5)
+#: Commits whose times differ by no more may have been made in the other order: their authors' clocks differ.
+CLOSE = timedelta(minutes=15)
+#: A node works for some time before it hands its result back.
+WORK = timedelta(minutes=15)
+USAGE_ERROR = 2
+#: Characters of a node's words in the text for people; JSON has all of them.
+MOST_SHOWN = 1000
+#: SHA-1, or in newer repositories SHA-256.
+COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+NEVER = "1970-01-01T00:00:00Z"
+VERDICTS = ("compliant", "not-compliant", "not-checked")
+
+
+class Standing(StringEnum):
+    """How a node stands, the worst first."""
+
+    UNREADABLE = "unreadable"
+    REFUSED = "refused"
+    FAILED = "failed"
+    SILENT = "silent"
+    DRIFTED = "drifted"
+    BEHIND = "behind"
+    NOT_CHECKED = "not-checked"
+    HELD = "held"
+    COMPLIANT = "compliant"
+
+    @property
+    def exit_status(self) -> int:
+        """0 as it should be, 1 where somebody has to act, 2 where nobody knows."""
+        unknown = (Standing.UNREADABLE, Standing.FAILED, Standing.SILENT, Standing.NOT_CHECKED, Standing.HELD)
+        return 0 if self is Standing.COMPLIANT else 2 if self in unknown else 1
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node, as its newest result and its silence show it. `heard_at` is UTC, empty where it never spoke."""
+
+    name: str
+    standing: Standing
+    reason: str = ""
+    commit: str = ""
+    heard_at: str = ""
+    repaired: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    left_count: int = 0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """All nodes of the inventory, files that belong to none of them, and the commit that is the newest."""
+
+    made_at: str
+    commit: str
+    nodes: tuple[Node, ...]
+    strangers: tuple[str, ...] = ()
+    schema_version: int = field(default=1)
+
+    @property
+    def exit_status(self) -> int:
+        """1 where somebody has to act, else 2 where something is not known, else 0."""
+        found = {node.standing.exit_status for node in self.nodes} | ({1} if self.strangers else set())
+        return 1 if 1 in found else max(found, default=2)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A result that can be read, and when it arrived by this machine's clock."""
+
+    result: Result
+    arrived: datetime
+
+    @property
+    def at(self) -> datetime:
+        """When the node spoke: the earlier of what both clocks say."""
+        return min(self.arrived, instant(self.result.finished_at))
+
+    def limit(self, intervals: int) -> timedelta:
+        """After how long a silence means something."""
+        return timedelta(seconds=self.result.interval_s * intervals) + WORK
+
+
+class UnreadableError(Exception):
+    """A file is no result of its node; the message is a sentence."""
+
+
+def instant(text: str) -> datetime:
+    """An instant in UTC as results have it. Raises ValueError."""
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+
+
+def read(path: Path, now: datetime) -> Heard:
+    """The result in a file.
+
+    Raises:
+        UnreadableError: it is no result, or not one of the node that the file is named after.
+    """
+    try:
+        # Neither a link nor a pipe: whoever writes here must not have us read or wait elsewhere.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise UnreadableError("it is no file")
+            data = file.read(LARGEST_BYTES + 1)
+        if len(data) > LARGEST_BYTES:
+            raise UnreadableError(f"it is larger than {LARGEST_BYTES >> 10} KiB")
+        result = loads(Result, data)
+        finished, committed = instant(result.finished_at), instant(result.commit_time or NEVER)
+        arrived = datetime.fromtimestamp(status.st_mtime, UTC)
+    except (OSError, ContractError, ValueError, OverflowError, RecursionError) as error:
+        raise UnreadableError(f"it is no result: {error}") from error
+    problems = {
+        f"it is of schema version {result.schema_version}, and this program reads {SCHEMA_VERSION}": (
+            result.schema_version != SCHEMA_VERSION
+        ),
+        f"it names the node {result.node[:100]}": result.node != path.stem,
+        f"its state is {result.state[:40]}": result.state not in (CHECKED, REFUSED, HELD, FAILED),
+        f"its verdict is {result.verdict[:40] or 'empty'}": (
+            result.state == CHECKED and result.verdict not in VERDICTS
+        ),
+        "it says compliant and names controls that are not": (
+            result.verdict == "compliant" and result.left_count > 0
+        ),
+        f"its interval is {result.interval_s} s": not 0 < result.interval_s <= LONGEST_INTERVAL_S,
+        f"the node's clock says {result.finished_at}, which is yet to come": finished > now + CLOCKS,
+        f"its commit is of {result.commit_time}, which is yet to come": committed > now + CLOCKS,
+    }
+    if wrong := next((sentence for sentence, holds in problems.items() if holds), ""):
+        raise UnreadableError(wrong)
+    return Heard(result, arrived)
+
+
+def newest_commit(heard: Iterable[Heard]) -> tuple[str, str]:
+    """The newest commit that a node has accepted, and its time (UTC), as nodes say; empty where none does.
+
+    Of commits made at close times it is the one that most nodes have. A node that could fetch nothing is
+    asked only where no node could: it does not know what is the newest.
+    """
+    known = [one.result for one in heard if one.result.commit_time]
+    found = [one for one in known if one.code != NOT_FETCHED] or known
+    times = {one.commit: instant(one.commit_time) for one in found}
+    if not times:
+        return "", NEVER
+    nodes = Counter(one.commit for one in found)
+    close = [one for one, time in times.items() if max(times.values()) - time <= CLOSE]
+    commit = max(close, key=lambda one: (nodes[one], times[one], one))
+    return commit, times[commit].strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def standing(heard: Heard, newest: tuple[str, str], intervals: int, now: datetime) -> tuple[Standing, str]:
+    """How a node stands, and why."""
+    result, (commit, committed) = heard.result, newest
+    if now - heard.at > heard.limit(intervals):
+        silence = duration((now - heard.at).total_seconds())
+        return Standing.SILENT, f"heard last {silence} ago, in the state {result.state}"
+    if result.state in (REFUSED, FAILED, HELD):
+        return Standing(result.state), result.reason
+    if result.verdict == "not-compliant":
+        said = f"{result.left_count} controls differ"
+        return Standing.DRIFTED, " ".join(filter(None, (said, result.repair_problem, result.reason)))
+    if result.commit != commit:
+        others = f"on commit {result.commit[:12]}, others have {commit[:12]}."
+        stuck = result.code == NOT_FETCHED
+        if not stuck and abs(instant(result.commit_time or NEVER) - instant(committed)) <= CLOSE:
+            others += " Their times are too close to tell which is newer, and at least as many nodes have the"
+            others += " other one: --commit says which is expected."
+        said = f"{others} {result.reason}".strip()
+        if now - instant(committed) > heard.limit(intervals):
+            return Standing.BEHIND, said
+        if stuck:
+            return Standing.NOT_CHECKED, said
+    if result.verdict == "not-checked":
+        return Standing.NOT_CHECKED, result.reason or f"{result.left_count} controls were not checked"
+    return Standing.COMPLIANT, result.reason
+
+
+def judge(folder: Path, names: Iterable[str], intervals: int, now: datetime, commit: str = "") -> Judgement:
+    """Judge the results in a folder. Raises OSError where that cannot be listed.
+
+    Every node is expected to be on `commit`; without one, on the newest that a node has accepted.
+    """
+    expected = set(names)
+    heard: dict[str, Heard] = {}
+    nodes: dict[str, Node] = {}
+    strangers = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):  # on its way
+            continue
+        if path.suffix != ".json" or path.stem not in expected:
+            strangers.append(path.name)
+            continue
+        try:
+            heard[path.stem] = read(path, now)
+        except UnreadableError as error:
+            nodes[path.stem] = Node(path.stem, Standing.UNREADABLE, f"{path.name}: {error}")
+    newest = (commit, NEVER) if commit else newest_commit(heard.values())
+    for name, one in heard.items():
+        result = one.result
+        nodes[name] = Node(
+            name,
+            *standing(one, newest, intervals, now),
+            commit=result.commit,
+            heard_at=one.at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            repaired=result.repaired,
+            left=tuple(control.id for control in result.left),
+            left_count=result.left_count,
+        )
+    for name in expected - nodes.keys():
+        nodes[name] = Node(name, Standing.SILENT, "never heard of")
+    ordered = tuple(nodes[name] for name in sorted(nodes))
+    return Judgement(now.strftime("%Y-%m-%dT%H:%M:%SZ"), newest[0], ordered, tuple(strangers))
+
+
+def text(judgement: Judgement) -> str:
+    """The judgement for people: nodes by standing, reasons, controls that drift most, what was repaired."""
+    by_standing: dict[Standing, list[Node]] = defaultdict(list)
+    for node in judgement.nodes:
+        by_standing[node.standing].append(node)
+    commit = judgement.commit[:12] or "none"
+    lines = [f"{len(judgement.nodes)} nodes, newest commit {commit}"]
+    lines += [
+        f"  {one:<12} {counted(node.name for node in by_standing[one])}"
+        for one in Standing
+        if by_standing[one]
+    ]
+    for one in Standing:
+        reasons: dict[str, list[str]] = defaultdict(list)
+        for node in by_standing[one]:
+            if node.reason:
+                reasons[one_line(node.reason)].append(node.name)
+        lines += [f"{counted(names)} {one}: {reason}" for reason, names in reasons.items()]
+    for title, found in (("differs", "left"), ("repaired", "repaired")):
+        controls: dict[str, list[str]] = defaultdict(list)
+        for node in judgement.nodes:
+            for control in getattr(node, found):
+                controls[one_line(control)].append(node.name)
+        ordered = sorted(controls.items(), key=lambda item: (-len(item[1]), item[0]))
+        lines += [f"{control} {title} on {counted(names)}" for control, names in ordered]
+    if judgement.strangers:
+        lines.append(
+            f"{len(judgement.strangers)} files belong to no node of the inventory: "
+            f"{', '.join(judgement.strangers[:20])}"
+        )
+    return printable("\n".join(lines))
+
+
+def one_line(words: str) -> str:
+    """Return a node's words as a short line: they must not look like the line of another node."""
+    return printable(" ".join(words[:MOST_SHOWN].split()))
+
+
+def as_json(judgement: Judgement) -> str:
+    """The judgement for programs."""
+
+    def plain(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        return {name: value.value if isinstance(value, Enum) else value for name, value in pairs}
+
+    return json.dumps(asdict(judgement, dict_factory=plain), indent=1) + "\n"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("results", type=Path, help="folder with a file NODE.json of each node")
+    parser.add_argument(
+        "-i",
+        "--inventory",
+        action="append",
+        default=[],
+        type=Path,
+        required=True,
+        help="inventory whose nodes are expected; may be given again",
+    )
+    parser.add_argument(
+        "--group", default="gpu_nodes", help="group of the nodes that are expected (%(default)s)"
+    )
+    parser.add_argument(
+        "--intervals",
+        type=positive,
+        default=3,
+        metavar="N",
+        help="a node is silent after this many of its intervals (%(default)s)",
+    )
+    parser.add_argument(
+        "--commit",
+        type=commit_name,
+        default="",
+        help="commit that every node shall have, in full; the newest that a node has accepted",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def positive(text: str) -> int:
+    """A whole number above 0, with at most six digits. Raises ArgumentTypeError."""
+    if not text.isdecimal() or len(text) > 6 or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 999999, found {text}")
+    return int(text)
+
+
+def commit_name(text: str) -> str:
+    """A commit's name in full: a part of it is what no node has. Raises ArgumentTypeError."""
+    if text and not COMMIT.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"expected a commit in full, as `git rev-parse {text}` says it, found {text}"
+        )
+    return text
+
+
+def expected(groups: Mapping[str, Iterable[str]], group: str) -> list[str]:
+    """The nodes of a group."""
+    return [name for name, own in groups.items() if group in own]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the judgement: 0 all as it should be, 1 somebody has to act, 2 something is not known."""
+    try:
+        names = expected(groups_of([str(path.resolve()) for path in arguments.inventory]), arguments.group)
+        if not names:
+            raise FleetError(f"{arguments.group}: expected nodes of this group in the inventory, found none.")
+        judgement = judge(arguments.results, names, arguments.intervals, datetime.now(UTC), arguments.commit)
+    except (OSError, FleetError) as error:
+        print(error, file=sys.stderr)
+        return USAGE_ERROR
+    print(as_json(judgement) if arguments.json else text(judgement))
+    return judgement.exit_status

@@ -1,0 +1,62 @@
+"""Read results of nodes from files and folders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from validation.checks.registry import TESTS
+from validation.model.contract import MOST_RESULT_BYTES, ContractError, node_result, parse
+from validation.model.printable import one_line
+from validation.model.usage import UsageError
+from validation.processes import files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from validation.model.contract import NodeResult
+
+
+def results_in(directory: Path) -> tuple[dict[str, NodeResult], dict[str, str]]:
+    """The results in a folder by the name of their node, and why others cannot be read, by their file's name.
+
+    Raises UsageError for two of one node, OSError.
+    """
+    if not directory.is_dir():
+        raise UsageError(f"{directory}: no such folder; expected one with a JSON file for each node")
+    results: dict[str, NodeResult] = {}
+    unreadable: dict[str, str] = {}
+    for path in sorted(directory.glob("*.json")):
+        try:
+            result = result_in(path)
+        except ContractError as error:
+            unreadable[path.stem] = str(error)
+            continue
+        if result.node in results:
+            raise UsageError(f"{path}: a second result of node {one_line(result.node)}; remove one of them")
+        results[result.node] = result
+    return results, unreadable
+
+
+def result_in(path: Path) -> NodeResult:
+    """The result in a file. Raises ContractError, OSError."""
+    try:
+        return node_result(parse(files.read_at_most(path, MOST_RESULT_BYTES)), TESTS)
+    except ContractError as error:
+        raise ContractError(f"{path}: {error}") from error
+
+
+def one_or_more(path: Path) -> tuple[dict[str, NodeResult], dict[str, str]]:
+    """The results at a path, which is one, or the folder of a report or of results, as `results_in` does.
+
+    Raises UsageError, ContractError, OSError.
+    """
+    if path.is_dir():
+        folder = path / "results"
+        results, unreadable = results_in(folder if folder.is_dir() else path)
+        if not results:
+            raise UsageError(
+                f"{path}: expected results, found {next(iter(unreadable.values()), 'no JSON file')}"
+            )
+        return results, unreadable
+    result = result_in(path)
+    return {result.node: result}, {}

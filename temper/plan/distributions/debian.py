@@ -1,0 +1,169 @@
+"""Debian: NVIDIA's names are the same for every driver branch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from temper.plan.distributions.base import Configuration, Distribution
+from temper.plan.distributions.debian_sources import missing_repositories
+from temper.plan.model import Pin
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from temper.plan.facts import Kernel, NodeFacts
+    from temper.plan.model import Repository
+    from temper.plan.tables import Stack
+    from temper.plan.variables import NvidiaStack
+
+SOURCES = "/etc/apt/sources.list.d"
+# What NVIDIA's own packages and install scripts leave.
+OBSOLETE_SOURCES = (
+    "cuda-debian12-x86_64.list",
+    "cuda-debian12-sbsa.list",
+    "cuda-debian13-x86_64.list",
+    "cuda-debian13-sbsa.list",
+    "libnvidia-container.list",
+    "nvidia-container-runtime.list",
+    "nvidia-container-toolkit.list",
+    "nvidia-docker.list",
+)
+# In the version of every package of backports.
+BACKPORT = "~bpo"
+# Ours, of either source of packages.
+OWN_SOURCES = ("nvidia-cuda", "nvidia-container-toolkit", "debian", "debian-updates", "debian-security")
+
+
+class Debian(Distribution):
+    """Debian, and what all distributions with its package manager have in common."""
+
+    package_manager = "apt"
+    package_format = "deb"
+    package_architectures: ClassVar = {"x86_64": "amd64", "aarch64": "arm64"}
+    nccl_packages = ("libnccl2", "libnccl-dev")
+    owner_query = "dpkg --search libnvidia-ml.so.1"
+    configuration = (
+        Configuration(
+            "/etc/apt/preferences.d/temper-nvidia",
+            "preferences",
+            "What the stack depends on stays at the stack's versions",
+        ),
+        Configuration(
+            "/etc/apt/apt.conf.d/52temper-nvidia",
+            "unattended-upgrades",
+            "A driver that changes under a loaded module breaks every new CUDA process",
+        ),
+        Configuration(
+            "/etc/needrestart/conf.d/temper-nvidia.conf",
+            "needrestart",
+            "Restarting these services takes GPUs from running jobs",
+        ),
+    )
+
+    # 6.1.0-37-cloud-amd64, 6.12.117+deb13-amd64, 6.12.117+deb13-arm64-16k; of backports 6.12.30+bpo-arm64,
+    # and since 6.12.43 (Debian 12) 6.12.95+deb12-amd64
+    KERNEL = re.compile(r"\d[\d.]*(-\d+|\+(deb|bpo)[\d.]*)-(?P<flavour>([a-z0-9]+-)*(amd64|arm64)(-16k)?)")
+
+    # 6.1.0-37-rt-amd64; of Ubuntu's 6.8.1-1015-realtime
+    REALTIME = re.compile(r".*-(rt\d*|realtime)(-.*)?")
+
+    def driver_packages(self, stack: Stack, modules: str) -> dict[str, str]:
+        """A pin keeps what these depend on at the driver's version."""
+        built = "nvidia-kernel-open-dkms" if modules == "open" else "nvidia-kernel-dkms"
+        names = ("nvidia-driver-cuda", built, "nvidia-persistenced", "nvidia-modprobe")
+        return dict.fromkeys(names, self.driver_version(stack))
+
+    def fabric_name(self, package: str, branch: int) -> str:
+        """The name ends in the branch."""
+        return f"{package}-{branch}"
+
+    def pins(self, stack: Stack) -> tuple[Pin, ...]:
+        """Siblings get the same version.
+
+        A pattern that also matches another package (*nvidia* and the container toolkit) does not affect it,
+        because that one has no such version. Some libraries go without the vendor's name, and for Debian
+        NVIDIA's packages are content with newer ones.
+        """
+        driver = "*nvidia* libcuda1 libcudadebugger1 libnvcuvid1 libnvoptix1 libnvsdm"
+        return (
+            Pin(driver, self.driver_version(stack)),
+            Pin("cudnn9-* libcudnn9-*", stack.cudnn_package),
+            Pin("libnccl*", stack.nccl_package),
+        )
+
+    def headers(self, kernel: str) -> dict[str, str]:
+        """The name ends in the kernel's release."""
+        return {f"linux-headers-{kernel}": ""}
+
+    def following_headers(self, kernel: Kernel) -> dict[str, str]:
+        """The package of the kernel's flavour, of backports where the one that brings kernels is from there.
+
+        Apt itself would take the release's, which follow older kernels: where only the running kernel is of
+        backports, and nothing brings kernels, nothing follows. A release of backports may look like any other
+        (6.12.57+deb12-amd64), the version of its package does not.
+        """
+        match = self.KERNEL.fullmatch(kernel.release)
+        if not match:
+            return {}
+        headers = f"linux-headers-{match['flavour']}"
+        if image := kernel.image_packages.get(f"linux-image-{match['flavour']}"):
+            return {headers: image if BACKPORT in image else ""}
+        own = kernel.image_packages.get(f"linux-image-{kernel.release}", "")
+        return {} if BACKPORT in own or "+bpo" in kernel.release else {headers: ""}
+
+    def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:
+        """The part of the standard library that is a package of its own."""
+        return ("python3-venv" if default else f"python{python}-venv",)
+
+    def header_problems(self, kernel: Kernel) -> list[str]:
+        """Apt says what it offers without asking the network."""
+        if kernel.headers_present or kernel.headers_installable:
+            return []
+        return super().header_problems(kernel) or [
+            f"the headers of the running kernel {kernel.release} are neither installed nor offered by apt: "
+            "no driver module can be built; boot a kernel that the distribution still offers (apt-get "
+            "dist-upgrade, then reboot)"
+        ]
+
+    def realtime_problems(self, node: NodeFacts) -> list[str]:
+        """NVIDIA's sources refuse it, which only its rpms override.
+
+        Source: NVIDIA/open-gpu-kernel-modules issue 1240, 2026-07-14, and yum-packaging-dkms-nvidia.
+        """
+        release = node.kernel.release
+        built = node.nvidia.modules.get(release)
+        if not self.REALTIME.fullmatch(release) or (built and built.version):
+            return []
+        return [
+            f"the running kernel {release} is a real-time one, which NVIDIA does not support: the driver's "
+            "modules refuse to build for it (PREEMPT_RT); boot a kernel of the distribution's without that"
+        ]
+
+    def signed(self, repository: Repository) -> Repository:
+        """A flat repository: its signed list covers the packages."""
+        return replace(repository, suite="/")
+
+    def own_repositories(
+        self, node: NodeFacts, wanted: NvidiaStack
+    ) -> tuple[tuple[Repository, ...], list[str], list[str]]:
+        """From the operator's mirror, or from the one that the node uses."""
+        return missing_repositories(node, wanted)
+
+    @classmethod
+    def refused_sources(cls, planned: Container[str]) -> dict[str, str]:
+        """Those of NVIDIA's own packages, and those of ours that the plan does not have."""
+        obsolete = {f"{SOURCES}/{name}": "apt refuses one address with two keys" for name in OBSOLETE_SOURCES}
+        return obsolete | {
+            f"{SOURCES}/temper-{name}.sources": "The plan no longer needs it"
+            for name in OWN_SOURCES
+            if name not in planned
+        }
+
+    def removal(self, packages: list[str]) -> str:
+        """Held packages too, and what only they needed."""
+        return (
+            f"`apt-get purge --allow-change-held-packages {' '.join(packages)}` and "
+            "`apt-get autoremove --purge`"
+        )

@@ -1,0 +1,99 @@
+"""The source `nvidia`: one stack of data/stacks.yml from NVIDIA's repositories or a mirror of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from temper.plan.choice import chosen_stack, remedy
+from temper.plan.components import (
+    build_packages,
+    dcgm_packages,
+    fabric_packages,
+    graphics_packages,
+    graphics_problems,
+    libraries,
+    services,
+)
+from temper.plan.model import Driver, Offer, Runtime
+from temper.plan.repositories import nvidia_repositories, repository_key_problems
+from temper.plan.rules import absences, from_nvidia, kernel_modules, stack_problems, stack_warnings
+from temper.plan.versions import dotted, parts
+
+if TYPE_CHECKING:
+    from temper.plan.request import Request
+    from temper.plan.tables import Stack
+
+# NVIDIA's packages register both flavours under one name.
+DKMS_NAME = "nvidia"
+
+
+def offer(request: Request) -> Offer:
+    """The packages of the stack that the operator named, or of the recommended one."""
+    tables, distribution, name = request.tables, request.distribution, chosen_stack(request)
+    stack = tables.stacks.get(name)
+    if not stack:
+        known = ", ".join(sorted(tables.stacks))
+        problem = f"nvidia_stack_name: no stack is named {name}; data/stacks.yml has: {known}"
+        return Offer(stack=name, problems=(problem,))
+    modules, module_problems = kernel_modules(request, stack.driver)
+    graphics = graphics_packages(request, stack)
+    return Offer(
+        stack=name,
+        driver=Driver(
+            version=stack.driver,
+            package_version=distribution.driver_version(stack),
+            branch=stack.branch,
+            modules=modules,
+            end_of_life=tables.ends_of_life.get(str(stack.branch)),
+            dkms=DKMS_NAME,
+        ),
+        cuda=stack.cuda,
+        torch=stack.torch,
+        packages=distribution.driver_packages(stack, modules)
+        | libraries(request, stack)
+        | fabric_packages(request, stack)
+        | dcgm_packages(request, stack)
+        | graphics,
+        present=build_packages(request, modules)
+        | ({"infiniband-diags": ""} if request.fabric == "nvlink5" else {}),
+        pins=distribution.pins(stack),
+        repositories=nvidia_repositories(request),
+        module_streams=distribution.module_streams(stack, modules),
+        services=services(request),
+        runtime=Runtime(
+            cudnn=dotted(parts(stack.cudnn_package, 3)),
+            nccl=dotted(parts(stack.nccl_package, 3)),
+            fabric_manager=stack.driver if request.fabric != "none" else None,
+            cuda_driver=stack.cuda,
+        ),
+        problems=(
+            *(f"{problem}; {remedy(request)}" for problem in stack_problems(stack, request)),
+            *module_problems,
+            *repository_key_problems(request),
+            *graphics_problems(graphics, request),
+        ),
+        warnings=(*stack_warnings(stack, request), *unseen_warnings(stack, request)),
+        hint=mirror_hint(stack, request),
+    )
+
+
+def mirror_hint(stack: Stack, request: Request) -> str:
+    """What a plain mirror of NVIDIA's repository cannot have."""
+    absence = next(absences(stack, request), "")
+    if from_nvidia(request) or not absence:
+        return ""
+    return (
+        f"{absence}: a plain mirror of it does not have that stack; add its packages, or choose another "
+        "nvidia_stack_name"
+    )
+
+
+def unseen_warnings(stack: Stack, request: Request) -> list[str]:
+    """Where the versions are made by rule and nobody has been seen installing them."""
+    distribution = request.distribution
+    if distribution.name in stack.seen or not from_nvidia(request):
+        return []
+    return [
+        f"no published source has shown driver {distribution.driver_version(stack)} of stack {stack.name} in "
+        f"NVIDIA's repository for {distribution.name}; the version follows NVIDIA's naming"
+    ]

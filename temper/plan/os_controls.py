@@ -1,0 +1,386 @@
+"""From the controls in data/os_controls to the settings of one node, and to the list of what is waived."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from temper.plan.node_plan import Kind, PlannedSetting, WaivedControl
+from temper.plan.strictness import ALONE, ASKED, EXACTLY, TELLS_NOTHING, WHOLE, order_of, orders_of_files
+from temper.plan.tables import read_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from temper.plan.variables import OsHardening
+
+# From the least to the most strict.
+PROFILES = ("gpu", "cis-level1", "cis-level2")
+# The level of the benchmark that a profile is measured by: the default must account for all of it.
+MEASURED_BY = {"gpu": 2, "cis-level1": 1, "cis-level2": 2}
+
+# Who waives a control, where it is not a profile.
+OPERATOR = "the operator"
+
+SYSCTL_FILE = "/etc/sysctl.d/90-temper-hardening.conf"
+MODPROBE_FILE = "/etc/modprobe.d/temper-hardening.conf"
+MOUNT_UNIT = "temper-mount-options.service"
+MOUNT_UNIT_FILE = f"/etc/systemd/system/{MOUNT_UNIT}"
+WAIVER_FILE = "/etc/temper/os_hardening_waivers.txt"
+
+# Files that are not for everybody to read, by the beginning of their path.
+MODES = {"/etc/sudoers.d/": "0440", "/etc/audit/": "0640"}
+VALIDATORS = {"/etc/sudoers.d/": ["visudo", "-cf", "%s"]}
+
+# What a control can set by itself: its lines and modules stand in files that it shares with others.
+OF_ITS_OWN = ("sysctls", "keywords", "mounts", "files", "files_x86_64", "access", "pam", "units")
+
+KERNELS = ("linux-image-", "linux-headers-", "linux-modules-", "linux-kbuild-", "linux-compiler-")
+# What cis-level1 and 2 show where the operator gives no text.
+BANNER = "Authorized use only. What is done here may be recorded."
+
+MOUNT_UNIT_TEXT = """\
+# Managed by Temper.
+[Unit]
+Description=Options of mount points that everybody may write to
+DefaultDependencies=no
+Conflicts=shutdown.target
+After=local-fs.target
+Before=systemd-tmpfiles-setup.service sysinit.target shutdown.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+{commands}
+MemoryMax=256M
+TasksMax=32
+OOMScoreAdjust=0
+# No file systems of its own: the mounts that it changes are the node's.
+CapabilityBoundingSet=CAP_SYS_ADMIN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH
+RestrictAddressFamilies=AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+SystemCallFilter=~@clock @cpu-emulation @module @obsolete @raw-io @reboot @swap
+SystemCallErrorNumber=EPERM
+
+[Install]
+WantedBy=sysinit.target
+"""
+
+
+def expand(numbers: Iterable[str]) -> list[str]:
+    """The numbers of a benchmark, written out: 1.1.1.1-3 is 1.1.1.1, 1.1.1.2 and 1.1.1.3."""
+    result = []
+    for entry in numbers:
+        first, dash, last = entry.partition("-")
+        stem, _, low = first.rpartition(".")
+        result += [f"{stem}.{number}" for number in range(int(low), int(last if dash else low) + 1)]
+    return result
+
+
+def settings_of(control: Mapping[str, Any], profile: str) -> dict[str, Any]:
+    """What a control sets in a profile: its own entry, or that of the nearest profile before it."""
+    found: dict[str, Any] = {}
+    for name in PROFILES[: PROFILES.index(profile) + 1]:
+        found = control.get("profiles", {}).get(name, found)
+    return found
+
+
+def profile_of(control: Mapping[str, Any], wish: OsHardening, options: Mapping[str, object]) -> str:
+    """The profile that a control is set by: others' packets outlive the wish for a stricter one."""
+    return PROFILES[0] if "router" in control and options.get("forwards") else wish.profile
+
+
+def waiver_of(control: Mapping[str, Any], profile: str) -> str | None:
+    """Why a profile does less than it should, or None."""
+    waivers: dict[str, str] = control.get("waivers", {})
+    return waivers.get(profile, waivers.get("every"))
+
+
+def demand_of(control: Mapping[str, Any]) -> dict[str, Any]:
+    """What the benchmark asks for: its own words, or what the strictest profile sets; {} for neither."""
+    found: dict[str, Any] = control.get("demand") or settings_of(control, PROFILES[-1])
+    return found
+
+
+def demanded(controls: Mapping[str, Any], names: Iterable[str]) -> list[dict[str, Any]]:
+    """What the benchmark asks for in these controls, one item for each thing that a node can be asked about.
+
+    Only to be measured: items have `kind`, `key`, `wanted` and `controls` as in a role's plan, and kinds that
+    no role has. Packages are left out: what a control asks of them, its other settings show.
+    """
+    items = []
+    for name in names:
+        demand = demand_of(controls[name])
+        for setting in alone(Asker(name, controls[name]["title"], None), demand):
+            asked = {"wanted": setting.wanted, "order": setting.order, "controls": [name]}
+            items.append({"kind": setting.kind.value, "key": setting.key, **asked})
+        rest = [("module", module, None) for module in demand.get("modules", [])]
+        rest += [("lines", path, lines) for path, lines in demand.get("lines", {}).items()]
+        rest += [("separate", path, None) for path in demand.get("separate", [])]
+        items += [{"kind": k, "key": key, "wanted": wanted, "controls": [name]} for k, key, wanted in rest]
+    return items
+
+
+def alone(asker: Asker, settings: Mapping[str, Any]) -> list[PlannedSetting]:
+    """The settings of one control without the files that several controls share, and without packages."""
+    composer = Composer({"banner": BANNER, "kernels": ""})
+    composer.add(asker, {key: value for key, value in settings.items() if key in OF_ITS_OWN})
+    composer.lines = {}
+    return [
+        setting
+        for setting in composer.settings()
+        if setting.key not in (MOUNT_UNIT_FILE, MOUNT_UNIT) and setting.kind is not Kind.PACKAGE_CHOICE
+    ]
+
+
+def references(control: Mapping[str, Any]) -> str:
+    """The benchmarks' numbers of a control, in one line."""
+    parts = [
+        f"{name} {', '.join(control[key])}"
+        for key, name in (
+            ("cis_debian12", "CIS Debian 12"),
+            ("cis_debian13", "CIS Debian 13"),
+            ("anssi", "ANSSI"),
+        )
+        if key in control
+    ]
+    return "; ".join(parts) or "no benchmark"
+
+
+def waiver_problems(controls: Mapping[str, Any], waivers: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Sentences about waivers of the operator that name no control or give no reason."""
+    problems = []
+    for number, waiver in enumerate(waivers, 1):
+        name, reason = waiver.get("id"), waiver.get("reason")
+        if name not in controls:
+            close = difflib.get_close_matches(str(name), controls, n=1)
+            hint = f"did you mean {close[0]}?" if close else "docs/os_hardening.md lists them"
+            problems.append(f"os_hardening_waivers, entry {number}: there is no control {name!r}; {hint}")
+        elif not isinstance(reason, str) or not reason.strip():
+            problems.append(f"os_hardening_waivers, entry {number} ({name}): expected a reason, found none")
+    return problems
+
+
+@dataclass(frozen=True)
+class Asker:
+    """A control, as far as each of its settings has to name it."""
+
+    name: str
+    title: str
+    waiver: str | None
+
+
+@dataclass(frozen=True)
+class Hardening:
+    """What one node gets, and the controls that it does not fulfil."""
+
+    settings: tuple[PlannedSetting, ...]
+    waived: tuple[WaivedControl, ...]
+
+
+class Composer:
+    """Puts the settings of all controls together; some share a file or a mount point."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self.values = values
+        self.wanted: dict[tuple[Kind, str], Any] = {}
+        self.askers: dict[tuple[Kind, str], list[Asker]] = {}
+        self.lines: dict[str, list[str]] = {}
+        self.mounts: dict[str, set[str]] = {}
+
+    def add(self, asker: Asker, settings: Mapping[str, Any]) -> None:
+        """Add the settings of one control."""
+        for package in settings.get("packages", []):
+            names = [package] if isinstance(package, str) else list(package)
+            self._set(asker, Kind.PACKAGE_CHOICE, names[0], {"any": names})
+        sysctls = {key: str(value) for key, value in settings.get("sysctls", {}).items()}
+        for key, value in sysctls.items():
+            self._set(asker, Kind.SYSCTL, key, value)
+        self._lines(asker, SYSCTL_FILE, [line for item in sysctls.items() for line in sysctl_lines(*item)])
+        modules = settings.get("modules", [])
+        self._lines(
+            asker,
+            MODPROBE_FILE,
+            [line for name in modules for line in (f"install {name} /bin/false", f"blacklist {name}")],
+        )
+        for path, lines in settings.get("lines", {}).items():
+            self._lines(asker, path, lines)
+        for path, options in settings.get("mounts", {}).items():
+            self.mounts.setdefault(path, set()).update(options)
+            for key in (Kind.MOUNT, path), (Kind.FILE, MOUNT_UNIT_FILE), (Kind.UNIT, MOUNT_UNIT):
+                self.askers.setdefault(key, []).append(asker)
+        for path, content in settings.get("files", {}).items():
+            self._set(asker, Kind.FILE, path, file(path, self._fill(content)))
+        for path, content in settings.get("files_x86_64", {}).items():
+            self._set(asker, Kind.FILE, path, file(path, content) | {"machine": "x86_64"})
+        for path, keywords in settings.get("keywords", {}).items():
+            for keyword, value in keywords.items():
+                self._set(asker, Kind.KEYWORD, f"{path}:{keyword}", value)
+        for path, access in settings.get("access", {}).items():
+            mode, *groups = access.split()
+            self._set(asker, Kind.ACCESS, path, {"mode": mode, "groups": groups or ["root"]})
+        for profile, (stack, *words) in settings.get("pam", {}).items():
+            self._set(asker, Kind.PAM, profile, {"stack": stack, "words": words})
+        for unit, wanted in settings.get("units", {}).items():
+            state, *others = wanted.replace(" unless ", " ").split()
+            self._set(asker, Kind.UNIT, unit, unit_state(on=state == "running", unless=others))
+
+    def settings(self) -> list[PlannedSetting]:
+        """All settings, those that several controls share last."""
+        for path, lines in self.lines.items():
+            self.wanted[Kind.FILE, path] = file(path, text(lines))
+        if SYSCTL_FILE in self.lines:
+            names = [key for kind, key in self.wanted if kind is Kind.SYSCTL]
+            orders = {name: order for name in names if (order := order_of(Kind.SYSCTL, name))}
+            self.wanted[Kind.FILE, SYSCTL_FILE]["orders"] = orders
+        for path, options in self.mounts.items():
+            wanted = {"options": sorted(options - {"bind"}), "bind": "bind" in options}
+            self.wanted[Kind.MOUNT, path] = wanted
+        if self.mounts:
+            commands = "\n".join(mount_command(path, options) for path, options in self.mounts.items())
+            content = MOUNT_UNIT_TEXT.format(commands=commands)
+            self.wanted[Kind.FILE, MOUNT_UNIT_FILE] = file(MOUNT_UNIT_FILE, content)
+            self.wanted[Kind.UNIT, MOUNT_UNIT] = unit_state(on=True, made_here=True)
+        return [
+            planned(kind, key, wanted, self.askers[kind, key]) for (kind, key), wanted in self.wanted.items()
+        ]
+
+    def _set(self, asker: Asker, kind: Kind, key: str, wanted: Any) -> None:
+        if self.wanted.setdefault((kind, key), wanted) != wanted:
+            raise ValueError(f"data/os_controls: {asker.name} and another control differ on {kind} {key}")
+        self.askers.setdefault((kind, key), []).append(asker)
+
+    def _lines(self, asker: Asker, path: str, lines: list[str]) -> None:
+        if lines:
+            self.lines.setdefault(path, []).extend([f"# {asker.name}: {asker.title}", *lines])
+            self.askers.setdefault((Kind.FILE, path), []).append(asker)
+
+    def _fill(self, content: str) -> str:
+        return re.sub(r"@(\w+)@", lambda match: self.values[match[1]], content)
+
+
+def planned(kind: Kind, key: str, wanted: Any, askers: list[Asker]) -> PlannedSetting:
+    """A setting with all controls that ask for it. Reasons of several waivers stand in the list of them."""
+    first, *others = {asker.name: asker for asker in askers}.values()
+    order = order_of(kind, key) or EXACTLY
+    if not others:
+        return PlannedSetting(kind, key, wanted, first.title, (first.name,), first.waiver, order=order)
+    names = (first.name, *(asker.name for asker in others))
+    return PlannedSetting(kind, key, wanted, f"{len(names)} controls share it", names, order=order)
+
+
+def file(path: str, content: str) -> dict[str, Any]:
+    """What is wanted of a file."""
+    mode = next((mode for prefix, mode in MODES.items() if path.startswith(prefix)), "0644")
+    validate = next((command for prefix, command in VALIDATORS.items() if path.startswith(prefix)), [])
+    wanted = {"content": content, "mode": mode, "validate": validate}
+    orders = orders_of_files().get(path)
+    if orders == TELLS_NOTHING and content.strip() != BANNER:
+        return wanted  # the operator's own text is to be there, and no other
+    if isinstance(orders, str):
+        orders = None if orders in (ALONE, ASKED) else {WHOLE: orders}
+    return wanted | ({"orders": orders} if orders else {})
+
+
+def unit_state(*, on: bool, made_here: bool = False, unless: Sequence[str] = ()) -> dict[str, Any]:
+    """What is wanted of a unit."""
+    return {"on": on, "made_here": made_here, "unless": list(unless), "restart_on": []}
+
+
+def sysctl_lines(key: str, value: str) -> list[str]:
+    """The lines of a kernel parameter in our file.
+
+    `all` and `default` stand beside a pattern, for auditors that look for these names.
+    """
+    names = [key.replace("*", word) for word in ("all", "default")] if "*" in key else []
+    return [f"{name} = {value}" for name in [*names, key]]
+
+
+def text(lines: Iterable[str]) -> str:
+    """A file of Temper's from its lines."""
+    return "".join(f"{line}\n" for line in ["# Managed by Temper.", *lines])
+
+
+def mount_command(path: str, options: set[str]) -> str:
+    """The line of the unit that adds options to those of a mount point at boot."""
+    otherwise = f"mount --rbind {path} {path}" if "bind" in options else "exit 0"
+    # With a source named, mount takes nothing from /etc/fstab, where another may have fewer.
+    present = f"$$(findmnt --noheadings --output VFS-OPTIONS --mountpoint {path} | tail --lines=1)"
+    flags = ",".join(["remount", "bind", present, *sorted(options - {"bind"})])
+    return f"ExecStart=/bin/sh -c 'mountpoint -q {path} || {otherwise}; exec mount -o {flags} none {path}'"
+
+
+def waived_controls(
+    controls: Mapping[str, Any], wish: OsHardening, options: Mapping[str, object]
+) -> tuple[WaivedControl, ...]:
+    """What the profile, or the operator, relaxes."""
+    own = {waiver.id: waiver.reason for waiver in wish.waivers}
+    found = []
+    for name, control in controls.items():
+        reason, by = own.get(name), OPERATOR
+        if reason is None and profile_of(control, wish, options) != wish.profile:
+            reason, by = control["router"], "what the node does"
+        if reason is None and not options.get(control.get("option", "")):
+            reason, by = waiver_of(control, wish.profile), f"the profile {wish.profile}"
+        if reason is not None:
+            found.append(WaivedControl(name, control["title"], references(control), reason.strip(), by))
+    return tuple(found)
+
+
+def waiver_text(profile: str, waived: Iterable[WaivedControl]) -> str:
+    """The list of waivers as it lies on the node."""
+    lines = [f"Controls that the hardening of this node relaxes (profile {profile}).", ""]
+    for waiver in waived:
+        lines += [
+            f"{waiver.id}: {waiver.title} ({waiver.references})",
+            f"    waived by {waiver.by}: {waiver.reason}",
+        ]
+    return text([f"# {line}".rstrip() for line in lines])
+
+
+def hardening(
+    controls: Mapping[str, Any], wish: OsHardening, options: Mapping[str, object] | None = None
+) -> Hardening:
+    """What one node gets.
+
+    `controls` are those of data/os_controls by their id, `options` the values of other roles' variables that
+    a control may name as its `option`, and as `forwards` whether the node forwards packets for others.
+    """
+    options = {"os_hardening_banner": wish.banner, **(options or {})}
+    waived = waived_controls(controls, wish, options)
+    reasons = {waiver.id: waiver.reason for waiver in waived}
+    by_operator = {waiver.id for waiver in wish.waivers}
+    kernels = [] if wish.upgrade_kernels else KERNELS
+    composer = Composer(
+        {"banner": wish.banner or BANNER, "kernels": "\n".join(f'  "{name}";' for name in kernels)}
+    )
+    for name, control in controls.items():
+        if name not in by_operator:
+            strictest = bool(options.get(control.get("option", "")))
+            asker = Asker(name, control["title"], reasons.get(name))
+            profile = PROFILES[-1] if strictest else profile_of(control, wish, options)
+            composer.add(asker, settings_of(control, profile))
+    waivers = PlannedSetting(
+        Kind.FILE,
+        WAIVER_FILE,
+        file(WAIVER_FILE, waiver_text(wish.profile, waived)),
+        "It lists what is waived",
+    )
+    return Hardening((*composer.settings(), waivers), waived)
+
+
+@cache
+def load_controls(folder: Path) -> dict[str, Any]:
+    """All controls of a folder by their ids."""
+    controls: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.yml")):
+        controls |= read_yaml(path)["os_controls"]
+    return controls

@@ -1,0 +1,171 @@
+"""The plan of one node: what is installed and set there, or every reason to refuse it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+from temper.plan import distro_source, nvidia_source
+from temper.plan.distributions import distribution_of
+from temper.plan.driver_conflicts import driver_conflicts
+from temper.plan.environment import (
+    environment,
+    environment_problems,
+    environment_warnings,
+    firewall_warnings,
+    interface_of,
+    interface_problems,
+)
+from temper.plan.hardware import (
+    display_gpus,
+    fabric_of,
+    fabric_warnings,
+    given_findings,
+    given_gpus,
+    gpu_findings,
+    gpu_hardware,
+    undriven_ids,
+)
+from temper.plan.machine import (
+    busy_problems,
+    disk_problems,
+    monitoring_problems,
+    secure_boot_problems,
+    signs_modules,
+)
+from temper.plan.mig_products import matches, misspelt
+from temper.plan.model import Offer
+from temper.plan.node_plan import NodePlan
+from temper.plan.other_engines import engine_warnings
+from temper.plan.preview import one_line
+from temper.plan.request import Request
+from temper.plan.tables import LockedClocks
+from temper.plan.text import plan_text
+from temper.plan.torch_wheels import Situation, payload_plan
+from temper.plan.tuning import nofile_problems, shm_problems, tuning_notes, tuning_problems, tuning_warnings
+from temper.plan.versions import same
+
+if TYPE_CHECKING:
+    from temper.plan.facts import NodeFacts
+    from temper.plan.model import Target
+    from temper.plan.tables import Tables
+    from temper.plan.variables import Variables
+
+# Where packages come from: variable nvidia_stack_source.
+SOURCES = {"nvidia": nvidia_source.offer, "distro": distro_source.offer}
+
+
+def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Target) -> NodePlan:
+    """The plan of one node. With `problems`, it must not be carried out."""
+    image = variables.preflight.image
+    distribution, problems = distribution_of(node, tables)
+    hardware = gpu_hardware(node.own_pci, tables)
+    given = given_gpus(node)
+    gpus = hardware.known + hardware.similar
+    wanted = variables.nvidia_stack
+    fabric = fabric_of(node, wanted.fabric)
+    gpu_problems, warnings = gpu_findings(
+        hardware, given, tables, newer_ok=variables.preflight.unknown_gpu_ok
+    )
+    # Of an image it is said otherwise that no GPU is named.
+    problems += gpu_problems if not image or node.pci else []
+    warnings += fabric_warnings(gpus, fabric, tables, wanted)
+    if distribution:
+        problems += environment_problems(variables.compute_environment, distribution.name)
+    problems += interface_problems(variables.compute_environment, node.interfaces)
+    warnings += environment_warnings(variables.compute_environment, tables.nccl_debug_variables)
+    by_address = interface_of(node.interfaces, target.address)
+    settings, doubts = environment(node, hardware.count, variables.compute_environment, by_address)
+    warnings += doubts
+    warnings += firewall_warnings(settings, node.interfaces, by_address, variables.firewall)
+
+    layouts = variables.gpu_settings.mig or {}
+    problems += misspelt(layouts, node.own_pci, tables)
+
+    problems += tuning_problems(variables.os_tuning, node.tunables)
+    if not image:
+        problems += shm_problems(variables.os_tuning, node.memory_bytes)
+        problems += nofile_problems(variables.os_tuning, node.tunables.nr_open)
+    warnings += tuning_warnings(variables.os_tuning, node.tunables)
+    warnings += engine_warnings(node.other_engines, variables.container_engines)
+
+    offer = Offer(stack=wanted.name)
+    signed = False
+    if distribution:
+        request = Request(node, tables, variables, distribution, gpus, hardware.newer, fabric, target.today)
+        offer = SOURCES[wanted.source](request)
+        signed = distro_source.has_signed_modules(request)
+    settled = bool(offer.packages) and all(
+        same(node.packages.get(name), version) for name, version in offer.packages.items()
+    )
+    problems += offer.problems
+    # The distribution signs what it builds itself.
+    builds = bool(offer.driver and offer.driver.dkms)
+    if distribution and not settled and not distribution.release.booted_in_lab:
+        warnings.append(
+            f"the lab does not boot {distribution.name}: this plan comes from tables; try one node first"
+        )
+    if distribution:
+        problems += monitoring_problems(variables, distribution)
+    if distribution and offer.driver:
+        problems += driver_conflicts(node, wanted.source, distribution, tables)
+        if builds:
+            problems += secure_boot_problems(node, variables, distribution, target.mok_sha256, signed=signed)
+            problems += distribution.header_problems(node.kernel)
+            problems += distribution.realtime_problems(node)
+        problems += disk_problems(node, variables, settled=settled)
+        problems += busy_problems(node, variables, settled=settled)
+    payload = None
+    if distribution and offer.driver and offer.torch:
+        situation = Situation(
+            node, tables, variables.gpu_validation, distribution, gpus, offer.driver, offer.torch
+        )
+        payload, payload_problems, payload_warnings = payload_plan(situation)
+        problems += payload_problems
+        warnings += payload_warnings
+    display, display_warnings = display_gpus(hardware, offer.driver, tables)
+    warnings += display_warnings
+    expected = sum(gpu.count for gpu in hardware.known + display) + len(hardware.unknown)
+    given_problems, given_warnings = given_findings(given, expected)
+    problems += given_problems
+    warnings += given_warnings
+    locks = [tables.architectures[gpu.architecture].locked_clocks for gpu in gpus + display]
+    parts = {field.name: getattr(offer, field.name) for field in fields(Offer) if field.name != "torch"}
+    parts |= {"problems": tuple(problems), "warnings": (*warnings, *offer.warnings)}
+    plan = NodePlan(
+        **parts,
+        payload=payload,
+        source=wanted.source,
+        package_manager=distribution.package_manager if distribution else None,
+        system=distribution.name if distribution else None,
+        architecture=node.architecture,
+        image=image,
+        gpus=hardware.known + display,
+        unknown_gpus=hardware.unknown,
+        undriven_gpus=undriven_ids(hardware, display, tables),
+        given_gpus=tuple(device.address for device in given),
+        mig_products=matches(layouts, node.own_pci, tables),
+        fabric=fabric,
+        locked_clocks=LockedClocks(
+            graphics=all(lock.graphics for lock in locks), memory=all(lock.memory for lock in locks)
+        ),
+        environment=settings,
+        mok=builds and signs_modules(node, target.mok_sha256),
+        settled=settled,
+    )
+    # What a machine lacks is seen on the machine.
+    notes = [] if image else tuning_notes(variables.os_tuning, node.tunables)
+    return replace(plan, text=plan_text(plan, node, notes))
+
+
+def unreadable(message: str, target: Target, *, reached: bool) -> str:
+    """The problem of a node that nothing can be asked, from what Ansible says of it."""
+    if reached:
+        return f"the node cannot be read: {one_line(message)}. Mend that, and run again"
+    # Ansible's own words come before ssh's.
+    reason = " ".join(message.split()).rpartition("reached over ssh: ")[2].rstrip(".")
+    return (
+        f"{target.address} cannot be reached over SSH as {target.user}: {reason}. "
+        "Check that it is up, and ansible_host, ansible_user, the key (ansible_ssh_private_key_file) and "
+        "the known host key"
+    )

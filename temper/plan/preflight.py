@@ -1,0 +1,135 @@
+"""From what preflight collects to the fact `preflight_plan`: the border between Ansible and this package."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from temper.plan.convert import plain
+from temper.plan.facts import NodeFacts
+from temper.plan.identity import machine_of
+from temper.plan.image import as_image
+from temper.plan.jump_hosts import problems as jump_problems
+from temper.plan.jump_hosts import read
+from temper.plan.model import Target
+from temper.plan.node_plan import NodePlan
+from temper.plan.os_controls import load_controls
+from temper.plan.plan import node_plan, unreadable
+from temper.plan.preview import Preview, with_preview
+from temper.plan.role_variables import argument_specs, role_variables
+from temper.plan.roles import complete
+from temper.plan.roles.context import Context, Fleet
+from temper.plan.secure_boot import Certificate, read_certificate
+from temper.plan.tables import load_models, load_tables
+from temper.plan.variables import Variables
+from validation.model.contract import ContractError
+from validation.model.expectations import file_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "data"
+MODULE_UTILS = ROOT / "module_utils" / "temper"
+CDI_NCCL = MODULE_UTILS / "engines" / "cdi_nccl.py"
+PULL = ROOT / "pull"
+
+
+def preview_arguments(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What module package_preview is asked about a plan, as `preflight_plan` returns it."""
+    same = ("packages", "present", "repositories", "pins", "module_streams")
+    return {
+        **{name: plan[name] for name in same},
+        "hold_versions": [plan["driver"]["package_version"]],
+        "engines": plan["roles"]["container_engines"],
+    }
+
+
+def name_problems(name: str) -> list[str]:
+    """Return why reports could not have files with the name of a node; nothing where they can."""
+    try:
+        file_name(name or "none")
+    except ContractError as error:
+        return [str(error)]
+    return []
+
+
+@cache
+def programs() -> dict[str, str]:
+    """The programs that a node runs by itself, and what they import, by their paths in their folders."""
+    names = ("gpu_settings", "holders", "mig", "smi")
+    driver = [MODULE_UTILS / "driver" / f"{name}.py" for name in names]
+    paths = (*driver, MODULE_UTILS / "process.py", MODULE_UTILS / "rank.py", CDI_NCCL)
+    shared = (MODULE_UTILS / "files.py", MODULE_UTILS / "lease.py", MODULE_UTILS / "records.py")
+    texts = {path.name: path.read_text(encoding="utf-8") for path in (*paths, *shared)}
+    return texts | {f"pull/{path.name}": path.read_text(encoding="utf-8") for path in PULL.glob("*.py")}
+
+
+def preflight_plan(
+    result: Mapping[str, Any],
+    host_variables: Mapping[str, Any],
+    known: Mapping[str, Any],
+    preview: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The fact `preflight_plan` of a node: every setting of every role, or every reason to refuse the node.
+
+    `result` is what the task with module node_facts returned, `host_variables` the node's variables. `known`
+    is what the controller knows: the node's `address` and `user` in the inventory, `today` ("2026-11-21"),
+    the `fleet` as lookup fleet_addresses returns it, and `jump_hosts` as action jump_hosts does. `preview` is
+    what module package_preview returned, where it has been asked.
+    """
+    checked = role_variables(host_variables, argument_specs())
+    variables = Variables.from_values(checked["values"])
+    certificate = Certificate()
+    problems = list(checked["problems"])
+    name = str(host_variables.get("inventory_hostname", ""))
+    problems += name_problems(name)
+    if jump := read(known).get(name):
+        problems += jump_problems(jump, variables.ssh_hardening, host_variables)
+    try:
+        certificate = read_certificate(variables.nvidia_stack.mok_certificate)
+    except ValueError as error:
+        problems.append(str(error))
+    target = Target(known["address"], known["user"], known["today"], certificate.sha256)
+    facts = result.get("ansible_facts", {}).get("temper")
+    if facts is None:
+        reached = not result.get("unreachable", False)
+        problem = unreadable(str(result.get("msg", "")), target, reached=reached)
+        return NodePlan(problems=(*problems, problem)).as_fact()
+    try:
+        node = NodeFacts.from_dict(facts)
+    except (ValueError, TypeError, AttributeError) as error:
+        problem = (
+            f"it reports what no node has: {error}. See that its Temper is this one, and who works on it"
+        )
+        return NodePlan(problems=(*problems, problem)).as_fact()
+    if variables.preflight.image:
+        node, of_tree = as_image(node, variables.preflight, load_tables(DATA), certificate.sha256)
+        problems += of_tree
+    plan = node_plan(node, load_tables(DATA), variables, target)
+    if preview is not None:
+        said = Preview.from_dict(preview)
+        plan = with_preview(plan, said)
+        plan = replace(plan, transaction=plain(preview["transaction"]) if said.transaction else {})
+    fleet = known.get("fleet") or {}
+    context = Context.of(
+        # The tree of an image has the ids of the machine that makes it.
+        replace(
+            plan,
+            problems=(*problems, *plan.problems),
+            machine=() if plan.image else machine_of(node),
+        ),
+        variables,
+        node,
+        controls=load_controls(DATA / "os_controls"),
+        models=load_models(DATA),
+        fleet=Fleet(tuple(fleet.get("addresses", ())), tuple(fleet.get("unknown", ()))),
+        mok_certificate=certificate.pem,
+        programs=programs(),
+        name=name,
+        jump=jump,
+        given=frozenset(host_variables),
+    )
+    return complete(context).as_fact()

@@ -1,0 +1,44 @@
+"""The GPUs for Docker, containerd, CRI-O and Podman."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from temper.plan.node_plan import Kind, PlannedSetting, RoleOptions, RolePlan, Stage
+from temper.plan.roles.settings import package, parameters
+
+if TYPE_CHECKING:
+    from temper.plan.roles.context import Context
+
+ROLE = "container_engines"
+TOOLKIT = "nvidia-container-toolkit"
+
+
+def role_plan(context: Context) -> RolePlan:
+    """Engines that are asked for, and how all of them get the GPUs."""
+    wish = context.variables.container_engines
+    absent = wish.state == "absent"
+    options = RoleOptions(busy_ok=wish.busy_ok, absent=absent)
+    which = parameters(
+        Kind.CONTAINER_ENGINE, "The operator names the engines", engines=wish.manage, exclude=wish.exclude
+    )
+    if absent:
+        return RolePlan(ROLE, Stage.PROVISION, which, options=options)
+    settings: list[PlannedSetting] = [
+        package(name, "The operator wants this engine") for name in wish.install
+    ]
+    if "docker.io" in wish.install and context.os_id == "debian" and context.codename != "bookworm":
+        settings.append(package("docker-cli", "Since Debian 13 docker.io only recommends its command"))
+    limits = {"memlock": wish.ulimits.memlock, "stack": wish.ulimits.stack, "nofile": wish.ulimits.nofile}
+    settings += parameters(
+        Kind.CONTAINER_ENGINE,
+        "Containers get the GPUs, and the limits that NCCL needs",
+        default_runtime=wish.default_runtime,
+        cdi=wish.cdi,
+        shm_size=wish.shm_size,
+        ulimits={name: limit for name, limit in limits.items() if limit is not None},
+        toolkit={name: value for name, value in asdict(wish.toolkit).items() if value not in (None, "")},
+        toolkit_expected=TOOLKIT in context.plan.packages,
+    )
+    return RolePlan(ROLE, Stage.PROVISION, (*settings, *which), options=options)

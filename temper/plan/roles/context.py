@@ -1,0 +1,106 @@
+"""What the roles' plans are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from temper.plan.os_controls import Hardening, hardening
+from temper.plan.slurm import SlurmGpu, slurm_gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from temper.plan.facts import NodeFacts, Socket, Tunables
+    from temper.plan.jump_hosts import JumpHost
+    from temper.plan.node_plan import NodePlan
+    from temper.plan.variables import Variables
+
+
+PYTHON = "/usr/bin/python3"
+OLDEST_PYTHON = (3, 9)
+
+
+def programs_python(versions: Sequence[str]) -> str:
+    """What runs our programs on a node with these Pythons in /usr/bin, that of python3 first.
+
+    It is python3, but where that is too old, as on Enterprise Linux 8, and a newer one is beside it.
+    """
+    usable = [text for text in versions if tuple(map(int, text.split("."))) >= OLDEST_PYTHON]
+    return f"/usr/bin/python{usable[0]}" if usable and usable[0] != versions[0] else PYTHON
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Addresses of all nodes of the inventory, and nodes of which none is known (lookup fleet_addresses)."""
+
+    addresses: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Context:
+    """One node, what it is to become, and what the controller knows.
+
+    `plan` has everything but the roles. `os_id`, `codename`, `kernel` (its release) and `tunables` are the
+    node's own words, `gpus` its GPUs for jobs, `sockets` its processors. `controls` are those of
+    data/os_controls by id, `models` is the content of data/gpu_models.yml. `mok_certificate` is the
+    operator's certificate as PEM, empty without one. `programs` has the text of each program that the node
+    runs by itself, by its path in the folder of its role, and `python` runs them. `name` is the
+    node's in the inventory, `jump` says which others are reached through it, and `given`
+    has the names of the variables that the inventory sets. `forwards` says whether it is a router for others.
+    """
+
+    plan: NodePlan
+    variables: Variables
+    os_id: str
+    codename: str
+    kernel: str
+    tunables: Tunables
+    gpus: tuple[SlurmGpu, ...]
+    sockets: tuple[Socket, ...]
+    controls: Mapping[str, Any]
+    models: Mapping[str, Any]
+    fleet: Fleet = field(default_factory=Fleet)
+    mok_certificate: str = ""
+    programs: Mapping[str, str] = field(default_factory=dict)
+    python: str = PYTHON
+    name: str = ""
+    jump: JumpHost | None = None
+    given: frozenset[str] = frozenset()
+    forwards: bool = False
+
+    @classmethod
+    def of(cls, plan: NodePlan, variables: Variables, node: NodeFacts, **known: Any) -> Context:
+        """The context of a node; `known` are the other fields."""
+        rows = known["models"]["models"].values()
+        names = {device_id: row["name"] for row in rows for device_id in row["pci_ids"]}
+        return cls(
+            plan=plan,
+            variables=variables,
+            os_id=node.os.id,
+            codename=node.os.codename,
+            kernel=node.kernel.release,
+            tunables=node.tunables,
+            gpus=slurm_gpus(node, names, plan.undriven_gpus),
+            sockets=node.cpu.sockets,
+            python=programs_python(node.pythons),
+            forwards=node.forwards,
+            **known,
+        )
+
+    @cached_property
+    def hardening(self) -> Hardening:
+        """The settings of the controls, and what is waived."""
+        ssh = self.variables.ssh_hardening
+        options = {
+            "ssh_hardening_banner": ssh.banner,
+            "ssh_hardening_access": [*ssh.allow_users, *ssh.allow_groups],
+            "forwards": self.forwards,
+        }
+        return hardening(self.controls, self.variables.os_hardening, options)
+
+    def waiver(self, control: str) -> str | None:
+        """Why a control is relaxed, None where it is not."""
+        return next((waived.reason for waived in self.hardening.waived if waived.id == control), None)

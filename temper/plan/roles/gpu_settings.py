@@ -1,0 +1,73 @@
+"""Persistence mode, clocks, power limits, modes and MIG layouts of the GPUs, now and at every boot."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from temper.plan.convert import plain
+from temper.plan.node_plan import Kind, PlannedSetting, RoleOptions, RolePlan, Stage
+from temper.plan.roles.settings import file, render, unit
+
+if TYPE_CHECKING:
+    from temper.plan.roles.context import Context
+
+ROLE = "gpu_settings"
+WANTED = "/etc/temper/gpu-settings.json"
+UNIT = "/etc/systemd/system/temper-gpu-settings.service"
+PROGRAMS = "/usr/local/lib/temper"
+PROGRAM = "gpu_settings.py"
+IMPORTED = ("holders.py", "mig.py", "smi.py", "process.py")
+
+
+def role_plan(context: Context) -> RolePlan:
+    """The unit that applies the settings at boot, and the settings themselves."""
+    wanted = wanted_settings(context)
+    service = render(ROLE, "temper-gpu-settings.service", python=context.python, mig=wanted.get("mig"))
+    at_boot = "No such setting survives a reboot"
+    programs = [
+        file(
+            f"{PROGRAMS}/{name}", context.programs[name], at_boot, mode="0755" if name == PROGRAM else "0644"
+        )
+        for name in (PROGRAM, *IMPORTED)
+    ]
+    return RolePlan(
+        ROLE,
+        Stage.TUNE,
+        (
+            file(WANTED, json.dumps(wanted, indent=4, sort_keys=True) + "\n", at_boot),
+            *programs,
+            file(UNIT, service, at_boot),
+            *(unit(name, "The hardware needs it to compute") for name in context.plan.services),
+            unit("temper-gpu-settings", at_boot, restart_on=[WANTED, UNIT]),
+            *(
+                PlannedSetting(Kind.GPU, name, value, "GPUs of one model run alike, and measure alike")
+                for name, value in wanted.items()
+            ),
+        ),
+        options=RoleOptions(busy_ok=context.variables.gpu_settings.busy_ok),
+    )
+
+
+def wanted_settings(context: Context) -> dict[str, object]:
+    """What the GPUs shall have; the program at boot reads the same."""
+    wish = context.variables.gpu_settings
+    optional = {
+        "power_limit_percent": whole(wish.power_limit_percent),
+        "compute_mode": wish.compute_mode,
+        "ecc": wish.ecc,
+        "mig": wish.mig,
+        # It says what a run may do, and is of no use without layouts.
+        "mig_change_ok": wish.mig and wish.mig_change_ok,
+    }
+    return {
+        "clocks": wish.clocks,
+        "power_limit_w": whole(wish.power_limit_w),
+        "locked_clocks": plain(context.plan.locked_clocks),
+        **{name: value for name, value in optional.items() if value is not None},
+    }
+
+
+def whole(number: float | None) -> float | None:
+    """A number as the operator wrote it: 300 and not 300.0."""
+    return int(number) if number is not None and number.is_integer() else number

@@ -1,0 +1,97 @@
+"""Settings in the form in which a plan has them: kind, key and what is wanted."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from temper.plan.convert import plain
+from temper.plan.node_plan import Kind, PlannedSetting, Reaction
+from temper.plan.strictness import EXACTLY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+ROLES = Path(__file__).resolve().parents[3] / "roles"
+# Debian's tool, or dracut where that makes the initramfs.
+REBUILD_INITRAMFS = (
+    "if command -v update-initramfs >/dev/null; then update-initramfs -u -k all; "
+    "elif command -v dracut >/dev/null; then dracut --force --regenerate-all; fi"
+)
+
+
+@cache
+def templates() -> Environment:
+    """The roles' templates, with the settings that Ansible has for its own."""
+    return Environment(
+        loader=FileSystemLoader(ROLES),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701 - these are configuration files, not HTML
+    )
+
+
+def render(role: str, template: str, **values: object) -> str:
+    """The text of a role's template."""
+    return templates().get_template(f"{role}/templates/{template}.j2").render(values)
+
+
+def file(
+    path: str,
+    content: str | None,
+    why: str,
+    *,
+    mode: str = "0644",
+    encoding: str = "",
+    orders: Mapping[str, str] | None = None,
+) -> PlannedSetting:
+    """A file of ours, or none where the content is None. One in encoding `der` has its content as PEM.
+
+    `orders` are those of the kernel parameters that it sets.
+    """
+    wanted: dict[str, object] | None = None if content is None else {"content": content, "mode": mode}
+    if wanted and orders:
+        wanted["orders"] = dict(orders)
+    if wanted and encoding:
+        wanted["encoding"] = encoding
+    return PlannedSetting(Kind.FILE, path, wanted, why)
+
+
+def package(name: str, why: str, version: str = "", *, held: bool = False) -> PlannedSetting:
+    """A package, of any version where none is named."""
+    return PlannedSetting(Kind.PACKAGE, name, {"version": version, "held": held}, why)
+
+
+def sysctl(name: str, value: object, why: str, order: str = EXACTLY) -> PlannedSetting:
+    """A kernel parameter, in force now."""
+    return PlannedSetting(Kind.SYSCTL, name, " ".join(str(value).split()), why, order=order)
+
+
+def sysctl_file(values: Mapping[str, object]) -> str:
+    """The file that sets kernel parameters at boot."""
+    lines = [
+        f"{name} = {value}\n" for name, value in sorted(values.items(), key=lambda item: item[0].lower())
+    ]
+    return "".join(["# Managed by Temper.\n", *lines])
+
+
+def unit(name: str, why: str, restart_on: Iterable[str] = ()) -> PlannedSetting:
+    """A unit that is enabled and runs, restarted when one of these files changes."""
+    wanted = {"on": True, "made_here": False, "unless": [], "restart_on": list(restart_on)}
+    return PlannedSetting(Kind.UNIT, name if "." in name else f"{name}.service", wanted, why)
+
+
+def rebuild_initramfs(path: str) -> Reaction:
+    """What follows a change of a module's options: an initramfs has a copy of them."""
+    return Reaction((path,), ("sh", "-c", REBUILD_INITRAMFS), live=False)
+
+
+def parameters(kind: Kind, why: str, *, way_in: bool = False, **wanted: object) -> tuple[PlannedSetting, ...]:
+    """A setting for each parameter of something that is made as a whole."""
+    return tuple(
+        PlannedSetting(kind, name, plain(value), why, way_in=way_in) for name, value in wanted.items()
+    )

@@ -1,0 +1,257 @@
+"""What ssh on this machine says of its ways to the nodes, and whether a node can be reached by one.
+
+It runs the operator's own ssh with the operator's own arguments, as Ansible does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import shlex
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.constants import DEFAULT_TRANSPORT, config
+from ansible.errors import AnsibleError
+from ansible.plugins.loader import connection_loader
+
+from temper.plan.node_action import TaskValues
+from temper.plan.ssh_ways import Client, Way, parsed, way
+from validation.model.printable import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from temper.plan.jump_hosts import JumpHost
+
+AT_ONCE = 8
+#: For one answer, and for all of them: `Match exec` runs what the operator likes.
+ANSWER_S = 10
+ANSWERS_S = 60
+#: To a node's sshd, behind others.
+REACHED_S = 15
+MOST_CHARACTERS = 64 << 10
+#: Of ssh's own words, in a message.
+SAID = 300
+#: Stands for any node: no name server knows it (RFC 2606).
+ANY_HOST = "node.invalid"
+READ = re.compile(r"^debug1: Reading configuration data (.+?)\r?$", re.MULTILINE)
+#: What makes ssh go another way to one host than to another.
+DECIDES = re.compile(r"^\s*(?:Proxy(?:Jump|Command)|HostName|Include\b.*%)", re.MULTILINE | re.IGNORECASE)
+#: ssh's words for the code SSH_OPEN_ADMINISTRATIVELY_PROHIBITED (RFC 4254, 5.1), which it does not pass on.
+FORBIDDEN = "administratively prohibited"
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How Ansible calls ssh for a node."""
+
+    host: str
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, variables: Mapping[str, Any]) -> Connection | None:
+        """From the variables of a node; None where Ansible does not reach it by ssh. Raises AnsibleError."""
+        kind = str(variables.get("ansible_connection") or DEFAULT_TRANSPORT)
+        if kind.rpartition(".")[2] not in ("ssh", "smart"):
+            return None
+        connection_loader.get("ssh", class_only=True)  # its options are known once it is loaded
+
+        def option(name: str) -> str:
+            value = config.get_config_value(
+                name, plugin_type="connection", plugin_name="ssh", variables=variables
+            )
+            return "" if value is None else str(value)
+
+        given = [
+            f"-o{word}={value}"
+            for word, key in (("Port", "port"), ("User", "remote_user"))
+            if (value := option(key))
+        ]
+        arguments = [*shlex.split(option("ssh_args")), *given]
+        for key in ("ssh_common_args", "ssh_extra_args"):
+            arguments += shlex.split(option(key))
+        host = variables.get("ansible_host") or variables.get("ansible_ssh_host") or name
+        return cls(str(host), tuple(arguments))
+
+
+@dataclass(frozen=True)
+class Look:
+    """Whether a node's sshd answered, whether a machine on the way forbids it to forward, and ssh's words."""
+
+    reached: bool
+    forbidden: bool = False
+    said: str = ""
+
+
+class SshClient:
+    """ssh, asked once for each configuration."""
+
+    def __init__(self) -> None:
+        self._said: dict[tuple[str, ...], Client | None] = {}
+        self._until_s = time.monotonic() + ANSWERS_S
+
+    def ask(self, arguments: Sequence[str], host: str) -> Client | None:
+        """Return what ssh makes of arguments and a host, None where it does not say."""
+        key = (*arguments, host)
+        if key not in self._said:
+            out, _ = self._asked(*key)
+            try:
+                self._said[key] = Client.from_text(out)
+            except ValueError:
+                self._said[key] = None
+        return self._said[key]
+
+    def _asked(self, *words: str) -> tuple[str, str]:
+        left_s = min(ANSWER_S, self._until_s - time.monotonic())
+        if left_s <= 0:
+            return "", ""
+        try:
+            done = subprocess.run(  # noqa: S603 - the operator's own arguments, as Ansible gives them to ssh
+                ["ssh", "-G", "-T", *words],  # noqa: S607 - the operator's PATH, as Ansible
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=left_s,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired, ValueError):
+            return "", ""
+        return done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+    def ways(self, connections: Mapping[str, Connection]) -> dict[str, Way | None]:
+        """Return how each node is reached, None where ssh does not say.
+
+        Where nothing in ssh's files goes by the host, nodes with the same arguments cost one question.
+        """
+        files = {one.arguments: ssh_files(one.arguments) for one in connections.values()}
+        by_host = {own: self._go_by_host(own) for own in set(files.values())}
+        asked = {
+            name: one if by_host[files[one.arguments]] else replace(one, host=ANY_HOST)
+            for name, one in connections.items()
+        }
+        questions = list(dict.fromkeys(asked.values()))
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            found = dict(zip(questions, pool.map(self.way, questions), strict=True))
+        return {
+            name: answer
+            and (answer if question.host != ANY_HOST else replace(answer, host=connections[name].host))
+            for name, question in asked.items()
+            for answer in [found[question]]
+        }
+
+    def way(self, connection: Connection) -> Way | None:
+        """Return how a node is reached, None where ssh does not say."""
+        return way(connection.arguments, connection.host, self.ask)
+
+    def _go_by_host(self, files: tuple[str, ...]) -> bool:
+        """Whether a file that ssh reads sends it to hosts in different ways."""
+        _, said = self._asked("-v", *files, ANY_HOST)
+        try:
+            texts = [Path(name).read_text(encoding="utf-8", errors="replace") for name in READ.findall(said)]
+        except OSError:
+            return True
+        return any(map(DECIDES.search, texts))
+
+
+def ssh_files(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the arguments that name ssh's configuration."""
+    return tuple(
+        word
+        for one in parsed(map(shlex.quote, arguments))[0]
+        if one.flag == "F"
+        for word in ("-F", one.value)
+    )
+
+
+def look(command: str) -> Look:
+    """Open a connection by a ProxyCommand without tokens, and see whether a sshd answers at its end."""
+    # As ssh does it.
+    shell = os.environ.get("SHELL") or "/bin/sh"
+    with subprocess.Popen(  # noqa: S603 - the operator's own proxy, as ssh runs it
+        [shell, "-c", f"exec {command}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            said = _until_greeted(process, time.monotonic() + REACHED_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    out, errors = (text.decode(errors="replace") for text in said)
+    reached = any(line.startswith("SSH-") for line in out.splitlines())
+    return Look(reached, not reached and FORBIDDEN in errors, one_line(errors.strip())[-SAID:])
+
+
+def _until_greeted(process: subprocess.Popen[bytes], until_s: float) -> tuple[bytes, bytes]:
+    """Return what it has written to its outputs by the greeting, its end or the time given."""
+    assert process.stdout
+    assert process.stderr
+    said = {process.stdout: b"", process.stderr: b""}
+    with selectors.DefaultSelector() as selector:
+        for stream in said:
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map() and b"SSH-" not in said[process.stdout]:
+            ready = selector.select(max(0.0, until_s - time.monotonic()))
+            if not ready:
+                break
+            for key, _ in ready:
+                chunk = os.read(key.fd, 4096)
+                stream = process.stdout if key.fd == process.stdout.fileno() else process.stderr
+                said[stream] += chunk
+                if not chunk or len(said[stream]) > MOST_CHARACTERS:
+                    selector.unregister(stream)
+    return said[process.stdout], said[process.stderr]
+
+
+def looks(commands: Mapping[str, str]) -> dict[str, Look]:
+    """Look by several commands at once; again where one is not there: it may have been too many at once."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = dict(zip(commands, pool.map(look, commands.values()), strict=True))
+        again = [name for name, one in found.items() if not one.reached]
+        found |= zip(again, pool.map(look, [commands[name] for name in again]), strict=True)
+    return found
+
+
+def look_at(names: Iterable[str], variables: Mapping[str, Any], templar: Any) -> dict[str, Look]:
+    """Open a new connection to each node that is reached through others; the rest is left out."""
+    client = SshClient()
+    found = {
+        name: client.way(one) for name, one in connections(names, variables["hostvars"], templar).items()
+    }
+    return looks({name: way.command for name, way in found.items() if way and way.command})
+
+
+def look_on_the_way(
+    name: str, jumps: Mapping[str, JumpHost], variables: Mapping[str, Any], templar: Any
+) -> tuple[list[str], Look]:
+    """Return the nodes that one is reached through, and what came of a new connection through them."""
+    through = [jump for jump, one in jumps.items() if name in one.behind]
+    looked = look_at([name], variables, templar) if through else {}
+    return through, looked.get(name, Look(reached=False))
+
+
+def connections(names: Iterable[str], hostvars: Any, templar: Any) -> dict[str, Connection]:
+    """Return how Ansible calls ssh for nodes, without those that it reaches in another way.
+
+    A node whose variables cannot be evaluated is left out: its own tasks say so.
+    """
+    found = {}
+    for name in names:
+        own = {**hostvars.raw_get(name), "hostvars": hostvars}
+        values = TaskValues(own, templar.copy_with_new_env(available_variables=own))
+        try:
+            connection = Connection.of(name, values)
+        except (AnsibleError, ValueError):
+            continue
+        if connection:
+            found[name] = connection
+    return found

@@ -1,0 +1,73 @@
+"""What a report is made from: verdicts and results of validation, a statement of compliance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from temper.compliance.model import Statement
+    from validation.model.contract import Measurement, NodeResult, TestResult
+    from validation.model.expectations import References
+    from validation.verdict.verdicts import FleetVerdict
+
+
+class Metric(NamedTuple):
+    """What is measured in the same way: numbers of one metric compare."""
+
+    test: str
+    method: int
+    name: str
+    conditions: tuple[tuple[str, str], ...]
+
+
+def metric_of(test: TestResult, measurement: Measurement) -> Metric:
+    """The metric of a number."""
+    return Metric(test.id, test.method, measurement.name, measurement.taken)
+
+
+@dataclass(frozen=True)
+class PastValue:
+    """A number of an earlier run, in the unit of its metric. `at` is when that run began (ISO 8601)."""
+
+    at: str
+    value: float
+
+
+#: The earlier numbers of a node, the oldest first, by metric and by the UUID of the GPU; that is empty for
+#: numbers of the node as a whole.
+Past = Mapping[tuple[Metric, str], Sequence[PastValue]]
+
+
+def no_past(_result: NodeResult) -> Past:
+    """Of a node of which no earlier run is known."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A validation of a fleet: the verdict, and the results that it was made from, by node.
+
+    `references` are the published numbers that each node was held against. `past` reads a node's earlier
+    numbers; it is asked once for each node. `before` is the verdict of the last report, and `before_name` is
+    what people call that.
+
+    Of a part of a fleet, `verdict` and `results` are those of its nodes.
+    """
+
+    verdict: FleetVerdict
+    results: Mapping[str, NodeResult]
+    references: Mapping[str, References] = field(default_factory=dict)
+    past: Callable[[NodeResult], Past] = no_past
+    before: FleetVerdict | None = None
+    before_name: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What there is of a fleet; a part that nobody has is None. `label` says where the data comes from."""
+
+    validation: Validation | None = None
+    compliance: Statement | None = None
+    label: str = ""

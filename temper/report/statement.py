@@ -1,0 +1,304 @@
+"""A statement for people and programs: text, HTML, JSON, JUnit, SARIF and OSCAL (oscal.py).
+
+What was not checked is a pass in none of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+from xml.sax import saxutils
+
+from temper.compliance import document, oscal
+from temper.compliance.alike import Once, uuid_of
+from temper.compliance.model import ControlResult, State, Verdict, WaivedBy
+from temper.compliance.statement import names
+from temper.report import write as pages
+from temper.report.inputs import Report
+from validation.model.contract import Encoded, dumps, encoded, json_text
+from validation.model.printable import printable
+from validation.processes.files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from temper.compliance.model import NodeStatement, Statement
+
+SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+MOST_CHANGES = 20
+#: What no document of XML 1.0 may have.
+NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+#: What an attribute of XML cannot hold as it is: blanks but spaces would be read back as those.
+QUOTED = {'"': "&quot;", "\n": "&#10;", "\r": "&#13;", "\t": "&#09;"}
+#: The statement without its nodes, for who asks for the verdict alone.
+SUMMARY = "summary.json"
+#: How a control that a profile relaxes would come out by the benchmark.
+WOULD = {
+    State.FAIL: "would fail",
+    State.PASS: "would pass",
+    State.NOT_APPLICABLE: "are not applicable",
+    State.NOT_CHECKED: "cannot be measured",
+}
+
+
+def write(directory: Path, statement: Statement) -> None:
+    """Write the report in all its forms. Raises OSError."""
+    write_atomically(directory / "report.txt", text(statement))
+    pages.write(directory, Report(compliance=statement))
+    write_atomically(directory / "junit.xml", junit(statement))
+    write_atomically(directory / "sarif.json", sarif(statement))
+    write_atomically(directory / "oscal.json", oscal.document(statement))
+    write_atomically(directory / SUMMARY, dumps(replace(statement, nodes=(), changed=())))
+    write_atomically(directory / "statement.json", document.text(statement))
+
+
+# ------------------------------------------------------------------------ text
+
+
+def text(statement: Statement) -> str:
+    """What changed, what fails and how to repair it, waivers, counts, and last the verdict."""
+    blocks = [
+        *changed_lines(statement),
+        *failing_lines(statement),
+        *unread_lines(statement),
+        *waiver_lines(statement),
+        table(statement.nodes),
+        statement.sentence,
+    ]
+    return printable("\n\n".join(blocks)) + "\n"
+
+
+def changed_lines(statement: Statement) -> Iterator[str]:
+    """What is another than in the check before."""
+    if not statement.changed:
+        return
+    lines = [f"  {one.node}: {one.control}: {one.before} -> {one.now}" for one in statement.changed]
+    more = len(lines) - MOST_CHANGES
+    yield "\n".join(
+        [
+            "Changed since the check before:",
+            *lines[:MOST_CHANGES],
+            *([f"  and {more} more, see statement.json"] if more > 0 else []),
+        ]
+    )
+
+
+def failing_lines(statement: Statement) -> Iterator[str]:
+    """Each failure once, with all nodes that have it, and the commands that repair it."""
+    alike: dict[tuple[str, str, str], list[tuple[str, ControlResult]]] = {}
+    for node in statement.nodes:
+        for control in node.shown:
+            if control.state is State.FAIL:
+                found = found_and_wanted(control)
+                alike.setdefault((control.id, control.title, found), []).append((node.node, control))
+    for (name, title, found), members in alike.items():
+        since = min(control.since for _, control in members)
+        lines = [f"FAIL {name}: {title}", f"  on {names([node for node, _ in members])}"]
+        lines += [f"  since {since}"] if since else []
+        lines += [f"  {line}" for line in found.splitlines()]
+        remedies = dict.fromkeys(control.remedy for _, control in members if control.remedy)
+        lines += [f"  repair: {remedy}" for remedy in list(remedies)[:3]]
+        yield "\n".join(lines)
+
+
+def found_and_wanted(control: ControlResult) -> str:
+    """The reason, and in short lines what was found and what is wanted."""
+    lines = [control.reason] if control.reason else []
+    lines += [
+        change.diff
+        or f"{change.name}: found {change.before or 'nothing'}, wanted {change.after or 'nothing'}"
+        for change in control.changes
+    ]
+    return "\n".join(lines)
+
+
+def unread_lines(statement: Statement) -> Iterator[str]:
+    """What nobody knows, and why."""
+    alike: dict[str, list[str]] = {}
+    for node in statement.nodes:
+        if node.verdict is Verdict.NOT_CHECKED and not node.controls:
+            alike.setdefault(f"the node: {one_line(node.reason)}", []).append(node.node)
+        for control in node.shown:
+            if control.state is State.NOT_CHECKED:
+                alike.setdefault(f"{control.id}: {one_line(control.reason)}", []).append(node.node)
+    if alike:
+        yield "\n".join(
+            ["Not checked, and not counted as passed:"]
+            + [f"  {what} (on {names(nodes)})" for what, nodes in alike.items()]
+        )
+
+
+def one_line(words: str) -> str:
+    """Return the words on one line: those of one node must not look like the line of another."""
+    return " ".join(words.split())
+
+
+def waiver_lines(statement: Statement) -> Iterator[str]:
+    """Waivers that somebody has to look at, and controls that one waives although they fail."""
+    if statement.waivers:
+        yield "\n".join(["Waivers:", *(f"  {finding.text}" for finding in statement.waivers)])
+    alike: dict[str, list[str]] = {}
+    for node in statement.nodes:
+        for control in node.shown:
+            if control.waived_by is WaivedBy.OPERATOR:
+                alike.setdefault(f"{control.id}: {control.waiver}", []).append(node.node)
+    if alike:
+        yield "\n".join(
+            ["Waived, and would fail:"] + [f"  {what} (on {names(nodes)})" for what, nodes in alike.items()]
+        )
+    yield from relaxed_lines(statement)
+
+
+def relaxed_lines(statement: Statement) -> Iterator[str]:
+    """How many controls profiles relax, and how those would come out."""
+    counts = Counter(
+        control.measured
+        for node in statement.nodes
+        for control in node.shown
+        if control.waived_by is WaivedBy.PROFILE
+    )
+    if counts:
+        parts = [f"{counts[state]} {words}" for state, words in WOULD.items() if counts[state]]
+        yield (
+            f"Relaxed by the hardening's profile, in {counts.total()} places: {', '.join(parts)} "
+            "(docs/os_hardening.md has the reasons, statement.json each place)."
+        )
+
+
+def table(nodes: Iterable[NodeStatement]) -> str:
+    """A line for each node."""
+    rows = [["Node", "Verdict", "Driver", *State, "relaxed"]]
+    for node in nodes:
+        relaxed = node.waived(WaivedBy.PROFILE)
+        counts = {state: node.count(state) for state in State}
+        # What the operator accepts, and apart from it what the profile does.
+        counts[State.WAIVED] -= relaxed
+        numbers = [str(count) for count in [*counts.values(), relaxed]]
+        rows.append([node.node, node.verdict, node.driver or "-", *numbers])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+# -------------------------------------------------------------------- programs
+
+
+def junit(statement: Statement) -> Iterator[str]:
+    """A suite for each node, a case for each control. Not checked is an error, what is waived is skipped.
+
+    It comes in pieces, as all files do that have a part for each control of each node.
+    """
+    case_of = Once[ControlResult, str](case)
+    yield "<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"Temper compliance\">"
+    for node in statement.nodes:
+        name = attribute(node.node)
+        skipped = node.count(State.WAIVED) + node.count(State.NOT_APPLICABLE)
+        counts = f'tests="{len(node.controls) or 1}" failures="{node.count(State.FAIL)}"'
+        counts += f' errors="{node.count(State.NOT_CHECKED) + (not node.controls)}" skipped="{skipped}"'
+        yield f"<testsuite name={name} timestamp={attribute(statement.made_at)} {counts}>"
+        # Of one of several nodes that are alike only its name is its own.
+        cases = [case_of(control) for control in node.controls]
+        unread = f' name="the node"><error message={attribute(node.reason)} /></testcase>'
+        start = f"<testcase classname={name}"
+        yield f"{start}{start.join(cases or [unread])}</testsuite>"
+    yield "</testsuites>\n"
+
+
+def case(control: ControlResult) -> str:
+    """The case of a control, from behind the name of its node on."""
+    start = f" name={attribute(control.id)}"
+    if control.state is State.FAIL:
+        said = clean("\n".join(filter(None, [found_and_wanted(control), control.remedy])))
+        inside = f"<failure message={attribute(control.title)}>{saxutils.escape(said)}</failure>"
+    elif control.state is State.NOT_CHECKED:
+        inside = f"<error message={attribute(control.reason)} />"
+    elif control.state is not State.PASS:
+        inside = f"<skipped message={attribute(f'{control.state}: {control.waiver or control.reason}')} />"
+    else:
+        return f"{start} />"
+    return f"{start}>{inside}</testcase>"
+
+
+def attribute(words: str) -> str:
+    """The value of an attribute, in its quotes."""
+    return f'"{saxutils.escape(clean(words), QUOTED)}"'
+
+
+def clean(words: str) -> str:
+    """Return the words without what XML cannot hold."""
+    return words if words.isprintable() else NOT_IN_XML.sub("", words)
+
+
+def sarif(statement: Statement) -> Iterator[str]:
+    """SARIF 2.1.0: what fails, what is waived (suppressed), and what is open: nobody could check it.
+
+    In pieces.
+    """
+    rules = {control.id: control.title for node in statement.nodes for control in node.shown}
+    driver = {
+        "name": "Temper",
+        "version": statement.tool or "unknown",
+        "rules": [{"id": name, "shortDescription": {"text": title}} for name, title in rules.items()],
+    }
+    parts_of = Once[ControlResult, tuple[str, str, str]](parts)
+    results = chain(
+        (one for node in statement.nodes for one in results_of(node, parts_of)),
+        (unchecked(node) for node in statement.nodes if not node.controls),
+    )
+    log = {
+        "$schema": SARIF_SCHEMA,
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    }
+    yield from json_text(log, lists=2)
+
+
+def results_of(
+    node: NodeStatement, parts_of: Callable[[ControlResult], tuple[str, str, str]]
+) -> Iterator[Encoded]:
+    """The results of a node. A fingerprint is that of the same control on the same node in every run."""
+    name = encoded(node.node)
+    for control in node.shown:
+        before, between, after = parts_of(control)
+        yield Encoded(f'{before}{name}{between}"{fingerprint(node.node, control.id)}"{after}')
+
+
+def parts(control: ControlResult) -> tuple[str, str, str]:
+    """The result of a control, without the node's name and the fingerprint, which stand between the parts."""
+    failing = State.FAIL in (control.state, control.measured)
+    message = found_and_wanted(control) or control.waiver or control.title
+    what = {
+        "ruleId": control.id,
+        "kind": "fail" if failing else "open" if control.state is State.NOT_CHECKED else "review",
+        "level": "error" if failing else "none",
+        "message": {"text": message},
+    }
+    suppression = {"kind": "external", "status": "accepted", "justification": control.waiver}
+    suppressed = f', "suppressions": {encoded([suppression])}' if control.state is State.WAIVED else ""
+    return (
+        f'{encoded(what)[:-1]}, "locations": [{{"logicalLocations": [{{"name": ',
+        ', "kind": "resource"}]}], "partialFingerprints": {"temper/v1": ',
+        f"}}{suppressed}}}",
+    )
+
+
+def unchecked(node: NodeStatement) -> dict[str, Any]:
+    """A node of which nothing is known."""
+    return {
+        "ruleId": "node/answers",
+        "kind": "open",
+        "level": "none",
+        "message": {"text": node.reason},
+        "locations": [{"logicalLocations": [{"name": node.node, "kind": "resource"}]}],
+        "partialFingerprints": {"temper/v1": fingerprint(node.node, "node/answers")},
+    }
+
+
+def fingerprint(node: str, control: str) -> str:
+    """Names a control on a node, the same in every run."""
+    return uuid_of(f"temper:{node}:{control}")

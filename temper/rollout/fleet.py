@@ -1,0 +1,283 @@
+"""Which nodes take part: from an inventory's groups and the plans that preflight made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from temper.base.nodes import printable
+from temper.plan.convert import build, checked, from_node
+from temper.plan.kernels import kernel_problem
+from temper.plan.preflight import DATA
+from temper.plan.preview import Transaction
+from temper.plan.tables import load_tables
+from temper.rollout.machine import leave_out
+from temper.rollout.model import Mode, Node, Record, Rollout, State
+from temper.rollout.planner import limits_of, waves
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from temper.plan.tables import Tables
+    from temper.rollout.policy import Policy
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Whose nodes Temper's playbooks are for.
+GROUP = "gpu_nodes"
+#: Groups of Ansible's own, which say nothing of a node.
+BUILT_IN = frozenset({"all", "ungrouped"})
+
+
+class FleetError(Exception):
+    """The inventory or its plans cannot be read; the message is a sentence."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A node as preflight planned it. With `problems` it takes no part."""
+
+    name: str
+    groups: tuple[str, ...]
+    cohort: str = ""
+    problems: tuple[str, ...] = ()
+    transaction: tuple[str, ...] = ()
+
+
+def candidates(
+    documents: Mapping[str, Any],
+    groups: Mapping[str, Sequence[str]],
+    previews: Mapping[str, Any] | None = None,
+    *,
+    only_kernel: bool = False,
+) -> list[Candidate]:
+    """Every node of preflight's file (its key `nodes`), by name. `groups` are those of each node.
+
+    `previews` are what nodes have said of kernels (`preflight`), if these are upgraded; with `only_kernel`,
+    the stack stays what each node has.
+    """
+    tables = load_tables(DATA) if previews is not None else None
+    found = []
+    others = {group for node, own in groups.items() for group in own if group != node}
+    for name, document in sorted(documents.items()):
+        given = tuple(groups.get(name, ()))
+        if name in others:
+            # Each step is taken with --limit, to which it is the group.
+            problem = "a group of other hosts has its name, and a step would be theirs: rename one"
+            found.append(Candidate(name, given, problems=(problem,)))
+            continue
+        if previews is None or not tables or document.get("problems") or not document.get("driver"):
+            found.append(_candidate(name, document, given))
+            continue
+        change = kernel_change(document, previews.get(name, {}), tables)
+        stack = Candidate(name, given) if only_kernel else _candidate(name, document, given)
+        found.append(_with_kernel(stack, document, change))
+    return found
+
+
+@dataclass(frozen=True)
+class KernelChange:
+    """What of a node's kernel would change, or why nothing does."""
+
+    former: str = ""
+    release: str = ""
+    lines: tuple[str, ...] = ()
+    settled: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class KernelSaid:
+    """What module node_kernel says of the kernel that a node would get."""
+
+    running: str = ""
+    release: str = ""
+    version: str = ""
+    install: tuple[str, ...] = ()
+    upgrade: tuple[str, ...] = ()
+    download_bytes: int = 0
+    warning: str = ""
+    settled: str = ""
+    problem: str = ""
+
+
+def kernel_change(document: Mapping[str, Any], preview: Mapping[str, Any], tables: Tables) -> KernelChange:
+    """What a node has said about its next kernel, and what planning knows against that one."""
+    try:
+        said = from_node({"kernel": preview.get("kernel") or {}}, "node_kernel")
+        kernel = checked(KernelSaid, said["kernel"], "node_kernel.kernel")
+    except ValueError as error:
+        return KernelChange(problem=f"it has said in another form which kernel it gets: {error}")
+    assert isinstance(kernel, KernelSaid)
+    if kernel.settled:
+        return KernelChange(settled=kernel.settled)
+    if not kernel.release:
+        return KernelChange(problem=kernel.problem or "it has not said which kernel it gets")
+    problem = kernel_problem(str(document.get("source")), str(document.get("system")), kernel.release, tables)
+    size_mib = kernel.download_bytes // 2**20
+    lines = [
+        f"kernel {kernel.running} -> {kernel.release} ({kernel.version}), {size_mib} MiB to download",
+        f"install {', '.join(kernel.install)}",
+    ]
+    lines += [f"upgrade {', '.join(kernel.upgrade)}"] if kernel.upgrade else []
+    lines += [kernel.warning] if kernel.warning else []
+    return KernelChange(kernel.running, kernel.release, tuple(lines), problem=problem)
+
+
+def _with_kernel(stack: Candidate, document: Mapping[str, Any], change: KernelChange) -> Candidate:
+    """A node that gets another kernel, with its stack or alone."""
+    if change.problem:
+        return replace(stack, problems=(*stack.problems, change.problem))
+    only_kernel = not stack.cohort
+    if change.settled:
+        return replace(stack, problems=(*stack.problems, change.settled)) if only_kernel else stack
+    cohort = stack.cohort or f"{_hardware(document)}, {document.get('system')}"
+    moved = f"{cohort}, {change.former} -> {change.release}"
+    # A stack that is there already is no reason to leave the node out.
+    return replace(stack, cohort=moved, problems=(), transaction=(*stack.transaction, *change.lines))
+
+
+def _hardware(document: Mapping[str, Any]) -> str:
+    """The GPUs of a node, for people."""
+    gpus = [f"{gpu['count']}x {gpu['name']}" for gpu in document.get("gpus", ())]
+    gpus += [f"10de:{device}" for device in document.get("unknown_gpus", ())]
+    return " + ".join(gpus) or "no GPU"
+
+
+def _candidate(name: str, document: Mapping[str, Any], groups: tuple[str, ...]) -> Candidate:
+    driver = document.get("driver")
+    problems = list(document.get("problems") or ())
+    if not problems and not driver:
+        problems = ["its plan has no driver"]
+    if not problems and document.get("settled"):
+        problems = [f"it has stack {document.get('stack')} already"]
+    if problems or not driver:
+        return Candidate(name, groups, problems=tuple(problems))
+    transaction = build(Transaction, document.get("transaction") or {}, name)
+    moved = (*transaction.upgrade, *transaction.downgrade)
+    former = next((change.from_ for change in moved if change.to == driver["package_version"]), "no driver")
+    cohort = ", ".join(
+        (
+            _hardware(document),
+            str(document.get("system")),
+            f"{former} -> {driver['package_version']}",
+        )
+    )
+    return Candidate(name, groups, cohort, transaction=tuple(transaction.lines()))
+
+
+def proposal(
+    found: Sequence[Candidate],
+    policy: Policy,
+    stack: str,
+    now: datetime,
+    groups: Mapping[str, Sequence[str]] | None = None,
+) -> Rollout:
+    """A roll-out of these nodes that has not begun; those with problems are left out.
+
+    `groups` are those of each node of the inventory, as policies are the fleet's and a roll-out may be of one
+    node. Raises FleetError where a limit of the policy names groups that no node is in.
+    """
+    nodes = {node.name: Node(node.name, node.cohort, node.groups, place) for place, node in enumerate(found)}
+    known = {group for node in found for group in node.groups}.union(*(groups or {}).values())
+    for pattern in policy.group_limits:
+        if not limits_of(tuple(known), ((pattern, 1),)):
+            raise FleetError(f"group_limits: expected a pattern of groups of the inventory, found {pattern}")
+    for window in policy.windows:
+        if unknown := sorted(window.groups - known):
+            raise FleetError(f"windows: expected groups of the inventory, found {', '.join(unknown)}")
+    taking_part = [nodes[node.name] for node in found if not node.problems]
+    numbers = waves(taking_part, policy)
+    records = {name: Record(State.PENDING, now, wave=numbers.get(name, 0)) for name in nodes}
+    for node in found:
+        if node.problems:
+            records[node.name] = leave_out(records[node.name], "; ".join(node.problems), now)
+    return Rollout(stack, policy, nodes, records, Mode.RUNNING)
+
+
+def groups_of(inventory: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The groups of each node of the inventories, also those that its groups are in. Raises FleetError."""
+    done = _ansible("ansible-inventory", *_given(inventory), "--list")
+    try:
+        listed = json.loads(done.stdout)
+    except ValueError:
+        listed = {}
+    if done.returncode or not listed:
+        raise FleetError(f"{' '.join(inventory)}: expected an inventory of Ansible: {_last_words(done)}")
+    found: dict[str, set[str]] = {}
+
+    def enter(group: str, above: frozenset[str]) -> None:
+        here = above | ({group} - BUILT_IN)
+        for host in listed.get(group, {}).get("hosts", ()):
+            found.setdefault(host, set()).update(here)
+        for child in listed.get(group, {}).get("children", ()):
+            enter(child, here)
+
+    enter("all", frozenset())
+    return {name: tuple(sorted(groups)) for name, groups in found.items()}
+
+
+def preflight(
+    inventory: Sequence[str], stack: str, limit: str = "", wish: str = ""
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """What is planned for each node with this stack, and what it says about the kernel it would get, by name.
+
+    Reads the nodes and changes nothing. Without `stack`, the inventory's is meant; without a `wish`, no node
+    is asked for kernels (None). One that preflight refuses, or that is silent, has its problems, no kernel.
+    `limit` is as Ansible takes it, or has a node in each line.
+
+    Raises FleetError where it made no plans at all.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        plans, kernels = Path(folder) / "plan.json", Path(folder) / "kernels.json"
+        variables = {
+            # Nodes have work: a roll-out drains them before anything changes.
+            "nvidia_stack_busy_ok": True,
+            "preflight_plan_file": str(plans),
+            **({"nvidia_stack_name": stack} if stack else {}),
+            **({"kernel_preview_wish": wish, "kernel_preview_file": str(kernels)} if wish else {}),
+        }
+        if "\n" in limit:  # the names of a large fleet are more than one word of a command line may have
+            (names := Path(folder) / "limit").write_text(limit, encoding="utf-8")
+            limit = f"@{names}"
+        playbook = f"playbooks/{'kernel_preview' if wish else 'preflight'}.yml"
+        arguments = [*_given(inventory), playbook, "-e", json.dumps(variables)]
+        done = _ansible("ansible-playbook", *arguments, *(["--limit", limit] if limit else []))
+        if not plans.is_file():
+            raise FleetError(f"preflight made no plans: {_last_words(done)}")
+        document = json.loads(plans.read_text(encoding="utf-8"))
+        said = json.loads(kernels.read_text(encoding="utf-8")) if kernels.is_file() else {}
+    return document["nodes"], said if wish else None
+
+
+def _given(inventory: Sequence[str]) -> list[str]:
+    return [word for path in inventory for word in ("-i", path)]
+
+
+def _ansible(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of Ansible, of the environment that runs this, from the checkout, whose settings it takes."""
+    beside = Path(sys.executable).parent / command
+    program = str(beside) if beside.is_file() else command
+    try:
+        return subprocess.run(  # noqa: S603 - the operator's inventories
+            [program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False,
+            # Where the operator has set more, a listing would not be JSON alone.
+            env={**os.environ, "ANSIBLE_VERBOSITY": "0", "ANSIBLE_DEBUG": "0", "LC_ALL": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except OSError as error:
+        raise FleetError(f"{command} cannot be run: {error}; make setup installs it") from error
+
+
+def _last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """The end of what a command had to say, in one line."""
+    text = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return (
+        printable(" ".join(line.strip() for line in text[-6:])) or f"it ended with status {done.returncode}"
+    )

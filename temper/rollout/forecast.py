@@ -1,0 +1,152 @@
+"""How a roll-out would go if nothing went wrong: the planner itself, with minutes instead of nodes."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from temper.base.nodes import counted, duration
+from temper.rollout.machine import after, begun
+from temper.rollout.model import Mode, Observation, Outcome, Record, Rollout, State, Step, StepResult
+from temper.rollout.planner import decide, moment
+from temper.rollout.policy import aim
+from temper.rollout.snapshots import sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from temper.rollout.fleet import Candidate
+    from temper.rollout.policy import Policy
+
+DONE = StepResult(Outcome.DONE)
+#: Beyond that a forecast says nothing.
+HORIZON = timedelta(days=366)
+
+
+@dataclass(frozen=True)
+class WaveForecast:
+    """A wave: its nodes in their order, and when the first begins and the last has returned."""
+
+    number: int
+    nodes: tuple[str, ...]
+    begins: datetime
+    ends: datetime
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """All waves, when the last has soaked, and what keeps the roll-out from its end, if something does."""
+
+    waves: tuple[WaveForecast, ...]
+    left_out: dict[str, str]
+    ends: datetime
+    obstacle: str = ""
+
+
+def step_minutes(policy: Policy, step: Step) -> int:
+    """What is expected of a step, in minutes: all that the policy grants it."""
+    expected = {
+        Step.STAGE: policy.stage_minutes,
+        Step.DRAIN: policy.drain_minutes,
+        Step.BASELINE: policy.measure_minutes,
+        Step.INSTALL: policy.work_minutes - 2 * policy.measure_minutes,
+        Step.PROVE: policy.measure_minutes,
+    }
+    return expected.get(step, 0)
+
+
+def forecast(rollout: Rollout, now: datetime) -> Forecast:
+    """Every wave of a roll-out with its times, if no step fails and nobody else drains a node."""
+    records = dict(rollout.records)
+    rollout = replace(rollout, records=records)
+    begins: dict[str, datetime] = {}
+    ends: list[tuple[datetime, int, str]] = []
+    serial, start = itertools.count(), now
+    obstacle = ""
+    while True:
+        decision = decide(rollout, now, Observation())
+        records.update(decision.moves)
+        for step in decision.starts:
+            records[step.node] = begun(records[step.node], step.transition, now)
+            begins.setdefault(step.node, now)
+            end = now + timedelta(minutes=step_minutes(rollout.policy, step.transition.step))
+            heapq.heappush(ends, (end, next(serial), step.node))
+        rollout = replace(rollout, mode=decision.mode, reason=decision.reason)
+        soonest = [ends[0][0]] if ends else []
+        soonest += [decision.until] if decision.until else []
+        if not soonest or min(soonest) - start > HORIZON:
+            obstacle = "" if decision.mode is Mode.DONE else decision.reason or decision.sentence
+            break
+        now = max(now, min(soonest))
+        while ends and ends[0][0] <= now:
+            _, _, name = heapq.heappop(ends)
+            records[name] = after(records[name], DONE, now)
+    return Forecast(_waves(records, begins), _left_out(records), now, obstacle)
+
+
+def _waves(records: dict[str, Record], begins: dict[str, datetime]) -> tuple[WaveForecast, ...]:
+    found = []
+    for number in sorted({records[name].wave for name in begins}):
+        names = sorted(
+            (name for name in begins if records[name].wave == number), key=lambda name: begins[name]
+        )
+        found.append(
+            WaveForecast(number, tuple(names), begins[names[0]], max(records[name].since for name in names))
+        )
+    return tuple(found)
+
+
+def _left_out(records: dict[str, Record]) -> dict[str, str]:
+    return {name: record.reason for name, record in records.items() if record.state is State.LEFT_OUT}
+
+
+def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> str:
+    """The plan for the operator: waves with order and times, transactions, who is left out, and why."""
+    policy, seen = rollout.policy, forecast(rollout, now)
+    taking_part = len(rollout.nodes) - len(seen.left_out)
+    most = policy.max_unavailable.of(len(rollout.nodes), 1)
+    stack = f"Stack {rollout.stack}" if rollout.stack else ""
+    to = aim(stack, policy.kernel)
+    lines = [
+        f"{to[0].upper()}{to[1:]}: {taking_part} of {len(rollout.nodes)} nodes, at most {most} unavailable "
+        f"at a time, {policy.failure_budget.of(len(rollout.nodes))} failures tolerated"
+    ]
+    for wave in seen.waves:
+        name = f"wave {wave.number}" if wave.number else "canaries"
+        lines.append(
+            f"{name}: {counted(wave.nodes)}; {moment(wave.begins)} to {moment(wave.ends)} "
+            f"({duration((wave.ends - wave.begins).total_seconds())})"
+        )
+    if seen.waves:
+        whole = (seen.ends - now).total_seconds()
+        lines.append(f"Expected to end after {duration(whole)}, where every step takes all of its time.")
+    if snapshot := sentence(policy):
+        lines.append(snapshot)
+    if seen.obstacle:
+        lines.append(f"It would not end by itself: {seen.obstacle}")
+    lines += _transactions(found)
+    for reason, names in _by_reason(seen.left_out).items():
+        lines.append(f"left out: {counted(names)}: {reason}")
+    return "\n".join(lines)
+
+
+def _transactions(found: Sequence[Candidate]) -> list[str]:
+    """What the package manager would change, once for all nodes of which it is the same."""
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for node in found:
+        if not node.problems:
+            groups.setdefault((node.cohort, node.transaction), []).append(node.name)
+    lines = []
+    for (cohort, transaction), names in groups.items():
+        lines += [f"{counted(names)}: {cohort}", *(f"  {line}" for line in transaction)]
+    return lines
+
+
+def _by_reason(left_out: dict[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        found.setdefault(reason, []).append(name)
+    return found

@@ -1,0 +1,264 @@
+"""What happened in a roll-out: the timeline of every node with minutes, and a sentence for each state."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from temper.base.nodes import counted, duration, printable
+from temper.rollout.machine import upcoming
+from temper.rollout.model import ENDED, Course, Mode, Record, Rollout, State, Step
+from temper.rollout.planner import NAMED, moment
+from temper.rollout.policy import aim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from temper.rollout.store import Event
+
+SCHEMA_VERSION = 1
+#: What is true of a node in each state.
+SENTENCES: dict[State, str] = {
+    State.PENDING: "It waits for its turn; nothing was done.",
+    State.LEASED: "This controller has its lease; it is in service.",
+    State.STAGED: "The packages of both stacks are on it and verified; it is in service.",
+    State.DRAINED: "It is out of service, and nothing uses its GPUs; nothing was changed.",
+    State.BASELINE: "It was measured on the former driver; nothing was changed.",
+    State.INSTALLED: "The new stack is installed and not loaded yet.",
+    State.REBOOTED: "It has rebooted into the new stack.",
+    State.LOADED: "The new driver is loaded, with all GPUs.",
+    State.SETTLED: "The GPUs have their settings.",
+    State.PROVEN: "The new driver is as good as the former one; it is not in service yet.",
+    State.RETURNED: "It is in service with the new driver.",
+    State.ROLLING_BACK: "It is on its way back to the former stack, out of service.",
+    State.ROLLED_BACK: "It is in service with the former stack, proven as before.",
+    State.FAILED: "It stays out of service until somebody has looked at it.",
+    State.LEFT_OUT: "It takes no part; nothing was changed on it.",
+}
+
+
+def sentence(record: Record) -> str:
+    """What is true of a node, why, and what is being done."""
+    said = SENTENCES[record.state]
+    if record.withheld:
+        has = "the new driver" if record.state is State.RETURNED else "the former stack, proven as before"
+        said = f"It has {has}, and somebody else keeps it out of service: {record.withheld.rstrip('.')}."
+    transition = upcoming(record)
+    if record.course is Course.RELEASE and not record.ended:
+        said += " It is released as it was found."
+    if record.course is Course.KEEP_OUT and not record.ended:
+        said += " It will be kept out of service."
+    if record.step and transition:
+        said += f" Step {record.step} {transition.what}, since {moment(record.step_since or record.since)}."
+    elif record.not_before and not record.ended:
+        said += f" The next attempt is at {moment(record.not_before)}."
+    if snapshot := record.facts.get("snapshot"):
+        said += f" Its former state is kept: {snapshot}."
+    return f"{said} Reason: {record.reason}." if record.reason else said
+
+
+@dataclass(frozen=True)
+class Stay:
+    """How long a node was in a state; `until` is None where it still is."""
+
+    state: State
+    begun: datetime
+    until: datetime | None
+    minutes: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The way of one node. `out_minutes`: from its drain to its return, or until now."""
+
+    node: str
+    stays: tuple[Stay, ...]
+    out_minutes: float
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What the roll-out took beside what its nodes took, in minutes.
+
+    `node_minutes` is the sum of all steps of all nodes, `elapsed` the time from the first step to the last,
+    `critical` the longest way of one node.
+    """
+
+    elapsed: float
+    node_minutes: float
+    critical: float
+
+
+def timelines(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[str, Timeline]:
+    """The timeline of each node that did anything, in the order of the roll-out."""
+    by_node: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.node:
+            by_node[event.node].append(event)
+    return {name: _timeline(name, by_node[name], now) for name in rollout.nodes if name in by_node}
+
+
+def _timeline(name: str, events: list[Event], now: datetime) -> Timeline:
+    stays: list[Stay] = []
+    state, since = State(events[0].state), events[0].at
+    out_since: datetime | None = None
+    out = 0.0
+    for event in [*events, None]:
+        at = event.at if event else now
+        found = State(event.state) if event else None
+        if event and event.step == Step.DRAIN and event.outcome == "begun" and out_since is None:
+            out_since = at
+        back = found in (State.RETURNED, State.ROLLED_BACK, State.LEFT_OUT, State.PENDING)
+        if out_since is not None and (back or event is None):
+            out += _minutes(out_since, at)
+            out_since = None
+        if found is state:
+            continue
+        over = state in ENDED
+        stays.append(
+            Stay(state, since, at if found else None, 0.0 if over and not found else _minutes(since, at))
+        )
+        if found:
+            state, since = found, at
+    return Timeline(name, tuple(stays), out)
+
+
+def _minutes(begin: datetime, end: datetime) -> float:
+    return round((end - begin).total_seconds() / 60, 2)
+
+
+def overhead(events: Iterable[Event]) -> Overhead:
+    """How long the roll-out took beside its nodes' own time."""
+    open_steps: dict[str, datetime] = {}
+    spent: dict[str, float] = defaultdict(float)
+    first: datetime | None = None
+    last: datetime | None = None
+    for event in events:
+        if not event.step:
+            continue
+        first, last = first or event.at, event.at
+        if event.outcome == "begun":
+            open_steps[event.node] = event.at
+        elif event.node in open_steps:
+            spent[event.node] += (event.at - open_steps.pop(event.node)).total_seconds()
+    elapsed = _minutes(first, last) if first and last else 0.0
+    total = round(sum(spent.values()) / 60, 2)
+    return Overhead(elapsed, total, round(max(spent.values(), default=0) / 60, 2))
+
+
+def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[str, Any]:
+    """The report as JSON values; instants are ISO 8601 in UTC, times minutes."""
+    ways = timelines(rollout, events, now)
+    steps: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for event in events:
+        steps[event.node].append(
+            {
+                "at": _iso(event.at),
+                "state": event.state,
+                "step": event.step,
+                "outcome": event.outcome,
+                "reason": event.reason,
+                "numbers": dict(event.numbers),
+                "who": event.who,
+            }
+        )
+    nodes = {}
+    for name, record in rollout.records.items():
+        way = ways.get(name)
+        nodes[name] = {
+            "cohort": rollout.nodes[name].cohort,
+            "wave": record.wave,
+            "state": str(record.state),
+            "since": _iso(record.since),
+            "sentence": sentence(record),
+            "reason": record.reason,
+            "snapshot": record.facts.get("snapshot", ""),
+            "withheld": record.withheld,
+            "minutes": {str(stay.state): stay.minutes for stay in way.stays} if way else {},
+            "out_of_service_minutes": way.out_minutes if way else 0.0,
+            "events": steps[name],
+        }
+    spent = overhead(events)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "rollout": rollout.number,
+        "stack": rollout.stack,
+        "kernel": rollout.policy.kernel,
+        "made_at": _iso(now),
+        "mode": str(rollout.mode),
+        "reason": rollout.reason,
+        "minutes": {"elapsed": spent.elapsed, "nodes": spent.node_minutes, "longest_node": spent.critical},
+        "by_hand": steps[""],
+        "nodes": nodes,
+    }
+
+
+def _iso(instant: datetime) -> str:
+    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def status_text(rollout: Rollout, now: datetime, said: str = "") -> str:
+    """The roll-out, nodes by state, and a sentence for each that is under way or needs a human."""
+    to = aim(rollout.stack, rollout.policy.kernel)
+    lines = [f"Roll-out {rollout.number} to {to}: {rollout.mode}"]
+    if rollout.reason:
+        lines[0] += f", {rollout.reason}"
+    elif said:
+        lines.append(said)
+    by_state: dict[State, list[str]] = defaultdict(list)
+    for name, record in rollout.records.items():
+        by_state[record.state].append(name)
+    lines += [f"  {state:<12} {counted(by_state[state])}" for state in State if by_state[state]]
+    lines += [
+        f"{name} (wave {record.wave}, {duration((now - record.since).total_seconds())}): {sentence(record)}"
+        for name, record in rollout.records.items()
+        if record.under_way
+        or record.step
+        or record.state in (State.FAILED, State.ROLLED_BACK)
+        or record.facts.get("snapshot")  # it should be gone
+        or record.withheld
+    ]
+    waiting = {
+        reason: names
+        for reason, names in _reasons(rollout, State.PENDING).items()
+        if rollout.records[names[0]].out_since
+    }
+    lines += [f"{counted(names)}: {reason}" for reason, names in list(waiting.items())[:NAMED]]
+    if len(waiting) > NAMED:
+        lines.append(f"... and {len(waiting) - NAMED} more: `report --json` has all")
+    for reason, names in _reasons(rollout, State.LEFT_OUT).items():
+        lines.append(f"{counted(names)} left out: {reason}")
+    return printable("\n".join(lines))
+
+
+def _reasons(rollout: Rollout, state: State) -> dict[str, list[str]]:
+    """Nodes in a state by their reason."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, record in rollout.records.items():
+        if record.state is state:
+            found[record.reason].append(name)
+    return found
+
+
+def timeline_text(rollout: Rollout, events: Sequence[Event], now: datetime) -> str:
+    """A line for each node: its states with their minutes, and how long it was out of service."""
+    lines = []
+    for name, way in timelines(rollout, events, now).items():
+        stays = ", ".join(
+            str(stay.state) if stay.state in ENDED else f"{stay.state} {stay.minutes:.1f}"
+            for stay in way.stays
+        )
+        lines.append(f"{name}: {stays}; out of service for {way.out_minutes:.1f} min")
+    spent = overhead(events)
+    lines.append(
+        f"{spent.elapsed:.1f} min from the first step to the last; the nodes' own time is "
+        f"{spent.node_minutes:.1f} min together, {spent.critical:.1f} for the longest"
+    )
+    return printable("\n".join(lines))
+
+
+def verdict(rollout: Rollout) -> int:
+    """The exit status: 0 where every node that took part returned, 1 where not, 3 while it is not over."""
+    return int(not rollout.succeeded) if rollout.mode is Mode.DONE else 3

@@ -1,0 +1,109 @@
+"""The command `temper`: what it offers, and what it says of wrong words, missing packages and inventories."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from temper.cli import doctor
+from temper.cli.main import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_is_listed_and_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert f"temper {name} {COMMANDS[name].example}" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: temper {name}")
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"), [("rolout", "did you mean rollout?"), ("xyz", "expected one of rollout")]
+)
+def test_a_word_that_is_no_command_is_named(word: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word]) == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert f'version = "{capsys.readouterr().out.split()[1]}"' in (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("name", ["compliance", "fleet", "pages", "rollout"])
+def test_a_former_name_answers_with_the_new_one(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, f"tools/former/{name}.py", "--help"],
+        capture_output=True, text=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stderr == f"python3 -m {name} is now: temper {name}\n"
+    assert done.stdout.startswith(f"usage: temper {name}")
+
+
+def test_a_command_whose_packages_are_missing_says_what_to_type() -> None:
+    """As in a new shell, or in cron. `-S` leaves packages out."""
+    words = [sys.executable, "-S", "-m", "temper", "rollout", "status"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "`. .venv/bin/activate`" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / ".ssh").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    monkeypatch.setattr(doctor, "SYSTEM_HOST_KEYS", tmp_path / "none")
+    monkeypatch.setattr(doctor, "ALONE", ())
+    return tmp_path
+
+
+def examined(home: Path, capsys: pytest.CaptureFixture[str], nodes: str) -> tuple[int, str]:
+    file = home / "hosts.yml"
+    file.write_text(f"gpu_nodes: {{hosts: {nodes}}}\n")
+    return main(["doctor", "-i", str(file)]), capsys.readouterr().out
+
+
+def test_the_doctor_names_missing_keys(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = examined(home, capsys, "{gpu01: {ansible_host: 192.0.2.1}, gpu02: {ansible_port: 2222}}")
+    assert status == 1
+    assert "BAD  SSH keys   none in an agent or in ~/.ssh" in said
+    assert "BAD  host keys  unknown of gpu01, gpu02" in said
+
+
+def test_the_doctor_is_content_with_an_inventory_whose_keys_are_known(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / ".ssh/id_ed25519").touch()
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGHBcO6kXYo1iVjQ8v6HTlA1vHsBuUN7nAsZ1kRkkJ1Q"
+    (home / ".ssh/known_hosts").write_text(f"192.0.2.1 {key}\n[gpu02]:2222 {key}\n")
+    nodes = (
+        "{gpu01: {ansible_host: 192.0.2.1}, gpu02: {ansible_port: 2222}, "
+        "gpu03: {ansible_ssh_common_args: -o UserKnownHostsFile=/srv/keys}}"
+    )
+    status, said = examined(home, capsys, nodes)
+    assert "BAD" not in said
+    assert status == 0
+
+
+def test_the_doctor_says_why_an_inventory_cannot_be_read(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, said = examined(home, capsys, "{}")
+    assert status == 1
+    assert "expected nodes in the group gpu_nodes, found none" in said
+
+
+def test_the_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    said = doctor.table([check() for check in doctor.ALONE])
+    for words in (f"{ROOT}, commit", "ansible-core", "GiB free for reports"):
+        assert words in said
