@@ -80,12 +80,30 @@ def test_nodes_that_share_an_address_are_told_apart_by_their_ports() -> None:
     assert list(jump_hosts(nodes, resolve)) == ["gpu4"]
 
 
+def test_machine_whose_address_nodes_share_is_none_of_them() -> None:
+    nat = "nat.example"
+    nodes = {
+        f"gpu{port}": Node(frozenset({f"gpu{port}", nat}), Way(nat, port, (ssh(nat),)))
+        for port in range(2000, 2010)
+    }
+    assert jump_hosts(nodes, resolve) == {}
+
+
+def test_more_nodes_one_behind_the_other_than_calls_may_be() -> None:
+    names = [f"gpu{number}" for number in range(sys.getrecursionlimit() + 1)]
+    hops = ((), *((ssh(name),) for name in names))
+    nodes = {
+        name: Node(frozenset({name}), Way(name, 22, hop)) for name, hop in zip(names, hops, strict=False)
+    }
+    assert {one.level for one in jump_hosts(nodes, resolve).values()} == {1, 2, 3}
+
+
 @pytest.mark.parametrize(
     ("ways", "levels"),
     [
         ({"gpu2": ("gpu1",), "gpu4": ("gpu1",)}, {"gpu1": 1}),
         ({"gpu2": ("gpu1",), "gpu4": ("gpu1", "gpu2")}, {"gpu1": 2, "gpu2": 1}),
-        ({"gpu2": ("gpu1",), "gpu1": ("gpu2",)}, {"gpu1": 2, "gpu2": 1}),
+        ({"gpu2": ("gpu1",), "gpu1": ("gpu2",)}, {"gpu1": 3, "gpu2": 3}),
         ({f"gpu{number}": (f"gpu{number - 1}",) for number in range(2, 7)},
          {"gpu1": 3, "gpu2": 3, "gpu3": 3, "gpu4": 2, "gpu5": 1}),
     ],
