@@ -13,6 +13,7 @@ import pytest
 from ansible.errors import AnsibleConnectionFailure
 
 from plugins.action import commit_confirm, nodes_behind
+from pull.playbooks import FIXED
 from temper.plan.jump_hosts import JumpHost, Node, jump_hosts, problems
 from temper.plan.preflight import preflight_plan
 from temper.plan.ssh_client import Look
@@ -327,13 +328,16 @@ FOUND = {
 }
 
 
-def test_ways_of_an_inventory_with_templates_and_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pulls", [False, True])
+def test_ways_of_an_inventory_with_templates_and_files(tmp_path: Path, pulls: bool) -> None:
     """Of all nodes, although the run is for one; ssh goes by its own files too."""
     (tmp_path / "config").write_text(
         "Host third\n HostName 192.0.2.3\n ProxyJump way\n"
         "Host way\n HostName 192.0.2.1\n User jump\n Port 2222\n"
     )
     hosts = json.loads(json.dumps(INVENTORY).replace("{folder}", str(tmp_path)))
+    if pulls:
+        del hosts["gpu05"]  # there, the inventory's local connections are not told from its own
     (tmp_path / "hosts.json").write_text(
         json.dumps({"gpu_nodes": {"hosts": hosts, "vars": {"ansible_user": "ops"}}})
     )
@@ -353,6 +357,7 @@ def test_ways_of_an_inventory_with_templates_and_files(tmp_path: Path) -> None:
     )
     program = Path(sys.executable).with_name("ansible-playbook")
     command = [str(program), "-i", str(tmp_path / "hosts.json"), "--limit=gpu02", str(tmp_path / "play.yml")]
+    command += ["--extra-vars", json.dumps(FIXED)] if pulls else []
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "found.json").read_text()) == FOUND
