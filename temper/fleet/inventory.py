@@ -100,15 +100,19 @@ class Inventory:
         return self._have_jump_hosts(variables) or any(map(OTHERS.search, found))
 
     def _have_jump_hosts(self, variables: Mapping[str, Any]) -> bool:
-        """Whether arguments of ssh name nodes, other than the one that they are for."""
+        """Whether arguments of ssh name nodes, other than the one that they are for, or its files may."""
+        from temper.plan.ssh_client import files_jump
+
         hosts = dict(self.addresses())
         known = {*hosts, *map(str, hosts.values())} - {""}
+        given = set()
         for node, host in [("", ""), *hosts.items()]:
             own = self.variables.get(node, {}) if node else variables
             words = {word for name in SSH_ARGUMENTS for word in HOST.findall(str(own.get(name, "")))}
             if known & words - {node, str(host)}:
                 return True
-        return False
+            given.add(" ".join(str({**own, **variables}.get(name, "")) for name in SSH_ARGUMENTS))
+        return files_jump(given)
 
     def require_same(self, nodes: Collection[str], variables: Mapping[str, Any], *, helpers: bool) -> None:
         """Refuse what would be another value in a slice than in one process. Raises InventoryError."""

@@ -43,8 +43,11 @@ SAID = 300
 #: Stands for any node: no name server knows it (RFC 2606).
 ANY_HOST = "node.invalid"
 READ = re.compile(r"^debug1: Reading configuration data (.+?)\r?$", re.MULTILINE)
+#: A proxy for some host. systemd 256 has one for machines on this one, in everybody's configuration.
+PROXY = r"Proxy(?:Jump|Command)\b(?!.*/systemd-ssh-proxy\s)|Include\b.*%"
+MAY_JUMP = re.compile(rf"^\s*(?:{PROXY})", re.MULTILINE | re.IGNORECASE)
 #: What makes ssh go another way to one host than to another.
-DECIDES = re.compile(r"^\s*(?:Proxy(?:Jump|Command)|HostName|Include\b.*%)", re.MULTILINE | re.IGNORECASE)
+DECIDES = re.compile(rf"^\s*(?:HostName|{PROXY})", re.MULTILINE | re.IGNORECASE)
 #: ssh's words for the code SSH_OPEN_ADMINISTRATIVELY_PROHIBITED (RFC 4254, 5.1), which it does not pass on.
 FORBIDDEN = "administratively prohibited"
 
@@ -133,7 +136,7 @@ class SshClient:
         Where nothing in ssh's files goes by the host, nodes with the same arguments cost one question.
         """
         files = {one.arguments: ssh_files(one.arguments) for one in connections.values()}
-        by_host = {own: self._go_by_host(own) for own in set(files.values())}
+        by_host = {own: self.files_have(DECIDES, own) for own in set(files.values())}
         asked = {
             name: one if by_host[files[one.arguments]] else replace(one, host=ANY_HOST)
             for name, one in connections.items()
@@ -152,14 +155,24 @@ class SshClient:
         """Return how a node is reached, None where ssh does not say."""
         return way(connection.arguments, connection.host, self.ask)
 
-    def _go_by_host(self, files: tuple[str, ...]) -> bool:
-        """Whether a file that ssh reads sends it to hosts in different ways."""
+    def files_have(self, pattern: re.Pattern[str], files: tuple[str, ...]) -> bool:
+        """Return whether a file that ssh reads, with these arguments, has a match; or cannot be read."""
         _, said = self._asked("-v", *files, ANY_HOST)
         try:
             texts = [Path(name).read_text(encoding="utf-8", errors="replace") for name in READ.findall(said)]
         except OSError:
             return True
-        return any(map(DECIDES.search, texts))
+        return any(map(pattern.search, texts))
+
+
+def files_jump(arguments: Iterable[str]) -> bool:
+    """Return whether ssh's files on this machine, with one of these arguments, have a proxy for any host."""
+    files = set()
+    for text in arguments:
+        with suppress(ValueError):  # quotes that do not end: ssh gets none of it
+            files.add(ssh_files(shlex.split(text)))
+    client = SshClient()
+    return any(client.files_have(MAY_JUMP, own) for own in files)
 
 
 def ssh_files(arguments: Sequence[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from temper.plan.ssh_client import Connection, Look, SshClient, look, looks
+from temper.plan.ssh_client import Connection, Look, SshClient, files_jump, look, looks
 from temper.plan.ssh_ways import Client, Hop, Way, way
 
 if TYPE_CHECKING:
@@ -142,6 +142,19 @@ def test_one_question_for_all_nodes_where_the_files_send_none_elsewhere(tmp_path
     assert {name: one.host for name, one in ways.items() if one} == {n: c.host for n, c in nodes.items()}
     assert len(asked) < 5
     assert all(one and one.hops[0].names[0] == "gpu1" for one in ways.values())
+
+
+@pytest.mark.parametrize(
+    ("option", "jumps"),
+    [
+        ("proxycommand=nc %h %p", True),
+        ("#ProxyJump gpu01", False),
+        ("ProxyCommand /usr/lib/systemd/systemd-ssh-proxy %h %p", False),
+    ],
+)
+def test_a_proxy_in_sshs_files_counts_but_systemds_own(tmp_path: Path, option: str, jumps: bool) -> None:
+    (tmp_path / "config").write_text(f"Host vsock/*\n  {option}\n")
+    assert files_jump([f"-F {tmp_path}/config", "-o 'unended"]) is jumps
 
 
 def test_each_host_is_asked_for_where_a_file_goes_by_hosts(config: Path) -> None:

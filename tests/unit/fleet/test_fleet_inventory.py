@@ -232,6 +232,16 @@ def test_a_slice_gets_other_hosts_only_where_a_template_names_them(value: Any, o
     assert one().spans(["gpu01"], {"value": value}) is others
 
 
+@pytest.mark.parametrize(("option", "others"), [("ProxyJump gpu09", True), ("User ops", False)])
+def test_a_slice_gets_other_hosts_where_sshs_files_may_go_through_them(
+    tmp_path: Path, option: str, others: bool
+) -> None:
+    """A slice of the jump host alone would close it to nodes of other slices."""
+    (tmp_path / "config").write_text(f"Host gpu*\n {option}\n")
+    known = one(ansible_ssh_common_args=f"-F {tmp_path}/config")
+    assert known.spans(["gpu01"], {"ansible_ssh_args": f"-F {tmp_path}/config"}) is others
+
+
 @pytest.mark.parametrize(
     ("arguments", "others"),
     [
