@@ -184,6 +184,8 @@ def parsed(words: Iterable[str]) -> tuple[list[Option], list[str]]:
     while left:
         raw = left.pop(0)
         word = _plain(raw)
+        if word == "--" and not rest:
+            return options, left
         if len(rest) > 1 or not re.match("-[^-]", word):
             rest.append(raw)
             continue

@@ -58,6 +58,7 @@ def found(config: Path, host: str, *arguments: str) -> Way:
         ("-o ProxyJump=me@bastion:7", (Hop(("bastion", "192.0.2.1"), 7, "me", True),)),
         ("-J me@[2001:db8::1]:7", (Hop(("2001:db8::1", "2001:db8::1"), 7, "me", True),)),
         ("-o ProxyCommand='ssh -F {config} -qW %h:%p bastion'", (BASTION,)),
+        ("-o ProxyCommand='ssh -F {config} -W %h:%p -- bastion'", (BASTION,)),
         ("-o ProxyCommand='exec ssh -F {config} bastion -W [%h]:%p 2>/dev/null'", (BASTION,)),
         ("-o ProxyCommand='ssh -F none -p 7 -l %r 192.0.2.1 nc %h %p'", (Hop(("192.0.2.1",) * 2, 7, "ops"),)),
         (
