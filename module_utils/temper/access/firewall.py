@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import itertools
 import tempfile
 import time
 from dataclasses import dataclass, field, fields
@@ -70,6 +71,8 @@ LINK = UNITS / "sysinit.target.wants" / UNIT
 FLUSHING_UNIT = "nftables.service"
 FLUSHING_DROP_IN = UNITS / f"{FLUSHING_UNIT}.d" / "temper.conf"
 OUR_FILES = (RULES, FLUSHING_DROP_IN, LINK, UNIT_FILE)
+#: Tunnels that the rules close, which may have thousands of peers: more than a warning names.
+MOST_CLOSED = 6
 #: A user may listen on thousands of ports.
 MOST_LISTED = 40
 LIMITS = tuple(limit.name for limit in fields(Limits))
@@ -309,8 +312,8 @@ class Outlook:
 
     `other` is the program to end, or to bring back with an `absent` firewall. `guests` are interfaces that
     lead to containers and virtual machines, and are not trusted. `from_itself` says that Ansible's login
-    comes from the node. `ways` are the tunnels that it comes through, `closed` others whose outer packets the
-    rules do not let in.
+    comes from the node. `ways` are the tunnels that it comes through, `closed` some of the others whose outer
+    packets the rules do not let in.
     """
 
     text: str
@@ -430,12 +433,12 @@ class Firewall(ConfirmedSetting[Outlook]):
         ways = ways_from(login.client, found, here, towards) if login and found else []
         check_ways(ways, packets)
         others = [Way(one, peer) for one in found for peer in one.peers]
-        closed = [
+        closed = (
             way
             for way in others
             if way not in ways and not packets.admits(way) and not packets.admits_overlay(way)
-        ]
-        return ways, closed
+        )
+        return ways, list(itertools.islice(closed, MOST_CLOSED))
 
     def _absent(self) -> Outlook:
         live = live_table() if which("nft") and self.live else ""

@@ -165,17 +165,20 @@ class Filter:
         if way.peer.dialled:
             return True
         remote = ipaddress.ip_network(str(way.peer.remote)) if way.peer.remote else None
-        if remote and (
-            self.trusted.admits_address(remote)
-            or self.trusted.admits_interface(self.interface_to(str(way.peer.remote)))
-        ):
-            return True
-        return way.tunnel.entrances is not None and all(
+        opened = way.tunnel.entrances is not None and all(
             any(
                 one.opened_by(rule) and (not remote or any(within(remote, net) for net in rule.sources))
                 for rule in self.rules
             )
             for one in way.tunnel.entrances
+        )
+        # Last: the way to an address costs a program, and there may be thousands of peers.
+        return opened or bool(
+            remote
+            and (
+                self.trusted.admits_address(remote)
+                or self.trusted.admits_interface(self.interface_to(str(way.peer.remote)))
+            )
         )
 
     def admits_overlay(self, way: Way) -> bool:

@@ -429,6 +429,20 @@ def test_tunnel_that_ansible_does_not_come_through_is_named_before_the_change(
     assert changed_through(monkeypatch, client="192.0.2.7", **OPENING).warnings() == []
 
 
+@pytest.mark.parametrize("wanted", [{}, {"rules": [{**OPENING["rules"][0], "sources": ["0.0.0.0/0"]}]}])
+def test_thousands_of_peers_cost_no_program_each(
+    wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ROUTES, "192.0.2.7", "eth0")
+    setting = changed_through(monkeypatch, client="192.0.2.7", **wanted)
+    peers = tuple(Peer(ipaddress.ip_address(number)) for number in range(2**24, 2**24 + 5000))
+    asked: list[str] = []
+    monkeypatch.setattr(firewall, "tunnels", lambda _: [replace(WG, peers=peers)])
+    monkeypatch.setattr(firewall, "interface_to", lambda address, *_: asked.append(address) or "eth0")
+    assert setting.obstacle() is None
+    assert len(asked) < 10
+
+
 @pytest.mark.parametrize(("wanted", "proven"), [(OPENING, True), (LET_IN["by the operator's word"], False)])
 def test_proof_of_a_checked_tunnel_ignores_its_flow_and_the_undo_ends_it(
     wanted: dict[str, Any], *, proven: bool, monkeypatch: pytest.MonkeyPatch
