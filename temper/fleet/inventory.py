@@ -106,12 +106,13 @@ class Inventory:
         hosts = dict(self.addresses())
         known = {*hosts, *map(str, hosts.values())} - {""}
         given = set()
+        environment = {name: os.environ.get(name.upper(), "") for name in SSH_ARGUMENTS}
         for node, host in [("", ""), *hosts.items()]:
-            own = self.variables.get(node, {}) if node else variables
-            words = {word for name in SSH_ARGUMENTS for word in HOST.findall(str(own.get(name, "")))}
-            if known & words - {node, str(host)}:
+            own = {**environment, **self.variables.get(node, {}), **variables}
+            arguments = " ".join(str(own[name]) for name in SSH_ARGUMENTS)
+            if known & {*HOST.findall(arguments)} - {node, str(host)}:
                 return True
-            given.add(" ".join(str({**own, **variables}.get(name, "")) for name in SSH_ARGUMENTS))
+            given.add(arguments)
         return files_jump(given)
 
     def require_same(self, nodes: Collection[str], variables: Mapping[str, Any], *, helpers: bool) -> None:

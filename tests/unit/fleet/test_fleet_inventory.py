@@ -232,6 +232,13 @@ def test_a_slice_gets_other_hosts_only_where_a_template_names_them(value: Any, o
     assert one().spans(["gpu01"], {"value": value}) is others
 
 
+def test_a_slice_gets_other_hosts_where_the_environment_has_a_jump_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ANSIBLE_SSH_COMMON_ARGS", "-J gpu01")
+    assert one().spans(["gpu01"], {})
+
+
 @pytest.mark.parametrize(("option", "others"), [("ProxyJump gpu09", True), ("User ops", False)])
 def test_a_slice_gets_other_hosts_where_sshs_files_may_go_through_them(
     tmp_path: Path, option: str, others: bool

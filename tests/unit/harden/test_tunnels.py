@@ -438,7 +438,12 @@ def test_thousands_of_peers_cost_no_program_each(
     peers = tuple(Peer(ipaddress.ip_address(number)) for number in range(2**24, 2**24 + 5000))
     asked: list[str] = []
     monkeypatch.setattr(firewall, "tunnels", lambda _: [replace(WG, peers=peers)])
-    monkeypatch.setattr(firewall, "interface_to", lambda address, *_: asked.append(address) or "eth0")
+
+    def to(address: str, *_: object) -> str:
+        asked.append(address)
+        return "eth0"
+
+    monkeypatch.setattr(firewall, "interface_to", to)
     assert setting.obstacle() is None
     assert len(asked) < 10
 
