@@ -67,8 +67,8 @@ def login_refusal(account: Account, address: str, effective: Effective) -> str |
     name = account.name
     if account.uid == 0 and one("permitrootlogin") in ("no", "forced-commands-only"):
         return (
-            "Ansible logs in as root, which would no longer be allowed: make an account with sudo rights and "
-            "an authorized key, name it in ansible_user, and run again"
+            "the login of root would no longer be allowed: make an account with sudo rights and an "
+            "authorized key, and name it in ansible_user"
         )
     if one("pubkeyauthentication") != "yes":
         return f"the login of {name} by key would no longer be allowed: leave PubkeyAuthentication on"

@@ -28,7 +28,9 @@ RESTORE_PAM = "mv /root/pam /etc/pam.d/sshd"
 
 def pam(module: str) -> str:
     """Have sshd's PAM stack ask one more module about the account."""
-    return f"cp -a /etc/pam.d/sshd /root/pam; sed -i '/pam_nologin/a account required {module}' /etc/pam.d/sshd"
+    return (
+        f"cp -a /etc/pam.d/sshd /root/pam; sed -i '/pam_nologin/a account required {module}' /etc/pam.d/sshd"
+    )
 
 
 def option(text: str) -> tuple[str, str]:
@@ -119,7 +121,7 @@ def test_account_that_can_do_nothing_any_more_changes_nothing(fleet: Fleet, name
 
 
 def test_certificate_that_has_expired_is_undone(fleet: Fleet, tmp_path: Path) -> None:
-    """The site's authority lets Ansible in, and its shared connection is from before the certificate's end."""
+    """The site's authority lets Ansible in; the shared connection is from before the certificate's end."""
     authority, key = tmp_path / "authority", tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(authority)], check=True)
     shutil.copy(str(fleet.status["ssh_key"]), key)
@@ -200,7 +202,8 @@ def test_disk_that_fills_before_the_confirmation_keeps_nobody_out(small_store: F
 
 def test_others_whom_a_change_keeps_out_are_named(fleet: Fleet) -> None:
     """Ansible gets in before and after, and so proves nothing for them."""
-    add = f"useradd -m -s /bin/bash -p '*' alice; install -D -o alice -m 600 {KEYS} /home/alice/.ssh/authorized_keys"
+    theirs = KEYS.replace("ops", "alice")
+    add = f"useradd -m -s /bin/bash -p '*' alice; install -D -o alice -m 600 {KEYS} {theirs}"
     with spoiled(fleet, add, "userdel -r alice 2>/dev/null"):
         only = {"ssh_hardening_allow_groups": ["ops"]}
         for run in (fleet.harden("--check", **only), fleet.harden(**only)):

@@ -157,8 +157,8 @@ def test_ordinary_account_with_a_key_gets_in() -> None:
 @pytest.mark.parametrize(
     ("account", "effective", "reason"),
     [
-        (replace(OPS, name="root", uid=0), {}, "logs in as root"),
-        (replace(OPS, name="root", uid=0), {"permitrootlogin": "forced-commands-only"}, "logs in as root"),
+        (replace(OPS, name="root", uid=0), {}, "login of root"),
+        (replace(OPS, name="root", uid=0), {"permitrootlogin": "forced-commands-only"}, "login of root"),
         (OPS, {"pubkeyauthentication": "no"}, "PubkeyAuthentication"),
         (replace(OPS, has_key=False), {}, "has no key in .ssh/authorized_keys or"),
         (replace(OPS, locked=True), {"usepam": "no"}, "locked and UsePAM is no"),
