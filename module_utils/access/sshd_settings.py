@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.access.commit_confirm import DEFAULT_ROLLBACK_AFTER_S, ConfirmedSetting
 from ansible.module_utils.access.listeners import listeners
-from ansible.module_utils.access.ssh_access import login_refusal, read_account
+from ansible.module_utils.access.ssh_access import gets_in_by_password, login_refusal, read_account
 from ansible.module_utils.access.ssh_channels import Channel, channels
 from ansible.module_utils.access.ssh_keys import parse_public_key, public_keys
 from ansible.module_utils.access.ssh_login import ssh_login
@@ -492,7 +492,7 @@ def cut_ways(sshd: Sshd, text: str | None, found: Iterable[Channel]) -> list[Cha
 
 
 def locked_out(sshd: Sshd, planned: Plan, login: Login | None) -> list[str]:
-    """Return why other accounts that get in with a key now no longer would, a sentence for each.
+    """Return why other accounts that get in now no longer would, a sentence for each.
 
     Ansible's own account is refused elsewhere. Looks at MOST_LOGINS accounts, people first.
     """
@@ -511,7 +511,9 @@ def locked_out(sshd: Sshd, planned: Plan, login: Login | None) -> list[str]:
     def refusal(name: str, text: str | None, revoked: frozenset[str]) -> str | None:
         asked = f"user={name},host={client},addr={client},laddr=192.0.2.2,lport=22"
         effective = sshd.whole(text, asked)
-        return login_refusal(read_account(name, effective, revoked), client, effective)
+        account = read_account(name, effective, revoked)
+        by_password = gets_in_by_password(account, client, effective)
+        return None if by_password else login_refusal(account, client, effective)
 
     found = {}
     # A configuration that sshd refuses lets nobody in who could be kept out.
@@ -720,7 +722,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         if others := self.outlook.locked_out:
             more = f"; and {len(others) - MOST_SENTENCES} more" if len(others) > MOST_SENTENCES else ""
             lines.append(
-                "The new connection proves nothing for others. Who logs in with a key now and no longer can: "
+                "The new connection proves nothing for others. Who can log in now and no longer will: "
                 f"{'; '.join(others[:MOST_SENTENCES])}{more}."
             )
         if unasked := self.outlook.plan.unasked:

@@ -393,8 +393,11 @@ def test_blocks_about_something_else_are_not_asked_for(site: SiteFiles, asked: l
         ("", {"AllowUsers": "ops"}, ["alice"]),
         ("DenyUsers alice\n", {"AllowUsers": "ops"}, []),
         ("", {"AllowUsers": ["ops", "alice"]}, []),
+        ("PasswordAuthentication yes\n", {}, ["legacyftp"]),
+        ("PasswordAuthentication yes\nDenyUsers legacyftp\n", {}, []),
+        ("PasswordAuthentication yes\nAuthenticationMethods publickey\n", {}, []),
     ],
-    ids=["new", "kept-out-before", "let-in"],
+    ids=["new", "kept-out-before", "let-in", "password", "password-denied", "key-demanded"],
 )
 def test_others_who_are_kept_out_from_now_on_are_named(
     site: SiteFiles,
@@ -403,15 +406,25 @@ def test_others_who_are_kept_out_from_now_on_are_named(
     wanted: dict[str, Any],
     named: list[str],
 ) -> None:
-    """Of all others, alice and root have keys; root gets in neither before nor after."""
+    """Of all others, alice and root have keys, and legacyftp a password; root never gets in."""
 
     def account(name: str, *_: Any) -> Account:
         has_key = name in ("alice", "root")
-        return Account(name, int(name != "root"), (name,), False, False, False, has_key=has_key)
+        return Account(
+            name,
+            int(name != "root"),
+            (name,),
+            False,
+            False,
+            False,
+            has_key=has_key,
+            has_password=name == "legacyftp",
+        )
 
     monkeypatch.setattr(sshd_settings, "read_account", account)
-    site.says(f"PermitRootLogin no\n{site_says}")
+    # The first value counts.
+    site.says(f"{site_says}PermitRootLogin no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n")
     plan = site.plan(parameters(wanted))
     found = sshd_settings.locked_out(site.sshd(), plan, LOGIN)
-    assert [name for name in ACCOUNTS if any(f" {name}:" in why for why in found)] == named
+    assert [name for name in ACCOUNTS if any(f"account {name}" in why for why in found)] == named
     assert len(found) == len(named)
