@@ -516,8 +516,8 @@ def locked_out(sshd: Sshd, planned: Plan, login: Login | None) -> list[str]:
         return None if by_password else login_refusal(account, client, effective)
 
     found = {}
-    # A configuration that sshd refuses lets nobody in who could be kept out.
-    with contextlib.suppress(RefusedError):
+    # A configuration that sshd refuses lets nobody in; an account may go meanwhile.
+    with contextlib.suppress(RefusedError, KeyError):
         for name in people[:MOST_LOGINS]:
             if refusal(name, in_place, frozenset(already)) is None:
                 found[name] = refusal(name, planned.files[DROP_IN], planned.revoked)
