@@ -252,15 +252,15 @@ def apt_lines(text: str, path: str) -> Iterator[Line]:
             continue
         if word == "{":
             scopes.append(words[0] if words and not words[0].startswith('"') else "")
-        elif word == "}":
-            scopes[-1:] = []
         elif words:
             # An entry of a list has no name.
             named = not words[0].startswith('"')
             key = "::".join([*filter(None, scopes), words[0] if named else ""])
             yield Line(path, at, "", key, words[-1].strip('"') if len(words) > named else "")
+        if word == "}":  # it ends an entry, too; apt does not miss the last ones
+            scopes[-1:] = []
         words = []
-    if words or scopes:
+    if words:
         raise UnreadableError(
             f"{path}:{number}: expected the end of what was begun; `apt-config dump` says more"
         )

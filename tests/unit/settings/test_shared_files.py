@@ -279,7 +279,7 @@ def test_origins_of_a_site_are_added_without_those_of_the_distribution(site: Sit
     ("own", "path", "text"),
     [
         (SUDO, "/etc/sudoers.d/10-site", "\nDefaults timestamp_timeout 0\n"),
-        (UPDATES, "/etc/apt/apt.conf.d/10site", "\nA {\n"),
+        (UPDATES, "/etc/apt/apt.conf.d/10site", "\nA\n"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_an_obstacle_with_its_line(

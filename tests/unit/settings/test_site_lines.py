@@ -52,6 +52,8 @@ CASES = [
     (apt_lines, '// a\nA::B "1"; /* c\n "x"; */ A { C "2"; D { "e"; "f"; }; };\n#clear A;\nA::D:: "g";', [
         ("", "A::B", "1"), ("", "A::C", "2"), ("", "A::D::", "e"), ("", "A::D::", "f"), ("", "A::D::", "g"),
     ]),
+    # So reads apt-config what lacks its last semicolons and braces.
+    (apt_lines, 'A { "b"; "c" }\nD { E "f"; ', [("", "A::", "b"), ("", "A::", "c"), ("", "D::E", "f")]),
 ]  # fmt: skip
 
 
@@ -67,7 +69,7 @@ def test_lines_say_what_their_program_reads(
     [
         (sudoers_lines, "\nDefaults timestamp_timeout=0 umask=077"),
         (sudoers_lines, '\nDefaults logfile="/var'),
-        (apt_lines, '\nA { B "1";'),
+        (apt_lines, '\nA { B "1"'),
     ],
 )
 def test_a_line_that_cannot_be_read_is_named(lines: Callable[[str, str], Iterator[Line]], text: str) -> None:
