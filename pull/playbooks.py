@@ -24,6 +24,8 @@ COMPLAINT = re.compile(r"^(?:refused|failed|unreachable): .*\n((?:(?:  .*)?\n)+)
 LAST_LINES = 3
 #: What no inventory can make of a node that pulls: a repair disturbs no job, and leaves the driver alone.
 FIXED = {
+    # The fleet's jump hosts are those of the inventory's own ways.
+    "__preflight_ways_by": "ssh",
     "ansible_connection": "local",
     "ansible_become": False,
     "compliance_metrics_directory": "",

@@ -40,7 +40,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     _VALID_ARGS: frozenset[str] = frozenset()
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The result has `jump_hosts`: those of planning.jump_hosts.JumpHost, by name."""
+        """The result has `jump_hosts`: those of temper.plan.jump_hosts.JumpHost, by name."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         names = variables["groups"].get("gpu_nodes", [])

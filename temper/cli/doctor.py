@@ -15,14 +15,14 @@ import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from temper.base.nodes import counted, ranges
 from temper.fleet.inventory import InventoryError, read
 from validation.model.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from temper.fleet.inventory import Inventory
 
@@ -33,6 +33,10 @@ LEAST_FREE_GIB = 5
 SSH_PORT = "22"
 SYSTEM_HOST_KEYS = Path("/etc/ssh/ssh_known_hosts")
 PATIENCE_S = 30
+#: Ansible's names for connections by ssh, the first one where an inventory names none.
+BY_SSH = ("ssh", "smart", "ansible.builtin.ssh")
+#: What else than ssh's own files and agent an inventory may name.
+KEY_OF_INVENTORY = ("ansible_private_key_file", "ansible_ssh_private_key_file")
 #: ssh's own names for a user's keys (ssh(1)).
 KEYS = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk")
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)(?: ;| \\|$)", re.MULTILINE)
@@ -108,13 +112,21 @@ def inventory(given: Sequence[str]) -> Iterator[Finding]:
         return
     note = ", the lab on this machine" if sources == [str(LAB)] else ""
     yield Finding("inventory", f"{name}{note}: {counted(known.nodes)}")
-    if sources != [str(LAB)]:
-        yield _key()
-        yield _host_keys(known)
+    if sources != [str(LAB)] and (nodes := _by_ssh(known)):
+        yield _key(nodes)
+        yield _host_keys(nodes)
 
 
-def _key() -> Finding:
+def _by_ssh(known: Inventory) -> dict[str, Mapping[str, Any]]:
+    """Return the variables of the nodes that Ansible reaches by ssh."""
+    found = {node: known.variables.get(node, {}) for node in known.nodes}
+    return {node: own for node, own in found.items() if own.get("ansible_connection", BY_SSH[0]) in BY_SSH}
+
+
+def _key(nodes: Mapping[str, Mapping[str, Any]]) -> Finding:
     """Check that ssh has a key to offer."""
+    if all(any(name in own for name in KEY_OF_INVENTORY) for own in nodes.values()):
+        return Finding("SSH keys", "those that the inventory names")
     agent = _asked(["ssh-add", "-l"])
     own = [name for name in KEYS if (Path.home() / ".ssh" / name).is_file()]
     if agent or own:
@@ -126,14 +138,15 @@ def _key() -> Finding:
     )
 
 
-def _host_keys(known: Inventory) -> Finding:
+def _host_keys(variables: Mapping[str, Mapping[str, Any]]) -> Finding:
     """Check which nodes' host keys ssh knows. Where the inventory has files of its own, nobody can say."""
     nodes = []
-    for node, given in known.addresses():
-        own = known.variables.get(node, {})
-        address, port = str(given or node), str(own.get("ansible_port", SSH_PORT))
+    for node, own in variables.items():
+        address, port = str(own.get("ansible_host") or node), str(own.get("ansible_port", SSH_PORT))
         if "{{" not in f"{address}{port}" and not any("KnownHosts" in str(value) for value in own.values()):
             nodes.append((node, address if port == SSH_PORT else f"[{address}]:{port}"))
+    if not nodes:
+        return Finding("host keys", "not looked at: the inventory names files of its own")
     files = [path for path in (Path.home() / ".ssh/known_hosts", SYSTEM_HOST_KEYS) if path.is_file()]
     unknown = [
         node

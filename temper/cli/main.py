@@ -129,8 +129,12 @@ def main(command_line: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # A name that a terminal's encoding does not have costs no verdict.
             stream.reconfigure(errors="backslashreplace")
-    # The commands of one module are told apart by their name.
-    status: int = module.main(words if command.module == JUDGING else words[1:])
+    try:
+        # The commands of one module are told apart by their name.
+        status: int = module.main(words if command.module == JUDGING else words[1:])
+    except KeyboardInterrupt:
+        print(f"temper {words[0]}: interrupted", file=sys.stderr)
+        return INTERRUPTED
     return status if _written(sys.stdout) else NOT_CARRIED_OUT
 
 

@@ -125,7 +125,7 @@ def jump_hosts(
     return {
         jump: JumpHost(
             tuple(name for name in nodes if name in behind[jump]),
-            min(levels[jump], MOST_LEVELS),
+            levels[jump],
             tuple(sorted(ports[jump])),
             tuple(sorted(users[jump])),
         )
@@ -152,23 +152,21 @@ def _nodes_of(hop: Hop, nodes: Mapping[str, Node], holders: Mapping[str, set[str
     found = _held(hop, holders)
     if not hop.port:
         return found
-    exact = {name for name in found if (one := nodes[name].way) and one.port == hop.port}
-    return exact or (set() if any(map(_is_loopback, hop.names)) else found)
+    ports = {name: one.port for name in found if (one := nodes[name].way)}
+    exact = {name for name, port in ports.items() if port == hop.port}
+    # Behind another port of a shared address is none of them: the machine that has it, say.
+    shared = len({*ports.values()}) > 1 or any(map(_is_loopback, hop.names))
+    return exact or (set() if shared else found)
 
 
 def _levels(behind: Mapping[str, Collection[str]]) -> dict[str, int]:
-    """Return how many jump hosts stand one behind the other from each; a circle ends where it closes."""
-    levels: dict[str, int] = {}
+    """Return how many jump hosts stand one behind the other from each, as far as there are plays.
 
-    def level(node: str, above: tuple[str, ...]) -> int:
-        if node in above or node not in behind:
-            return 0
-        if node not in levels:
-            levels[node] = 1 + max(level(name, (*above, node)) for name in sorted(behind[node]))
-        return levels[node]
-
-    for node in sorted(behind):
-        level(node, ())
+    Those of a circle have the last one.
+    """
+    levels = dict.fromkeys(behind, 1)
+    for _ in range(MOST_LEVELS - 1):
+        levels = {jump: 1 + max(levels.get(name, 0) for name in behind[jump]) for jump in behind}
     return levels
 
 

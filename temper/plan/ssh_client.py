@@ -59,7 +59,9 @@ class Connection:
     @classmethod
     def of(cls, name: str, variables: Mapping[str, Any]) -> Connection | None:
         """From the variables of a node; None where Ansible does not reach it by ssh. Raises AnsibleError."""
-        kind = str(variables.get("ansible_connection") or DEFAULT_TRANSPORT)
+        # Of a node that pulls, all connections are local.
+        fixed = variables.get("__preflight_ways_by")
+        kind = str(fixed or variables.get("ansible_connection") or DEFAULT_TRANSPORT)
         if kind.rpartition(".")[2] not in ("ssh", "smart"):
             return None
         connection_loader.get("ssh", class_only=True)  # its options are known once it is loaded

@@ -132,10 +132,12 @@ def _by_command(target: Way, text: str, ask: Ask, most: int) -> Way:
     programs = [PurePath(_plain(word)).name for word in raw]
     place = programs.index("ssh") if "ssh" in programs and programs[0] in STARTERS else None
     if place is None:
-        names = [v6 or name for word in raw for v6, name in HOST.findall(_plain(word))]
+        words = [v6 or name for word in raw for v6, name in HOST.findall(_plain(word))]
+        # The target's own name may be others' too: those that share its address (NAT) are not on its way.
+        names = [word for word in dict.fromkeys(words) if word != target.host]
         # A shell or a script, say, with an ssh in it that nobody reads here.
         forwards = bool(re.search(r"\bssh\b", text))
-        return replace(target, hops=(Hop(tuple(dict.fromkeys(names)), forwards=forwards),), command=text)
+        return replace(target, hops=(Hop(tuple(names), forwards=forwards),), command=text)
     options, rest = parsed(raw[place + 1 :])
     asked = [part for one in options if one.flag in WAY for part in (f"-{one.flag}", one.value)]
     host = _plain(rest[0]) if rest else ""

@@ -13,6 +13,7 @@ import pytest
 from ansible.errors import AnsibleConnectionFailure
 
 from plugins.action import commit_confirm, nodes_behind
+from pull.playbooks import FIXED
 from temper.plan.jump_hosts import JumpHost, Node, jump_hosts, problems
 from temper.plan.preflight import preflight_plan
 from temper.plan.ssh_client import Look
@@ -80,12 +81,30 @@ def test_nodes_that_share_an_address_are_told_apart_by_their_ports() -> None:
     assert list(jump_hosts(nodes, resolve)) == ["gpu4"]
 
 
+def test_machine_whose_address_nodes_share_is_none_of_them() -> None:
+    nat = "nat.example"
+    nodes = {
+        f"gpu{port}": Node(frozenset({f"gpu{port}", nat}), Way(nat, port, (ssh(nat),)))
+        for port in range(2000, 2010)
+    }
+    assert jump_hosts(nodes, resolve) == {}
+
+
+def test_more_nodes_one_behind_the_other_than_calls_may_be() -> None:
+    names = [f"gpu{number}" for number in range(sys.getrecursionlimit() + 1)]
+    hops = ((), *((ssh(name),) for name in names))
+    nodes = {
+        name: Node(frozenset({name}), Way(name, 22, hop)) for name, hop in zip(names, hops, strict=False)
+    }
+    assert {one.level for one in jump_hosts(nodes, resolve).values()} == {1, 2, 3}
+
+
 @pytest.mark.parametrize(
     ("ways", "levels"),
     [
         ({"gpu2": ("gpu1",), "gpu4": ("gpu1",)}, {"gpu1": 1}),
         ({"gpu2": ("gpu1",), "gpu4": ("gpu1", "gpu2")}, {"gpu1": 2, "gpu2": 1}),
-        ({"gpu2": ("gpu1",), "gpu1": ("gpu2",)}, {"gpu1": 2, "gpu2": 1}),
+        ({"gpu2": ("gpu1",), "gpu1": ("gpu2",)}, {"gpu1": 3, "gpu2": 3}),
         ({f"gpu{number}": (f"gpu{number - 1}",) for number in range(2, 7)},
          {"gpu1": 3, "gpu2": 3, "gpu3": 3, "gpu4": 2, "gpu5": 1}),
     ],
@@ -310,13 +329,16 @@ FOUND = {
 }
 
 
-def test_ways_of_an_inventory_with_templates_and_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pulls", [False, True])
+def test_ways_of_an_inventory_with_templates_and_files(tmp_path: Path, pulls: bool) -> None:
     """Of all nodes, although the run is for one; ssh goes by its own files too."""
     (tmp_path / "config").write_text(
         "Host third\n HostName 192.0.2.3\n ProxyJump way\n"
         "Host way\n HostName 192.0.2.1\n User jump\n Port 2222\n"
     )
     hosts = json.loads(json.dumps(INVENTORY).replace("{folder}", str(tmp_path)))
+    if pulls:
+        del hosts["gpu05"]  # there, the inventory's local connections are not told from its own
     (tmp_path / "hosts.json").write_text(
         json.dumps({"gpu_nodes": {"hosts": hosts, "vars": {"ansible_user": "ops"}}})
     )
@@ -336,6 +358,7 @@ def test_ways_of_an_inventory_with_templates_and_files(tmp_path: Path) -> None:
     )
     program = Path(sys.executable).with_name("ansible-playbook")
     command = [str(program), "-i", str(tmp_path / "hosts.json"), "--limit=gpu02", str(tmp_path / "play.yml")]
+    command += ["--extra-vars", json.dumps(FIXED)] if pulls else []
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "found.json").read_text()) == FOUND

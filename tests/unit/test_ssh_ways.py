@@ -87,6 +87,11 @@ def test_a_proxy_that_is_no_ssh_may_be_any_machine_that_it_names(config: Path, c
     assert not hop.forwards
 
 
+def test_a_proxy_leads_to_the_name_that_it_is_asked_for(config: Path) -> None:
+    (hop,) = found(config, "node.example", "-o", "ProxyCommand=sh -c 'ssh -W [%h]:%p gpu01'").hops
+    assert "node.example" not in hop.names
+
+
 def test_an_ssh_that_nobody_can_read_here_forwards(config: Path) -> None:
     (hop,) = found(config, "x", "-o", "ProxyCommand=sh -c 'ssh -W %h:%p gpu01'").hops
     assert "gpu01" in hop.names

@@ -95,6 +95,34 @@ def test_the_doctor_is_content_with_an_inventory_whose_keys_are_known(
     assert status == 0
 
 
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ("ansible_ssh_private_key_file: /srv/key", "ok  SSH keys   those that the inventory names"),
+        ("ansible_ssh_common_args: -o UserKnownHostsFile=/srv/keys", "ok  host keys  not looked at"),
+    ],
+)
+def test_the_doctor_takes_what_the_inventory_says(
+    home: Path, capsys: pytest.CaptureFixture[str], variables: str, said: str
+) -> None:
+    assert said in examined(home, capsys, f"{{gpu01: {{{variables}}}}}")[1]
+
+
+def test_nodes_without_ssh_need_no_keys(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert examined(home, capsys, "{gpu01: {ansible_connection: local}}")[0] == 0
+
+
+def test_an_interrupted_command_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_arguments: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "main", interrupted)
+    assert main(["doctor"]) == 130
+    assert capsys.readouterr().err == "temper doctor: interrupted\n"
+
+
 def test_the_doctor_says_why_an_inventory_cannot_be_read(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -430,7 +430,8 @@ def ipsec_policies(text: str) -> list[Policy]:
         template = re.search(r"^\s+tmpl src (\S+) dst \S+\s+proto esp\b", block, re.MULTILINE)
         if not selector or not template or not re.search(r"^\s+dir in\b", block, re.MULTILINE):
             continue
-        network = ipaddress.ip_network(selector[1])
+        # The kernel keeps an address within a network as it was given.
+        network = ipaddress.ip_network(selector[1], strict=False)
         # Between two machines without a tunnel, the packets' own source is the outer one.
         alone = network.network_address if network.num_addresses == 1 else None
         peer = Peer(_address(template[1]) or alone, (network,))

@@ -279,7 +279,7 @@ src 10.0.1.0/24 dst 192.168.0.0/24
 \ttmpl src 198.51.100.2 dst 203.0.113.1
 \t\tproto esp reqid 1 mode tunnel
 \tif_id 0x5
-src 10.0.0.0/24 dst 192.168.0.0/24
+src 10.0.0.7/24 dst 192.168.0.0/24
 \tdir in priority 0 ptype main
 \ttmpl src 198.51.100.2 dst 203.0.113.1
 \t\tproto esp reqid 1 mode tunnel
