@@ -19,6 +19,8 @@ MOST_BYTES = 2**20
 MOST_FILES = 500
 #: Where programs of systemd look for drop-ins, the weakest first.
 SYSTEMD = ("usr/lib/systemd", "usr/local/lib/systemd", "run/systemd", "etc/systemd")
+#: The value of what a line of sudoers switches off.
+OFF = "!"
 #: How every file of ours begins that lies beside a site's.
 MANAGED = re.compile(r"(#|//) Managed by Temper")
 _NAME = r'(?:"[^"]*"|\\.|[^\s,"\\=])+'
@@ -106,7 +108,7 @@ def sudo_defaults(line: str, path: str, number: int) -> Iterator[Line]:
         if key == "timestamp_timeout":
             value = "0" if off else minutes(value)
         elif off or (key == "umask" and value in ("777", "0777")):
-            value = "!"  # no umask, too: that of the user stays
+            value = OFF  # no umask, too: that of the user stays
         # Those for commands, and for whom they run as, come behind all others.
         yield Line(path, number, f"{kind}{whom}", key, value, kind in ("!", ">"))
 
