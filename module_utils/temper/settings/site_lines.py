@@ -29,6 +29,8 @@ _DEFAULTS = re.compile(rf"Defaults(?:([@:!>])\s*({_WHOM}(?:\s*,\s*{_WHOM})*))?\s
 _VALUE = r'"(?:[^"\\]|\\.)*"|(?:[^\s,"\\]|\\.)*'
 _PARAMETER = re.compile(rf"\s*(!*)\s*(\w+)\s*(?:[+-]?=\s*({_VALUE}))?\s*(?:,|$)")
 _APT = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|#[^\n]*|"[^"]*"|[{};]|\s+|[^\s"{};]+|"', re.DOTALL)
+# As getopt reads them: -f2, too.
+_AUDIT = re.compile(r"\s*(-[bef]|--backlog_wait_time)(?:\s+|=|(?=[0-9]))(\S+)")
 _INCLUDE = re.compile(r'[@#](include|includedir)\s+("[^"]+"|(?:\\.|\S)+)$')
 
 
@@ -220,9 +222,8 @@ def limit_files(path: Path) -> list[Path]:
 def audit_lines(text: str, path: str) -> Iterator[Line]:
     """Yield the settings of auditd's rules; the rules add up."""
     for number, line in enumerate(text.split("\n"), 1):
-        option, _, value = line.strip().partition(" ")
-        if option in ("-b", "-e", "-f", "--backlog_wait_time"):
-            yield Line(path, number, "", option, value.strip())
+        if match := _AUDIT.match(line):
+            yield Line(path, number, "", match[1], match[2])
 
 
 def audit_files(path: Path) -> list[Path]:
