@@ -248,10 +248,19 @@ def test_a_stricter_value_for_some_accounts_is_said_again_behind_ours(site: Site
     assert not setting.fault()
 
 
+def test_a_log_that_a_site_has_switched_off_is_no_choice_of_its_own(site: Site) -> None:
+    site.write("/etc/sudoers.d/10-site", "Defaults !logfile\n")
+    setting = site.made(SUDO)
+    assert "Defaults logfile=" in Path(f"{site.root}{SUDO}").read_text()
+    assert not setting.kept()
+    assert not setting.fault()
+
+
 @pytest.mark.parametrize(
     ("own", "path", "text"),
     [
         (SUDO, "/etc/sudoers.d/zz", "Defaults:bob timestamp_timeout=99\n"),
+        (SUDO, "/etc/sudoers.d/zz", "Defaults !logfile\n"),
         (SUDO, "/etc/sudoers.d/10-site", "Defaults>root timestamp_timeout=99\n"),
         (LIMITS, "/etc/security/limits.conf", "@debug hard core unlimited\n"),
         (SUDO, "/etc/sudoers", "Defaults env_reset\n"),

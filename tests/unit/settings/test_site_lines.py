@@ -48,6 +48,7 @@ CASES = [
     (limit_lines, "* hard core 0\n@gpu - nofile 4096\nalice -\n# * hard core 1\n", [
         ("", "hard core", "0"), ("@gpu", "soft nofile", "4096"), ("@gpu", "hard nofile", "4096"),
     ]),
+    (audit_lines, "-f2\n--backlog_wait_time=0\n-b\n", [("", "-f", "2"), ("", "--backlog_wait_time", "0")]),
     (audit_lines, "-D\n-b 8192\n -f 2\n-w /etc/sudoers -p wa\n", [("", "-b", "8192"), ("", "-f", "2")]),
     (apt_lines, '// a\nA::B "1"; /* c\n "x"; */ A { C "2"; D { "e"; "f"; }; };\n#clear A;\nA::D:: "g";', [
         ("", "A::B", "1"), ("", "A::C", "2"), ("", "A::D::", "e"), ("", "A::D::", "f"), ("", "A::D::", "g"),
