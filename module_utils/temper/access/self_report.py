@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 #: Bounds of the controller, which takes no more (temper/compliance/outside/claims.py).
 MOST_PORTS, MOST_NAMES = 256, 8
+#: Names that are reported, those of a directory service among them (DOMAIN\user). A pattern of a Match line
+#: may stand for others.
+ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\+$ -]{0,63}", re.ASCII)
 
 
 def self_report() -> dict[str, Any]:
@@ -29,7 +33,8 @@ def self_report() -> dict[str, Any]:
         ports = {one.port for one in listeners() if one.protocol == "tcp"}
         found["listening"] = sorted(ports)[:MOST_PORTS]
     with contextlib.suppress(CommandError, RefusedError, OSError):
-        names = [probe.who.name for probe in probes(site_lines(), (), login)]
+        named = [probe.who.name for probe in probes(site_lines(), (), login)]
+        names = [name for name in named if ACCOUNT.fullmatch(name)]
         found["accounts"] = list(dict.fromkeys(names))[:MOST_NAMES]
     with contextlib.suppress(CommandError, OSError):
         effective = parse_effective(run(["sshd", "-T", "-C", NO_LOGIN]))

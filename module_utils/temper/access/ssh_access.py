@@ -10,7 +10,7 @@ import os
 import pwd
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ class Account:
     expired: bool
     password_expired: bool
     has_key: bool | None
+    has_password: bool = False
 
 
 def _matches_user(pattern: str, account: Account, address: str) -> bool:
@@ -67,8 +68,8 @@ def login_refusal(account: Account, address: str, effective: Effective) -> str |
     name = account.name
     if account.uid == 0 and one("permitrootlogin") in ("no", "forced-commands-only"):
         return (
-            "Ansible logs in as root, which would no longer be allowed: make an account with sudo rights and "
-            "an authorized key, name it in ansible_user, and run again"
+            "the login of root would no longer be allowed: make an account with sudo rights and an "
+            "authorized key, and name it in ansible_user"
         )
     if one("pubkeyauthentication") != "yes":
         return f"the login of {name} by key would no longer be allowed: leave PubkeyAuthentication on"
@@ -96,6 +97,20 @@ def login_refusal(account: Account, address: str, effective: Effective) -> str |
         groups = ", ".join(account.groups)
         return f"AllowGroups ({' '.join(patterns('allowgroups'))}) has no group of {name} ({groups}): add one"
     return None
+
+
+def gets_in_by_password(account: Account, address: str, effective: Effective) -> bool:
+    """Whether sshd would let the account in with its password."""
+    asks = any(
+        effective.get(keyword) == ["yes"]
+        for keyword in ("passwordauthentication", "kbdinteractiveauthentication")
+    )
+    methods = " ".join(effective.get("authenticationmethods", ["any"])).split()
+    root_may = account.uid != 0 or effective.get("permitrootlogin") == ["yes"]
+    if not (account.has_password and asks and root_may) or all("publickey" in one for one in methods):
+        return False
+    with_a_key = replace(account, has_key=True)
+    return login_refusal(with_a_key, address, {**effective, "pubkeyauthentication": ["yes"]}) is None
 
 
 def key_files(user: pwd.struct_passwd, effective: Effective) -> list[Path]:
@@ -156,6 +171,7 @@ def read_account(
         expired=expiry is not None and expiry <= today,
         password_expired=_password_expired(last_change=entry[2], maximum_days=entry[4], today=today),
         has_key=has_key(user, effective, revoked),
+        has_password=entry[1][:1] not in ("", "!", "*"),
     )
 
 

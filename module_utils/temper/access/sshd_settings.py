@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pwd
 import re
 import tempfile
 import time
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.temper.access.commit_confirm import DEFAULT_ROLLBACK_AFTER_S, ConfirmedSetting
 from ansible.module_utils.temper.access.listeners import listeners
-from ansible.module_utils.temper.access.ssh_access import login_refusal, read_account
+from ansible.module_utils.temper.access.ssh_access import gets_in_by_password, login_refusal, read_account
 from ansible.module_utils.temper.access.ssh_channels import Channel, channels
 from ansible.module_utils.temper.access.ssh_keys import parse_public_key, public_keys
 from ansible.module_utils.temper.access.ssh_login import ssh_login
@@ -79,6 +81,8 @@ MINIMUM_RSA_HOST_KEY_BITS = 3072
 DEFAULT_POLICY = "/usr/share/crypto-policies/DEFAULT/"
 MOST_SENTENCES = 8  # of a refusal
 OTHERWISE = "ssh_hardening_extra_options"
+NO_LOGIN_SHELLS = ("nologin", "false", "sync")
+FIRST_PERSON_UID = 1000  # UID_MIN of login.defs(5)
 # For sshd -C: documentation's network.
 FROM_ANYWHERE = "host=192.0.2.1,addr=192.0.2.1,laddr=192.0.2.2,lport=22"
 MODULUS_SIZE_COLUMN = 4  # moduli(5): its number of bits, less one
@@ -487,6 +491,39 @@ def cut_ways(sshd: Sshd, text: str | None, found: Iterable[Channel]) -> list[Cha
     return [one for one in found if one.account in cut]
 
 
+def locked_out(sshd: Sshd, planned: Plan, login: Login | None) -> list[str]:
+    """Return why other accounts that get in now no longer would, a sentence for each.
+
+    Ansible's own account is refused elsewhere. Looks at MOST_LOGINS accounts, people first.
+    """
+    in_place = DROP_IN.read_text(encoding="utf-8") if DROP_IN.exists() else None
+    already = REVOKED_KEYS.read_text(encoding="utf-8").split() if REVOKED_KEYS.exists() else ()
+    own, client = (login.account, login.client) if login else ("", "192.0.2.1")
+    people = [
+        user.pw_name
+        for user in sorted(pwd.getpwall(), key=lambda user: (user.pw_uid < FIRST_PERSON_UID, user.pw_uid))
+        if user.pw_name != own
+        and Path(user.pw_shell).name not in NO_LOGIN_SHELLS
+        # sshd -C takes these for the end of a name.
+        and not {",", "="} & {*user.pw_name}
+    ]
+
+    def refusal(name: str, text: str | None, revoked: frozenset[str]) -> str | None:
+        asked = f"user={name},host={client},addr={client},laddr=192.0.2.2,lport=22"
+        effective = sshd.whole(text, asked)
+        account = read_account(name, effective, revoked)
+        by_password = gets_in_by_password(account, client, effective)
+        return None if by_password else login_refusal(account, client, effective)
+
+    found = {}
+    # A configuration that sshd refuses lets nobody in; an account may go meanwhile.
+    with contextlib.suppress(RefusedError, KeyError):
+        for name in people[:MOST_LOGINS]:
+            if refusal(name, in_place, frozenset(already)) is None:
+                found[name] = refusal(name, planned.files[DROP_IN], planned.revoked)
+    return [why for why in found.values() if why]
+
+
 def word_on_cut_ways(cut: list[Channel]) -> str:
     """Say who is on the way through this node."""
     more = f" and {len(cut) - MOST_SENTENCES} more" if len(cut) > MOST_SENTENCES else ""
@@ -506,6 +543,7 @@ class Outlook:
     new_port: int | None = None
     socket_moves: bool = False
     cut: list[Channel] = field(default_factory=list)
+    locked_out: list[str] = field(default_factory=list)
 
 
 class SshdSettings(ConfirmedSetting[Outlook]):
@@ -566,9 +604,10 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         outlook = Outlook(planned, differing, ports)
         if not differing or not self.live:
             return outlook
-        if planned is not gone and (found := channels(ports)):
-            with tempfile.TemporaryDirectory() as scratch:
-                sshd = Sshd(program, self.login, Path(scratch))
+        with tempfile.TemporaryDirectory() as scratch:
+            sshd = Sshd(program, self.login, Path(scratch))
+            outlook = replace(outlook, locked_out=locked_out(sshd, planned, self.login))
+            if planned is not gone and (found := channels(ports)):
                 outlook = replace(outlook, cut=cut_ways(sshd, planned.files[DROP_IN], found))
         socket, addresses = active_socket(), planned.effective["listenaddress"]
         moves = bool(socket) and addresses != configured_addresses()
@@ -680,6 +719,12 @@ class SshdSettings(ConfirmedSetting[Outlook]):
             )
         if cut := self.outlook.cut:
             lines.append(f"{word_on_cut_ways(cut)}: no new ones from now on.")
+        if others := self.outlook.locked_out:
+            more = f"; and {len(others) - MOST_SENTENCES} more" if len(others) > MOST_SENTENCES else ""
+            lines.append(
+                "The new connection proves nothing for others. Who can log in now and no longer will: "
+                f"{'; '.join(others[:MOST_SENTENCES])}{more}."
+            )
         if unasked := self.outlook.plan.unasked:
             lines.append(
                 f"The site's Match lines tell {MOST_LOGINS + unasked} kinds of logins apart; sshd was asked "

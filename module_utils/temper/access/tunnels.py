@@ -50,7 +50,7 @@ IP_TUNNELS = {
 }
 #: ... and of these another program knows the port, if any.
 PORT_ELSEWHERE = {"wireguard": "wg", "amneziawg": "awg", "ovpn": "", "ovpn-dco": ""}
-#: A cluster joins its nodes by these, of which the link does not name one.
+#: A cluster joins its nodes by these; the link names no single other end.
 OVERLAYS = (*PORT_KEYS, *IP_TUNNELS)
 #: Links that pass on what another one, named as theirs, receives.
 STACKED = ("vlan", "macvlan", "macvtap", "ipvlan", "macsec")

@@ -122,11 +122,14 @@ class Keyword(Setting):
         if self.original and found == [self.original["spec"].get("value")]:
             found = self._values(self.original["state"] or [])
         result = self.wanted
+        programs = {}
         for value in found:
             # Programs stop at a blank, or at a quotation mark: a comment may follow.
             word = (value.split() or [""])[0].strip('"')
+            if word.lower() == "exec":  # of auditd, which does not start without the program behind it
+                programs[word] = value
             result = strictest(self.order, word, result)
-        return result
+        return programs.get(result, result)
 
     @property
     def line(self) -> str:
@@ -137,7 +140,7 @@ class Keyword(Setting):
 
     def kept(self) -> list[str]:
         """The value."""
-        if self.read() is None or not stricter(self.order, self.value, self.wanted):
+        if self.read() is None or not stricter(self.order, self.value.partition(" ")[0], self.wanted):
             return []
         return [kept_value(f"{self.keyword} in {self.path}", self.value, self.wanted)]
 

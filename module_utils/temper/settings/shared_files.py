@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ansible.module_utils.temper.files import File, put_back, saved
 from ansible.module_utils.temper.settings.base import Difference, Fault, kept_value
 from ansible.module_utils.temper.settings.files import WholeFile
-from ansible.module_utils.temper.settings.site_lines import UnreadableError, grammar_of, is_ours
-from ansible.module_utils.temper.settings.strictness import as_strict, stricter, strictest
+from ansible.module_utils.temper.settings.site_lines import OFF, UnreadableError, grammar_of, is_ours
+from ansible.module_utils.temper.settings.strictness import EXACTLY, as_strict, stricter, strictest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,6 +89,8 @@ def put(
     """Add our line as it is to be beside the lines of the site with its key, before it and behind it."""
     same = [line for line in (*earlier, *later) if line.scope == ours.scope]
     site = same[-1] if same else None
+    if order == ANY and site and site.value == OFF:
+        order = EXACTLY
     if order == ANY and site and site.value not in ("", ours.value):
         found.kept.append(f"{site.key} {site.value} ({site.place}), in place of {ours.value}")
         return

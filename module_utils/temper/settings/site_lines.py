@@ -19,6 +19,8 @@ MOST_BYTES = 2**20
 MOST_FILES = 500
 #: Where programs of systemd look for drop-ins, the weakest first.
 SYSTEMD = ("usr/lib/systemd", "usr/local/lib/systemd", "run/systemd", "etc/systemd")
+#: The value of what a line of sudoers switches off.
+OFF = "!"
 #: How every file of ours begins that lies beside a site's.
 MANAGED = re.compile(r"(#|//) Managed by Temper")
 _NAME = r'(?:"[^"]*"|\\.|[^\s,"\\=])+'
@@ -27,6 +29,8 @@ _DEFAULTS = re.compile(rf"Defaults(?:([@:!>])\s*({_WHOM}(?:\s*,\s*{_WHOM})*))?\s
 _VALUE = r'"(?:[^"\\]|\\.)*"|(?:[^\s,"\\]|\\.)*'
 _PARAMETER = re.compile(rf"\s*(!*)\s*(\w+)\s*(?:[+-]?=\s*({_VALUE}))?\s*(?:,|$)")
 _APT = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|#[^\n]*|"[^"]*"|[{};]|\s+|[^\s"{};]+|"', re.DOTALL)
+# As getopt reads them: -f2, too.
+_AUDIT = re.compile(r"\s*(-[bef]|--backlog_wait_time)(?:\s+|=|(?=[0-9]))(\S+)")
 _INCLUDE = re.compile(r'[@#](include|includedir)\s+("[^"]+"|(?:\\.|\S)+)$')
 
 
@@ -106,7 +110,7 @@ def sudo_defaults(line: str, path: str, number: int) -> Iterator[Line]:
         if key == "timestamp_timeout":
             value = "0" if off else minutes(value)
         elif off or (key == "umask" and value in ("777", "0777")):
-            value = "!"  # no umask, too: that of the user stays
+            value = OFF  # no umask, too: that of the user stays
         # Those for commands, and for whom they run as, come behind all others.
         yield Line(path, number, f"{kind}{whom}", key, value, kind in ("!", ">"))
 
@@ -218,9 +222,8 @@ def limit_files(path: Path) -> list[Path]:
 def audit_lines(text: str, path: str) -> Iterator[Line]:
     """Yield the settings of auditd's rules; the rules add up."""
     for number, line in enumerate(text.split("\n"), 1):
-        option, _, value = line.strip().partition(" ")
-        if option in ("-b", "-e", "-f", "--backlog_wait_time"):
-            yield Line(path, number, "", option, value.strip())
+        if match := _AUDIT.match(line):
+            yield Line(path, number, "", match[1], match[2])
 
 
 def audit_files(path: Path) -> list[Path]:
@@ -252,15 +255,15 @@ def apt_lines(text: str, path: str) -> Iterator[Line]:
             continue
         if word == "{":
             scopes.append(words[0] if words and not words[0].startswith('"') else "")
-        elif word == "}":
-            scopes[-1:] = []
         elif words:
             # An entry of a list has no name.
             named = not words[0].startswith('"')
             key = "::".join([*filter(None, scopes), words[0] if named else ""])
             yield Line(path, at, "", key, words[-1].strip('"') if len(words) > named else "")
+        if word == "}":  # it ends an entry, too; apt does not miss the last ones
+            scopes[-1:] = []
         words = []
-    if words or scopes:
+    if words:
         raise UnreadableError(
             f"{path}:{number}: expected the end of what was begun; `apt-config dump` says more"
         )

@@ -3,7 +3,7 @@
 An order is a text, as data/strictness.yml and the tables of sshd_strictness.py have it:
 
     exactly                         no value is stricter than another
-    at most, 0 -1 unlimited         numbers; those that are named stand for no limit
+    at most, 0 -1 unlimited         numbers; those that are named stand for no limit, and so do those below 0
     at least, 0 unlimited           likewise, where no limit is the strictest
     subset                          names between commas or blanks: fewer are stricter
     contains                        likewise: more are stricter
@@ -85,9 +85,13 @@ def _place(order: str, value: str) -> int:
 
 
 def _number(order: str, text: str) -> float:
-    if text in _named(order, "unlimited"):
+    unlimited = _named(order, "unlimited")
+    if text in unlimited:
         return math.inf
-    return _whole(text)
+    value = _whole(text)
+    # 00 is 0. What takes no limit takes any number below 0 for none, or for one of its largest.
+    negative = value < 0 and bool(unlimited) and _name(order) == "at most"
+    return math.inf if negative or str(value) in unlimited else value
 
 
 def _whole(text: str) -> int:

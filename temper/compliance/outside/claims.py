@@ -6,12 +6,15 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
+from temper.plan import role_variables  # noqa: F401 - makes module_utils/ importable
 from temper.plan.convert import build, from_node
+
+# isort: split
+from ansible.module_utils.temper.access.self_report import ACCOUNT
 
 MOST = 256
 #: Accounts and host keys that are looked for.
 MOST_ACCOUNTS = 8
-ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}", re.ASCII)
 KEY = re.compile(r"[a-z0-9@.-]{1,64} [A-Za-z0-9+/=]{16,4096}", re.ASCII)
 
 

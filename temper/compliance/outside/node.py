@@ -28,7 +28,7 @@ SSH = "ssh"
 OPTIONS = ("host", "port", "remote_user", "ssh_args", "ssh_common_args", "ssh_extra_args")
 #: A change waits for it, and is undone by itself before long.
 CONFIRM_S = 8.0
-#: Changes of which a stranger sees something, and the controls that decide about them.
+#: Changes that a stranger can see, and the controls that decide about them.
 SEEN = {"ssh": (METHODS, LOGIN_AS_ROOT), "firewall": (PORTS,)}
 
 

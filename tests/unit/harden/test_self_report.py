@@ -27,11 +27,17 @@ def test_node_says_what_its_sshd_and_its_kernel_say(
     (programs / "sshd").write_text(f'#!/bin/sh\nexec {site.program} -f {site.main} "$@"\n')
     (programs / "sshd").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=":")
-    site.says("AuthenticationMethods publickey\nMatch User alice\n  AuthenticationMethods password\n")
+    site.says(
+        "AuthenticationMethods publickey\n"
+        "Match User alice\n  AuthenticationMethods password\n"
+        'Match User "CORP\\\\svc $"\n  AuthenticationMethods password\n'
+        "Match User [x\n  AuthenticationMethods password\n"
+    )
     with closing(socket.create_server(("", 0))) as listener:
         said = self_report()
         assert listener.getsockname()[1] in said["listening"]
     claims = read_claims(said)
     key = (tmp_path / "host_key.pub").read_text().rpartition(" ")[0]
     assert (claims.methods, claims.host_keys) == ("publickey", (key,))
-    assert "alice" in claims.accounts
+    # A name of another form costs only itself.
+    assert set(claims.accounts) == {"alice", "CORP\\svc $"}

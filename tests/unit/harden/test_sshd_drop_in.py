@@ -157,8 +157,8 @@ def test_ordinary_account_with_a_key_gets_in() -> None:
 @pytest.mark.parametrize(
     ("account", "effective", "reason"),
     [
-        (replace(OPS, name="root", uid=0), {}, "logs in as root"),
-        (replace(OPS, name="root", uid=0), {"permitrootlogin": "forced-commands-only"}, "logs in as root"),
+        (replace(OPS, name="root", uid=0), {}, "login of root"),
+        (replace(OPS, name="root", uid=0), {"permitrootlogin": "forced-commands-only"}, "login of root"),
         (OPS, {"pubkeyauthentication": "no"}, "PubkeyAuthentication"),
         (replace(OPS, has_key=False), {}, "has no key in .ssh/authorized_keys or"),
         (replace(OPS, locked=True), {"usepam": "no"}, "locked and UsePAM is no"),
@@ -365,9 +365,11 @@ def test_port_of_a_listen_address_is_the_one_to_connect_to(
 ) -> None:
     listened = server_port if server_port != 22 else 222
     effective = OPEN | {"port": ["22"], "listenaddress": [f"127.0.0.1:{listened}"]}
-    planned = sshd_settings.Plan({tmp_path / "drop-in.conf": "Port 22\n"}, effective)
+    drop_in = tmp_path / "drop-in.conf"
+    monkeypatch.setattr(sshd_settings, "DROP_IN", drop_in)
+    planned = sshd_settings.Plan({drop_in: "Port 22\n"}, effective)
     monkeypatch.setattr(sshd_settings, "which", lambda program: program)
-    monkeypatch.setattr(sshd_settings, "Sshd", lambda *_: SimpleNamespace(whole=lambda _: effective))
+    monkeypatch.setattr(sshd_settings, "Sshd", lambda *_: SimpleNamespace(whole=lambda *_: effective))
     monkeypatch.setattr(sshd_settings, "plan", lambda *_: planned)
     monkeypatch.setattr(sshd_settings, "active_socket", lambda: None)
     monkeypatch.setattr(sshd_settings, "listeners", list)

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.temper.access import sshd_matches, sshd_settings
+from ansible.module_utils.temper.access.ssh_access import Account
 from ansible.module_utils.temper.access.sshd import Sshd
 from ansible.module_utils.temper.access.sshd_matches import Block, Connection, Who
 from ansible.module_utils.temper.access.sshd_strictness import as_strict, further_factors, stricter, ways_in
 from ansible.module_utils.temper.settings.base import RefusedError
 
-from tests.unit.harden.real_sshd import SiteFiles, site
+from tests.unit.harden.real_sshd import ACCOUNTS, LOGIN, SiteFiles, site
 
 __all__ = ["site"]
 
@@ -384,3 +385,46 @@ def test_blocks_about_something_else_are_not_asked_for(site: SiteFiles, asked: l
     site.says("Match Group sftponly\n    ForceCommand internal-sftp\n    MaxAuthTries 6\n")
     site.plan(parameters())
     assert asked == [None, sshd_matches.NO_LOGIN, None]
+
+
+@pytest.mark.parametrize(
+    ("site_says", "wanted", "named"),
+    [
+        ("", {"AllowUsers": "ops"}, ["alice"]),
+        ("DenyUsers alice\n", {"AllowUsers": "ops"}, []),
+        ("", {"AllowUsers": ["ops", "alice"]}, []),
+        ("PasswordAuthentication yes\n", {}, ["legacyftp"]),
+        ("PasswordAuthentication yes\nDenyUsers legacyftp\n", {}, []),
+        ("PasswordAuthentication yes\nAuthenticationMethods publickey\n", {}, []),
+    ],
+    ids=["new", "kept-out-before", "let-in", "password", "password-denied", "key-demanded"],
+)
+def test_others_who_are_kept_out_from_now_on_are_named(
+    site: SiteFiles,
+    monkeypatch: pytest.MonkeyPatch,
+    site_says: str,
+    wanted: dict[str, Any],
+    named: list[str],
+) -> None:
+    """Of all others, alice and root have keys, and legacyftp a password; root never gets in."""
+
+    def account(name: str, *_: Any) -> Account:
+        has_key = name in ("alice", "root")
+        return Account(
+            name,
+            int(name != "root"),
+            (name,),
+            False,
+            False,
+            False,
+            has_key=has_key,
+            has_password=name == "legacyftp",
+        )
+
+    monkeypatch.setattr(sshd_settings, "read_account", account)
+    # The first value counts.
+    site.says(f"{site_says}PermitRootLogin no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n")
+    plan = site.plan(parameters(wanted))
+    found = sshd_settings.locked_out(site.sshd(), plan, LOGIN)
+    assert [name for name in ACCOUNTS if any(f"account {name}" in why for why in found)] == named
+    assert len(found) == len(named)

@@ -248,10 +248,19 @@ def test_a_stricter_value_for_some_accounts_is_said_again_behind_ours(site: Site
     assert not setting.fault()
 
 
+def test_a_log_that_a_site_has_switched_off_is_no_choice_of_its_own(site: Site) -> None:
+    site.write("/etc/sudoers.d/10-site", "Defaults !logfile\n")
+    setting = site.made(SUDO)
+    assert "Defaults logfile=" in Path(f"{site.root}{SUDO}").read_text()
+    assert not setting.kept()
+    assert not setting.fault()
+
+
 @pytest.mark.parametrize(
     ("own", "path", "text"),
     [
         (SUDO, "/etc/sudoers.d/zz", "Defaults:bob timestamp_timeout=99\n"),
+        (SUDO, "/etc/sudoers.d/zz", "Defaults !logfile\n"),
         (SUDO, "/etc/sudoers.d/10-site", "Defaults>root timestamp_timeout=99\n"),
         (LIMITS, "/etc/security/limits.conf", "@debug hard core unlimited\n"),
         (SUDO, "/etc/sudoers", "Defaults env_reset\n"),
@@ -279,7 +288,7 @@ def test_origins_of_a_site_are_added_without_those_of_the_distribution(site: Sit
     ("own", "path", "text"),
     [
         (SUDO, "/etc/sudoers.d/10-site", "\nDefaults timestamp_timeout 0\n"),
-        (UPDATES, "/etc/apt/apt.conf.d/10site", "\nA {\n"),
+        (UPDATES, "/etc/apt/apt.conf.d/10site", "\nA\n"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_an_obstacle_with_its_line(

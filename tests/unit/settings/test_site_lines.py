@@ -48,10 +48,13 @@ CASES = [
     (limit_lines, "* hard core 0\n@gpu - nofile 4096\nalice -\n# * hard core 1\n", [
         ("", "hard core", "0"), ("@gpu", "soft nofile", "4096"), ("@gpu", "hard nofile", "4096"),
     ]),
+    (audit_lines, "-f2\n--backlog_wait_time=0\n-b\n", [("", "-f", "2"), ("", "--backlog_wait_time", "0")]),
     (audit_lines, "-D\n-b 8192\n -f 2\n-w /etc/sudoers -p wa\n", [("", "-b", "8192"), ("", "-f", "2")]),
     (apt_lines, '// a\nA::B "1"; /* c\n "x"; */ A { C "2"; D { "e"; "f"; }; };\n#clear A;\nA::D:: "g";', [
         ("", "A::B", "1"), ("", "A::C", "2"), ("", "A::D::", "e"), ("", "A::D::", "f"), ("", "A::D::", "g"),
     ]),
+    # So reads apt-config what lacks its last semicolons and braces.
+    (apt_lines, 'A { "b"; "c" }\nD { E "f"; ', [("", "A::", "b"), ("", "A::", "c"), ("", "D::E", "f")]),
 ]  # fmt: skip
 
 
@@ -67,7 +70,7 @@ def test_lines_say_what_their_program_reads(
     [
         (sudoers_lines, "\nDefaults timestamp_timeout=0 umask=077"),
         (sudoers_lines, '\nDefaults logfile="/var'),
-        (apt_lines, '\nA { B "1";'),
+        (apt_lines, '\nA { B "1"'),
     ],
 )
 def test_a_line_that_cannot_be_read_is_named(lines: Callable[[str, str], Iterator[Line]], text: str) -> None:

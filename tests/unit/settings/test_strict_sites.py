@@ -325,6 +325,18 @@ def test_what_a_file_says_of_a_keyword_in_other_words_counts(
     assert not run(run_module, plan)["changed"]
 
 
+def test_the_program_that_auditd_is_to_run_stays_behind_its_exec(node: Path, run_module: Run) -> None:
+    file = node / "auditd.conf"
+    text = "space_left_action = exec /usr/local/sbin/page-operators\n"
+    file.write_text(text)
+    order = order_of("keyword", "/etc/audit/auditd.conf:space_left_action")
+    wanted = {**item("keyword", f"{file}:space_left_action", "SYSLOG", "audit-space"), "order": order}
+    result = run(run_module, role_plan("os_hardening", [wanted], atomic=True))
+    assert file.read_text() == text
+    assert not result["changed"]
+    assert "kept: space_left_action" in str(result["warnings"])
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="the file belongs to root")
 def test_a_file_that_only_the_group_root_reads_is_not_given_to_another_group(
     node: Path, run_module: Run
