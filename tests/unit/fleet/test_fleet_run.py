@@ -737,7 +737,7 @@ def test_a_run_that_was_cut_off_is_given_up_with_the_nodes_it_holds(
                 run.board.lose(part, "it is gone")
 
     monkeypatch.setattr(Run, "carry_out", carry_out)
-    assert main(["abort"]) == (0 if gives else 2)
+    assert main(["abort"]) == (0 if gives else 3)
     # One more than the attempt that may still be at work there.
     assert asked[0] == ("playbooks/release.yml", CUT_OFF, NODES[2:3], 4)
     said = capsys.readouterr().out

@@ -329,7 +329,7 @@ def test_a_node_that_forwards_for_others_goes_on_to(profile: str) -> None:
     assert of_kind(own, Kind.SYSCTL).items() >= strict.items()
     assert not of_kind(router, Kind.SYSCTL).items() & strict.items()
     reasons = {waiver.id: waiver for waiver in router.waived}
-    assert "has forwarded packets" in reasons["ip-forwarding"].reason
+    assert "forwards packets" in reasons["ip-forwarding"].reason
     assert "profile" not in reasons["reverse-path"].by
 
 
