@@ -72,10 +72,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         change, plan = str(self._task.args.get("name")), variables.get("preflight_plan")
         if change not in SEEN or not plan:
             return None
+        # Where it lets nobody in at all, that is the reason.
+        self._low_level_execute_command("true")
         why, self.warnings = contradicted(change, plan, self._connection)
         if not why:
             return None
-        self._low_level_execute_command("true")  # where it lets nobody in at all, that is the reason
         said = f"{why}. Nothing is confirmed, so {name} restores itself."
         return {"cause": CONTRADICTED, "nodes": [name], "msg": said}
 
@@ -85,6 +86,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         """Nodes that are reached through this one still are, by connections of their own on each leg."""
         if not (jump := jumps.get(name)):
             return None
+        # Where it lets nobody in at all, that is the reason.
+        self._low_level_execute_command("true")
         before = variables.get("__nodes_behind", {}).get("reached")
         asked = [node for node in jump.sample if before is None or node in before]
         lost = {
@@ -95,7 +98,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         }
         if not lost:
             return None
-        self._low_level_execute_command("true")  # likewise
         restored = f"Nothing is confirmed, so {name} restores itself"
         if closed := [node for node, one in lost.items() if one.forbidden]:
             return {"cause": FORBIDDEN, "nodes": closed, "msg": f"{forbidden(closed, [name])}. {restored}."}

@@ -46,14 +46,14 @@ def confirmed(
 @pytest.mark.parametrize(
     ("change", "failure", "expected"),
     [
-        ("ssh", "", ["look", "commit_confirm"]),
-        ("firewall", "", ["look", "commit_confirm"]),
+        ("ssh", "", ["new connection", "look", "commit_confirm"]),
+        ("firewall", "", ["new connection", "look", "commit_confirm"]),
         ("accounts", "", ["commit_confirm"]),
         # A node that lets nobody in is told from one that offers too much.
-        ("ssh", "sshd offers a password", ["look", "new connection"]),
+        ("ssh", "sshd offers a password", ["new connection", "look"]),
     ],
 )
-def test_look_comes_before_the_confirmation(
+def test_look_comes_after_a_new_connection_and_before_the_confirmation(
     change: str, failure: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result, done = confirmed(change, failure, [], monkeypatch)
