@@ -302,6 +302,8 @@ def other_checkout(tmp_path: Path) -> Path:
     checkout = tmp_path / "other"
     for name in ("tests/lab", "inventory/lab"):
         shutil.copytree(CHECKOUT / name, checkout / name, symlinks=True)
+    # Without it, the package would be that of the checkout whose environment runs it.
+    shutil.copy(CHECKOUT / "tests/__init__.py", checkout / "tests")
     return checkout
 
 
