@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lab
 
-FLEET = Fleet(Lab(name="strictsite"), size=2)
+FLEET = Fleet(Lab(name="oldsite"), size=2)
 NODES = FLEET.lab.nodes(2)  # Debian 12 and 13
 # Before and after our file; a mount point from fstab; a keyword; a unit that is off.
 SITE = """
