@@ -165,7 +165,7 @@ def autotune_order(hostvars: Values, nodes: Iterable[str], node: str, settings: 
 
 
 def validation_order(groups: Iterable[Values], node: str) -> dict[str, Any]:
-    """What a node is asked to do in a round, of which `temper groups` says the groups; empty: nothing.
+    """Return a node's order for a round whose groups `temper groups` has named; empty: it has nothing to do.
 
     Each order names its whole group: those of all nodes of a large fleet would be too much to pass on.
     """
