@@ -24,6 +24,7 @@ from temper.compliance.model import (
 from temper.compliance.repairs import command_of
 from temper.compliance.waivers import Use, Waiver, faults, utc
 from temper.plan.os_controls import OPERATOR, demanded, references
+from validation.model.printable import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -66,7 +67,6 @@ WHOLE = {
     "repository": "Repositories and their keys",
     "sshd": "sshd has its settings in force",
 }
-MOST_NAMES = 8
 #: By how much this machine's clock may have been set back since a validation.
 CLOCKS = timedelta(minutes=5)
 NOT_MEASURED = "no profile sets it, and Temper has no way to measure what the benchmark asks"
@@ -184,16 +184,10 @@ def sentence(verdict: Verdict, nodes: Sequence[NodeStatement], findings: int) ->
         failed = sum(node.count(State.FAIL) for node in nodes)
         parts.append(f"{counts[Verdict.NOT_COMPLIANT]} are not ({failed} controls fail)")
     if unchecked := [node.node for node in nodes if node.verdict is Verdict.NOT_CHECKED]:
-        parts.append(f"not checked: {names(unchecked)}")
+        parts.append(f"not checked: {first_of(unchecked)}")
     if findings:
         parts.append(f"{findings} waivers have to be renewed, corrected or removed")
     return f"Verdict: {verdict}. {'; '.join(parts)}."
-
-
-def names(nodes: Sequence[str]) -> str:
-    """The first names of a list, and how many more."""
-    more = len(nodes) - MOST_NAMES
-    return ", ".join(nodes[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from temper.judge.fabric_search import SLOW_SHARE, Evidence, evidence, expected_
 from validation.fabric.groups import common_size_bytes, groups_of
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, State, worst
+from validation.model.printable import first_of
 from validation.model.quantities import number
 from validation.verdict.verdicts import TestVerdict
 
@@ -103,7 +104,7 @@ def _by_the_whole(name: str, last: Group, case: _Case) -> TestVerdict:
     if good and (case.solved or others_wrong or set(whole.nodes) - set(case.seen.good)):
         # Another node is to blame, and says so.
         return _by_pairs(name, last, case)
-    unresolved = finding("fabric-unresolved", "group", nodes=_some(whole.nodes), problem=_how(whole))
+    unresolved = finding("fabric-unresolved", "group", nodes=first_of(whole.nodes), problem=_how(whole))
     return _verdict(State.FAIL, (unresolved,))
 
 
@@ -184,7 +185,7 @@ def _bad_node(name: str, case: _Case) -> Finding:
     groups = case.seen.bad[name]
     facts: dict[str, Any] = {
         "node": name,
-        "partners": _some([one for group in groups for one in group.nodes if one != name]),
+        "partners": first_of([one for group in groups for one in group.nodes if one != name]),
         "others": "another node" if len(groups) == 1 else "others",
     }
     if failed := [group for group in groups if not group.works]:
@@ -211,7 +212,7 @@ def _bad_link(name: str, group: Group, case: _Case) -> Finding:
 
 
 def _unresolved_pair(name: str, group: Group, seen: Evidence) -> TestVerdict:
-    facts: dict[str, Any] = {"node": name, "partners": _some([one for one in group.nodes if one != name])}
+    facts: dict[str, Any] = {"node": name, "partners": first_of([one for one in group.nodes if one != name])}
     if group.works:
         rate, best = number(group.busbw_gb_s), number(seen.best_gb_s)
         slow = finding("fabric-unresolved", "pair-slow", rate=rate, best=best, **facts)
@@ -244,12 +245,6 @@ def _how(group: Group, name: str = "") -> str:
     """How a group failed, by the node of this name if that says it."""
     said = {**group.absent, **{one: found[0].text for one, found in group.wrong.items()}, **group.suspects}
     return said.get(name) or next(iter(said.values()), "the group failed")
-
-
-def _some(names: Sequence[str], most: int = 8) -> str:
-    """These names, or the first of them and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _headline(group: Group) -> str:

@@ -14,6 +14,7 @@ from temper.report import changes, svg
 from temper.report.words import KINDS, conditions, kind, moment, quantity, slug
 from validation.checks.registry import CHECKS
 from validation.model.contract import State
+from validation.model.printable import first_of
 from validation.model.quantities import label, unit
 
 if TYPE_CHECKING:
@@ -302,8 +303,7 @@ def _attention(
             reasons.append(statement.reason)
         failing = [one for one in statement.shown if one.state == "fail"] if statement else []
         if failing:
-            more = f" and {len(failing) - 3} more" if len(failing) > 3 else ""
-            reasons.append(f"controls fail: {', '.join(one.id for one in failing[:3])}{more}")
+            reasons.append(f"controls fail: {first_of((one.id for one in failing), 3)}")
         said = [reason.partition(". What to do: ") for reason in reasons]
         remedy = next((action for _, _, action in said if action), "") or (
             failing[0].remedy if failing else ""
@@ -419,5 +419,4 @@ def _alike(found: Iterable[tuple[str, str, str]]) -> Iterator[tuple[str, str, st
     for (words, test), nodes in where.items():
         together.setdefault((words, tuple(nodes)), []).append(test)
     for (words, names), tests in together.items():
-        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        yield words, ", ".join(tests), ", ".join(names[:8]) + more
+        yield words, ", ".join(tests), first_of(names)

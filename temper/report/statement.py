@@ -15,11 +15,10 @@ from xml.sax import saxutils
 from temper.compliance import document, oscal
 from temper.compliance.alike import Once, uuid_of
 from temper.compliance.model import ControlResult, State, Verdict, WaivedBy
-from temper.compliance.statement import names
 from temper.report import write as pages
 from temper.report.inputs import Report
 from validation.model.contract import Encoded, dumps, encoded, json_text
-from validation.model.printable import printable
+from validation.model.printable import aligned, first_of, printable
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def failing_lines(statement: Statement) -> Iterator[str]:
                 alike.setdefault((control.id, control.title, found), []).append((node.node, control))
     for (name, title, found), members in alike.items():
         since = min(control.since for _, control in members)
-        lines = [f"FAIL {name}: {title}", f"  on {names([node for node, _ in members])}"]
+        lines = [f"FAIL {name}: {title}", f"  on {first_of([node for node, _ in members])}"]
         lines += [f"  since {since}"] if since else []
         lines += [f"  {line}" for line in found.splitlines()]
         remedies = dict.fromkeys(control.remedy for _, control in members if control.remedy)
@@ -128,7 +127,7 @@ def unread_lines(statement: Statement) -> Iterator[str]:
     if alike:
         yield "\n".join(
             ["Not checked, and not counted as passed:"]
-            + [f"  {what} (on {names(nodes)})" for what, nodes in alike.items()]
+            + [f"  {what} (on {first_of(nodes)})" for what, nodes in alike.items()]
         )
 
 
@@ -148,7 +147,8 @@ def waiver_lines(statement: Statement) -> Iterator[str]:
                 alike.setdefault(f"{control.id}: {control.waiver}", []).append(node.node)
     if alike:
         yield "\n".join(
-            ["Waived, and would fail:"] + [f"  {what} (on {names(nodes)})" for what, nodes in alike.items()]
+            ["Waived, and would fail:"]
+            + [f"  {what} (on {first_of(nodes)})" for what, nodes in alike.items()]
         )
     yield from relaxed_lines(statement)
 
@@ -179,10 +179,7 @@ def table(nodes: Iterable[NodeStatement]) -> str:
         counts[State.WAIVED] -= relaxed
         numbers = [str(count) for count in [*counts.values(), relaxed]]
         rows.append([node.node, node.verdict, node.driver or "-", *numbers])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join(aligned(rows))
 
 
 # -------------------------------------------------------------------- programs

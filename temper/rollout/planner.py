@@ -28,6 +28,7 @@ from temper.rollout.model import (
     Step,
     Transition,
 )
+from validation.model.printable import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -106,7 +107,7 @@ def some(names: Iterable[str]) -> str:
     ordered = sorted(names)
     if len(ordered) <= NAMED:
         return counted(ordered)
-    return f"{len(ordered)} nodes: {', '.join(ordered[:NAMED])} and {len(ordered) - NAMED} more"
+    return f"{len(ordered)} nodes: {first_of(ordered, NAMED)}"
 
 
 def moment(value: datetime) -> str:

@@ -17,13 +17,14 @@ from validation.checks.measured import HW_CAUSES, HW_SLOWDOWN, SLOWDOWNS, result
 from validation.findings.catalogue import finding
 from validation.model.contract import State
 from validation.model.expectations import ANY_MODEL
+from validation.model.printable import first_of
 from validation.probes.nvidia_smi import Gpu, NvidiaSmiError, Report
 from validation.probes.nvlink import Links
 from validation.probes.pcie import port_of
 from validation.probes.report_values import LOST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from validation.checks.node import Node
     from validation.model.contract import Finding, TestResult
@@ -181,7 +182,7 @@ def _unanswered(gpu: Gpu) -> Iterator[Finding]:
             "gpu-unanswered",
             "lost" if values[0].error in LOST else "vital" if values[0].is_vital else "values",
             gpu=gpu.index,
-            values=_few(values),
+            values=first_of(values, MOST_NAMES),
         )
 
 
@@ -250,16 +251,9 @@ def _use(gpu: Gpu) -> Iterator[Finding]:
     taken = (gpu.memory_used_mib or 0) > IDLE_MEMORY_MIB and not gpu.mig
     # What draws on a screen takes little, as a rule.
     if processes := gpu.processes or (gpu.graphics_processes if taken else ()):
-        yield finding("gpu-busy", gpu=gpu.index, processes=_few(processes))
+        yield finding("gpu-busy", gpu=gpu.index, processes=first_of(processes, MOST_NAMES))
     elif taken:
         yield finding("gpu-memory-taken", gpu=gpu.index, used_mib=gpu.memory_used_mib)
-
-
-def _few(items: Iterable[object]) -> str:
-    """The first of them, and how many more there are."""
-    names = [str(item) for item in items]
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def _xids(node: Node) -> dict[str, int]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 # Control characters would let a node's words move the cursor, and bidirectional ones reorder them; separators
 # of lines begin one. Half of a surrogate pair, which JSON and file names may have, cannot be written at all.
@@ -23,3 +27,15 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """Return the text as one printable line: a node's words must not look like the line of another node."""
     return text if text.isprintable() else " ".join(printable(text).split())
+
+
+def first_of(items: Iterable[object], most: int = 8, between: str = ", ") -> str:
+    """Return the first of some names, and how many more there are: `gpu01, gpu02 and 30 more`."""
+    names = [*map(str, items)]
+    return between.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of cells as lines in which each column has the width of its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from validation.model.contract import EXPECTATIONS_VERSION, State, dumps, encoded, json_text
-from validation.model.printable import one_line
+from validation.model.printable import aligned, first_of, one_line
 from validation.processes.files import file_stem, own, write_all, write_atomically
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from validation.model.contract import Encoded, NodeResult
     from validation.model.expectations import Expectation
     from validation.verdict.verdicts import FleetVerdict, NodeVerdict, TestVerdict
-
-MOST_NAMES = 8
 
 
 def text(fleet: FleetVerdict, location: str = "") -> str:
@@ -42,11 +40,8 @@ def _table(nodes: tuple[NodeVerdict, ...]) -> str:
         tests = {test.id: test for test in node.tests}
         cells = [node.node, node.gpus, node.state, *(_cell(tests.get(column)) for column in columns)]
         rows.append([*map(one_line, cells)])
-    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+    rule = ["-" * max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(aligned([rows[0], rule, *rows[1:]]))
 
 
 def _tests_that_ran(nodes: Iterable[NodeVerdict]) -> list[str]:
@@ -102,7 +97,7 @@ def _not_run(fleet: FleetVerdict) -> str:
     return "\n".join(
         ["Not run, and not counted as passed (not required here):"]
         + [
-            f"  - {', '.join(tests)} on {_names(nodes)}: {one_line(reason)}"
+            f"  - {', '.join(tests)} on {first_of(nodes)}: {one_line(reason)}"
             for (reason, nodes), tests in by_reason.items()
         ]
     )
@@ -121,16 +116,10 @@ def _notes(fleet: FleetVerdict) -> str:
     return "\n".join(
         (["Notes:"] if by_note else [])
         + [
-            f"  - {', '.join(tests)}: {one_line(note)} (on {_names(nodes)})"
+            f"  - {', '.join(tests)}: {one_line(note)} (on {first_of(nodes)})"
             for (note, nodes), tests in by_note.items()
         ]
     )
-
-
-def _names(nodes: Iterable[str]) -> str:
-    names = list(nodes)
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from validation.checks.check import Scope
 from validation.checks.registry import CHECKS
 from validation.model.contract import State, worst
+from validation.model.printable import first_of
 from validation.model.quantities import of_gpus
 from validation.verdict.verdicts import GpuVerdict
 
@@ -99,7 +100,9 @@ def counts(nodes: Iterable[tuple[str, Sequence[GpuVerdict]]]) -> str:
     parts = [f"{passed} of {total} pass"]
     for state in (State.DEGRADED, State.FAIL, State.NOT_RUN):
         if found := where.get(state):
-            names = _few([f"{node}: {', '.join(indices)}" for node, indices in found.items()], "; ")
+            names = first_of(
+                (f"{node}: {', '.join(indices)}" for node, indices in found.items()), between="; "
+            )
             parts.append(f"{sum(map(len, found.values()))} {state} ({names})")
     return f"GPUs: {', '.join(parts)}."
 
@@ -111,11 +114,6 @@ def unknown_models(nodes: Iterable[tuple[str, Sequence[GpuVerdict]]]) -> str:
         for name in sorted({gpu.name for gpu in gpus if not gpu.model}):
             where.setdefault(name, []).append(node)
     return " ".join(
-        f"No reference for {name} (on {_few(found, ', ')}): compared only with the fleet and its own past."
+        f"No reference for {name} (on {first_of(found)}): compared only with the fleet and its own past."
         for name, found in where.items()
     )
-
-
-def _few(names: list[str], between: str, most: int = 8) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return between.join(names[:most]) + more

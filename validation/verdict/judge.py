@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from validation.model.contract import SUMMARY_VERSION, Finding, State, worst
+from validation.model.printable import first_of
 from validation.model.quantities import quantity
 from validation.verdict import references, sanity
 from validation.verdict.baseline import Comparison
@@ -203,7 +204,7 @@ def _sentence(state: State, nodes: tuple[NodeVerdict, ...]) -> str:
     of = {state: [node.node for node in nodes if node.state is state] for state in State}
     noun = "node" if len(nodes) == 1 else "nodes"
     parts = [
-        f"{len(names)} of {len(nodes)} {noun} {verb}{_naming(names) if name_them else ''}"
+        f"{len(names)} of {len(nodes)} {noun} {verb}{f' ({first_of(names)})' if name_them else ''}"
         for names, verb, name_them in (
             (of[State.PASS], "passed", False),
             (of[State.DEGRADED], "degraded", True),
@@ -226,8 +227,3 @@ def _where_run(nodes: tuple[NodeVerdict, ...]) -> dict[str, bool]:
         for test in node.tests:
             ran[test.id] = ran.get(test.id, False) or test.state is not State.NOT_RUN
     return ran
-
-
-def _naming(names: list[str], most: int = 8) -> str:
-    shown = ", ".join(names[:most])
-    return f" ({shown} and {len(names) - most} more)" if len(names) > most else f" ({shown})"

@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from validation.model.printable import first_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
@@ -21,6 +23,8 @@ NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 POLL_S = 5.0
 #: Characters of a reason; part of it may be a node's words.
 MOST_REASON = 1000
+#: Pieces of work that a sentence names.
+MOST_NAMED = 5
 
 
 class DrainError(Exception):
@@ -106,12 +110,6 @@ def wait_until_idle(
             return
         if clock() >= deadline:
             raise DrainError(
-                f"{node} still has work after {timeout_s / 60:.0f} min: {named(busy)}. "
+                f"{node} still has work after {timeout_s / 60:.0f} min: {first_of(busy, MOST_NAMED, '; ')}. "
                 "End it or wait, and try again."
             )
-
-
-def named(work: tuple[str, ...], most: int = 5) -> str:
-    """Some of what keeps a node busy, and how much more there is."""
-    more = f" and {len(work) - most} more" if len(work) > most else ""
-    return "; ".join(work[:most]) + more
