@@ -1,1 +1,6 @@
 """What the other packages of the controller stand on."""
+
+from pathlib import Path
+
+#: Temper's checkout.
+ROOT = Path(__file__).resolve().parents[2]

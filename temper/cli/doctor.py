@@ -17,16 +17,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from temper.base import ROOT
 from temper.base.nodes import counted, ranges
-from temper.fleet.inventory import InventoryError, read
+from temper.plan.inventory import InventoryError, read
 from validation.model.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from temper.fleet.inventory import Inventory
+    from temper.plan.inventory import Inventory
 
-ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "inventory" / "lab"
 OLDEST_PYTHON = (3, 11)
 LEAST_FREE_GIB = 5

@@ -24,15 +24,17 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import yaml
 
+from temper.base import ROOT
 from temper.base.nodes import alike, counted, printable
 from temper.base.store import HistoryError
-from temper.fleet import inventory, pulled
-from temper.fleet.bundle import ROOT, BundleError
+from temper.fleet import pulled
+from temper.fleet.bundle import BundleError
 from temper.fleet.collected import CHOSEN, CollectedError, compliance, defaults, plans, validation
 from temper.fleet.journal import Job, Journal, same, sealed
 from temper.fleet.run import Run, places
 from temper.fleet.slices import Board
 from temper.output.run import STATES
+from temper.plan import inventory
 from temper.plan.fleet_addresses import fleet as fleet_addresses
 from validation.processes.files import own
 

@@ -41,8 +41,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from temper.base import ROOT
 from temper.base.nodes import printable
-from temper.rollout.fleet import GROUP, ROOT, FleetError, candidates, groups_of, preflight, proposal
+from temper.plan.inventory import NODES, InventoryError, groups_of
+from temper.rollout.fleet import candidates, preflight, proposal
 from temper.rollout.forecast import plan_text
 from temper.rollout.machine import retried
 from temper.rollout.model import Mode, Observation, State
@@ -145,17 +147,17 @@ def resume(given: argparse.Namespace) -> int:
 
 
 def _known(given: argparse.Namespace, rollout: Rollout) -> None:
-    """Raise FleetError for an inventory without a node that is on its way, or with none of those that wait.
+    """Raise InventoryError where a node on its way is not in the inventory, or none of those that wait is.
 
     Ansible would do nothing there, and not always fail: a node would be given up, or counted as changed.
     """
     groups = groups_of(_inventory(given))
-    known = {name for name, of in groups.items() if GROUP in of}
+    known = {name for name, of in groups.items() if NODES in of}
     missing = [name for name in _on_the_way(rollout) if name not in known]
     left = [name for name, record in rollout.records.items() if not record.ended]
     if missing or (left and known.isdisjoint(left)):
-        raise FleetError(
-            f"{' '.join(map(str, given.inventory))}: expected in group {GROUP}, as when roll-out "
+        raise InventoryError(
+            f"{' '.join(map(str, given.inventory))}: expected in group {NODES}, as when roll-out "
             f"{rollout.number} began: {some(missing or left)}; nothing was done"
         )
 
@@ -469,7 +471,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         exit_status = int(given.function(given))
         sys.stdout.flush()
-    except (FleetError, PolicyError, StoreError) as error:
+    except (InventoryError, PolicyError, StoreError) as error:
         print(printable(str(error)), file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:

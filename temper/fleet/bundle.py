@@ -23,10 +23,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from temper.base import ROOT
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).resolve().parents[2]
 #: What a run reads of the checkout.
 PARTS = (
     "ansible.cfg",

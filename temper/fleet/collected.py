@@ -7,11 +7,11 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from temper.base import ROOT as ROOT
 from temper.base.store import HistoryError
 from temper.compliance.evidence import EvidenceError
 from temper.compliance.model import Verdict
@@ -25,10 +25,10 @@ from validation.processes.files import own, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-    from temper.fleet.inventory import Inventory
+    from temper.plan.inventory import Inventory
 
-ROOT = Path(__file__).resolve().parents[2]
 PLANS = "reports/plan.json"
 
 

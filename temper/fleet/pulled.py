@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from pull.result import CHECKED, FAILED, HELD, NOT_FETCHED, REFUSED, SCHEMA_VERSION, Result
 from temper.base.nodes import counted, duration, printable
-from temper.rollout.fleet import FleetError, groups_of
+from temper.plan.inventory import InventoryError, groups_of
 from validation.model.contract import ContractError, StringEnum, loads
 
 if TYPE_CHECKING:
@@ -351,9 +351,11 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         names = expected(groups_of([str(path.resolve()) for path in arguments.inventory]), arguments.group)
         if not names:
-            raise FleetError(f"{arguments.group}: expected nodes of this group in the inventory, found none.")
+            raise InventoryError(
+                f"{arguments.group}: expected nodes of this group in the inventory, found none."
+            )
         judgement = judge(arguments.results, names, arguments.intervals, datetime.now(UTC), arguments.commit)
-    except (OSError, FleetError) as error:
+    except (OSError, InventoryError) as error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
     print(as_json(judgement) if arguments.json else text(judgement))

@@ -24,8 +24,9 @@ from ClusterShell.Event import EventHandler
 from ClusterShell.NodeSet import NodeSet
 from ClusterShell.Task import task_self
 
+from temper.base import ROOT
 from temper.base.nodes import counted, duration, printable
-from temper.fleet.bundle import ROOT, bundle, python_version
+from temper.fleet.bundle import bundle, python_version
 from temper.fleet.journal import NodeRecord
 from temper.fleet.slices import Board, Outcome, Place, Slice
 from temper.fleet.stream import COLLECTED, OUTPUT, Received, StreamError
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import FrameType
 
-    from temper.fleet.inventory import Inventory
     from temper.fleet.journal import Job, Journal
+    from temper.plan.inventory import Inventory
 
 HERE = "this machine"
 #: A slice gives a sign of life every 15 s (fleet.worker): it is lost when none has come for so long.

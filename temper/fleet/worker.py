@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 from ansible_runner import run  # type: ignore[import-untyped]  # it ships no types
 from ansible_runner.streaming import Worker  # type: ignore[import-untyped]  # likewise
 
-from temper.fleet.bundle import ROOT, in_use
+from temper.base import ROOT
+from temper.fleet.bundle import in_use
 from temper.fleet.stream import COLLECTED
 from temper.rollout.guard import STOPS, end_descendants, guarded
 

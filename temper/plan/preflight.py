@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from temper.base import ROOT
 from temper.plan.convert import plain
 from temper.plan.facts import NodeFacts
 from temper.plan.identity import machine_of
@@ -30,7 +30,6 @@ from validation.model.expectations import file_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "data"
 MODULE_UTILS = ROOT / "module_utils" / "temper"
 CDI_NCCL = MODULE_UTILS / "engines" / "cdi_nccl.py"

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from temper.base.nodes import printable
 from temper.plan.convert import build, checked, from_node
+from temper.plan.inventory import InventoryError, ansible, last_words
 from temper.plan.kernels import kernel_problem
 from temper.plan.preflight import DATA
 from temper.plan.preview import Transaction
@@ -27,16 +24,6 @@ if TYPE_CHECKING:
 
     from temper.plan.tables import Tables
     from temper.rollout.policy import Policy
-
-ROOT = Path(__file__).resolve().parents[2]
-#: Whose nodes Temper's playbooks are for.
-GROUP = "gpu_nodes"
-#: Groups of Ansible's own, which say nothing of a node.
-BUILT_IN = frozenset({"all", "ungrouped"})
-
-
-class FleetError(Exception):
-    """The inventory or its plans cannot be read; the message is a sentence."""
 
 
 @dataclass(frozen=True)
@@ -182,16 +169,18 @@ def proposal(
     """A roll-out of these nodes that has not begun; those with problems are left out.
 
     `groups` are those of each node of the inventory, as policies are the fleet's and a roll-out may be of one
-    node. Raises FleetError where a limit of the policy names groups that no node is in.
+    node. Raises InventoryError where a limit of the policy names groups that no node is in.
     """
     nodes = {node.name: Node(node.name, node.cohort, node.groups, place) for place, node in enumerate(found)}
     known = {group for node in found for group in node.groups}.union(*(groups or {}).values())
     for pattern in policy.group_limits:
         if not limits_of(tuple(known), ((pattern, 1),)):
-            raise FleetError(f"group_limits: expected a pattern of groups of the inventory, found {pattern}")
+            raise InventoryError(
+                f"group_limits: expected a pattern of groups of the inventory, found {pattern}"
+            )
     for window in policy.windows:
         if unknown := sorted(window.groups - known):
-            raise FleetError(f"windows: expected groups of the inventory, found {', '.join(unknown)}")
+            raise InventoryError(f"windows: expected groups of the inventory, found {', '.join(unknown)}")
     taking_part = [nodes[node.name] for node in found if not node.problems]
     numbers = waves(taking_part, policy)
     records = {name: Record(State.PENDING, now, wave=numbers.get(name, 0)) for name in nodes}
@@ -199,28 +188,6 @@ def proposal(
         if node.problems:
             records[node.name] = leave_out(records[node.name], "; ".join(node.problems), now)
     return Rollout(stack, policy, nodes, records, Mode.RUNNING)
-
-
-def groups_of(inventory: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The groups of each node of the inventories, also those that its groups are in. Raises FleetError."""
-    done = _ansible("ansible-inventory", *_given(inventory), "--list")
-    try:
-        listed = json.loads(done.stdout)
-    except ValueError:
-        listed = {}
-    if done.returncode or not listed:
-        raise FleetError(f"{' '.join(inventory)}: expected an inventory of Ansible: {_last_words(done)}")
-    found: dict[str, set[str]] = {}
-
-    def enter(group: str, above: frozenset[str]) -> None:
-        here = above | ({group} - BUILT_IN)
-        for host in listed.get(group, {}).get("hosts", ()):
-            found.setdefault(host, set()).update(here)
-        for child in listed.get(group, {}).get("children", ()):
-            enter(child, here)
-
-    enter("all", frozenset())
-    return {name: tuple(sorted(groups)) for name, groups in found.items()}
 
 
 def preflight(
@@ -232,7 +199,7 @@ def preflight(
     is asked for kernels (None). One that preflight refuses, or that is silent, has its problems, no kernel.
     `limit` is as Ansible takes it, or has a node in each line.
 
-    Raises FleetError where it made no plans at all.
+    Raises InventoryError where it made no plans at all.
     """
     with tempfile.TemporaryDirectory() as folder:
         plans, kernels = Path(folder) / "plan.json", Path(folder) / "kernels.json"
@@ -247,37 +214,10 @@ def preflight(
             (names := Path(folder) / "limit").write_text(limit, encoding="utf-8")
             limit = f"@{names}"
         playbook = f"playbooks/{'kernel_preview' if wish else 'preflight'}.yml"
-        arguments = [*_given(inventory), playbook, "-e", json.dumps(variables)]
-        done = _ansible("ansible-playbook", *arguments, *(["--limit", limit] if limit else []))
+        chosen = ["--limit", limit] if limit else []
+        done = ansible("ansible-playbook", inventory, playbook, "-e", json.dumps(variables), *chosen)
         if not plans.is_file():
-            raise FleetError(f"preflight made no plans: {_last_words(done)}")
+            raise InventoryError(f"preflight made no plans: {last_words(done)}")
         document = json.loads(plans.read_text(encoding="utf-8"))
         said = json.loads(kernels.read_text(encoding="utf-8")) if kernels.is_file() else {}
     return document["nodes"], said if wish else None
-
-
-def _given(inventory: Sequence[str]) -> list[str]:
-    return [word for path in inventory for word in ("-i", path)]
-
-
-def _ansible(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command of Ansible, of the environment that runs this, from the checkout, whose settings it takes."""
-    beside = Path(sys.executable).parent / command
-    program = str(beside) if beside.is_file() else command
-    try:
-        return subprocess.run(  # noqa: S603 - the operator's inventories
-            [program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False,
-            # Where the operator has set more, a listing would not be JSON alone.
-            env={**os.environ, "ANSIBLE_VERBOSITY": "0", "ANSIBLE_DEBUG": "0", "LC_ALL": "C.UTF-8"},
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except OSError as error:
-        raise FleetError(f"{command} cannot be run: {error}; make setup installs it") from error
-
-
-def _last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """The end of what a command had to say, in one line."""
-    text = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    return (
-        printable(" ".join(line.strip() for line in text[-6:])) or f"it ended with status {done.returncode}"
-    )

@@ -167,7 +167,7 @@ def chosen(folder: Path) -> dict[str, Any]:
 def check_compliance(folder: Path, count: int) -> None:
     """Statement, all its files, and the history."""
     from temper.fleet import collected
-    from temper.fleet.inventory import Inventory
+    from temper.plan.inventory import Inventory
 
     known = Inventory({"gpu_nodes": {"hosts": names(count)}}, {name: {} for name in names(count)})
     said = collected.compliance(folders(folder, "compliance"), {}, [], known, chosen(folder))
@@ -199,10 +199,10 @@ def judge_validation(folder: Path, _count: int) -> None:
 
 def keep_journal(folder: Path, count: int) -> None:
     """Every slice of a run begun and recorded, with its line of progress; half of them, then the rest."""
-    from temper.fleet.inventory import from_listing
     from temper.fleet.journal import Job, Journal, NodeRecord
     from temper.fleet.run import HERE, Run, places
     from temper.fleet.slices import Board, Outcome
+    from temper.plan.inventory import from_listing
 
     nodes = names(count)
     job = Job("site.yml", (), "", {}, (), tuple(nodes))

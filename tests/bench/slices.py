@@ -34,7 +34,7 @@ PLAY = """
 SLICED = """
 import json, sys
 from pathlib import Path
-from temper.fleet.inventory import from_listing
+from temper.plan.inventory import from_listing
 from temper.fleet.journal import Job, Journal
 from temper.fleet.run import HERE, Run
 from temper.fleet.slices import Board, Place

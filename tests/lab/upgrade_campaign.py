@@ -34,8 +34,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from temper.plan.inventory import groups_of
 from temper.rollout.drain.commands import Idle
-from temper.rollout.fleet import candidates, groups_of, preflight, proposal
+from temper.rollout.fleet import candidates, preflight, proposal
 from temper.rollout.forecast import plan_text
 from temper.rollout.model import Course, Record, State, Step
 from temper.rollout.report import overhead, timeline_text

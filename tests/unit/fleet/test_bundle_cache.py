@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from temper.fleet.bundle import KEPT, ROOT, UNUSED_S, in_use, prune
+from temper.base import ROOT
+from temper.fleet.bundle import KEPT, UNUSED_S, in_use, prune
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,8 +92,10 @@ def test_a_checkout_is_no_bundle(tmp_path: Path) -> None:
 
 def test_a_helper_prunes_what_lies_beside_the_bundle_that_it_runs_from(tmp_path: Path) -> None:
     folders = bundles(tmp_path, KEPT + 1)
-    for name in ("__init__.py", "fleet/__init__.py", "fleet/bundle.py"):
-        shutil.copy(ROOT / "temper" / name, folders[0] / "temper" / name)
+    for name in ("__init__.py", "base/__init__.py", "fleet/__init__.py", "fleet/bundle.py"):
+        place = folders[0] / "temper" / name
+        place.parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / "temper" / name, place)
     for number, folder in enumerate(folders):
         used_s = time.time() - (number + 2) * DAY_S
         os.utime(folder, (used_s, used_s))

@@ -11,8 +11,8 @@ import yaml
 from jinja2 import Environment
 
 from temper.fleet import collected
-from temper.fleet.inventory import Inventory
 from temper.plan.fleet import FleetPlan
+from temper.plan.inventory import Inventory
 from temper.plan.node_plan import NodePlan
 from temper.report.compliance import elsewhere
 from validation.model.contract import EXPECTATIONS_VERSION

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from temper.fleet.inventory import Inventory, InventoryError, addresses, from_listing, read, values
-from temper.rollout.fleet import groups_of
+from temper.plan.inventory import Inventory, InventoryError, addresses, from_listing, groups_of, read, values
 
 INVENTORY = """
 all:

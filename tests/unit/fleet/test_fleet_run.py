@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temper.base import ROOT
 from temper.cli.fleet import (
     NOT_SLICED,
     SLICED,
@@ -33,13 +34,13 @@ from temper.cli.fleet import (
     variables_again,
     variables_of,
 )
-from temper.fleet.bundle import ROOT, python_version
+from temper.fleet.bundle import python_version
 from temper.fleet.collected import Said
-from temper.fleet.inventory import from_listing
 from temper.fleet.journal import Job, Journal, NodeRecord, same, sealed
 from temper.fleet.run import HERE, Events, Run
 from temper.fleet.slices import Board, Outcome, Place, Slice
 from temper.fleet.worker import release, slim
+from temper.plan.inventory import from_listing
 from temper.rollout.guard import STOPS, end_descendants
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from temper.fleet.bundle import ROOT
-from temper.fleet.inventory import from_listing
+from temper.base import ROOT
 from temper.fleet.journal import Job, Journal
 from temper.fleet.run import HERE, Events, Run
 from temper.fleet.slices import Board, Place, Slice
+from temper.plan.inventory import from_listing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,10 +17,13 @@ from typing import Any
 
 import pytest
 
+from temper.base import ROOT
 from temper.cli import rollout as command
+from temper.plan.inventory import InventoryError, groups_of
+from temper.plan.inventory import ansible as run_ansible
 from temper.rollout import fleet
 from temper.rollout.engine import Ending, Engine
-from temper.rollout.fleet import FleetError, candidates, groups_of, proposal
+from temper.rollout.fleet import candidates, proposal
 from temper.rollout.forecast import forecast, plan_text
 from temper.rollout.model import Mode, State
 from temper.rollout.policy import Drain, Policy, Share
@@ -55,19 +58,16 @@ def document(name: str = "H100", former: str = "580.1-1", **more: Any) -> dict[s
 
 def preflight_leaves(monkeypatch: pytest.MonkeyPatch, plans: dict[str, Any]) -> list[dict[str, Any]]:
     """Preflight itself is not run: only what it leaves is there. Returns the variables that it is given."""
-    real = fleet._ansible
     asked = []
 
-    def ansible(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        if program == "ansible-inventory":
-            return real(program, *arguments)
+    def ansible(program: str, _: Any, *arguments: str) -> subprocess.CompletedProcess[str]:
         variables = json.loads(arguments[arguments.index("-e") + 1])
         assert variables["nvidia_stack_busy_ok"], "a node with work is drained, not left out"
         asked.append(variables)
         Path(variables["preflight_plan_file"]).write_text(json.dumps({"nodes": plans}))
         return subprocess.CompletedProcess([program], 0, "", "")
 
-    monkeypatch.setattr(fleet, "_ansible", ansible)
+    monkeypatch.setattr(fleet, "ansible", ansible)
     return asked
 
 
@@ -119,7 +119,7 @@ def test_a_node_with_the_name_of_a_group_of_others_is_left_out() -> None:
     ],
 )
 def test_a_policy_for_groups_that_no_node_is_in_is_refused(policy: Policy) -> None:
-    with pytest.raises(FleetError, match="rak"):
+    with pytest.raises(InventoryError, match="rak"):
         proposal(candidates({"a": document()}, {"a": ["rack1"]}), policy, STACK, NOW)
 
 
@@ -309,11 +309,7 @@ def test_a_roll_out_of_nothing_is_refused(inventory: Path, capsys: pytest.Captur
 def test_the_command_asks_the_nodes_for_their_kernels(
     inventory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = fleet._ansible
-
-    def ansible(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        if program == "ansible-inventory":
-            return real(program, *arguments)
+    def ansible(program: str, _: Any, *arguments: str) -> subprocess.CompletedProcess[str]:
         variables = json.loads(arguments[arguments.index("-e") + 1])
         assert "nvidia_stack_name" not in variables
         assert "playbooks/kernel_preview.yml" in arguments
@@ -324,7 +320,7 @@ def test_the_command_asks_the_nodes_for_their_kernels(
         Path(variables["kernel_preview_file"]).write_text(json.dumps({name: preview() for name in names}))
         return subprocess.CompletedProcess([program], 0, "", "")
 
-    monkeypatch.setattr(fleet, "_ansible", ansible)
+    monkeypatch.setattr(fleet, "ansible", ansible)
     assert command.main(["plan", "-i", str(inventory), "--kernel", "6.1.160-1"]) == 0
     said = capsys.readouterr().out
     assert "Kernel 6.1.160-1: 3 of 3 nodes" in said
@@ -373,14 +369,14 @@ def test_the_names_of_a_large_fleet_go_to_ansible_in_a_file(
     inventory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Linux takes 128 KiB for one word of a command line."""
-    real, given = fleet._ansible, []
+    real, given = run_ansible, []
 
-    def ansible(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def ansible(program: str, sources: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
         given.append(Path(arguments[arguments.index("--limit") + 1].removeprefix("@")).read_text())
-        return real(program, "--list-hosts", *arguments)
+        return real(program, sources, "--list-hosts", *arguments)
 
-    monkeypatch.setattr(fleet, "_ansible", ansible)
-    with pytest.raises(FleetError, match="made no plans"):  # --list-hosts makes none
+    monkeypatch.setattr(fleet, "ansible", ansible)
+    with pytest.raises(InventoryError, match="made no plans"):  # --list-hosts makes none
         fleet.preflight([str(inventory)], STACK, "node1\nnode3")
     assert given == ["node1\nnode3"]
 
@@ -402,9 +398,7 @@ def test_a_pipe_that_closes_is_no_error_of_the_program(tmp_path: Path) -> None:
         rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW
     )
     words = [sys.executable, "-m", "temper", "rollout", "report", "--json", "--folder", str(tmp_path)]
-    with subprocess.Popen(
-        words, cwd=fleet.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as said:
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as said:
         assert said.stdout
         assert said.stderr
         said.stdout.close()

@@ -1,4 +1,4 @@
-"""The operator's inventory, and the part of it that a slice gets.
+"""The operator's inventory, as Ansible reads it, and the part of it that a slice gets.
 
 It is read once: a plug-in that asks a cloud, or a file for each of ten thousand nodes, would cost every slice
 the same again. Templates are passed on as they are, and mean the same in a slice: where they name other hosts
@@ -17,10 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from temper.base import ROOT
+from validation.model.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-ROOT = Path(__file__).resolve().parents[2]
 #: The group whose nodes Temper's playbooks are for.
 NODES = "gpu_nodes"
 #: Variables that every host has and that say nothing.
@@ -53,14 +55,23 @@ OF_A_HELPER = (
 )
 #: Ansible's warning, which it breaks where its line is full.
 UNMATCHED = re.compile(r"not\s+match\s+supplied\s+host\s+pattern,\s+ignoring:\s+(\S+)")
-#: Whatever the operator has set: the listing is one document, with the groups' variables at each host.
-LISTS = {"ANSIBLE_VERBOSITY": "0", "ANSIBLE_DEBUG": "0", "ANSIBLE_INVENTORY_EXPORT": "0"}
+#: Groups of Ansible's own, which say nothing of a node.
+BUILT_IN = ("all", "ungrouped")
+#: Whatever the operator has set: a listing is one document, with the groups' variables at each host.
+PLAIN = {
+    "ANSIBLE_VERBOSITY": "0",
+    "ANSIBLE_DEBUG": "0",
+    "ANSIBLE_INVENTORY_EXPORT": "0",
+    "ANSIBLE_NOCOLOR": "1",
+    "LC_ALL": "C.UTF-8",
+}
+LAST_LINES = 6
 #: How JSON of Ansible's marks a text that is no template, and one that nobody can read here.
 MARKED = ({"__ansible_unsafe"}, {"__ansible_vault"})
 
 
 class InventoryError(Exception):
-    """The inventory cannot be read; the message is a sentence."""
+    """The inventory, or what preflight makes of it, cannot be read; the message is a sentence."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +158,7 @@ class Inventory:
                 for child in self.groups[name].get("children", ())
                 if any(node in wanted for node in self._below(child))
             }
-            if name not in ("all", "ungrouped") and (hosts or children):
+            if name not in BUILT_IN and (hosts or children):
                 kept[name] = {"hosts": hosts, "children": children}
         return {
             "all": {
@@ -164,7 +175,7 @@ class Inventory:
                 "children": dict.fromkeys(group.get("children", ())),
             }
             for name, group in self.groups.items()
-            if name not in ("all", "ungrouped")
+            if name not in BUILT_IN
         }
         hosts = {host: dict(self.variables.get(host, {})) for host in (*self._below("all"), *self.variables)}
         return {"all": {"hosts": hosts, "children": kept}}
@@ -202,22 +213,61 @@ def from_listing(listing: Mapping[str, Any]) -> Inventory:
 
 
 def read(sources: Sequence[str], limit: str = "") -> Inventory:
-    """Read inventories as Ansible does; the configured one without `sources`. Raises InventoryError."""
-    words = [word for source in sources for word in ("-i", source)] + (["--limit", limit] if limit else [])
-    program = Path(sys.executable).with_name("ansible-inventory")
-    done = subprocess.run(  # noqa: S603 - the operator's inventories
-        [str(program), *words, "--list"], cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, **LISTS, "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    named = ", ".join(sources) or "the default inventory"
-    if done.returncode:
-        said = " ".join(line.strip() for line in done.stderr.strip().splitlines()[-4:])
-        raise InventoryError(f"{named}: expected an inventory of Ansible: {said}")
-    found = from_listing(json.loads(done.stdout))
+    """Read the nodes of inventories; of the configured one without `sources`. Raises InventoryError."""
+    found = listed(sources, limit)
     if not found.nodes:
         chosen = f" that --limit {limit} chooses" if limit else ""
-        raise InventoryError(f"{named}: expected nodes in the group {NODES}{chosen}, found none.")
+        raise InventoryError(f"{_named(sources)}: expected nodes in the group {NODES}{chosen}, found none.")
+    return found
+
+
+def listed(sources: Sequence[str], limit: str = "") -> Inventory:
+    """Read inventories as Ansible does, also those without a node of ours. Raises InventoryError."""
+    done = ansible("ansible-inventory", sources, "--list", *(["--limit", limit] if limit else []))
+    try:
+        found = from_listing(json.loads("" if done.returncode else done.stdout))
+    except ValueError:
+        raise InventoryError(
+            f"{_named(sources)}: expected an inventory of Ansible: {last_words(done)}"
+        ) from None
     return replace(found, unmatched=tuple(dict.fromkeys(UNMATCHED.findall(done.stderr))))
+
+
+def groups_of(sources: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the groups of each host, also those that its groups are in. Raises InventoryError."""
+    known = listed(sources)
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(known.members.get("all", ()), ())
+    for name, hosts in sorted(known.members.items()):
+        if name not in BUILT_IN:
+            found |= {host: (*found.get(host, ()), name) for host in hosts}
+    return found
+
+
+def _named(sources: Sequence[str]) -> str:
+    return ", ".join(sources) or "the default inventory"
+
+
+def ansible(command: str, sources: Sequence[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of Ansible, of this environment, in the checkout, whose settings it takes.
+
+    It takes as long as its inventory and nodes do. Raises InventoryError where it is not installed.
+    """
+    beside = Path(sys.executable).with_name(command)
+    words = [word for source in sources for word in ("-i", source)]
+    try:
+        return subprocess.run(  # noqa: S603 - the operator's inventories
+            [str(beside) if beside.is_file() else command, *words, *arguments], cwd=ROOT, check=False,
+            capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, **PLAIN},
+        )  # fmt: skip
+    except OSError as error:
+        raise InventoryError(f"{command} cannot be run: {error}; make setup installs it") from error
+
+
+def last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the end of what a command had to say, in one line."""
+    text = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    said = printable(" ".join(line.strip() for line in text[-LAST_LINES:]))
+    return said or f"it ended with status {done.returncode}"
 
 
 def addresses(
@@ -265,13 +315,7 @@ def _resolved(sources: Sequence[str], variables: Mapping[str, Any], template: st
             "__fleet_found": str(found),
         }
         given.write_text(json.dumps({**variables, **here}), encoding="utf-8")
-        program = Path(sys.executable).with_name("ansible-playbook")
-        words = [word for source in sources for word in ("-i", source)]
-        done = subprocess.run(  # noqa: S603 - likewise
-            [str(program), *words, "temper/fleet/resolve.yml", "--extra-vars", f"@{given}"],
-            cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-            env={**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_NOCOLOR": "1"},
-        )  # fmt: skip
+        done = ansible("ansible-playbook", sources, "temper/plan/resolve.yml", "--extra-vars", f"@{given}")
         if done.returncode:
             said = " ".join(f"{done.stdout}{done.stderr}".split())[-500:]
             raise InventoryError(f"expected variables that Ansible can resolve on this machine: {said}")
