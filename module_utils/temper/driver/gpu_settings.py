@@ -344,7 +344,7 @@ def read_record() -> dict[str, list[int | None]]:
 
 
 def write_record(record: dict[str, list[int | None]]) -> None:
-    """Replace the record in one step."""
+    """Replace the record in one step. At boot, files.py is not there."""
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     temporary = RECORD.with_suffix(".new")
     temporary.write_text(json.dumps(record), encoding="utf-8")

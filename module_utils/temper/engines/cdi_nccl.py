@@ -69,7 +69,7 @@ def _first_mount(lines: list[str]) -> int:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file that everybody may read, in one step."""
+    """Write a file that everybody may read, in one step. This program stands alone: files.py is not there."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".temper-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

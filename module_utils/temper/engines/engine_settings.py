@@ -7,8 +7,6 @@ file before that, so that the next run completes one that was cut off.
 from __future__ import annotations
 
 import functools
-import os
-import tempfile
 import typing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,7 +29,7 @@ from ansible.module_utils.temper.engines.daemon_json import parse, size_bytes
 from ansible.module_utils.temper.engines.docker import Docker, snap_refusal
 from ansible.module_utils.temper.engines.others import OtherEngine, other_engines
 from ansible.module_utils.temper.engines.podman import Podman
-from ansible.module_utils.temper.files import make_directories
+from ansible.module_utils.temper.files import replace_file
 from ansible.module_utils.temper.process import MISREAD, CommandError, run, which
 from ansible.module_utils.temper.settings.base import Difference, Fault, RefusedError, Setting, SettingError
 
@@ -431,25 +429,11 @@ def _write(contents: typing.Mapping[str, str | None]) -> None:
         if content is None:
             target.unlink(missing_ok=True)
             continue
-        status = target.stat() if target.exists() else None
-        _replace(target, content, status.st_mode & 0o7777 if status else 0o644, status)
-
-
-def _replace(path: Path, content: str, mode: int, owner: os.stat_result | None = None) -> None:
-    """In one step, so that no reader and no crash ever sees half of it."""
-    make_directories(path.parent)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).chmod(mode)
-        if owner:
-            os.chown(temporary, owner.st_uid, owner.st_gid)
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+        mode, uid, gid = 0o644, 0, 0
+        if target.exists():
+            status = target.stat()
+            mode, uid, gid = status.st_mode & 0o7777, status.st_uid, status.st_gid
+        replace_file(target, content.encode(), mode, uid, gid)
 
 
 def load_state() -> dict[str, typing.Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ansible.module_utils.temper.files import replace_file
 from ansible.module_utils.temper.packaging import dkms
 from ansible.module_utils.temper.packaging.packages import (
     FAMILY,
@@ -359,12 +360,7 @@ class Dnf:
     def replace_locks(self, names: Sequence[str], new: Sequence[str]) -> None:
         """Write the version locks with others for these packages."""
         kept = [lock for lock in self.locks() if not any(is_lock_of(lock, name) for name in names)]
-        path = self.lock_list()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.new")
-        temporary.write_text("".join(f"{line}\n" for line in [*kept, *new]), encoding="utf-8")
-        temporary.chmod(0o644)
-        temporary.replace(path)
+        replace_file(self.lock_list(), "".join(f"{line}\n" for line in [*kept, *new]).encode(), 0o644)
 
     def pinned(self) -> list[str]:
         """The pins as version locks, one for each name that the repositories offer at the pin's version.

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils.temper.files import replace_file
 from ansible.module_utils.temper.packaging import openpgp
 from ansible.module_utils.temper.packaging.download import DownloadError, download, without_credentials
 from ansible.module_utils.temper.settings.base import SettingError
@@ -208,9 +209,6 @@ def renew(sources: Path, keyrings: Path) -> bool:
         except RepositoryError:
             continue
         if wanted.text.encode() != current:
-            temporary = path.with_name(f".{path.name}.new")
-            temporary.write_text(wanted.text, encoding="utf-8")
-            temporary.chmod(0o644)
-            temporary.replace(path)
+            replace_file(path, wanted.text.encode(), 0o644)
             changed = True
     return changed
