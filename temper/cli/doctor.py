@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import stat
-import subprocess
 import sys
 from dataclasses import dataclass
 from importlib import metadata
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from temper.base import ROOT
 from temper.base.nodes import counted, ranges
+from temper.base.programs import ask
 from temper.plan.inventory import InventoryError, read
 from validation.model.printable import printable
 
@@ -165,12 +165,10 @@ def _host_keys(variables: Mapping[str, Mapping[str, Any]]) -> Finding:
 def _asked(command: list[str]) -> str:
     """Return what a command prints, nothing where it fails or is not there."""
     try:
-        done = subprocess.run(  # noqa: S603 - our own programs and words
-            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        done = ask(command, PATIENCE_S)
+    except OSError:
         return ""
-    return "" if done.returncode else done.stdout.strip()
+    return "" if done.status else done.output.strip()
 
 
 ALONE: tuple[Callable[[], Finding], ...] = (checkout, python, packages, space, reports)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from temper.base.programs import Answer, ask
 from validation.model.contract import ContractError, dumps, loads
 from validation.processes.files import open_plain, write_atomically
 
@@ -145,25 +145,18 @@ def sign(path: Path, key: str) -> None:
         done = ssh_keygen("sign", "-f", key, "-n", NAMESPACE, str(path))
     except EvidenceError as error:
         raise EvidenceError(f"the report cannot be signed with {key}: {error}") from error
-    if done.returncode:
-        raise EvidenceError(f"the report cannot be signed with {key}: {done.stderr.decode().strip()}")
+    if done.status:
+        raise EvidenceError(f"the report cannot be signed with {key}: {done.errors.strip()}")
 
 
-def ssh_keygen(action: str, *arguments: str, signed: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def ssh_keygen(action: str, *arguments: str, signed: bytes = b"") -> Answer:
     """What `ssh-keygen -Y` did; `signed` is its standard input. Raises EvidenceError where it gave no answer.
 
     It asks nobody: a key with a passphrase or a token that waits for a touch must not hold a scheduled run.
     """
     try:
-        return subprocess.run(  # noqa: S603 - paths of this machine and words of ours
-            ["ssh-keygen", "-q", "-Y", action, *arguments],  # noqa: S607 - the administrator's PATH
-            input=signed,
-            capture_output=True,
-            timeout=SIGNING_TIMEOUT_S,
-            check=False,
-            start_new_session=True,
-        )
-    except subprocess.TimeoutExpired as error:
+        return ask(["ssh-keygen", "-q", "-Y", action, *arguments], SIGNING_TIMEOUT_S, signed)
+    except TimeoutError as error:
         raise EvidenceError(
             f"ssh-keygen -Y {action} gave no answer within {SIGNING_TIMEOUT_S} s: see whether the key's "
             "agent or token answers"
@@ -285,10 +278,10 @@ def unsigned(report: Path, signers: Path) -> str:
         return "there is no manifest that the signature could be of"
     of = ("-f", str(signers), "-s", str(signature))
     try:
-        principals = ssh_keygen("find-principals", *of).stdout.decode(errors="replace").splitlines()
+        principals = ssh_keygen("find-principals", *of).output.splitlines()
         if not principals:
             return f"it is signed with a key that is not in {signers}"
         done = ssh_keygen("verify", *of, "-n", NAMESPACE, "-I", principals[0], signed=manifest.read_bytes())
     except EvidenceError as error:
         return f"its signature could not be checked: {error}"
-    return "" if not done.returncode else "its signature is not of this manifest"
+    return "" if not done.status else "its signature is not of this manifest"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import date, datetime, time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import yaml
 
+from temper.plan.convert import plain
 from temper.rollout.windows import DAYS, Calendar, Exclusion, Window
 from validation.model.contract import StringEnum
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
+Word = TypeVar("Word", bound=StringEnum)
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 CLOCK = re.compile(r"([01]?[0-9]|2[0-4]):([0-5][0-9])")
 
@@ -86,6 +88,11 @@ class Share:
 
     def __str__(self) -> str:
         return f"{self.value:g}{' %' * self.percent}"
+
+    @property
+    def written(self) -> str | int:
+        """As a policy has it."""
+        return str(self) if self.percent else int(self.value)
 
 
 @dataclass(frozen=True)
@@ -357,10 +364,13 @@ def _limits(value: Any) -> dict[str, int]:
     return {key: count(number) for key, number in value.items()}
 
 
-def _drain(value: Any) -> Drain:
-    if value not in list(Drain):
-        raise _Wrong(f"one of {', '.join(Drain)}")
-    return Drain(value)
+def _word(kind: type[Word]) -> Callable[[Any], Word]:
+    def read_it(value: Any) -> Word:
+        if value not in list(kind):
+            raise _Wrong(f"one of {', '.join(kind)}")
+        return kind(value)
+
+    return read_it
 
 
 def _drain_option(value: Any) -> str:
@@ -369,21 +379,11 @@ def _drain_option(value: Any) -> str:
     return str(value)
 
 
-def _commands(value: Any) -> dict[str, tuple[str, ...]]:
-    words = _list("words of a command", _text, some=True)
-    return _complete(value, dict.fromkeys(COMMANDS, words), "drain_commands", COMMANDS) if value else {}
-
-
-def _snapshot(value: Any) -> Snapshot:
-    if value not in list(Snapshot):
-        raise _Wrong(f"one of {', '.join(Snapshot)}")
-    return Snapshot(value)
-
-
-def _snapshot_commands(value: Any) -> dict[str, tuple[str, ...]]:
-    words = _list("words of a command", _text, some=True)
-    readers = dict.fromkeys(SNAPSHOT_COMMANDS, words)
-    return _complete(value, readers, "snapshot_commands", ("check",)) if value else {}
+def _commands(
+    where: str, names: tuple[str, ...], required: tuple[str, ...]
+) -> Callable[[Any], dict[str, tuple[str, ...]]]:
+    readers = dict.fromkeys(names, _list("words of a command", _text, some=True))
+    return lambda value: _complete(value, readers, where, required) if value else {}
 
 
 def _window(value: Any) -> Window:
@@ -433,8 +433,8 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "group_limits": _limits,
     "windows": _list("windows", _window),
     "exclusions": _list("exclusions", _exclusion),
-    "drain": _drain,
-    "drain_commands": _commands,
+    "drain": _word(Drain),
+    "drain_commands": _commands("drain_commands", COMMANDS, COMMANDS),
     "drain_options": _list(f"some of {', '.join(DRAIN_OPTIONS)}", _drain_option),
     "stage_minutes": _whole(0, "minutes"),
     "drain_minutes": _whole(0, "minutes"),
@@ -442,8 +442,8 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "way_back_minutes": _whole(0, "minutes"),
     "measure_minutes": _MINUTES,
     "measure_runs": _whole(2, "runs on either side"),
-    "snapshot": _snapshot,
-    "snapshot_commands": _snapshot_commands,
+    "snapshot": _word(Snapshot),
+    "snapshot_commands": _commands("snapshot_commands", SNAPSHOT_COMMANDS, ("check",)),
     "snapshot_gib": _whole(1, "GiB"),
     "snapshot_max_age_minutes": _whole(0, "minutes"),
     "kernel": _kernel,
@@ -453,16 +453,10 @@ assert set(READERS) == {option.name for option in fields(Policy)}
 
 def as_document(policy: Policy) -> dict[str, Any]:
     """The policy as `read` takes it, in plain values: what the store keeps."""
-    found = asdict(policy)
-    found["drain"] = str(policy.drain)
-    found["snapshot"] = str(policy.snapshot)
-    for name in ("drain_commands", "snapshot_commands"):
-        found[name] = {command: list(words) for command, words in getattr(policy, name).items()}
-    found["drain_options"] = list(policy.drain_options)
-    found["waves"] = [str(share) if share.percent else int(share.value) for share in policy.waves]
+    found: dict[str, Any] = plain(policy)
+    found["waves"] = [share.written for share in policy.waves]
     for name in ("max_unavailable", "failure_budget", "refusal_budget"):
-        share: Share = getattr(policy, name)
-        found[name] = str(share) if share.percent else int(share.value)
+        found[name] = getattr(policy, name).written
     found["windows"] = [
         {
             "days": [DAYS[day] for day in sorted(window.days)],

@@ -37,6 +37,7 @@ from gpu_validation import validation_outcome
 from pull import agent, configuration
 from pull.repository import OBJECT, refs_in
 from pull.result import from_statement
+from temper.base.programs import Answer
 from temper.compliance import document, waivers
 from temper.compliance.outside.claims import ClaimsError, read_claims
 from temper.compliance.outside.hello import HelloError, read_hello
@@ -52,7 +53,6 @@ from temper.plan.strictness import order_of
 from temper.rollout import gpu_settings as rollout_settings
 from temper.rollout.drain import kubernetes, slurm
 from temper.rollout.drain.base import DrainError
-from temper.rollout.drain.programs import Answer
 from tests.fuzz import mutations
 from tests.fuzz.fleets import (
     archives,
