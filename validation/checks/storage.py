@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,6 +26,7 @@ from validation.processes.pool import run_children
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from validation.checks.launch import Stage
     from validation.checks.node import Node
     from validation.model.contract import TestResult
 
@@ -39,49 +41,38 @@ CHECK_S = 30.0
 SAMPLE_S = 2.0
 
 
-def measure(request: Request, stage: Callable[[str], None]) -> Measured:
-    """In a child: sequential reads of one path, in several threads and in one. Raises NotRunError."""
-    parameters = request.parameters
-    path, timing = Path(parameters["path"]), Timing(**parameters["timing"])
-    preparing = f"preparing a file in {path}"
-    stage(preparing)
-    go_on = partial(stage, preparing)
-    through = parameters.get("through_cache", False)
-    try:
-        with storage.opened(
-            path, parameters["most_bytes"], parameters["write_s"], go_on, through_cache=through
-        ) as source:
-            return read(source, path, timing, parameters["floor_gb_s"], stage)
-    except OSError as error:
-        return Measured(findings=(finding("storage-error", path=path, error=error.strerror or error),))
+def on_path(
+    work: Callable[[storage.Source, Path, Request, Stage], Measured],
+) -> Callable[[Request, Stage], Measured]:
+    """Return what a child runs: the work on the path of its request, or on a file of our own in it."""
+
+    def measure(request: Request, stage: Stage) -> Measured:
+        """Raise NotRunError where it cannot be done there."""
+        parameters = request.parameters
+        path = Path(parameters["path"])
+        go_on = partial(stage, f"preparing a file in {path}")
+        go_on()
+        bounds = parameters["most_bytes"], parameters["write_s"]
+        through = parameters.get("through_cache", False)
+        try:
+            with storage.opened(path, *bounds, go_on, through_cache=through) as source:
+                return work(source, path, request, stage)
+        except OSError as error:
+            if reason := storage.why_full(path, error):
+                raise NotRunError(reason) from error
+            return Measured(findings=(finding("storage-error", path=path, error=error.strerror or error),))
+
+    return measure
 
 
-def read(
-    source: storage.Source, path: Path, timing: Timing, floor_gb_s: float | None, stage: Callable[[str], None]
-) -> Measured:
-    """The measurement itself. Raises OSError."""
-    measurements = []
-    with ThreadPoolExecutor(THREADS) as pool:
-        for name, threads in (("storage_read_gb_s", THREADS), ("storage_read_one_thread_gb_s", 1)):
-            go_on = partial(stage, f"reading from {path} in {threads} threads")
-            go_on()
-            measurements.append(_rate(name, source, pool, threads, path, timing, go_on))
-    blocks = source.size_bytes // storage.BLOCK
-    checked = sorted({blocks * place // CHECKED_BLOCKS for place in range(CHECKED_BLOCKS)})
-    wrong, checked_blocks = _compare(source, checked, partial(stage, f"comparing what was read from {path}"))
+def read(source: storage.Source, path: Path, request: Request, stage: Stage) -> Measured:
+    """Measure sequential reads in several threads and in one. Raises NotRunError, OSError."""
+    floor_gb_s = request.parameters["floor_gb_s"]
+    measurements = sequential("read", source.seconds, source, path, request, stage)
+    wrong, checked_blocks = _compare(source, partial(stage, f"comparing what was read from {path}"))
     if wrong and source.has_changed:
         raise NotRunError(f"{path} was written to while it was read: name a file that nobody changes")
-    findings = [
-        finding(
-            "storage-wrong-data",
-            path=path,
-            wrong=len(wrong),
-            checked=checked_blocks,
-            block_mib=storage.BLOCK // storage.MIB,
-            first=wrong[0] * storage.BLOCK,
-        )
-        for _ in wrong[:1]
-    ]
+    findings = wrong_data(path, wrong, checked_blocks)
     findings += below_floor(measurements[0], path, floor_gb_s)
     if floor_gb_s is not None and measurements[0].value >= floor_gb_s and source.how == storage.UNKNOWN:
         findings.append(
@@ -118,43 +109,78 @@ def below_floor(measured: Measurement, path: Path, floor_gb_s: float | None) -> 
     return [finding("storage-below-floor", "slow", **facts)]
 
 
-def _rate(
-    name: str,
+def sequential(
+    doing: str,
+    take: Callable[..., float],
     source: storage.Source,
-    pool: ThreadPoolExecutor,
-    threads: int,
     path: Path,
-    timing: Timing,
-    go_on: Callable[[], None],
-) -> Measurement:
-    section, sample_s = _section(source, pool, threads, go_on)
-    places = [part * section for part in range(source.size_bytes // section)]
-    turn = 0
+    request: Request,
+    stage: Stage,
+) -> list[Measurement]:
+    """Return the rates to `read` or `write` in several threads and in one. Raises OSError.
 
-    def once() -> float:
-        nonlocal turn
-        turn += 1
-        go_on()
-        return source.seconds(pool, threads, places[turn % len(places)], section, go_on)
+    `take` does so, and returns how long it took.
+    """
+    timing = Timing(**request.parameters["timing"])
+    words, measurements = {"read": "reading from", "write": "writing to"}[doing], []
+    with ThreadPoolExecutor(THREADS) as pool:
+        for name, threads in ((f"storage_{doing}_gb_s", THREADS), (f"storage_{doing}_one_thread_gb_s", 1)):
+            seconds_of = partial(take, pool, threads)
+            go_on = partial(stage, f"{words} {path} in {threads} threads")
+            section, sample_s = _section(source, seconds_of, threads, go_on)
+            places = itertools.cycle(range(0, source.size_bytes // section * section, section))
+            next(places)  # what was just taken
 
-    seconds, attempts = calm(partial(repeated, once, timing), MOST_ATTEMPTS if sample_s <= SAMPLE_S else 1)
-    conditions: dict[str, int | str] = {"path": str(path), "threads": threads, "cache": source.how}
-    return rate(name, section, seconds, 1e9, None, conditions, attempts)
+            once = partial(_once, seconds_of, places, section, go_on)
+            most = MOST_ATTEMPTS if sample_s <= SAMPLE_S else 1
+            seconds, attempts = calm(partial(repeated, once, timing), most)
+            conditions: dict[str, int | str] = {"path": str(path), "threads": threads, "cache": source.how}
+            measurements.append(rate(name, section, seconds, 1e9, None, conditions, attempts))
+    return measurements
+
+
+def _once(
+    seconds_of: Callable[..., float], places: Iterator[int], section: int, go_on: Callable[[], None]
+) -> float:
+    go_on()
+    return seconds_of(next(places), section, go_on)
 
 
 def _section(
-    source: storage.Source, pool: ThreadPoolExecutor, threads: int, go_on: Callable[[], None]
+    source: storage.Source, seconds_of: Callable[..., float], threads: int, go_on: Callable[[], None]
 ) -> tuple[int, float]:
     """The bytes of one sample, and about how many seconds it takes. This also starts the threads."""
     most, first = min(storage.SECTION, source.size_bytes), threads * storage.BLOCK
-    seconds = source.seconds(pool, threads, 0, first, go_on)
+    go_on()
+    seconds = seconds_of(0, first, go_on)
     section = max(first, min(most, int(first * SAMPLE_S / seconds) // storage.BLOCK * storage.BLOCK))
     return section, seconds * section / first
 
 
-def _compare(source: storage.Source, blocks: list[int], go_on: Callable[[], None]) -> tuple[list[int], int]:
-    """Those of the blocks that are wrong, and how many there was time to look at: one at least."""
-    deadline, wrong, count = time.monotonic() + CHECK_S, [], 0
+def blocks_to_compare(source: storage.Source) -> list[int]:
+    """Return blocks that are spread over the file."""
+    blocks = source.size_bytes // storage.BLOCK
+    return sorted({blocks * place // CHECKED_BLOCKS for place in range(CHECKED_BLOCKS)})
+
+
+def wrong_data(path: Path, wrong: list[int], checked: int) -> list[Finding]:
+    """Return the finding on blocks that are not what was written; none where all are."""
+    if not wrong:
+        return []
+    size_mib, first = storage.BLOCK // storage.MIB, wrong[0] * storage.BLOCK
+    facts: dict[str, Any] = {
+        "path": path,
+        "wrong": len(wrong),
+        "checked": checked,
+        "block_mib": size_mib,
+        "first": first,
+    }
+    return [finding("storage-wrong-data", **facts)]
+
+
+def _compare(source: storage.Source, go_on: Callable[[], None]) -> tuple[list[int], int]:
+    """The blocks that are wrong, and how many there was time to look at: one at least."""
+    deadline, wrong, count, blocks = time.monotonic() + CHECK_S, [], 0, blocks_to_compare(source)
     # From the middle: where there is no time for all, these are not all from the beginning.
     for block in sorted(blocks, key=lambda block: abs(block - blocks[len(blocks) // 2])):
         go_on()
@@ -163,6 +189,9 @@ def _compare(source: storage.Source, blocks: list[int], go_on: Callable[[], None
         if time.monotonic() > deadline:
             break
     return sorted(wrong), count
+
+
+measure = on_path(read)
 
 
 def _why_no_path(node: Node) -> str | None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validation.backends import storage
 from validation.backends.sampling import calm, rate, repeated
 from validation.checks.cost import IdleNode, Step, series
-from validation.checks.storage import MOST_WRITE_S, THREADS, StorageCheck
-from validation.findings.catalogue import finding
+from validation.checks.storage import MOST_WRITE_S, THREADS, StorageCheck, on_path
 from validation.model.contract import Measured
 from validation.model.plans import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
+    from validation.backends import storage
+    from validation.checks.launch import Stage
     from validation.model.contract import Measurement
     from validation.processes.child import Request
 
@@ -28,27 +28,18 @@ SAMPLE_BYTES, PAGE_BYTES = 128 << 10, 4 << 10
 SECONDS, FIRST = 0.25, 8
 
 
-def measure(request: Request, stage: Callable[[str], None]) -> Measured:
-    """In a child: random reads of a path, in several threads and in one. Raises NotRunError."""
-    parameters = request.parameters
-    path, timing = Path(parameters["path"]), Timing(**parameters["timing"])
-    go_on = partial(stage, f"preparing a file in {path}")
-    go_on()
-    try:
-        with storage.opened(path, parameters["most_bytes"], parameters["write_s"], go_on) as source:
-            return read(source, path, timing, stage)
-    except OSError as error:
-        return Measured(findings=(finding("storage-error", path=path, error=error.strerror or error),))
-
-
-def read(source: storage.Source, path: Path, timing: Timing, stage: Callable[[str], None]) -> Measured:
-    """The measurement itself. Raises OSError."""
+def read(source: storage.Source, path: Path, request: Request, stage: Stage) -> Measured:
+    """Measure random reads in several threads and in one. Raises OSError."""
+    timing = Timing(**request.parameters["timing"])
     with ThreadPoolExecutor(THREADS) as pool:
         go_on = partial(stage, f"reading at random from {path} in {THREADS} threads")
         gb_s = _rate("storage_random_gb_s", source, pool, path, timing, go_on)
         go_on = partial(stage, f"reading at random from {path} in one thread")
         reads_s = _rate("storage_random_reads_s", source, pool, path, timing, go_on)
     return Measured((gb_s, reads_s), details={"file_bytes": source.size_bytes, "cache": source.how})
+
+
+measure = on_path(read)
 
 
 def _rate(

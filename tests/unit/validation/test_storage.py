@@ -223,7 +223,8 @@ def test_slow_storage_is_measured_within_the_budget_of_the_quick_plan(
 ) -> None:
     quick = PLANS["quick"]
     source: Any = SlowSource(rate, monkeypatch)
-    found = read(source, tmp_path, quick.cpu, None, lambda _stage: None)
+    request = asked(tmp_path, timing=dataclasses.asdict(quick.cpu))
+    found = read(source, tmp_path, request, lambda _stage: None)
     assert source.now + 2 * quick.storage_write_s < quick.budget_s
     assert 1 <= found.details["checked_blocks"] <= 32
     assert all(m.value > 0 and m.samples >= quick.cpu.least for m in found.measurements)
