@@ -189,11 +189,14 @@ class CpuParallelTraining(Check):
     passes = "as `gpu_parallel_training`"
     headline = ("parallel_training_samples_s",)
 
+    #: How often a model is made.
+    models = 2
+
     def cost(self, idle: IdleNode) -> Iterator[Step]:
         """How long it takes."""
         yield Step("start", idle.start)
         yield from series(idle.plan.cpu, 2)
-        yield Step("model", idle.training, 2)
+        yield Step("model", idle.training, self.models)
 
     def perform(self, node: Node) -> TestResult:
         """Train on this node."""
@@ -246,14 +249,9 @@ class CpuParallelTraining(Check):
         found = together(outcomes)
         # Processes on the CPUs of one node are no way to train: they show that this torch does it right.
         text = advice(found) if self.scope is Scope.ALL_GPUS else ""
-        # The seconds of each step stand in no result.
-        outcomes = [
-            dataclasses.replace(outcome, measured=dataclasses.replace(outcome.measured, details={}))
-            for outcome in outcomes
-        ]
         return result(
             self,
-            outcomes,
+            without_details(outcomes),
             measurements=found,
             findings=name_the_culprit(outcomes, how_far(STAGES)),
             details={"all ranks": {"advice": {"Training on several ranks": [text]}}} if text else None,
@@ -281,7 +279,7 @@ class GpuParallelTraining(CpuParallelTraining):
         yield Step("contexts", idle.contexts)
         yield Step("NCCL", idle.communicator)
         yield from series(idle.plan.gpu_copy, 2)
-        yield Step("model", idle.training, 2)
+        yield Step("model", idle.training, self.models)
 
     def perform(self, node: Node) -> TestResult:
         """Train on this node."""
@@ -290,6 +288,14 @@ class GpuParallelTraining(CpuParallelTraining):
         ranks = [(f"rank {gpu.index} (GPU {gpu.index})", gpu.index) for gpu in node.gpus]
         timing = node.plan.gpu_copy
         return self._train(node, ranks, "cuda", GPU_SHAPE, timing, CUDA_ENVIRONMENT, watch(node))
+
+
+def without_details(outcomes: list[Outcome]) -> list[Outcome]:
+    """Leave out the seconds of each step, which stand in no result."""
+    return [
+        dataclasses.replace(outcome, measured=dataclasses.replace(outcome.measured, details={}))
+        for outcome in outcomes
+    ]
 
 
 def how_far(stages: tuple[str, ...]) -> Callable[[str], int]:

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING
 
 from validation.backends.factory import LOADING, STARTING, make
 from validation.backends.protocol import SCALED, Shape
 from validation.backends.sampling import rate
-from validation.checks.check import CUDA, TWO_GPUS, Scope
 from validation.checks.collectives import CONNECTING, MEETING, name_the_culprit
-from validation.checks.cost import IdleNode, Step, series
-from validation.checks.measured import CUDA_ENVIRONMENT, result, watch
+from validation.checks.measured import result
 from validation.checks.parallel import (
     MORE_MEMORY,
     TOLERANCE,
     CpuParallelTraining,
+    GpuParallelTraining,
     how_far,
     meet,
     time_together,
+    without_details,
 )
 from validation.checks.recorder import Recorder
-from validation.checks.training import GPU_SHAPE, memory_of, mixed_format
+from validation.checks.training import memory_of, mixed_format
 from validation.findings.catalogue import finding
 from validation.model.contract import Measured, Measurement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from validation.backends.protocol import Backend
     from validation.checks.measured import Telemetry
-    from validation.checks.node import Node
     from validation.model.contract import TestResult
     from validation.processes.child import Request
     from validation.processes.pool import Outcome
@@ -121,11 +119,7 @@ class CpuShardedTraining(CpuParallelTraining):
     #: How much is gathered at the same time depends on how busy the CPUs are: 0.63 to 0.97 of DDP's memory.
     judges_memory = False
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
-        """How long it takes."""
-        yield Step("start", idle.start)
-        yield from series(idle.plan.cpu, len(WAYS))
-        yield Step("model", idle.training, 2 * len(WAYS))
+    models = 2 * len(WAYS)
 
     def conclude(self, outcomes: list[Outcome], telemetry: Telemetry | None = None) -> TestResult:
         """From how the ranks ended to the result."""
@@ -146,17 +140,17 @@ class CpuShardedTraining(CpuParallelTraining):
                     "speed_over_replicated": round(speed, 3),
                 }
             }
-        # The seconds of each step stand in no result.
-        outcomes = [
-            dataclasses.replace(outcome, measured=dataclasses.replace(outcome.measured, details={}))
-            for outcome in outcomes
-        ]
         return result(
-            self, outcomes, measurements=found, findings=findings, details=details, telemetry=telemetry
+            self,
+            without_details(outcomes),
+            measurements=found,
+            findings=findings,
+            details=details,
+            telemetry=telemetry,
         )
 
 
-class GpuShardedTraining(CpuShardedTraining):
+class GpuShardedTraining(CpuShardedTraining, GpuParallelTraining):
     """The step of `gpu_amp` in bf16 or fp32 over all GPUs, with FSDP (torch's `fully_shard`) beside DDP.
 
     Each block's weights, their gradients and the optimizer are in shards; 8 samples a GPU. Samples/s and the
@@ -167,22 +161,4 @@ class GpuShardedTraining(CpuShardedTraining):
     title = "FSDP over the GPUs of the node"
     place = 375
     judges_memory = True
-    scope = Scope.ALL_GPUS
-    needs = (TWO_GPUS, CUDA)
     passes = "loss, gradients and weights are those of the step without shards, and shards take less memory"
-
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
-        """How long it takes."""
-        yield Step("start", idle.start)
-        yield Step("contexts", idle.contexts)
-        yield Step("NCCL", idle.communicator)
-        yield from series(idle.plan.gpu_copy, len(WAYS))
-        yield Step("model", idle.training, 2 * len(WAYS))
-
-    def perform(self, node: Node) -> TestResult:
-        """Train on this node."""
-        node.pool.close()  # for the memory of its processes, too
-        node.free_exclusive_gpu()
-        ranks = [(f"rank {gpu.index} (GPU {gpu.index})", gpu.index) for gpu in node.gpus]
-        timing = node.plan.gpu_copy
-        return self._train(node, ranks, "cuda", GPU_SHAPE, timing, CUDA_ENVIRONMENT, watch(node))
