@@ -127,7 +127,7 @@ setup: python ## Make .venv with everything that running and testing needs
 	@$(PYTHON) -m tools.bootstrap environment dev
 
 .PHONY: docs
-docs: setup ## Write the roles' README files from their argument specs, the tables of tests and of plans, the lists of controls and findings, alert rules
+docs: setup ## Write the roles' README files from their argument specs, the tables of tests and of plans, the lists of controls and findings, alert rules, JSON schemas
 	$(BIN)/python -m tools.check_docs
 	$(BIN)/python -m tools.role_readme
 	$(BIN)/python -m tools.control_docs
@@ -135,6 +135,7 @@ docs: setup ## Write the roles' README files from their argument specs, the tabl
 	$(BIN)/python -m tools.alert_rules
 	$(BIN)/python -m tools.dashboards
 	$(BIN)/python -m tools.plan_matrix
+	$(BIN)/python -m tools.schemas
 
 .PHONY: screenshots
 screenshots: setup browser ## Take the pictures of reports in docs/images anew, of a made-up fleet

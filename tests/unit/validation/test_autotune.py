@@ -23,6 +23,7 @@ from temper.judge import proposal
 from temper.judge.proposal import ProposalError
 from tests.unit.validation.samples import eventually, gpu_xml, measurement, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend
+from tools.schemas import VALIDATION
 from validation.autotune import clocks, step, trials
 from validation.autotune import evidence as documents
 from validation.autotune import journal as journals
@@ -46,7 +47,6 @@ from validation.probes.machine import Torch
 from validation.probes.node_probe import Facts
 from validation.processes.child import Request
 from validation.processes.pool import ROOT, Ending, Outcome
-from validation.report.schema import documents as schemas
 from validation.run import burn_in
 
 if TYPE_CHECKING:
@@ -491,7 +491,9 @@ def evidence_of(*kept: tuple[str, str], start: str = "64") -> Evidence:
 
 def test_evidence_has_the_form_of_its_schema_and_is_read_as_it_was_written() -> None:
     evidence = evidence_of(("omp_num_threads", "2"))
-    jsonschema.validate(json.loads(dumps(evidence)), json.loads(schemas()["autotune.schema.json"]))
+    jsonschema.validate(
+        json.loads(dumps(evidence)), json.loads((VALIDATION / "autotune.schema.json").read_text())
+    )
     assert documents.read(dumps(evidence)) == evidence
 
 

@@ -1,0 +1,18 @@
+"""The JSON Schemas are those of the dataclasses."""
+
+from pathlib import Path
+
+import pytest
+
+from tools import schemas
+
+DOCUMENTS = schemas.documents()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_a_schema_is_what_make_docs_writes(path: Path) -> None:
+    assert path.read_text() == DOCUMENTS[path], "out of date: run `make docs`"
+
+
+def test_no_other_schema_of_the_payload_is_left() -> None:
+    assert set(schemas.VALIDATION.iterdir()) <= set(DOCUMENTS)
