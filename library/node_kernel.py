@@ -43,69 +43,7 @@ options:
     description: The module's name in DKMS. Empty where packages bring it.
     type: str
     default: ""
-  repositories:
-    description: Repositories of the node's plan, as of M(package_preview).
-    type: list
-    elements: dict
-    default: []
-    suboptions:
-      name:
-        description: Name of the source file and of the keyring.
-        type: str
-        required: true
-      kind:
-        description: The package manager that reads it.
-        type: str
-        choices: [apt, dnf]
-        default: apt
-      uri:
-        description: Base address.
-        type: str
-        required: true
-      suite:
-        description: Suites, separated by spaces; C(/) for a flat repository.
-        type: str
-        default: /
-      components:
-        description: Components of the suites; none for a flat repository.
-        type: list
-        elements: str
-        default: []
-      key_url:
-        description: Where the public key is, armoured or binary.
-        type: str
-      fingerprints:
-        description: Fingerprints of the primary keys that are accepted. None accepts no key at all.
-        type: list
-        elements: str
-        default: []
-      signed_by:
-        description: Instead of a key to fetch, the keyring that the node trusts for this repository already.
-        type: str
-      signed:
-        description: What the owner of a dnf repository signs with the key.
-        type: str
-        choices: [packages, metadata, both]
-        default: packages
-      exclude:
-        description: Patterns of packages that the repository must not bring.
-        type: list
-        elements: str
-        default: []
-  pins:
-    description: Patterns of names and the version that apt may choose of them.
-    type: list
-    elements: dict
-    default: []
-    suboptions:
-      packages:
-        description: Patterns of package names, separated by spaces.
-        type: str
-        required: true
-      version:
-        description: The version, which may end in C(*).
-        type: str
-        required: true
+extends_documentation_fragment: temper_repositories
 author: Temper developers
 """
 
@@ -178,16 +116,7 @@ def main() -> None:
             "side": {"type": "str", "choices": ["new", "former"], "default": "new"},
             "driver": {"type": "str", "default": ""},
             "dkms": {"type": "str", "default": ""},
-            "repositories": {"type": "list", "elements": "dict", "default": [], **repositories.OPTIONS},
-            "pins": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                "options": {
-                    "packages": {"type": "str", "required": True},
-                    "version": {"type": "str", "required": True},
-                },
-            },
+            **repositories.ARGUMENTS,
         },
         supports_check_mode=True,
     )

@@ -22,18 +22,7 @@ options:
     description: What logged-in users are told.
     type: str
     required: true
-  lease:
-    description: The lease that this run took, as of M(node_settings).
-    type: dict
-    suboptions:
-      owner:
-        description: Who took it.
-        type: str
-        required: true
-      fencing:
-        description: The number that the owner was given.
-        type: int
-        required: true
+extends_documentation_fragment: temper_lease
 author: Temper developers
 """
 
@@ -54,7 +43,7 @@ refused:
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.temper import process
 from ansible.module_utils.temper.driver import holders
-from ansible.module_utils.temper.lease import LeaseError, working
+from ansible.module_utils.temper.lease import ARGUMENT, LeaseError, working
 
 
 def main() -> None:
@@ -62,13 +51,7 @@ def main() -> None:
         argument_spec={
             "busy_ok": {"type": "bool", "default": False},
             "message": {"type": "str", "required": True},
-            "lease": {
-                "type": "dict",
-                "options": {
-                    "owner": {"type": "str", "required": True},
-                    "fencing": {"type": "int", "required": True},
-                },
-            },
+            "lease": ARGUMENT,
         },
         supports_check_mode=True,
     )

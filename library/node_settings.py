@@ -34,19 +34,7 @@ options:
       it. A driver that is still another one fails then.
     type: int
     default: 0
-  lease:
-    description: The lease that this run took (M(node_facts)). Where somebody has taken the node since,
-      nothing is changed.
-    type: dict
-    suboptions:
-      owner:
-        description: Who took it.
-        type: str
-        required: true
-      fencing:
-        description: The number that the owner was given.
-        type: int
-        required: true
+extends_documentation_fragment: temper_lease
 author: Temper developers
 """
 
@@ -74,7 +62,7 @@ ahead:
 import json
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.temper.lease import LeaseError, working
+from ansible.module_utils.temper.lease import ARGUMENT, LeaseError, working
 from ansible.module_utils.temper.records import RecordError
 from ansible.module_utils.temper.settings.base import RefusedError
 from ansible.module_utils.temper.settings.engine import carry_out
@@ -89,13 +77,7 @@ def main() -> None:
             "ahead": {"type": "str", "default": "", "no_log": True},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "after_boot_s": {"type": "int", "default": 0},
-            "lease": {
-                "type": "dict",
-                "options": {
-                    "owner": {"type": "str", "required": True},
-                    "fencing": {"type": "int", "required": True},
-                },
-            },
+            "lease": ARGUMENT,
         },
         supports_check_mode=True,
     )

@@ -27,70 +27,6 @@ options:
     type: list
     elements: str
     default: []
-  repositories:
-    description: The repositories that the node is to get.
-    type: list
-    elements: dict
-    default: []
-    suboptions:
-      name:
-        description: Name of the source file and of the keyring.
-        type: str
-        required: true
-      kind:
-        description: The package manager that reads it.
-        type: str
-        choices: [apt, dnf]
-        default: apt
-      uri:
-        description: Base address.
-        type: str
-        required: true
-      suite:
-        description: Suites, separated by spaces; C(/) for a flat repository.
-        type: str
-        default: /
-      components:
-        description: Components of the suites; none for a flat repository.
-        type: list
-        elements: str
-        default: []
-      key_url:
-        description: Where the public key is, armoured or binary.
-        type: str
-      fingerprints:
-        description: Fingerprints of the primary keys that are accepted. None accepts no key at all.
-        type: list
-        elements: str
-        default: []
-      signed_by:
-        description: Instead of a key to fetch, the keyring that the node trusts for this repository already.
-          Empty for the keys that apt trusts for every repository.
-        type: str
-      signed:
-        description: What the owner of a dnf repository signs with the key.
-        type: str
-        choices: [packages, metadata, both]
-        default: packages
-      exclude:
-        description: Patterns of packages that the repository must not bring.
-        type: list
-        elements: str
-        default: []
-  pins:
-    description: Patterns of names and the version that apt may choose of them.
-    type: list
-    elements: dict
-    default: []
-    suboptions:
-      packages:
-        description: Patterns of package names, separated by spaces.
-        type: str
-        required: true
-      version:
-        description: The version, which may end in C(*).
-        type: str
-        required: true
   module_streams:
     description: Module streams that are enabled before (dnf).
     type: list
@@ -121,6 +57,7 @@ options:
       go into its cache; with dnf, into the same folder.
     type: bool
     default: false
+extends_documentation_fragment: temper_repositories
 author: Temper developers
 """
 
@@ -193,21 +130,7 @@ def main() -> None:
             "packages": {"type": "dict", "required": True},
             "present": {"type": "dict", "default": {}},
             "hold_versions": {"type": "list", "elements": "str", "default": []},
-            "repositories": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                **repositories.OPTIONS,
-            },
-            "pins": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                "options": {
-                    "packages": {"type": "str", "required": True},
-                    "version": {"type": "str", "required": True},
-                },
-            },
+            **repositories.ARGUMENTS,
             "module_streams": {
                 "type": "list",
                 "elements": "dict",

@@ -20,7 +20,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from ansible.module_utils.temper import records
@@ -47,6 +47,11 @@ LOCK_RETRY_S = 0.02
 SETTINGS_LOCK = Path("/run/temper-settings")
 #: How long a run waits for another one that is changing the node: as long as a transaction may take.
 SETTINGS_TIMEOUT_S = 1800.0
+#: The argument of modules; plugins/doc_fragments/temper_lease.py documents it.
+ARGUMENT: dict[str, Any] = {
+    "type": "dict",
+    "options": {"owner": {"type": "str", "required": True}, "fencing": {"type": "int", "required": True}},
+}
 
 
 class LeaseError(Exception):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from ansible.module_utils import basic
+from ansible.plugins.loader import fragment_loader
+from ansible.utils.plugin_docs import add_fragments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,8 +55,10 @@ def specification(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def options(name: str) -> dict[str, Any]:
     """The documented options."""
-    said: dict[str, Any] = yaml.safe_load(importlib.import_module(name).DOCUMENTATION).get("options") or {}
-    return said
+    said: dict[str, Any] = yaml.safe_load(importlib.import_module(name).DOCUMENTATION)
+    fragment_loader.add_directory(str(LIBRARY.parent / "plugins" / "doc_fragments"))
+    add_fragments(said, str(LIBRARY / f"{name}.py"), fragment_loader, is_module=True)
+    return said.get("options") or {}
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -37,10 +37,25 @@ SPEC: dict[str, Any] = {
     "signed": {"type": "str", "choices": ["packages", "metadata", "both"], "default": "packages"},
     "exclude": {"type": "list", "elements": "str", "default": []},
 }
-OPTIONS: dict[str, Any] = {
-    "options": SPEC,
-    "required_one_of": [("key_url", "signed_by")],
-    "mutually_exclusive": [("key_url", "signed_by")],
+#: Arguments of modules; plugins/doc_fragments/temper_repositories.py documents them.
+ARGUMENTS: dict[str, Any] = {
+    "repositories": {
+        "type": "list",
+        "elements": "dict",
+        "default": [],
+        "options": SPEC,
+        "required_one_of": [("key_url", "signed_by")],
+        "mutually_exclusive": [("key_url", "signed_by")],
+    },
+    "pins": {
+        "type": "list",
+        "elements": "dict",
+        "default": [],
+        "options": {
+            "packages": {"type": "str", "required": True},
+            "version": {"type": "str", "required": True},
+        },
+    },
 }
 
 
