@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 # From the least to the most strict.
 PROFILES = ("gpu", "cis-level1", "cis-level2")
-# The level of the benchmark that a profile is measured by: the default must account for all of it.
-MEASURED_BY = {"gpu": 2, "cis-level1": 1, "cis-level2": 2}
 
 # Who waives a control, where it is not a profile.
 OPERATOR = "the operator"
@@ -73,16 +71,6 @@ SystemCallErrorNumber=EPERM
 [Install]
 WantedBy=sysinit.target
 """
-
-
-def expand(numbers: Iterable[str]) -> list[str]:
-    """The numbers of a benchmark, written out: 1.1.1.1-3 is 1.1.1.1, 1.1.1.2 and 1.1.1.3."""
-    result = []
-    for entry in numbers:
-        first, dash, last = entry.partition("-")
-        stem, _, low = first.rpartition(".")
-        result += [f"{stem}.{number}" for number in range(int(low), int(last if dash else low) + 1)]
-    return result
 
 
 def settings_of(control: Mapping[str, Any], profile: str) -> dict[str, Any]:

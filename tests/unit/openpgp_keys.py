@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ansible.module_utils.temper.packaging import openpgp
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -78,3 +80,8 @@ def forged(fingerprint: str, kind: int = 0x13, created: int = 0, algorithm: int 
     body = bytes([4, kind, algorithm, 10]) + len(hashed).to_bytes(2, "big") + hashed + bytes(4)
     body += b"\x08\x00" + b"\x80" * 256
     return b"\xc2\xff" + len(body).to_bytes(4, "big") + body
+
+
+def fingerprints(data: bytes) -> list[str]:
+    """Fingerprints of the primary keys of a key file."""
+    return [key.fingerprint for key in openpgp.keys(data)]

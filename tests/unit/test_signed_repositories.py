@@ -9,8 +9,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.temper.packaging import openpgp, repositories
+from ansible.module_utils.temper.packaging import repositories
 
+from tests.unit import openpgp_keys
 from tests.unit.settings.role_plans import item
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def test_a_pinned_key_is_written_as_the_keyring_of_its_source(
 ) -> None:
     (web[0] / "key").write_bytes(key_ring.export("ed25519", armour=armour))
     assert configure()["changed"]
-    assert openpgp.fingerprints(keyring.read_bytes()) == [key_ring.keys["ed25519"]]
+    assert openpgp_keys.fingerprints(keyring.read_bytes()) == [key_ring.keys["ed25519"]]
     assert (apt / "sources.list.d" / "temper-gpu.sources").read_text() == (
         "# Managed by Temper.\n"
         f"# Key: {web[1]}/key\n"
@@ -334,7 +335,7 @@ def test_a_revoked_key_is_trusted_no_more(
     path = legacy(apt, name, "")
     path.write_bytes(key_ring.export("rsa4096", "ed25519", armour=name.endswith("asc")))
     assert str(path) in configure()["changed_files"]
-    assert openpgp.fingerprints(path.read_bytes()) == [key_ring.keys["ed25519"]]
+    assert openpgp_keys.fingerprints(path.read_bytes()) == [key_ring.keys["ed25519"]]
     path.write_bytes(key_ring.export("rsa4096", armour=name.endswith("asc")))
     configure()
     assert not path.exists()
@@ -381,7 +382,7 @@ def test_a_dnf_repository_checks_what_its_owner_signs(
         f"gpgkey=file://{key}\n"
         "excludepkgs=mft*,nvidia-settings\n"
     )
-    assert openpgp.fingerprints(key.read_bytes()) == [key_ring.keys["ed25519"]]
+    assert openpgp_keys.fingerprints(key.read_bytes()) == [key_ring.keys["ed25519"]]
 
 
 def test_nvidias_own_repo_file_gives_way(rhel: Run, tmp_path: Path) -> None:

@@ -88,13 +88,8 @@ class Key:
 
     fingerprint: str
     packets: bytes
-    renewed: int  # its newest self-signature
     expires: int | None
     revoked: bool
-
-    def usable(self, time: float) -> bool:
-        """Whether signatures of this key are good at a time."""
-        return not self.revoked and (self.expires is None or self.expires > time)
 
 
 def packets(data: bytes) -> list[tuple[int, bytes]]:
@@ -189,16 +184,9 @@ def key_of(group: list[tuple[int, bytes, bytes]]) -> Key:
     return Key(
         own,
         b"".join(whole for _, _, whole in group),
-        max(renewed, newest(group)),
         created + lifetime if lifetime else None,
         revoked,
     )
-
-
-def newest(group: list[tuple[int, bytes, bytes]]) -> int:
-    """When the newest signature of a key was made, those of its subkeys included."""
-    signatures = (Signature.of(body) for tag, body, _ in group if tag == SIGNATURE_TAG)
-    return max((one.created for one in signatures if one and not one.is_of_the_future()), default=0)
 
 
 def own_signatures(key: Key) -> Key | None:
@@ -358,11 +346,3 @@ def subpackets(data: bytes) -> dict[int, bytes]:
         found[data[position] & 0x7F] = data[position + 1 : position + length]
         position += length
     return found
-
-
-def fingerprints(data: bytes) -> list[str]:
-    """Fingerprints, in capitals, of the primary keys of a key file.
-
-    Raises OpenPGPError where there is none, or anything else.
-    """
-    return [key.fingerprint for key in keys(data)]

@@ -12,13 +12,11 @@ from ansible.module_utils.temper.settings import strictness
 
 from temper.plan.node_plan import Kind, PlannedSetting
 from temper.plan.os_controls import (
-    MEASURED_BY,
     PROFILES,
     WAIVER_FILE,
     Asker,
     Hardening,
     alone,
-    expand,
     hardening,
     settings_of,
     waiver_of,
@@ -61,6 +59,18 @@ BEYOND = {
     "cis_debian12": {"6.1.2.2", "6.1.2.3", "6.1.2.4", "5.1.4", "5.1.5", "5.1.18"},
     "cis_debian13": {"5.1.4", "5.1.5", "5.1.19"},
 }
+# The level of the benchmark that a profile is measured by: the default must account for all of it.
+MEASURED_BY = {"gpu": 2, "cis-level1": 1, "cis-level2": 2}
+
+
+def expand(numbers: list[str]) -> list[str]:
+    """The numbers of a benchmark, written out: 1.1.1.1-3 is 1.1.1.1, 1.1.1.2 and 1.1.1.3."""
+    result = []
+    for entry in numbers:
+        first, dash, last = entry.partition("-")
+        stem, _, low = first.rpartition(".")
+        result += [f"{stem}.{number}" for number in range(int(low), int(last if dash else low) + 1)]
+    return result
 
 
 def flat(settings: dict[str, Any]) -> dict[str, Any]:
