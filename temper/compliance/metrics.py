@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from temper.compliance.model import State, Verdict, WaiverFault
-from validation.metrics.exposition import Exposition, Kind, Metric
+from validation.metrics.exposition import Exposition, gauge
 from validation.model.contract import ContractError
 from validation.model.expectations import file_name
 from validation.processes.files import write_all
@@ -23,39 +23,24 @@ if TYPE_CHECKING:
     from temper.compliance.model import NodeStatement, Statement
 
 METRICS = (
-    Metric(
-        "temper_compliance_timestamp_seconds",
-        Kind.GAUGE,
-        "When the node was last checked, whatever came out.",
-        ("node",),
-    ),
-    Metric(
-        "temper_compliance_verdict",
-        Kind.GAUGE,
+    gauge("compliance_timestamp_seconds", "When the node was last checked, whatever came out.", "node"),
+    gauge(
+        "compliance_verdict",
         "The last verdict on the node's compliance: 1 for the one that it has.",
-        ("node", "verdict"),
+        "node",
+        "verdict",
     ),
-    Metric(
-        "temper_compliance_controls",
-        Kind.GAUGE,
-        "Controls of the node by their state.",
-        ("node", "state"),
-    ),
+    gauge("compliance_controls", "Controls of the node by their state.", "node", "state"),
 )
 OF_WAIVERS = (
-    Metric(
-        "temper_compliance_waivers",
-        Kind.GAUGE,
-        "Waivers that somebody has to look at, by what is wrong with them.",
-        ("code",),
-    ),
+    gauge("compliance_waivers", "Waivers that somebody has to look at, by what is wrong with them.", "code"),
 )
 OF_THE_CHAIN = (
-    Metric(
-        "temper_compliance_reports",
-        Kind.GAUGE,
+    gauge(
+        "compliance_reports",
         "How many reports the chain has; the labels are its head, for temper compliance verify --head.",
-        ("report", "sha256"),
+        "report",
+        "sha256",
     ),
 )
 ALL = (*METRICS, *OF_WAIVERS, *OF_THE_CHAIN)

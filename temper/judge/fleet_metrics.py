@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from validation.metrics.exposition import Exposition, Kind, Metric
+from validation.metrics.exposition import Exposition, gauge
 from validation.model.bounds import moment
 from validation.model.contract import State, worst
 
@@ -15,23 +15,17 @@ if TYPE_CHECKING:
     from validation.verdict.verdicts import NodeVerdict
 
 METRICS = (
-    Metric(
-        "temper_validation_timestamp_seconds",
-        Kind.GAUGE,
-        "When the node was last measured, whatever came out.",
-        ("node",),
+    gauge("validation_timestamp_seconds", "When the node was last measured, whatever came out.", "node"),
+    gauge(
+        "validation_state", "The last verdict on the node: 1 for the state that it is in.", "node", "state"
     ),
-    Metric(
-        "temper_validation_state",
-        Kind.GAUGE,
-        "The last verdict on the node: 1 for the state that it is in.",
-        ("node", "state"),
-    ),
-    Metric(
-        "temper_validation_finding",
-        Kind.GAUGE,
+    gauge(
+        "validation_finding",
         "1 for what the last validation found, by the code of the catalogue; gpu is empty for the node.",
-        ("node", "code", "severity", "gpu"),
+        "node",
+        "code",
+        "severity",
+        "gpu",
     ),
 )
 

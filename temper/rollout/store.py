@@ -14,7 +14,7 @@ import shlex
 import socket
 import sqlite3
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -217,7 +217,7 @@ class Store:
             fence = (row[0] if row else 0) + 1
             connection.execute(
                 "INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?, ?)",
-                (json.dumps(_owner_row(owner)), fence, _text(now), _text(now)),
+                (json.dumps(asdict(owner)), fence, _text(now), _text(now)),
             )
             return Lease(owner, fence)
 
@@ -278,26 +278,15 @@ class Store:
             if row:
                 before, to, mode = row
                 self._end_stopped(connection, before, to, Mode(mode), now)
+            origin = _origin(self.path.parent.resolve())
             number = connection.execute(
                 "INSERT INTO rollout (stack, policy, created_at, mode, reason, origin) "
                 "VALUES (?, ?, ?, ?, '', ?) RETURNING number",
-                (
-                    stack,
-                    json.dumps(as_document(policy)),
-                    _text(now),
-                    Mode.RUNNING.value,
-                    _origin(self.path.parent.resolve()),
-                ),
+                (stack, json.dumps(as_document(policy)), _text(now), Mode.RUNNING.value, origin),
             ).fetchone()[0]
             for name, node in nodes.items():
-                values = (
-                    number,
-                    name,
-                    node.cohort,
-                    json.dumps(node.groups),
-                    node.place,
-                    *_row(records[name]),
-                )
+                own = (number, name, node.cohort, json.dumps(node.groups), node.place)
+                values = (*own, *_row(records[name]))
                 marks = ", ".join("?" * len(values))
                 connection.execute(f"INSERT INTO node VALUES ({marks})", values)  # noqa: S608 - question marks
             return int(number)
@@ -353,10 +342,7 @@ class Store:
     def mode(self, number: int) -> tuple[Mode, str]:
         """What a roll-out does, and why."""
         with self._open() as connection:
-            found = connection.execute(
-                "SELECT mode, reason FROM rollout WHERE number = ?", (number,)
-            ).fetchone()
-        return Mode(found[0]), found[1]
+            return self._mode(connection, number)
 
     def sentence(self, number: int) -> str:
         """What the controller last said of a roll-out."""
@@ -404,18 +390,11 @@ class Store:
         changed the mode since the `rollout` was loaded. Raises StoreError where a step is not its node's
         next: a node that has one under way is never worked on twice at once.
         """
-        number, expected, mode = (
-            rollout.number,
-            (rollout.mode, rollout.reason),
-            (decision.mode, decision.reason),
-        )
-        who = str(lease.owner)
+        number, who = rollout.number, str(lease.owner)
+        expected, mode = (rollout.mode, rollout.reason), (decision.mode, decision.reason)
         with self._open() as connection:
             self._check(connection, lease)
-            found = connection.execute(
-                "SELECT mode, reason FROM rollout WHERE number = ?", (number,)
-            ).fetchone()
-            if (Mode(found[0]), found[1]) != expected:
+            if self._mode(connection, number) != expected:
                 return None
             for name, record in decision.moves.items():
                 self._move(connection, number, name, self._one(connection, number, name), record)
@@ -472,14 +451,10 @@ class Store:
         accept: bool = False,
     ) -> None:
         with self._open() as connection:
-            row = connection.execute(
-                "SELECT mode, reason FROM rollout WHERE number = ?", (number,)
-            ).fetchone()
-            if row is None:
-                raise StoreError(f"{self.path} has no roll-out {number}")
-            if Mode(row[0]) not in of:
+            found, why = self._mode(connection, number)
+            if found not in of:
                 raise StoreError(
-                    f"roll-out {number} is {row[0]}{f' ({row[1]})' if row[1] else ''}, so nothing was done"
+                    f"roll-out {number} is {found}{f' ({why})' if why else ''}, so nothing was done"
                 )
             said = f"by {who}: {reason}" if reason else ""
             connection.execute(
@@ -523,6 +498,12 @@ class Store:
         ]
 
     # Rows
+
+    def _mode(self, connection: sqlite3.Connection, number: int) -> tuple[Mode, str]:
+        row = connection.execute("SELECT mode, reason FROM rollout WHERE number = ?", (number,)).fetchone()
+        if row is None:
+            raise StoreError(f"{self.path} has no roll-out {number}")
+        return Mode(row[0]), row[1]
 
     def _one(self, connection: sqlite3.Connection, number: int, name: str) -> Record:
         row = connection.execute(
@@ -581,25 +562,12 @@ def _note(
     numbers: Mapping[str, float],
     who: str,
 ) -> None:
+    told = (number, node, _text(at), str(state), str(step or ""), str(outcome), reason)
     connection.execute(
         "INSERT INTO event (rollout, node, at, state, step, outcome, reason, numbers, who) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            number,
-            node,
-            _text(at),
-            str(state),
-            str(step or ""),
-            str(outcome),
-            reason,
-            json.dumps(dict(numbers)),
-            who,
-        ),
+        (*told, json.dumps(dict(numbers)), who),
     )
-
-
-def _owner_row(owner: Owner) -> dict[str, Any]:
-    return {field.name: getattr(owner, field.name) for field in fields(owner)}
 
 
 def _text(instant: datetime) -> str:
@@ -635,12 +603,8 @@ def _record(values: list[Any]) -> Record:
         found[name] = State(found[name])
     for name in _TIMES:
         found[name] = found[name] and _time(found[name])
+    found |= {name: bool(found[name]) for name in ("out", "accepted", "cut_off")}
     found |= {"course": Course(found["course"]), "step": found["step"] and Step(found["step"])}
-    found |= {
-        "facts": json.loads(found["facts"]),
-        "out": bool(found["out"]),
-        "accepted": bool(found["accepted"]),
-    }
-    found["cut_off"] = bool(found["cut_off"])
+    found |= {"facts": json.loads(found["facts"])}
     found["watched"] = None if found["watched"] is None else bool(found["watched"])
     return Record(**found)

@@ -42,6 +42,16 @@ class Metric:
             raise ValueError(f"{self.name}: a counter's name ends in _total, and no other's")
 
 
+def gauge(name: str, text: str, *labels: str) -> Metric:
+    """Return a metric of ours that goes up and down."""
+    return Metric(f"temper_{name}", Kind.GAUGE, text, labels)
+
+
+def counter(name: str, text: str, *labels: str) -> Metric:
+    """Return a metric of ours that only grows."""
+    return Metric(f"temper_{name}_total", Kind.COUNTER, text, labels)
+
+
 @dataclass
 class Exposition:
     """Values of metrics. What nobody read has no value, and none is written for it."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from validation.checks.health import Health
 from validation.checks.measured import HW_SLOWDOWN, SLOWDOWNS
-from validation.metrics.exposition import Exposition, Kind, Metric
+from validation.metrics.exposition import Exposition, counter, gauge
 from validation.model.contract import State, worst
 from validation.probes import counters
 from validation.probes.kernel_log import Kind as EventKind
@@ -35,35 +35,25 @@ OF_AN_IDLE_NODE = {
 }
 MIB = 1 << 20
 MHZ = 1_000_000
-
-
-def _gauge(name: str, text: str, *labels: str) -> Metric:
-    return Metric(f"temper_{name}", Kind.GAUGE, text, labels)
-
-
-def _counter(name: str, text: str, *labels: str) -> Metric:
-    return Metric(f"temper_{name}_total", Kind.COUNTER, text, labels)
-
-
 LAST_SUCCESS = "temper_metrics_last_success_timestamp_seconds"
 #: The metrics of a node. No label has values that grow without end.
 METRICS = (
-    _gauge("metrics_last_success_timestamp_seconds", "When the node was last looked at to the end."),
-    _gauge("metrics_success", "Whether the node could be looked at this time; if not, the rest is missing."),
-    _gauge("metrics_interval_seconds", "How often the node is looked at."),
-    _gauge("metrics_duration_seconds", "How long it took to look at the node."),
-    _gauge("maintenance", "Whether the node is in maintenance: its flag file is there."),
-    _gauge("health", "The state of the node as a whole: 1 for the state that it is in.", "state"),
-    _gauge(
+    gauge("metrics_last_success_timestamp_seconds", "When the node was last looked at to the end."),
+    gauge("metrics_success", "Whether the node could be looked at this time; if not, the rest is missing."),
+    gauge("metrics_interval_seconds", "How often the node is looked at."),
+    gauge("metrics_duration_seconds", "How long it took to look at the node."),
+    gauge("maintenance", "Whether the node is in maintenance: its flag file is there."),
+    gauge("health", "The state of the node as a whole: 1 for the state that it is in.", "state"),
+    gauge(
         "finding",
         "1 for what was found, by the code of the catalogue (temper explain CODE).",
         "code",
         "severity",
         *GPU,
     ),
-    _gauge("gpus", "NVIDIA GPUs on the PCI bus."),
-    _gauge("gpus_expected", "GPUs that the node is expected to have."),
-    _gauge(
+    gauge("gpus", "NVIDIA GPUs on the PCI bus."),
+    gauge("gpus_expected", "GPUs that the node is expected to have."),
+    gauge(
         "driver_info",
         "The driver's version as its parts say it: the loaded module, the libraries, the fabric manager.",
         "module",
@@ -71,65 +61,65 @@ METRICS = (
         "libnvidia_ml",
         "fabric_manager",
     ),
-    _gauge("driver_versions_match", "Whether all parts of the driver have the loaded module's version."),
-    _gauge("kernel_log_readable", "Whether the kernel log could be read, where the driver reports errors."),
-    _counter(
+    gauge("driver_versions_match", "Whether all parts of the driver have the loaded module's version."),
+    gauge("kernel_log_readable", "Whether the kernel log could be read, where the driver reports errors."),
+    counter(
         "xid_errors",
         "Xid errors in the kernel log since the driver was loaded, by their number.",
         *GPU,
         "pci_address",
         "xid",
     ),
-    _counter(
+    counter(
         "nvswitch_errors",
         "SXid errors of NVSwitches in the kernel log since the driver was loaded, by their number.",
         "pci_address",
         "sxid",
         "fatal",
     ),
-    _gauge("gpu_answers", "Whether nvidia-smi answers for the GPU.", *GPU, "pci_address"),
-    _gauge("gpu_info", "The GPU and its model.", *GPU, "pci_address", "pci_id", "name"),
-    _gauge("gpu_health", "The state of the GPU: 1 for the state that it is in.", *GPU, "state"),
-    _counter(
+    gauge("gpu_answers", "Whether nvidia-smi answers for the GPU.", *GPU, "pci_address"),
+    gauge("gpu_info", "The GPU and its model.", *GPU, "pci_address", "pci_id", "name"),
+    gauge("gpu_health", "The state of the GPU: 1 for the state that it is in.", *GPU, "state"),
+    counter(
         "gpu_ecc_errors",
         "Memory errors: since the driver was loaded (volatile), or in the GPU's life (aggregate).",
         *GPU,
         "period",
         "kind",
     ),
-    _gauge("gpu_ecc_enabled", "Whether ECC is on.", *GPU),
-    _gauge("gpu_mig_enabled", "Whether MIG is on.", *GPU),
-    _gauge("gpu_persistence_enabled", "Whether persistence mode is on.", *GPU),
-    _gauge("gpu_row_remap_pending", "Whether a memory row waits for a reset to be remapped.", *GPU),
-    _gauge("gpu_row_remap_failure", "Whether a memory row could not be remapped.", *GPU),
-    _gauge("gpu_remapped_rows", "Memory rows that were remapped, by the kind of their errors.", *GPU, "kind"),
-    _gauge("gpu_page_retirement_pending", "Whether a memory page waits for a reset to be retired.", *GPU),
-    _gauge("gpu_retired_pages", "Memory pages that were retired, by the kind of their errors.", *GPU, "kind"),
-    _gauge("gpu_pcie_link_generation", "Generation of the PCIe link; an idle GPU may lower it.", *GPU),
-    _gauge("gpu_pcie_link_generation_max", "Generation that GPU and port both can do.", *GPU),
-    _gauge("gpu_pcie_link_width_lanes", "Lanes of the PCIe link.", *GPU),
-    _gauge("gpu_pcie_link_width_lanes_max", "Lanes that GPU and port both have.", *GPU),
-    _counter("gpu_pcie_replays", "Packets that the PCIe link had to send again.", *GPU),
-    _gauge("gpu_nvlinks", "NVLinks of the GPU, by whether they are up.", *GPU, "state"),
-    _counter(
+    gauge("gpu_ecc_enabled", "Whether ECC is on.", *GPU),
+    gauge("gpu_mig_enabled", "Whether MIG is on.", *GPU),
+    gauge("gpu_persistence_enabled", "Whether persistence mode is on.", *GPU),
+    gauge("gpu_row_remap_pending", "Whether a memory row waits for a reset to be remapped.", *GPU),
+    gauge("gpu_row_remap_failure", "Whether a memory row could not be remapped.", *GPU),
+    gauge("gpu_remapped_rows", "Memory rows that were remapped, by the kind of their errors.", *GPU, "kind"),
+    gauge("gpu_page_retirement_pending", "Whether a memory page waits for a reset to be retired.", *GPU),
+    gauge("gpu_retired_pages", "Memory pages that were retired, by the kind of their errors.", *GPU, "kind"),
+    gauge("gpu_pcie_link_generation", "Generation of the PCIe link; an idle GPU may lower it.", *GPU),
+    gauge("gpu_pcie_link_generation_max", "Generation that GPU and port both can do.", *GPU),
+    gauge("gpu_pcie_link_width_lanes", "Lanes of the PCIe link.", *GPU),
+    gauge("gpu_pcie_link_width_lanes_max", "Lanes that GPU and port both have.", *GPU),
+    counter("gpu_pcie_replays", "Packets that the PCIe link had to send again.", *GPU),
+    gauge("gpu_nvlinks", "NVLinks of the GPU, by whether they are up.", *GPU, "state"),
+    counter(
         "gpu_nvlink_errors",
         "Errors of an NVLink: data was sent again (resent), or the link trained again or lost data (lost).",
         *GPU,
         "link",
         "kind",
     ),
-    _gauge("gpu_slowdown_active", "Whether the clock is held down now, by the reason.", *GPU, "reason"),
-    _counter("gpu_slowdown_seconds", "For how long the clock was held down, by the reason.", *GPU, "reason"),
-    _gauge("gpu_temperature_celsius", "Temperature of the GPU and its memory.", *GPU, "sensor"),
-    _gauge("gpu_power_watts", "Power that the GPU draws.", *GPU),
-    _gauge("gpu_power_limit_watts", "Power limit in force.", *GPU),
-    _gauge("gpu_power_limit_default_watts", "Power limit without anybody's setting.", *GPU),
-    _gauge("gpu_clock_hertz", "Clocks now.", *GPU, "clock"),
-    _gauge("gpu_clock_max_hertz", "The highest clocks that the GPU can run at.", *GPU, "clock"),
-    _gauge("gpu_utilization_ratio", "Part of the last second or less in which a kernel ran, 0 to 1.", *GPU),
-    _gauge("gpu_memory_used_bytes", "Memory in use.", *GPU),
-    _gauge("gpu_memory_total_bytes", "Memory of the GPU.", *GPU),
-    _gauge("gpu_fabric_completed", "Whether the GPU has registered with the NVLink fabric.", *GPU),
+    gauge("gpu_slowdown_active", "Whether the clock is held down now, by the reason.", *GPU, "reason"),
+    counter("gpu_slowdown_seconds", "For how long the clock was held down, by the reason.", *GPU, "reason"),
+    gauge("gpu_temperature_celsius", "Temperature of the GPU and its memory.", *GPU, "sensor"),
+    gauge("gpu_power_watts", "Power that the GPU draws.", *GPU),
+    gauge("gpu_power_limit_watts", "Power limit in force.", *GPU),
+    gauge("gpu_power_limit_default_watts", "Power limit without anybody's setting.", *GPU),
+    gauge("gpu_clock_hertz", "Clocks now.", *GPU, "clock"),
+    gauge("gpu_clock_max_hertz", "The highest clocks that the GPU can run at.", *GPU, "clock"),
+    gauge("gpu_utilization_ratio", "Part of the last second or less in which a kernel ran, 0 to 1.", *GPU),
+    gauge("gpu_memory_used_bytes", "Memory in use.", *GPU),
+    gauge("gpu_memory_total_bytes", "Memory of the GPU.", *GPU),
+    gauge("gpu_fabric_completed", "Whether the GPU has registered with the NVLink fabric.", *GPU),
 )
 
 
@@ -258,8 +248,8 @@ def _nvlink_errors(counts: counters.Counts) -> dict[int, dict[tuple[str, str], i
     found: dict[int, dict[tuple[str, str], int]] = {}
     for index, of_gpu in counts.items():
         sums = found.setdefault(index, {})
-        for counter, count in of_gpu.items():
-            kind, _, rest = counter.partition(" ")
+        for said, count in of_gpu.items():
+            kind, _, rest = said.partition(" ")
             link, _, name = rest.partition(" ")
             if kind == "nvlink":
                 key = link, "lost" if name in counters.RECOVERIES else "resent"
