@@ -1,8 +1,9 @@
-"""Many nodes in few words: ranges of names, texts that are alike but for the node, durations."""
+"""Many nodes in few words: ranges of names, texts that are alike but for the node, times."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from validation.model.printable import printable as printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from datetime import datetime
 
 #: What stands for a node's own name and address in a text that several nodes share.
 NODE = "NODE"
@@ -74,3 +76,8 @@ def duration(seconds: float) -> str:
             rest = whole % size // part
             return f"{whole // size} {large}" + (f" {rest} {small}" if rest else "")
     return f"{whole} s"
+
+
+def utc(instant: datetime) -> str:
+    """An instant as documents have it: `2026-11-26T16:30:00Z`."""
+    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

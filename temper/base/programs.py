@@ -1,4 +1,8 @@
-"""Programs of the controller: no shell, a bound in time, and nothing that they started outlives them."""
+"""Programs of the controller: no shell, a bound in time, and nothing that they started outlives them.
+
+The payload and the modules of nodes run without this package, and have runners of their own
+(validation/processes/command.py, module_utils/temper/process.py). temper/plan/inventory.py runs Ansible.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from temper.base.nodes import utc
 from temper.compliance.model import (
     SCHEMA_VERSION,
     Change,
@@ -22,7 +23,7 @@ from temper.compliance.model import (
     WaivedBy,
 )
 from temper.compliance.repairs import command_of
-from temper.compliance.waivers import Use, Waiver, faults, utc
+from temper.compliance.waivers import Use, Waiver, faults
 from temper.plan.os_controls import OPERATOR, demanded, references
 from validation.model.printable import first_of
 

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from temper.base.nodes import utc
 from temper.compliance.model import WaiverFault, WaiverFinding
 
 if TYPE_CHECKING:
@@ -57,11 +58,6 @@ class Waiver:
         measures = f"; instead: {self.compensating}" if self.compensating else ""
         people = f"owner {self.owner}, approved by {self.approver}"
         return f"{self.reason} ({self.ticket}; {people}, until {until}{measures})"
-
-
-def utc(moment: datetime) -> str:
-    """An instant as reports show it."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def instant(value: Any) -> datetime:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pull.result import CHECKED, FAILED, HELD, NOT_FETCHED, REFUSED, SCHEMA_VERSION, Result
-from temper.base.nodes import counted, duration, printable
+from temper.base.nodes import counted, duration, printable, utc
 from temper.plan.inventory import InventoryError, groups_of
 from validation.model.contract import ContractError, StringEnum, loads
 
@@ -180,7 +180,7 @@ def newest_commit(heard: Iterable[Heard]) -> tuple[str, str]:
     nodes = Counter(one.commit for one in found)
     close = [one for one, time in times.items() if max(times.values()) - time <= CLOSE]
     commit = max(close, key=lambda one: (nodes[one], times[one], one))
-    return commit, times[commit].strftime("%Y-%m-%dT%H:%M:%SZ")
+    return commit, utc(times[commit])
 
 
 def standing(heard: Heard, newest: tuple[str, str], intervals: int, now: datetime) -> tuple[Standing, str]:
@@ -236,7 +236,7 @@ def judge(folder: Path, names: Iterable[str], intervals: int, now: datetime, com
             name,
             *standing(one, newest, intervals, now),
             commit=result.commit,
-            heard_at=one.at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            heard_at=utc(one.at),
             repaired=result.repaired,
             left=tuple(control.id for control in result.left),
             left_count=result.left_count,
@@ -244,7 +244,7 @@ def judge(folder: Path, names: Iterable[str], intervals: int, now: datetime, com
     for name in expected - nodes.keys():
         nodes[name] = Node(name, Standing.SILENT, "never heard of")
     ordered = tuple(nodes[name] for name in sorted(nodes))
-    return Judgement(now.strftime("%Y-%m-%dT%H:%M:%SZ"), newest[0], ordered, tuple(strangers))
+    return Judgement(utc(now), newest[0], ordered, tuple(strangers))
 
 
 def text(judgement: Judgement) -> str:

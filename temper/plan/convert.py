@@ -1,4 +1,8 @@
-"""The border of this package: YAML and JSON in, typed and checked; typed rows out, as plain JSON."""
+"""The border of this package: YAML and JSON in, typed and checked; typed rows out, as plain JSON.
+
+It takes Ansible's own types, and leaves out what no field is for. Documents of Temper have a strict reader
+(validation/model/contract.py).
+"""
 
 from __future__ import annotations
 

@@ -173,18 +173,18 @@ class NodePage:
     state: str
     compliance: str
     sentence: str
-    facts: tuple[tuple[str, str], ...]
-    changed: tuple[Change, ...]
-    moved: tuple[Group, ...]
-    faults: tuple[Fault, ...]
-    reasons: tuple[str, ...]
-    gpus: tuple[Gpu, ...]
-    advice: tuple[advice.Advice, ...]
-    tests: tuple[Test, ...]
-    controls: tuple[ControlResult, ...]
-    to_show: tuple[ControlResult, ...]
+    facts: tuple[tuple[str, str], ...] = ()
+    changed: tuple[Change, ...] = ()
+    moved: tuple[Group, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    reasons: tuple[str, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    advice: tuple[advice.Advice, ...] = ()
+    tests: tuple[Test, ...] = ()
+    controls: tuple[ControlResult, ...] = ()
+    to_show: tuple[ControlResult, ...] = ()
     #: What the hardening's profile gives up: not the operator's decision, and nothing to look at each time.
-    relaxed: tuple[ControlResult, ...]
+    relaxed: tuple[ControlResult, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -246,17 +246,6 @@ def unshown(known: Known, why: str) -> NodePage:
         state=verdict.state if verdict else "",
         compliance=statement.verdict if statement else "",
         sentence=f"Its result could not be shown: {why}.",
-        facts=(),
-        changed=(),
-        moved=(),
-        faults=(),
-        reasons=(),
-        gpus=(),
-        advice=(),
-        tests=(),
-        controls=(),
-        to_show=(),
-        relaxed=(),
     )
 
 

@@ -120,20 +120,15 @@ def unread_lines(statement: Statement) -> Iterator[str]:
     alike: dict[str, list[str]] = {}
     for node in statement.nodes:
         if node.verdict is Verdict.NOT_CHECKED and not node.controls:
-            alike.setdefault(f"the node: {one_line(node.reason)}", []).append(node.node)
+            alike.setdefault(f"the node: {oscal.line(node.reason)}", []).append(node.node)
         for control in node.shown:
             if control.state is State.NOT_CHECKED:
-                alike.setdefault(f"{control.id}: {one_line(control.reason)}", []).append(node.node)
+                alike.setdefault(f"{control.id}: {oscal.line(control.reason)}", []).append(node.node)
     if alike:
         yield "\n".join(
             ["Not checked, and not counted as passed:"]
             + [f"  {what} (on {first_of(nodes)})" for what, nodes in alike.items()]
         )
-
-
-def one_line(words: str) -> str:
-    """Return the words on one line: those of one node must not look like the line of another."""
-    return " ".join(words.split())
 
 
 def waiver_lines(statement: Statement) -> Iterator[str]:

@@ -6,7 +6,7 @@ found, or kept out of service. `TRANSITIONS` is the whole machine; `machine.py` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -238,12 +238,7 @@ BACK: tuple[Transition, ...] = (
         out_of_service=True, changes_node=True, attempts=2, pause_minutes=2, limit_minutes=60,
     ),
     *(
-        Transition(
-            row.step, _B, row.before,
-            _S.ROLLED_BACK if row.step is Step.RETURN else row.after,
-            row.what, row.unfinished, out_of_service=True, changes_node=row.changes_node,
-            attempts=row.attempts, pause_minutes=row.pause_minutes, limit_minutes=row.limit_minutes,
-        )
+        replace(row, course=_B, after=_S.ROLLED_BACK if row.step is Step.RETURN else row.after)
         for row in FORWARD
         if row.step in (Step.REBOOT, Step.LOAD, Step.SETTLE, Step.PROVE, Step.RETURN)
     ),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from temper.base.nodes import counted, duration, printable
+from temper.base.nodes import counted, duration, printable, utc
 from temper.rollout.machine import upcoming
 from temper.rollout.model import ENDED, Course, Mode, Record, Rollout, State, Step
 from temper.rollout.planner import NAMED, moment
@@ -15,6 +14,7 @@ from temper.rollout.policy import aim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
     from temper.rollout.store import Event
 
@@ -155,7 +155,7 @@ def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[st
     for event in events:
         steps[event.node].append(
             {
-                "at": _iso(event.at),
+                "at": utc(event.at),
                 "state": event.state,
                 "step": event.step,
                 "outcome": event.outcome,
@@ -171,7 +171,7 @@ def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[st
             "cohort": rollout.nodes[name].cohort,
             "wave": record.wave,
             "state": str(record.state),
-            "since": _iso(record.since),
+            "since": utc(record.since),
             "sentence": sentence(record),
             "reason": record.reason,
             "snapshot": record.facts.get("snapshot", ""),
@@ -186,17 +186,13 @@ def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[st
         "rollout": rollout.number,
         "stack": rollout.stack,
         "kernel": rollout.policy.kernel,
-        "made_at": _iso(now),
+        "made_at": utc(now),
         "mode": str(rollout.mode),
         "reason": rollout.reason,
         "minutes": {"elapsed": spent.elapsed, "nodes": spent.node_minutes, "longest_node": spent.critical},
         "by_hand": steps[""],
         "nodes": nodes,
     }
-
-
-def _iso(instant: datetime) -> str:
-    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def status_text(rollout: Rollout, now: datetime, said: str = "") -> str:

@@ -1,5 +1,7 @@
 """What is recorded of roll-outs: one SQLite file on the controller, and a lease on it for one controller.
 
+It is no part of the history (temper/base/store.py): a power cut must not take back what it says.
+
 Every change is written in one transaction before it is acted on, so that a controller that is killed leaves
 a state from which another one goes on. Each controller that takes the lease gets a higher fencing number;
 writes with a lower one are refused, here and on the nodes. People hold, stop and resume without the lease.

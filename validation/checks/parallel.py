@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from validation.backends.factory import LOADING, STARTING, make
+from validation.backends.factory import LOADING, STARTING
 from validation.backends.protocol import Shape
 from validation.backends.sampling import MOST_ATTEMPTS, rate, spread
 from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, TWO_GPUS, Check, Need, Scope
@@ -24,6 +24,7 @@ from validation.checks.collectives import (
     seconds_of,
 )
 from validation.checks.cost import IdleNode, Step, series
+from validation.checks.launch import on_device
 from validation.checks.measured import CUDA_ENVIRONMENT, result, watch
 from validation.checks.recorder import Recorder
 from validation.checks.training import CPU_SHAPE, GPU_SHAPE, memory_of, mixed_format
@@ -56,13 +57,8 @@ STAGES = (
 )
 
 
-def measure(request: Request, stage: Callable[[str], None]) -> Measured:
-    """In a child: one rank. Its details hold the seconds of each step. Raises NotRunError."""
-    return train(make(request.backend, request.device, stage), request, stage)
-
-
 def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """One rank's part, on any backend. Raises NotRunError, in all ranks alike."""
+    """One rank's part. Its details hold the seconds of each step. Raises NotRunError, in all ranks alike."""
     parameters = request.parameters
     shape, recorder = Shape(**parameters["shape"]), Recorder(backend, request, stage, of_gpu=False)
     way = mixed_format(backend) or "fp32"
@@ -90,6 +86,9 @@ def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> M
     stage("leaving")
     backend.barrier()
     return recorder.measured({"seconds": seconds, "attempts": attempts, "format": way, "batch": shape.batch})
+
+
+measure = on_device(train)
 
 
 def meet(

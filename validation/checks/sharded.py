@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from validation.backends.factory import LOADING, STARTING, make
+from validation.backends.factory import LOADING, STARTING
 from validation.backends.protocol import SCALED, Shape
 from validation.backends.sampling import rate
 from validation.checks.collectives import CONNECTING, MEETING, name_the_culprit
+from validation.checks.launch import on_device
 from validation.checks.measured import result
 from validation.checks.parallel import (
     MORE_MEMORY,
@@ -44,13 +45,8 @@ STAGES = (
 )
 
 
-def measure(request: Request, stage: Callable[[str], None]) -> Measured:
-    """In a child: one rank. Its details hold the seconds of each step and the memory. Raises NotRunError."""
-    return train(make(request.backend, request.device, stage), request, stage)
-
-
 def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """One rank's part, on any backend. Raises NotRunError, in all ranks alike."""
+    """One rank's part. Its details hold the seconds of each step and the memory. Raises NotRunError."""
     parameters = request.parameters
     shape, recorder = Shape(**parameters["shape"]), Recorder(backend, request, stage, of_gpu=False)
     # A scaler would have to know of shards: without bf16 both are in fp32.
@@ -83,6 +79,9 @@ def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> M
     stage("leaving")
     backend.barrier()
     return recorder.measured({"format": way, "batch": shape.batch, "ways": found})
+
+
+measure = on_device(train)
 
 
 def compared(outcomes: list[Outcome]) -> list[Measurement]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from validation.backends import storage
-from validation.backends.factory import make
 from validation.backends.protocol import CheckpointError, Shape
 from validation.backends.sampling import rate, repeated
 from validation.checks.check import TORCH
 from validation.checks.cost import IdleNode, Step
+from validation.checks.launch import on_device
 from validation.checks.storage import StorageCheck
 from validation.findings.catalogue import finding
 from validation.model.contract import Measured, Measurement
@@ -35,11 +35,6 @@ MEMORY_SHARE = 3
 LEAST, MOST, LONGEST_S = 3, 8, 60.0
 #: A model that many train, for the advice: weights and two moments of AdamW in fp32.
 BILLION_WEIGHTS, BYTES_A_WEIGHT = 7, 12
-
-
-def measure(request: Request, stage: Callable[[str], None]) -> Measured:
-    """In a child: a checkpoint in one folder. Raises NotRunError."""
-    return save_and_load(make("cpu", 0, stage), request, stage)
 
 
 def save_and_load(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
@@ -82,6 +77,9 @@ def save_and_load(backend: Backend, request: Request, stage: Callable[[str], Non
         return Measured(findings=(finding("storage-error", path=path, error=error.strerror or error),))
     measurements.append(Measurement("checkpoint_gb", round(size / 1e9, 4), 1, 0.0, None, conditions))
     return Measured(tuple(measurements), details={"advice": {"Checkpoints": [advice(measurements[0])]}})
+
+
+measure = on_device(save_and_load)
 
 
 def advice(saved: Measurement) -> str:

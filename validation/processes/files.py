@@ -1,4 +1,7 @@
-"""Write files so that a reader sees all of one or none, also after a crash."""
+"""Write files so that a reader sees all of one or none, also after a crash.
+
+For the payload and the controller. Modules of nodes run without both: module_utils/temper/files.py.
+"""
 
 from __future__ import annotations
 

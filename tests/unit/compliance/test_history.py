@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from temper.base.nodes import utc
 from temper.base.store import HistoryError
 from temper.compliance.history import History
 from temper.compliance.model import State
 from temper.compliance.statement import statement
-from temper.compliance.waivers import utc
 from tests.unit.compliance.fleets import NOW, RULES, checked, observation
 
 SSHD = "sshd:PasswordAuthentication"

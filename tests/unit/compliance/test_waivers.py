@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from temper.base.nodes import utc
 from temper.compliance import waivers
 
 NODES = {"gpu01", "gpu_nodes"}
@@ -37,7 +38,7 @@ def test_an_end_is_an_instant_whatever_its_zone(text: str) -> None:
 def test_yaml_may_have_read_the_instant_already() -> None:
     moment = datetime(2027, 3, 31, 2, tzinfo=timezone(timedelta(hours=2)))
     (found,), _ = waivers.read([WHOLE | {"expires": moment}], NODES)
-    assert waivers.utc(found.expires) == "2027-03-31T00:00:00Z"
+    assert utc(found.expires) == "2027-03-31T00:00:00Z"
 
 
 @pytest.mark.parametrize(
