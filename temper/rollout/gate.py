@@ -12,6 +12,7 @@ not of numbers.
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -531,9 +532,7 @@ def _compared(
 
 
 def _middle(side: Mapping[str | None, Sequence[float]], devices: Sequence[str | None]) -> float:
-    values = sorted(value for device in devices for value in side[device])
-    half = len(values) // 2
-    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
+    return statistics.median(value for device in devices for value in side[device])
 
 
 def _name(test: str, name: str, conditions: tuple[tuple[str, str], ...]) -> str:
