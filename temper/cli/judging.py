@@ -10,11 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
-import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from temper.base.store import HistoryError
 from temper.judge import compare, proposal
@@ -29,11 +28,11 @@ from validation.fabric.groups import make_orders, read_rounds
 from validation.model.contract import ContractError, encode, parse
 from validation.model.printable import one_line, printable
 from validation.model.usage import UsageError
+from validation.processes.interrupts import end_on_signals
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import FrameType
 
 HISTORY = Path(__file__).resolve().parents[2] / "reports" / "history.sqlite"
 INTERRUPTED = 130
@@ -42,11 +41,7 @@ INTERRUPTED = 130
 def main(command_line: Sequence[str]) -> int:
     """Run the command line, whose first word is the command's name, and return the exit status."""
     options = parser().parse_args(command_line)
-    # These must end the processes of a report's parts too, as Ctrl-C does; under nohup a closed terminal ends
-    # nothing.
-    signal.signal(signal.SIGTERM, _stop)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, _stop)
+    end_on_signals()
     try:
         status: int = options.function(options)
     except (UsageError, ContractError, OSError) as error:
@@ -63,10 +58,6 @@ def main(command_line: Sequence[str]) -> int:
         )
         status = EXIT_ENVIRONMENT
     return status
-
-
-def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def parser() -> argparse.ArgumentParser:

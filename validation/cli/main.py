@@ -10,21 +10,20 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from validation.cli import arguments
 from validation.model.contract import ContractError
 from validation.model.printable import printable
 from validation.model.usage import UsageError
+from validation.processes.interrupts import end_on_signals
 from validation.verdict.judge import EXIT_ENVIRONMENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import FrameType
 
 INTERRUPTED = 130
 #: What the payload no longer does: it measures and judges one node.
@@ -42,10 +41,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
         _tell(f"validation: {words[0]} is a command of the controller: temper {words[0]}\n")
         return EXIT_ENVIRONMENT
     options = arguments.parser().parse_args(words)
-    # These must end the measuring processes too, as Ctrl-C does; under nohup a closed terminal stops nothing.
-    signal.signal(signal.SIGTERM, _stop)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, _stop)
+    end_on_signals()
     try:
         status: int = options.function(options)
         if sys.stdout is not None:
@@ -61,10 +57,6 @@ def main(command_line: Sequence[str] | None = None) -> int:
         status = EXIT_ENVIRONMENT
     _close_output()
     return status
-
-
-def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _tell(text: str) -> None:
