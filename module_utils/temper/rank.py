@@ -219,7 +219,7 @@ def quota() -> float:
     return limit
 
 
-class Plan:
+class RankPlan:
     """What to do for the rank that has this environment."""
 
     def __init__(self, environment: dict[str, str]) -> None:
@@ -297,7 +297,7 @@ def say(sentence: str) -> None:
 
 def prepare(environment: dict[str, str]) -> None:
     """Bind this process, and set the threads in the environment. Says why where it does not bind."""
-    plan = Plan(environment)
+    plan = RankPlan(environment)
     if plan.threads:
         environment[THREADS] = str(plan.threads)
     if plan.cpus != plan.before:
@@ -317,7 +317,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__, end="")
         return 0
     if arguments == ["--print"]:
-        print(Plan(environment).text())
+        print(RankPlan(environment).text())
         return 0
     command = arguments[1:] if arguments[:1] == ["--"] else arguments
     if not command or (command is arguments and command[0].startswith("-")):

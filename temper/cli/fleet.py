@@ -14,13 +14,12 @@ import re
 import secrets
 import shlex
 import shutil
-import signal
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
@@ -31,16 +30,16 @@ from temper.fleet import pulled
 from temper.fleet.bundle import BundleError
 from temper.fleet.collected import CHOSEN, CollectedError, compliance, defaults, plans, validation
 from temper.fleet.journal import Job, Journal, same, sealed
-from temper.fleet.run import Run, places
+from temper.fleet.run import FleetRun, places
 from temper.fleet.slices import Board
 from temper.output.run import STATES
 from temper.plan import inventory
 from temper.plan.fleet_addresses import fleet as fleet_addresses
 from validation.processes.files import own
+from validation.processes.interrupts import end_on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from types import FrameType
 
     from temper.fleet.journal import NodeRecord
 
@@ -100,8 +99,7 @@ class UsageError(Exception):
 def main(command_line: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     arguments = parser().parse_args(command_line)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
+    end_on_signals()
     try:
         status: int = arguments.function(arguments)
     except (
@@ -118,10 +116,6 @@ def main(command_line: Sequence[str] | None = None) -> int:
         )
         return 130
     return status
-
-
-def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def parser() -> argparse.ArgumentParser:
@@ -391,7 +385,7 @@ def _abort(arguments: argparse.Namespace) -> int:
         if held:
             again = variables_of(arguments.extra_vars)
             giving = replace(job, playbook="playbooks/release.yml", variables=again, options=())
-            Run(
+            FleetRun(
                 *(name, giving, known, board, journal, FOLDER / name, {}, True, _say),
                 ssh_options=arguments.ssh_options,
             ).carry_out()
@@ -518,7 +512,7 @@ def _carry_out(
     board.outcomes |= {node: one.outcome for node, one in before.items() if one.state}
     pairs = inventory.addresses(known, job.sources, job.variables)
     addresses = fleet_addresses(pairs)
-    run = Run(
+    run = FleetRun(
         *(name, job, known, board, journal, FOLDER / name, addresses, job.takes_nodes, _say),
         ssh_options=arguments.ssh_options,
     )

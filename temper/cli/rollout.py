@@ -51,7 +51,7 @@ from temper.rollout.model import Mode, Observation, State
 from temper.rollout.planner import decide, some
 from temper.rollout.policy import Drain, Policy, PolicyError, aim, load, read
 from temper.rollout.report import as_dict, status_text, timeline_text, verdict
-from temper.rollout.store import HeldError, Store, StoreError
+from temper.rollout.store import HeldError, RolloutStore, StoreError
 from temper.rollout.windows import cron_line, systemd_units
 from validation.processes.files import own
 
@@ -191,7 +191,7 @@ def status(given: argparse.Namespace) -> int:
     return verdict(last)
 
 
-def _nobody_at_work(store: Store, rollout: Rollout) -> str:
+def _nobody_at_work(store: RolloutStore, rollout: Rollout) -> str:
     """What goes on with a roll-out that nobody works on, though there is something to do; else nothing."""
     if store.at_work(datetime.now(UTC)):
         return ""
@@ -236,7 +236,7 @@ def _on_the_way(rollout: Rollout) -> list[str]:
     return [name for name, record in rollout.records.items() if record.on_its_way]
 
 
-def _who_ends(store: Store) -> str:
+def _who_ends(store: RolloutStore) -> str:
     """What becomes of the nodes on their way, now that no other one starts."""
     if not (names := _on_the_way(_last(store))):
         return "No node is on its way, and none starts."
@@ -304,7 +304,7 @@ def _begin(given: argparse.Namespace, stack: str, limit: str, policy: Policy, sa
     return _carry_out(given, store, number)
 
 
-def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
+def _carry_out(given: argparse.Namespace, store: RolloutStore, number: int) -> int:
     """Go on until the roll-out has ended, holds, or waits for its window."""
     # Late: a command that only looks needs none of them.
     from temper.rollout.engine import Engine
@@ -388,11 +388,11 @@ def _inventory(given: argparse.Namespace) -> list[str]:
     return [str(path.resolve()) for path in given.inventory]
 
 
-def _store(given: argparse.Namespace) -> Store:
-    return Store(given.folder / "rollouts.sqlite")
+def _store(given: argparse.Namespace) -> RolloutStore:
+    return RolloutStore(given.folder / "rollouts.sqlite")
 
 
-def _last(store: Store) -> Rollout:
+def _last(store: RolloutStore) -> Rollout:
     last = store.load() if store.path.is_file() else None
     if last is None:
         raise StoreError(f"{store.path} has no roll-out: `run` begins one")

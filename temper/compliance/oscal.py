@@ -102,7 +102,7 @@ def controls(node: NodeStatement) -> Iterator[ControlResult]:
         yield ControlResult(ANSWERS, "The node can be read", State.NOT_CHECKED, node.reason)
 
 
-class Outcome(NamedTuple):
+class ControlOutcome(NamedTuple):
     """How a control came out, whatever the node: nodes that have this in common share an observation."""
 
     control: str
@@ -114,7 +114,7 @@ class Outcome(NamedTuple):
     changes: tuple[Change, ...]
 
     @classmethod
-    def of(cls, control: ControlResult) -> Outcome:
+    def of(cls, control: ControlResult) -> ControlOutcome:
         """That of a control on a node."""
         return cls(
             control.id,
@@ -138,7 +138,7 @@ class Outcome(NamedTuple):
 
 
 @cache
-def place(outcome: Outcome) -> str:
+def place(outcome: ControlOutcome) -> str:
     """The UUID of an observation, the same in every run."""
     measured = str(outcome.measured or "")
     return uuid("observation", outcome.control, str(outcome.state), measured, outcome.description)
@@ -146,11 +146,11 @@ def place(outcome: Outcome) -> str:
 
 def observations(statement: Statement) -> Iterator[Encoded]:
     """Each way in which a control came out, with all nodes on which it did."""
-    alike: dict[Outcome, list[str]] = {}
+    alike: dict[ControlOutcome, list[str]] = {}
     # Since when it passes is in the statement; here it would be most of the file.
     told_of = Once[ControlResult, tuple[list[str], str]](
         lambda control: (
-            alike.setdefault(Outcome.of(control), []),
+            alike.setdefault(ControlOutcome.of(control), []),
             control.since if control.state not in GOOD else "",
         )
     )
@@ -173,7 +173,7 @@ def subject(plain: dict[str, Any], since: str) -> dict[str, Any]:
     return plain | {"props": [own("since", since)]} if since else plain
 
 
-def observation(outcome: Outcome, subjects: list[str], made_at: str) -> dict[str, Any]:
+def observation(outcome: ControlOutcome, subjects: list[str], made_at: str) -> dict[str, Any]:
     """A control as it was found on some nodes, of which the document has `SUBJECTS`."""
     checked = State.NOT_CHECKED not in (outcome.state, outcome.measured)
     where = json.loads(subjects[0])["title"] if len(subjects) == 1 else f"{len(subjects)} nodes"
@@ -206,7 +206,7 @@ def finding(node: NodeStatement, control: ControlResult) -> dict[str, Any]:
             "target-id": token(control.id),
             "status": {"state": "not-satisfied", "reason": "fail"},
         },
-        "related-observations": [{"observation-uuid": place(Outcome.of(control))}],
+        "related-observations": [{"observation-uuid": place(ControlOutcome.of(control))}],
         **({"remarks": f"Repair: {control.remedy}"} if control.remedy else {}),
     }
 
@@ -214,7 +214,7 @@ def finding(node: NodeStatement, control: ControlResult) -> dict[str, Any]:
 def risks(statement: Statement) -> Iterator[dict[str, Any]]:
     """Each accepted deviation once, with the observations of all nodes that it is accepted on."""
     accepted: dict[tuple[str, str], dict[str, None]] = {}
-    place_of = Once[ControlResult, str](lambda control: place(Outcome.of(control)))
+    place_of = Once[ControlResult, str](lambda control: place(ControlOutcome.of(control)))
     examples: dict[tuple[str, str], ControlResult] = {}
     for node in statement.nodes:
         for control in node.shown:

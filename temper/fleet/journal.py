@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from temper.base.store import DAMAGED, HistoryError, Part, Store
-from temper.fleet.slices import Outcome
+from temper.fleet.slices import NodeOutcome
 from temper.plan.convert import build
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ class NodeRecord:
         return self.attempt, self.place, self.state, self.reason, counts, self.folder
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> NodeOutcome:
         """The same, for the board."""
-        return Outcome(self.state, self.reason, self.attempt, self.place)
+        return NodeOutcome(self.state, self.reason, self.attempt, self.place)
 
 
 def sealed(variables: Mapping[str, Any], salt: str = "") -> str:

@@ -68,7 +68,7 @@ class Standing(StringEnum):
 
 
 @dataclass(frozen=True)
-class Node:
+class PulledNode:
     """A node, as its newest result and its silence show it. `heard_at` is UTC, empty where it never spoke."""
 
     name: str
@@ -87,7 +87,7 @@ class Judgement:
 
     made_at: str
     commit: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[PulledNode, ...]
     strangers: tuple[str, ...] = ()
     schema_version: int = field(default=1)
 
@@ -217,7 +217,7 @@ def judge(folder: Path, names: Iterable[str], intervals: int, now: datetime, com
     """
     expected = set(names)
     heard: dict[str, Heard] = {}
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, PulledNode] = {}
     strangers = []
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):  # on its way
@@ -228,11 +228,11 @@ def judge(folder: Path, names: Iterable[str], intervals: int, now: datetime, com
         try:
             heard[path.stem] = read(path, now)
         except UnreadableError as error:
-            nodes[path.stem] = Node(path.stem, Standing.UNREADABLE, f"{path.name}: {error}")
+            nodes[path.stem] = PulledNode(path.stem, Standing.UNREADABLE, f"{path.name}: {error}")
     newest = (commit, NEVER) if commit else newest_commit(heard.values())
     for name, one in heard.items():
         result = one.result
-        nodes[name] = Node(
+        nodes[name] = PulledNode(
             name,
             *standing(one, newest, intervals, now),
             commit=result.commit,
@@ -242,14 +242,14 @@ def judge(folder: Path, names: Iterable[str], intervals: int, now: datetime, com
             left_count=result.left_count,
         )
     for name in expected - nodes.keys():
-        nodes[name] = Node(name, Standing.SILENT, "never heard of")
+        nodes[name] = PulledNode(name, Standing.SILENT, "never heard of")
     ordered = tuple(nodes[name] for name in sorted(nodes))
     return Judgement(utc(now), newest[0], ordered, tuple(strangers))
 
 
 def text(judgement: Judgement) -> str:
     """The judgement for people: nodes by standing, reasons, controls that drift most, what was repaired."""
-    by_standing: dict[Standing, list[Node]] = defaultdict(list)
+    by_standing: dict[Standing, list[PulledNode]] = defaultdict(list)
     for node in judgement.nodes:
         by_standing[node.standing].append(node)
     commit = judgement.commit[:12] or "none"

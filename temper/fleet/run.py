@@ -28,7 +28,7 @@ from temper.base import ROOT
 from temper.base.nodes import counted, duration, printable
 from temper.fleet.bundle import bundle, python_version
 from temper.fleet.journal import NodeRecord
-from temper.fleet.slices import Board, Outcome, Place, Slice
+from temper.fleet.slices import Board, NodeOutcome, Place, Slice
 from temper.fleet.stream import COLLECTED, OUTPUT, Received, StreamError
 from temper.fleet.worker import FAILED, IDENT, STATS, UNREACHABLE
 from temper.rollout.playbooks import LAST_LINES, REFUSES, failure, last_words
@@ -95,17 +95,17 @@ class Events:
         heard = node in self.stats.get("processed", {})
         return {kind: self.stats.get(kind, {}).get(node, 0) for kind in kinds} if heard else {}
 
-    def outcome(self, node: str, part: Slice, place: str) -> Outcome | None:
+    def outcome(self, node: str, part: Slice, place: str) -> NodeOutcome | None:
         """What a node came to; None where nothing was heard of it."""
         counts = self.counts(node)
         if not counts:
             return None
         reason, refused = self.reasons.get(node, ("", False))
         if counts["dark"]:
-            return Outcome("unreachable", reason, part.attempt, place)
+            return NodeOutcome("unreachable", reason, part.attempt, place)
         if counts["failures"]:
-            return Outcome("refused" if refused else "failed", reason, part.attempt, place)
-        return Outcome("changed" if counts["changed"] else "ok", "", part.attempt, place)
+            return NodeOutcome("refused" if refused else "failed", reason, part.attempt, place)
+        return NodeOutcome("changed" if counts["changed"] else "ok", "", part.attempt, place)
 
 
 class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
@@ -215,7 +215,7 @@ def transmission(files: Mapping[str, Any], job: Mapping[str, Any]) -> bytes:
 
 
 @dataclass
-class Run:
+class FleetRun:
     """One run over slices. `say` takes lines for the operator; `leased`: whether nodes are taken for it."""
 
     name: str
@@ -421,7 +421,7 @@ class Run:
         self.say(self.progress())
         self._start()
 
-    def _record(self, stream: Stream, node: str, outcome: Outcome) -> NodeRecord:
+    def _record(self, stream: Stream, node: str, outcome: NodeOutcome) -> NodeRecord:
         counts = stream.events.counts(node)
         folder = str(stream.collected.relative_to(self.folder))
         return NodeRecord(node, outcome.attempt, outcome.place, outcome.state, outcome.reason, counts, folder)
@@ -444,7 +444,7 @@ class Run:
 class _Watch(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
     """Looks for slices that are silent."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: FleetRun) -> None:
         self.run = run
 
     def ev_timer(self, timer: Any) -> None:

@@ -30,7 +30,7 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class NodeOutcome:
     """What a node came to: a state of `temper.output.run.STATES`, and why where it is a bad one."""
 
     state: str
@@ -71,7 +71,7 @@ class Board:
     places: list[Place]
     waiting: deque[Slice] = field(default_factory=deque)
     running: dict[Slice, str] = field(default_factory=dict)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     _numbers: int = 0
 
@@ -110,7 +110,7 @@ class Board:
         free = [place for place in self.places if not place.out and used.count(place.name) < place.jobs]
         return max(free, key=lambda place: place.jobs - used.count(place.name), default=None)
 
-    def end(self, part: Slice, outcomes: Mapping[str, Outcome]) -> None:
+    def end(self, part: Slice, outcomes: Mapping[str, NodeOutcome]) -> None:
         """A slice is through. A node of which nothing was heard comes again, by itself."""
         place = self._place(self.running.pop(part))
         place.losses = 0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from temper.rollout.model import Node, Record, Transition
     from temper.rollout.policy import Policy
-    from temper.rollout.store import Lease, Store
+    from temper.rollout.store import Lease, RolloutStore
 
 #: How soon the engine sees what somebody has asked for by hand.
 POLL_S = 5.0
@@ -165,7 +165,7 @@ class Engine:
 
     def __init__(
         self,
-        store: Store,
+        store: RolloutStore,
         executor: Executor,
         *,
         clock: Clock | None = None,

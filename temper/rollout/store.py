@@ -160,7 +160,7 @@ class Event:
     who: str
 
 
-class Store:
+class RolloutStore:
     """The file, which is made where it is not there. Raises StoreError throughout."""
 
     def __init__(self, path: Path) -> None:

@@ -200,8 +200,8 @@ def judge_validation(folder: Path, _count: int) -> None:
 def keep_journal(folder: Path, count: int) -> None:
     """Every slice of a run begun and recorded, with its line of progress; half of them, then the rest."""
     from temper.fleet.journal import Job, Journal, NodeRecord
-    from temper.fleet.run import HERE, Run, places
-    from temper.fleet.slices import Board, Outcome
+    from temper.fleet.run import HERE, FleetRun, places
+    from temper.fleet.slices import Board, NodeOutcome
     from temper.plan.inventory import from_listing
 
     nodes = names(count)
@@ -215,13 +215,13 @@ def keep_journal(folder: Path, count: int) -> None:
         left = [node for node in job.nodes if node not in before or not before[node].state]
         board = Board.of(left, SLICE, places([HERE], 4), {node: one.attempt for node, one in before.items()})
         board.outcomes |= {node: one.outcome for node, one in before.items() if one.state}
-        run = Run("one", job, known, board, journal, folder / "run", {}, True, print)
+        run = FleetRun("one", job, known, board, journal, folder / "run", {}, True, print)
         for _ in range(len(board.waiting) // part_of):
             for part, place in board.start():
                 journal.start("one", part.nodes, part.attempt, place)
             part = next(iter(board.running))
             outcomes = {
-                node: Outcome("failed" if node.endswith("7") else "ok", "", part.attempt, HERE)
+                node: NodeOutcome("failed" if node.endswith("7") else "ok", "", part.attempt, HERE)
                 for node in part.nodes
             }
             counts = {"ok": 40, "changed": 3, "skipped": 12}

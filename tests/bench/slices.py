@@ -36,7 +36,7 @@ import json, sys
 from pathlib import Path
 from temper.plan.inventory import from_listing
 from temper.fleet.journal import Job, Journal
-from temper.fleet.run import HERE, Run
+from temper.fleet.run import HERE, FleetRun
 from temper.fleet.slices import Board, Place
 folder, size, jobs = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 known = from_listing(json.loads((folder / "listing.json").read_text()))
@@ -44,7 +44,7 @@ job = Job(str(folder / "play.yml"), (), "", {}, (), tuple(known.nodes))
 journal = Journal(folder / "runs.sqlite")
 journal.begin("one", job)
 board = Board.of(known.nodes, size, [Place(HERE, jobs)])
-run = Run("one", job, known, board, journal, folder / "run", {}, False, lambda line: None)
+run = FleetRun("one", job, known, board, journal, folder / "run", {}, False, lambda line: None)
 run.carry_out()
 sys.exit(len(board.left))
 """

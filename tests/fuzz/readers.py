@@ -616,7 +616,7 @@ READERS = (
         of("settings_record"),
         NODE_ERRORS,
     ),
-    Reader("record: accounts", written(accounts.Record), of("accounts_record"), NODE_ERRORS),
+    Reader("record: accounts", written(accounts.AccountsRecord), of("accounts_record"), NODE_ERRORS),
     Reader("record: lease", written(lease.read), of("lease"), (lease.LeaseError,)),
     Reader(
         "record: another firewall",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from temper.rollout.drain.base import Drainer
     from temper.rollout.engine import Ending
-    from temper.rollout.store import Store
+    from temper.rollout.store import RolloutStore
     from tests.lab.fleet import Fleet
     from tests.lab.settings import Node
     from validation.model.contract import Finding
@@ -206,7 +206,7 @@ class FaultyEngine(Engine):
         return await super()._perform(ticket)
 
 
-def carry_out(store: Store, number: int, executor: LabExecutor) -> Ending:
+def carry_out(store: RolloutStore, number: int, executor: LabExecutor) -> Ending:
     """Go on with a roll-out until it ends or holds."""
 
     async def run() -> Ending:

@@ -40,7 +40,7 @@ from temper.rollout.fleet import candidates, preflight, proposal
 from temper.rollout.forecast import plan_text
 from temper.rollout.model import Course, Record, State, Step
 from temper.rollout.report import overhead, timeline_text
-from temper.rollout.store import Store
+from temper.rollout.store import RolloutStore
 from tests.lab import many_nodes
 from tests.lab import node as machine
 from tests.lab import repositories as shared_repositories
@@ -64,7 +64,7 @@ TIMEOUT_S = 3600.0
 SOAK_MINUTES = 10  # which nobody waits for: see SkippingClock
 
 
-def propose(store: Store, stack: str, policy: Policy) -> tuple[int, str]:
+def propose(store: RolloutStore, stack: str, policy: Policy) -> tuple[int, str]:
     """Record a roll-out of all nodes to a stack; its number, and what `plan` says."""
     now = datetime.now(UTC)
     plans, _ = preflight([], stack)
@@ -101,7 +101,7 @@ def upgrade_fleet(count: int) -> bool:
         folder = LOGS / "fleet"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        store = Store(folder / "rollouts.sqlite")
+        store = RolloutStore(folder / "rollouts.sqlite")
         number, planned = propose(store, NEW, POLICY)
         note(planned)
         executor = LabExecutor(folder, numbers=Numbers(), inject={}, drainer=Idle())
@@ -205,7 +205,7 @@ def loaded_or_off(node: Node) -> str:
 def meet(fault: Fault, trial: Trial) -> bool:
     """One fault: its end, and that of the next run."""
     note(f"=== {fault.name} (to {trial.target})")
-    store = Store(trial.folder / "rollouts.sqlite")
+    store = RolloutStore(trial.folder / "rollouts.sqlite")
     policy = replace(POLICY, soak_minutes=SOAK_MINUTES if fault.soaks else 0)
     number, _ = propose(store, trial.target, policy)
     if fault.dies:
@@ -270,16 +270,16 @@ def die(folder: Path, number: int, step: Step) -> None:
     executor.ansible.playbook = playbook  # type: ignore[method-assign]  # this one only
     if step in (Step.BASELINE, Step.PROVE):
         executor.inject = {(FORWARD, step): lambda: os.kill(os.getpid(), signal.SIGKILL)}
-    carry_out(Store(folder / "rollouts.sqlite"), number, executor)
+    carry_out(RolloutStore(folder / "rollouts.sqlite"), number, executor)
 
 
-def _rollout(store: Store, number: int) -> Rollout:
+def _rollout(store: RolloutStore, number: int) -> Rollout:
     found = store.load(number)
     assert found
     return found
 
 
-def _record(store: Store, number: int, trial: Trial) -> Record:
+def _record(store: RolloutStore, number: int, trial: Trial) -> Record:
     return _rollout(store, number).records[trial.node.name]
 
 

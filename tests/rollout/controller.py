@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from temper.rollout.engine import Engine, Ticket
 from temper.rollout.model import Course, Observation, Outcome, Step, StepResult
-from temper.rollout.store import Store
+from temper.rollout.store import RolloutStore
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -81,7 +81,7 @@ class Files:
 
 def main(folder: Path, slow: str) -> int:
     """Go on with roll-out 1 of the folder."""
-    ending = asyncio.run(Engine(Store(folder / STORE), Files(folder, slow)).run(1))
+    ending = asyncio.run(Engine(RolloutStore(folder / STORE), Files(folder, slow)).run(1))
     return ending.exit_status
 
 

@@ -237,7 +237,7 @@ def test_a_fault_of_its_own_keeps_no_command_from_running(
         raise RuntimeError("boom")
 
     started = []
-    monkeypatch.setattr(rank, "Plan", broken)
+    monkeypatch.setattr(rank, "RankPlan", broken)
     monkeypatch.setattr(os, "execvpe", lambda *words: started.append(words[1]))
     monkeypatch.setattr(signal, "signal", lambda *words: None)
     rank.main(["true"])
@@ -397,7 +397,7 @@ def test_a_rank_has_the_gpu_that_cuda_shows_it(
     asked: Machine, visible: str, number: int, expected: int
 ) -> None:
     asked.gpus("0", "0", "0", "0")
-    plan = rank.Plan({"CUDA_VISIBLE_DEVICES": visible, **as_rank(number)})
+    plan = rank.RankPlan({"CUDA_VISIBLE_DEVICES": visible, **as_rank(number)})
     assert plan.gpu
     assert plan.gpu.address == asked.addresses[expected]
 
@@ -405,7 +405,7 @@ def test_a_rank_has_the_gpu_that_cuda_shows_it(
 @pytest.mark.parametrize("visible", ["", "-1", "GPU-9", "GPU-"])
 def test_a_rank_without_a_gpu_is_not_bound(asked: Machine, visible: str) -> None:
     asked.gpus("0", "0")
-    assert rank.Plan({"CUDA_VISIBLE_DEVICES": visible, **as_rank(0)}).unbound == "no GPU is visible"
+    assert rank.RankPlan({"CUDA_VISIBLE_DEVICES": visible, **as_rank(0)}).unbound == "no GPU is visible"
 
 
 @pytest.mark.parametrize("status", [0, 14])
@@ -413,13 +413,13 @@ def test_a_warning_of_nvidia_smi_is_no_gpu(asked: Machine, status: int) -> None:
     asked.gpus("0", "0")
     warning = "WARNING: infoROM is corrupted at gpu 0000:1B:00.0"
     asked.program("nvidia-smi", f"#!/bin/sh\ncat {asked.root}/listed\necho '{warning}'\nexit {status}\n")
-    plan = rank.Plan(as_rank(1))
+    plan = rank.RankPlan(as_rank(1))
     assert (plan.unbound, plan.gpu and plan.gpu.address) == ("", asked.addresses[1])
 
 
 def test_a_rank_beyond_the_gpus_is_not_bound(asked: Machine) -> None:
     asked.gpus("0", "0")
-    assert rank.Plan({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}).unbound == (
+    assert rank.RankPlan({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}).unbound == (
         "rank 2 has no GPU of its own: 2 are visible"
     )
 
@@ -430,7 +430,7 @@ def test_one_task_that_sees_several_gpus_is_not_bound_to_the_first(asked: Machin
     asked.gpus("0", "0")
     size = {"open-mpi": "OMPI_COMM_WORLD_LOCAL_SIZE", "hydra": "MPI_LOCALNRANKS"}.get(launcher)
     alone = {size: "1"} if size else {"SLURM_GTIDS": "4"}
-    assert rank.Plan({**as_rank(0, launcher), **alone}).unbound == (
+    assert rank.RankPlan({**as_rank(0, launcher), **alone}).unbound == (
         "the node's only rank, and 2 GPUs are visible: it may use them all"
     )
 
@@ -438,10 +438,10 @@ def test_one_task_that_sees_several_gpus_is_not_bound_to_the_first(asked: Machin
 def test_several_models_are_told_apart_by_uuid_or_in_the_order_of_pci(asked: Machine) -> None:
     asked.gpus("0", "0", names=["NVIDIA L4", H100])
     for given in ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, {"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1"}):
-        plan = rank.Plan({**given, **as_rank(1)})
+        plan = rank.RankPlan({**given, **as_rank(1)})
         assert plan.gpu
         assert plan.gpu.address == asked.addresses[1]
-    assert "CUDA_DEVICE_ORDER" in rank.Plan({"CUDA_VISIBLE_DEVICES": "1"}).unbound
+    assert "CUDA_DEVICE_ORDER" in rank.RankPlan({"CUDA_VISIBLE_DEVICES": "1"}).unbound
 
 
 def test_an_instance_of_mig_has_the_cpus_of_its_gpu(asked: Machine) -> None:
@@ -452,7 +452,7 @@ def test_an_instance_of_mig_has_the_cpus_of_its_gpu(asked: Machine) -> None:
         "GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-10c0ffee-1)\n"
         "  MIG 3g.40gb     Device  0: (UUID: MIG-bbbb-1)\n"
     )
-    plan = rank.Plan({"CUDA_VISIBLE_DEVICES": "MIG-bbbb-1", **as_rank(0)})
+    plan = rank.RankPlan({"CUDA_VISIBLE_DEVICES": "MIG-bbbb-1", **as_rank(0)})
     assert plan.gpu
     assert plan.gpu.address == asked.addresses[1]
 
@@ -500,7 +500,7 @@ def threads(monkeypatch: pytest.MonkeyPatch, own: set[int], launcher: set[int], 
     """The threads of a rank that may use its own CPUs and whose launcher may use these."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: launcher if process else own)
     environment = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8", **given}
-    return rank.Plan(environment).threads
+    return rank.RankPlan(environment).threads
 
 
 def test_ranks_share_the_cores_beside_their_gpus(hgx: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Readers:
     monkeypatch.setattr(record, "FORMER", {})
     return {
         tmp_path / "os_tuning.json": lambda: record.Record("os_tuning").save(),
-        accounts.RECORD: lambda: accounts.Record(accounts.RECORD).write(),
+        accounts.RECORD: lambda: accounts.AccountsRecord(accounts.RECORD).write(),
         other_firewall.ENDED: other_firewall.ended,
         engine_settings.STATE: lambda: engine_settings._store_state({"pending": ["docker"]}),
         upgrade.RECORD: upgrade.noted,
@@ -80,7 +80,7 @@ def test_account_that_could_not_be_given_back_is_damage(tmp_path: Path, keys: ob
     path = tmp_path / "record.json"
     path.write_text(json.dumps({"version": 2, "accounts": {"ada": {**known, "keys": keys}}}))
     with pytest.raises(RecordError, match=str(path)):
-        accounts.Record(path)
+        accounts.AccountsRecord(path)
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
@@ -117,7 +117,7 @@ def test_records_without_a_version_are_read_as_they_were_written(readers: Reader
         '"boot_id": "",\n "beat_s": 1.5,\n "attempt": 0,\n "former": ""\n}\n'
     )
     assert record.Record("os_tuning").originals == {"sysctl:kernel.kptr_restrict": original}
-    assert accounts.Record(accounts.RECORD).accounts == {"version": known}
+    assert accounts.AccountsRecord(accounts.RECORD).accounts == {"version": known}
     assert other_firewall.ended() == other_firewall.known("ufw", at_boot=True)
     assert engine_settings.load_state() == {"records": {"podman": {"managed": True}}}
     noted = upgrade.noted()
@@ -125,9 +125,9 @@ def test_records_without_a_version_are_read_as_they_were_written(readers: Reader
     assert (noted.version, noted.added) == ("6.1.2-1", ["linux-image-6.1.0-2"])
     assert lease.read(tmp_path / "lease.json").fencing == 7
     noted.write()
-    accounts.Record(accounts.RECORD).write()
+    accounts.AccountsRecord(accounts.RECORD).write()
     assert upgrade.noted() == noted
-    assert accounts.Record(accounts.RECORD).accounts == {"version": known}
+    assert accounts.AccountsRecord(accounts.RECORD).accounts == {"version": known}
 
 
 def test_lease_is_written_without_a_field_that_older_programs_refuse(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from validation.checks.node import Node
     from validation.fabric.groups import Order
-    from validation.processes.pool import Outcome
+    from validation.processes.pool import ProcessOutcome
 
 #: Beyond that a rendezvous of all, and a connection of each with each, take longer than what is measured.
 MOST_NODES = 64
@@ -206,12 +206,12 @@ def _meeting_s(order: Order, node: Node) -> float:
     return node.stretch * (LEAST_PATIENCE_S + MEETING_S + MEETING_S_PER_NODE * len(order.group))
 
 
-def _problem(outcomes: Sequence[Outcome]) -> str:
+def _problem(outcomes: Sequence[ProcessOutcome]) -> str:
     said = (outcome.problem or outcome.measured.not_run for outcome in outcomes)
     return next(filter(None, said), "nobody says why")
 
 
-def _together(order: Order, node: Node, told: Mapping[str, Any] | None) -> list[Outcome]:
+def _together(order: Order, node: Node, told: Mapping[str, Any] | None) -> list[ProcessOutcome]:
     """Run this node's ranks once; `told` is what the first of all says to the others."""
     number = [member.name for member in order.group].index(order.node)
     firsts = [sum(member.ranks for member in order.group[:place]) for place in range(len(order.group))]

@@ -44,7 +44,7 @@ UNMEASURED = "could not be measured"
 BYSTANDER_LOOKS = (20,)
 
 
-class Stage(StringEnum):
+class SearchStage(StringEnum):
     """What a trial is for."""
 
     SCREEN = "screen"
@@ -69,7 +69,7 @@ class Knob:
 class Trial:
     """What is to be measured next: an objective, with these values of all knobs."""
 
-    stage: Stage
+    stage: SearchStage
     objective: str
     settings: Mapping[str, str]
 
@@ -97,7 +97,7 @@ class Compared:
     `gain` is a part of the rate; from `low` to `high` chance explains it. `reason` says why it is not better.
     """
 
-    stage: Stage
+    stage: SearchStage
     objective: str
     value: str
     pairs: tuple[Pair, ...] = ()
@@ -158,7 +158,7 @@ def _tune(
     """Screen the candidates of a knob, and confirm the best."""
     tried: dict[str, Compared] = {}
     for value in chance.sample(knob.candidates, len(knob.candidates)):
-        plan = _Comparison(Stage.SCREEN, knob.objective, value, LIKELY_Z, SCREEN_LOOKS)
+        plan = _Comparison(SearchStage.SCREEN, knob.objective, value, LIKELY_Z, SCREEN_LOOKS)
         tried[value] = yield from plan.carry_out(settings, {**settings, knob.name: value}, chance)
     promising = [value for value in knob.candidates if tried[value].better]
     found = tuple(tried[value] for value in knob.candidates)
@@ -167,7 +167,7 @@ def _tune(
         return replace(verdict, reason=_why_none(found))
     rates = {value: 1 + (tried[value].gain or 0.0) for value in promising}
     best = next(value for value in promising if rates[value] * (1 + LEAST_GAIN) >= max(rates.values()))
-    plan = _Comparison(Stage.CONFIRM, knob.objective, best, confirm_z, CONFIRM_LOOKS)
+    plan = _Comparison(SearchStage.CONFIRM, knob.objective, best, confirm_z, CONFIRM_LOOKS)
     confirmed = yield from plan.carry_out(settings, {**settings, knob.name: best}, chance)
     verdict = replace(verdict, tried=(*found, confirmed))
     if not confirmed.better:
@@ -201,7 +201,7 @@ def _finish(
         measured = {one.objective for verdict in verdicts for one in verdict.tried if one.pairs}
         for objective in objectives:
             looks = CONFIRM_LOOKS if objective in gained else BYSTANDER_LOOKS
-            plan = _Comparison(Stage.FINAL, objective, value, OUTLIER_Z * among(len(objectives)), looks)
+            plan = _Comparison(SearchStage.FINAL, objective, value, OUTLIER_Z * among(len(objectives)), looks)
             found = yield from plan.carry_out(start, settings, chance)
             compared.append(found)
             lost = ""
@@ -230,7 +230,7 @@ def _without(verdict: KnobVerdict, reason: str) -> KnobVerdict:
 class _Comparison:
     """A comparison in pairs: how far it must stand out, and after how many pairs that is looked at."""
 
-    stage: Stage
+    stage: SearchStage
     objective: str
     value: str
     z: float

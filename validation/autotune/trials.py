@@ -27,7 +27,7 @@ from validation.autotune.knobs import (
     Setup,
     environment_of,
 )
-from validation.autotune.search import Failed, Stage
+from validation.autotune.search import Failed, SearchStage
 from validation.backends import storage
 from validation.checks.collectives import GpuAllReduce, run_ranks
 from validation.checks.measured import CUDA_ENVIRONMENT
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from validation.autotune.search import Answer, Trial
     from validation.backends.protocol import Shape
     from validation.model.contract import Finding, Measurement
-    from validation.processes.pool import Outcome
+    from validation.processes.pool import ProcessOutcome
 
 #: Long enough for a median of its own, short enough for many trials.
 TIMING = Timing(warm_up_s=0.3, measure_s=0.7)
@@ -94,7 +94,7 @@ class Bench:
     def measure(self, trial: Trial) -> Answer:
         """The rate of an objective with these settings, or why there is none."""
         late_s = time.monotonic() - self.ends_at
-        if late_s > (FINAL_S if trial.stage is Stage.FINAL else 0):
+        if late_s > (FINAL_S if trial.stage is SearchStage.FINAL else 0):
             return Failed("the minutes that it was given are over")
         try:
             self._set_up(trial.settings)
@@ -177,7 +177,7 @@ class Bench:
         return _values(result.measurements, METRICS[SOCKETS])
 
 
-def _rates_of(outcomes: list[Outcome], metric: str) -> list[float] | Failed:
+def _rates_of(outcomes: list[ProcessOutcome], metric: str) -> list[float] | Failed:
     """The number of each process, or why one has none."""
     for outcome in outcomes:
         if outcome.ending is not Ending.DONE:

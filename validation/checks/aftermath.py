@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from validation.checks import health
 from validation.checks.check import GPU, Check, Scope, not_run
-from validation.checks.cost import IdleNode, Step
+from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import result
 from validation.findings.catalogue import finding
 from validation.probes.nvidia_smi import Report
@@ -42,9 +42,9 @@ class HealthAfter(Check):
     needs = (GPU,)
     passes = "nothing came"
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("nvidia-smi", idle.nvidia_smi, 2)
+        yield CostStep("nvidia-smi", idle.nvidia_smi, 2)
 
     def perform(self, node: Node) -> TestResult:
         """Look at this node, after all that loads it."""

@@ -20,7 +20,7 @@ from validation.model.plans import PLANS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from validation.checks.cost import Step
+    from validation.checks.cost import CostStep
     from validation.model.run_options import RunOptions
 
 
@@ -102,7 +102,7 @@ class Check(abc.ABC):
         return self.option is not None and bool(getattr(options, self.option))
 
     @abc.abstractmethod
-    def cost(self, idle: IdleNode) -> Iterable[Step]:
+    def cost(self, idle: IdleNode) -> Iterable[CostStep]:
         """How long it takes on an idle node, step by step."""
 
     @abc.abstractmethod

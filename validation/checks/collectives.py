@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from validation.backends.factory import LOADING, STARTING, make
 from validation.backends.sampling import MOST_ATTEMPTS, rate, spread
 from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, TWO_GPUS, Check, Need, Scope, not_run
-from validation.checks.cost import IdleNode, Step
+from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result, watch
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured, Measurement
 from validation.model.not_run import NotRunError
 from validation.model.quantities import NOISY_SPREAD
 from validation.processes.child import Request, count_step
-from validation.processes.pool import Ending, Outcome, run_children
+from validation.processes.pool import Ending, ProcessOutcome, run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -220,7 +220,9 @@ def combine(
     return measurements, medians
 
 
-def name_the_culprit(outcomes: list[Outcome], order: Callable[[str], int] | None = None) -> list[Finding]:
+def name_the_culprit(
+    outcomes: list[ProcessOutcome], order: Callable[[str], int] | None = None
+) -> list[Finding]:
     """The rank that broke the collective: it failed first, or, of ranks that hang, is halted or is behind.
 
     `order` says how far a rank in some stage is; None: by the stages of a collective.
@@ -243,7 +245,7 @@ def name_the_culprit(outcomes: list[Outcome], order: Callable[[str], int] | None
     if not hung:
         return []
 
-    def how_far(outcome: Outcome) -> tuple[int, int]:
+    def how_far(outcome: ProcessOutcome) -> tuple[int, int]:
         return order(outcome.stage), outcome.steps
 
     least = min(map(how_far, hung))
@@ -369,10 +371,10 @@ class CpuAllReduce(Check):
     method = 2  # 2: how often each size runs depends on how long it takes
     headline = ("busbw_gb_s",)
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("start", idle.start)
-        yield Step("ranks", idle.gloo, len(idle.plan.collectives))
+        yield CostStep("start", idle.start)
+        yield CostStep("ranks", idle.gloo, len(idle.plan.collectives))
 
     def perform(self, node: Node) -> TestResult:
         """Reduce on this node."""
@@ -404,17 +406,17 @@ class GpuAllReduce(Check):
     #: The algorithm that NCCL must use; empty: it chooses.
     algorithm: ClassVar[str] = ""
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
         if self.algorithm:
-            yield Step("start", idle.start)
-            yield Step("contexts", idle.contexts)
-        yield Step("NCCL", idle.communicator)
+            yield CostStep("start", idle.start)
+            yield CostStep("contexts", idle.contexts)
+        yield CostStep("NCCL", idle.communicator)
         plan = idle.plan
         sizes = len(plan.gpu_all_reduce_bytes) if plan.sweep else 2
         runs = sizes * (1 if self.algorithm else len(plan.collectives))
-        yield Step("runs with warm-up and check", plan.all_reduce_s * 1.3, runs)
-        yield Step("counters", idle.nvidia_smi)
+        yield CostStep("runs with warm-up and check", plan.all_reduce_s * 1.3, runs)
+        yield CostStep("counters", idle.nvidia_smi)
 
     def perform(self, node: Node) -> TestResult:
         """Reduce on this node."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.checks.check import DRIVER, Check, Need, Scope
-from validation.checks.cost import IdleNode, Step
+from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import result
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured
@@ -87,9 +87,9 @@ class GpuContainer(Check):
     needs = (Need("Docker, Podman or nerdctl with an image of its own"), DRIVER)
     passes = "the container sees every GPU"
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("one container", idle.container)
+        yield CostStep("one container", idle.container)
 
     def perform(self, node: Node) -> TestResult:
         """Start one on this node."""

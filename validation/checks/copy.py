@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from validation.backends.factory import make
 from validation.backends.libraries import release
 from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, TWO_GPUS, Check, Need, Scope, not_run
-from validation.checks.cost import IdleNode, Step, series
+from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.launch import exclusive, on_each_gpu, on_the_cpu
 from validation.checks.measured import stay_near
 from validation.checks.recorder import Recorder
 from validation.model.not_run import NotRunError
 from validation.probes import numa
 from validation.probes.node_probe import failure_reason
-from validation.processes.pool import Outcome
+from validation.processes.pool import ProcessOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,10 +102,10 @@ class CpuCopy(Check):
     passes = "every element arrives"
     headline = ("copy_gb_s",)
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes, in the process of the test before."""
         yield from series(idle.plan.cpu)
-        yield Step("check", idle.product)
+        yield CostStep("check", idle.product)
 
     def perform(self, node: Node) -> TestResult:
         """Copy on this node."""
@@ -134,12 +134,12 @@ class GpuTransfer(Check):
     directions: ClassVar[tuple[str, ...]] = ()
     one_at_a_time: ClassVar[bool] = True
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes, in the processes of the tests before."""
-        yield Step("buffers", idle.buffers)
+        yield CostStep("buffers", idle.buffers)
         directions = self.directions or idle.plan.gpu_directions
         yield from series(idle.plan.gpu_copy, len(directions), idle.gpus if self.one_at_a_time else 1)
-        yield Step("counters", idle.nvidia_smi)
+        yield CostStep("counters", idle.nvidia_smi)
 
     def perform(self, node: Node, numa_nodes: dict[int, int] | None = None) -> TestResult:
         """Copy on this node, each GPU from the NUMA node that is given for it, if any."""
@@ -193,7 +193,7 @@ class GpuTransferRemote(GpuTransfer):
     def perform(self, node: Node, numa_nodes: dict[int, int] | None = None) -> TestResult:
         """Copy on this node, each GPU from the NUMA node farthest from it."""
         topology = node.topology
-        if isinstance(topology, Outcome):
+        if isinstance(topology, ProcessOutcome):
             return not_run(self, failure_reason(topology))
         numa_nodes = {}
         for gpu in node.gpus:

@@ -40,7 +40,7 @@ class IdleNode:
 
 
 @dataclass(frozen=True)
-class Step:
+class CostStep:
     """A part of a check, so many times so many seconds."""
 
     what: str
@@ -51,16 +51,16 @@ class Step:
         return f"{self.what} {f'{self.times} x ' if self.times > 1 else ''}{self.seconds:.3g}"
 
 
-def series(timing: Timing, count: int = 1, gpus: int = 1) -> list[Step]:
+def series(timing: Timing, count: int = 1, gpus: int = 1) -> list[CostStep]:
     """`count` numbers of one process, which is warm after the first; of each of `gpus` in turn."""
     steps = [
-        Step("warm up", timing.warm_up_s),
-        Step("warm up again", LATER_WARM_UP * timing.warm_up_s, count - 1),
-        Step("measure", timing.measure_s, count),
+        CostStep("warm up", timing.warm_up_s),
+        CostStep("warm up again", LATER_WARM_UP * timing.warm_up_s, count - 1),
+        CostStep("measure", timing.measure_s, count),
     ]
     return [dataclasses.replace(step, times=step.times * gpus) for step in steps]
 
 
-def total(steps: Iterable[Step]) -> float:
+def total(steps: Iterable[CostStep]) -> float:
     """Seconds of all steps."""
     return sum(step.seconds * step.times for step in steps)

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from validation.checks.check import BEYOND_QUICK, Check, Need, Scope
-from validation.checks.cost import IdleNode, Step
+from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import result
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured, encode
@@ -43,9 +43,9 @@ class DriveHealth(Check):
     needs = (Need("an NVMe drive, nvme-cli or smartmontools, root"),)
     passes = "no drive warns, and none is worn out or dead"
 
-    def cost(self, _idle: IdleNode) -> Iterator[Step]:
+    def cost(self, _idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("ask the drives", 1.0)
+        yield CostStep("ask the drives", 1.0)
 
     def perform(self, node: Node) -> TestResult:
         """Ask the drives of this node."""

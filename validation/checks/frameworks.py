@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from validation.backends.factory import LOADING, clear_environment
 from validation.backends.libraries import runs_on
 from validation.checks.check import CUDA, Check, Scope
-from validation.checks.cost import IdleNode, Step
+from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
 from validation.findings.catalogue import finding
 from validation.model.contract import ContractError, Finding, Measured, decode, encode
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from validation.checks.node import Node
     from validation.model.contract import TestResult
-    from validation.processes.pool import Outcome
+    from validation.processes.pool import ProcessOutcome
 
 #: Of sums up to 108. Half of what a wrong whole number would be off by at least.
 CONVOLUTION_TOLERANCE = 0.5
@@ -247,11 +247,11 @@ class Frameworks(Check):
     needs = (CUDA,)
     passes = "all of it works; what does not is said with its cause and remedy"
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("first start", idle.first_start)
-        yield Step("contexts", idle.contexts)
-        yield Step("libraries", idle.libraries)
+        yield CostStep("first start", idle.first_start)
+        yield CostStep("contexts", idle.contexts)
+        yield CostStep("libraries", idle.libraries)
 
     def perform(self, node: Node) -> TestResult:
         """Ask torch on this node."""
@@ -260,7 +260,7 @@ class Frameworks(Check):
         return conclude(self, node, outcome)
 
 
-def conclude(check: Frameworks, node: Node, outcome: Outcome) -> TestResult:
+def conclude(check: Frameworks, node: Node, outcome: ProcessOutcome) -> TestResult:
     """From what the child said, or did not, to the result."""
     # Of which GPU it died, if of any, its stage says, and not the device of its request.
     at = re.fullmatch(r"computing on GPU (\d+)", outcome.stage)

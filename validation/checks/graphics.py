@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from validation.checks.check import DRIVER, Check, Need, Scope
-from validation.checks.cost import IdleNode, Step
+from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import failures, result
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured, encode
@@ -38,9 +38,9 @@ class HeadlessEgl(Check):
     option = "graphics"
     required_if_asked = True
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("contexts", idle.contexts)
+        yield CostStep("contexts", idle.contexts)
 
     def perform(self, node: Node) -> TestResult:
         """Draw on this node."""

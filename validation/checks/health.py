@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from validation.checks import driver_health, pcie_link
 from validation.checks.check import Check, Scope, not_run
-from validation.checks.cost import IdleNode, Step
+from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import HW_CAUSES, HW_SLOWDOWN, SLOWDOWNS, result
 from validation.findings.catalogue import finding
 from validation.model.contract import State
@@ -57,9 +57,9 @@ class Health(Check):
     method = 2
     proves_a_gpu = True
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("nvidia-smi", idle.nvidia_smi, 2)
+        yield CostStep("nvidia-smi", idle.nvidia_smi, 2)
 
     def perform(self, node: Node) -> TestResult:
         """Look at this node."""

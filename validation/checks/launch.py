@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from validation.checks.check import Check
     from validation.checks.node import Node
     from validation.model.contract import Finding, GpuIdentity, Measured, TestResult
-    from validation.processes.pool import Outcome
+    from validation.processes.pool import ProcessOutcome
 
     Stage = Callable[[str], None]
 
@@ -57,7 +57,7 @@ def on_each_gpu(
     node: Node,
     parameters: dict[str, Any],
     own: Callable[[GpuIdentity], dict[str, Any]] = lambda _: {},
-    judge: Callable[[list[Outcome]], list[Finding]] = failures,
+    judge: Callable[[list[ProcessOutcome]], list[Finding]] = failures,
     *,
     one_at_a_time: bool = False,
     new: bool = False,
@@ -126,7 +126,7 @@ def _wait_for_marks(lock: int, wanted: int) -> None:
             time.sleep(LOOK_S)  # a file says nothing of its size by itself
 
 
-def without_waiting(outcomes: list[Outcome]) -> list[Outcome]:
+def without_waiting(outcomes: list[ProcessOutcome]) -> list[ProcessOutcome]:
     """What is to be judged: processes that only waited for one that hung are not to blame."""
     others = [outcome for outcome in outcomes if outcome.stage != WAITING]
     return others if failures(others) else outcomes

@@ -12,7 +12,7 @@ from validation.backends.factory import make
 from validation.backends.protocol import WORKER_PATIENCE_S, LimitError, WorkerError
 from validation.backends.sampling import calm, rate, repeated
 from validation.checks.check import BEYOND_QUICK, TORCH, Check, Scope
-from validation.checks.cost import IdleNode, Step, series
+from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
 from validation.checks.recorder import Recorder
 from validation.model.contract import Measured
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from validation.backends.protocol import Backend
     from validation.checks.node import Node
     from validation.model.contract import Measured, Measurement, TestResult
-    from validation.processes.pool import Outcome
+    from validation.processes.pool import ProcessOutcome
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where torch's workers leave their batches
 #: More workers than these are seldom worth their memory.
@@ -154,9 +154,9 @@ class DataLoading(Check):
     )
     headline = ("best_loading_samples_s",)
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("start", idle.start)
+        yield CostStep("start", idle.start)
         yield from series(idle.plan.cpu, 2 * len(worker_counts(MOST_WORKERS)))
 
     def perform(self, node: Node) -> TestResult:
@@ -176,7 +176,7 @@ class DataLoading(Check):
         return max(super().patience_s(node), 2 * WORKER_PATIENCE_S)
 
 
-def conclude(check: DataLoading, outcomes: list[Outcome]) -> TestResult:
+def conclude(check: DataLoading, outcomes: list[ProcessOutcome]) -> TestResult:
     """From how the process ended to the result: nothing that goes wrong in it is of one GPU."""
     findings = [dataclasses.replace(finding, device=None) for finding in failures(outcomes)]
     return result(check, outcomes, findings=findings)

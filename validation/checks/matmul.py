@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from validation.backends.factory import make
 from validation.checks.check import CUDA, TORCH, Check, Scope
-from validation.checks.cost import IdleNode, Step, series
+from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.launch import exclusive, on_each_gpu, on_the_cpu
 from validation.checks.measured import failures
 from validation.checks.recorder import Recorder
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from validation.checks.node import Node
     from validation.model.contract import GpuIdentity, Measured, TestResult
     from validation.processes.child import Request
-    from validation.processes.pool import Outcome
+    from validation.processes.pool import ProcessOutcome
 
 #: The largest deviation that rounding explains, of a row's checksum over its RMS value (Matmul.error says how
 #: it is taken). Rounding of operands or result: 2^-24 relative for fp32, 2^-11 for tf32 and fp16, 2^-8 for
@@ -112,10 +112,10 @@ def multiplied(node: Node, gpu: GpuIdentity, formats: Iterable[str], *, best: bo
     return parameters | {"products": products}
 
 
-def odd_ones_out(outcomes: list[Outcome], gpus: tuple[GpuIdentity, ...]) -> list[Finding]:
+def odd_ones_out(outcomes: list[ProcessOutcome], gpus: tuple[GpuIdentity, ...]) -> list[Finding]:
     """GPUs whose product differs in some bit from that of the others of their model."""
     names = {gpu.index: gpu.name for gpu in gpus}
-    equals: dict[Hashable, list[tuple[Outcome, Digest]]] = {}
+    equals: dict[Hashable, list[tuple[ProcessOutcome, Digest]]] = {}
     for outcome in outcomes:
         for digest in outcome.measured.digests:
             key = (names.get(outcome.request.device), digest.name, digest.taken)
@@ -132,7 +132,7 @@ def odd_ones_out(outcomes: list[Outcome], gpus: tuple[GpuIdentity, ...]) -> list
     return findings
 
 
-def _differs(outcome: Outcome, product: str, usual: int) -> Finding:
+def _differs(outcome: ProcessOutcome, product: str, usual: int) -> Finding:
     """What to say of a GPU whose product differs from that of `usual` others, or of all where none agree."""
     gpu = outcome.request.device
     if checksums.computes_wrong(gpu, outcome.measured.findings):
@@ -154,11 +154,11 @@ class CpuMatmul(Check):
     method = 2  # 2: the conditions are m, n and k
     headline = ("fp32_gflops",)
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("start", idle.start)
+        yield CostStep("start", idle.start)
         yield from series(idle.plan.cpu)
-        yield Step("check", idle.product)
+        yield CostStep("check", idle.product)
 
     def perform(self, node: Node) -> TestResult:
         """Multiply on this node."""
@@ -194,14 +194,14 @@ class GpuMatmul(Check):
     headline = ("bf16_tflops", "fp16_tflops", "fp32_tflops")
     proves_a_gpu = True
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("start", idle.start)
-        yield Step("contexts", idle.contexts)
+        yield CostStep("start", idle.start)
+        yield CostStep("contexts", idle.contexts)
         yield from series(idle.plan.gpu, len(shapes.FORMATS))
         yield from series(idle.plan.gpu_best, 2) if idle.plan.gpu_best else ()
-        yield Step("check", idle.product, len(shapes.FORMATS))
-        yield Step("counters", idle.nvidia_smi)
+        yield CostStep("check", idle.product, len(shapes.FORMATS))
+        yield CostStep("counters", idle.nvidia_smi)
 
     def perform(self, node: Node) -> TestResult:
         """Multiply on this node: in real work, too, GPUs share power and air."""
@@ -232,10 +232,10 @@ class GpuMatmulAlone(Check):
     method = 3  # 2: shapes of the architecture; 3: no turn begins before all GPUs are ready
     headline = ("bf16_alone_tflops", "fp16_alone_tflops")
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes, in the processes of the test before."""
         yield from series(idle.plan.gpu_copy, 2, idle.gpus)
-        yield Step("check", idle.product, 2 * idle.gpus)
+        yield CostStep("check", idle.product, 2 * idle.gpus)
 
     def perform(self, node: Node) -> TestResult:
         """Multiply on this node."""

@@ -12,7 +12,7 @@ from validation.model.contract import Finding, State, TestResult, worst
 from validation.probes import counters, gpu_samples, machine, nvidia_smi
 from validation.probes.pcie import port_of
 from validation.processes.child import Request
-from validation.processes.pool import Ending, Outcome
+from validation.processes.pool import Ending, ProcessOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
@@ -74,7 +74,7 @@ def stay_near(request: Request) -> None:
         os.sched_setaffinity(0, set(near) & os.sched_getaffinity(0) or os.sched_getaffinity(0))
 
 
-def failures(outcomes: Iterable[Outcome]) -> list[Finding]:
+def failures(outcomes: Iterable[ProcessOutcome]) -> list[Finding]:
     """A finding for each process that brought no result, unless it was stopped because of another."""
     return [
         finding(
@@ -89,7 +89,7 @@ def failures(outcomes: Iterable[Outcome]) -> list[Finding]:
 
 def result(
     check: Check,
-    outcomes: Iterable[Outcome] = (),
+    outcomes: Iterable[ProcessOutcome] = (),
     *,
     measurements: Iterable[Measurement] | None = None,
     findings: Iterable[Finding] | None = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from validation.backends.factory import make
 from validation.backends.protocol import PeerLimitError
 from validation.checks.check import BEYOND_QUICK, CUDA, TWO_GPUS, Check, Scope
-from validation.checks.cost import IdleNode, Step, series
+from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.launch import on_device, on_each_gpu
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result, watch
 from validation.checks.recorder import Recorder
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from validation.checks.measured import Telemetry
     from validation.checks.node import Node
     from validation.model.contract import TestResult
-    from validation.processes.pool import Outcome
+    from validation.processes.pool import ProcessOutcome
 
     #: A GPU and the one that it copies to.
     Pair = tuple[int, int]
@@ -86,11 +86,13 @@ class GpuMemory(Check):
     method = 2  # 2: one warm-up for all
     headline = ("memory_triad_gb_s", "memory_copy_gb_s")
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes, in the processes of the tests before."""
         yield from series(idle.plan.gpu_copy, 2)
-        yield Step("pattern", min(idle.plan.gpu_pattern_bytes, idle.memory_bytes) * idle.pattern_s_gb / 1e9)
-        yield Step("counters", idle.nvidia_smi)
+        yield CostStep(
+            "pattern", min(idle.plan.gpu_pattern_bytes, idle.memory_bytes) * idle.pattern_s_gb / 1e9
+        )
+        yield CostStep("counters", idle.nvidia_smi)
 
     def perform(self, node: Node) -> TestResult:
         """Measure the GPUs of this node."""
@@ -213,12 +215,12 @@ class GpuPeers(Check):
     method = 2  # 2: all pairs from one process
     headline = ("peer_gb_s",)
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("start", idle.start)
-        yield Step("contexts", idle.contexts)
+        yield CostStep("start", idle.start)
+        yield CostStep("contexts", idle.contexts)
         yield from series(idle.plan.gpu_peer, idle.gpus - 1, idle.gpus)
-        yield Step("compare", idle.compared, idle.gpus * (idle.gpus - 1))
+        yield CostStep("compare", idle.compared, idle.gpus * (idle.gpus - 1))
 
     def perform(self, node: Node) -> TestResult:
         """Copy between the GPUs of this node."""
@@ -246,7 +248,7 @@ class GpuPeers(Check):
         findings = [dataclasses.replace(finding, device=None) for finding in failures(outcomes)]
         return result(self, outcomes, findings=findings, details=details, telemetry=telemetry)
 
-    def _copy(self, node: Node, rows: dict[int, list[int]], telemetry: Telemetry) -> Outcome:
+    def _copy(self, node: Node, rows: dict[int, list[int]], telemetry: Telemetry) -> ProcessOutcome:
         """Copy from each of these GPUs to its peers.
 
         In one process: with one for each GPU, every GPU would get a context of each of them, which takes time
@@ -269,7 +271,7 @@ class GpuPeers(Check):
         return outcome
 
 
-def _pairs(outcomes: Iterable[Outcome], name: str) -> list[Pair]:
+def _pairs(outcomes: Iterable[ProcessOutcome], name: str) -> list[Pair]:
     """The pairs that the details of these processes have under this name."""
     return sorted(
         (gpu, peer)
@@ -279,7 +281,7 @@ def _pairs(outcomes: Iterable[Outcome], name: str) -> list[Pair]:
     )
 
 
-def _without_room(outcome: Outcome) -> Outcome:
+def _without_room(outcome: ProcessOutcome) -> ProcessOutcome:
     """Of a process that had one pair only: not run, where even that was refused."""
     if not (refused := _pairs([outcome], REFUSED)):
         return outcome

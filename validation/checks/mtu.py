@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from validation.checks.check import BEYOND_QUICK, Check, Need, Scope
-from validation.checks.cost import IdleNode, Step
+from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import result
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured, encode
@@ -39,9 +39,9 @@ class MtuPasses(Check):
     needs = (Need("ping, and a neighbour that answers it"),)
     passes = "on each interface, a neighbour that answers small packets answers those of the MTU"
 
-    def cost(self, _idle: IdleNode) -> Iterator[Step]:
+    def cost(self, _idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("ask neighbours", 8.0)
+        yield CostStep("ask neighbours", 8.0)
 
     def perform(self, node: Node) -> TestResult:
         """Ask the neighbours of this node."""

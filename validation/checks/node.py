@@ -13,7 +13,7 @@ from validation.model.run_options import RunOptions
 from validation.probes import machine, pcie
 from validation.probes.node_probe import Facts, NodeProbe, failure_reason
 from validation.probes.nvidia_smi import NvidiaSmiError, Report
-from validation.processes.pool import Outcome, WorkerPool
+from validation.processes.pool import ProcessOutcome, WorkerPool
 
 if TYPE_CHECKING:
     from validation.model.expectations import Expectation
@@ -55,23 +55,23 @@ class Node:
         self.probe.close()
 
     @property
-    def stuck(self) -> list[Outcome]:
+    def stuck(self) -> list[ProcessOutcome]:
         """What became of processes that waited for more to do, and did not end when they were to."""
         return [*self.pool.stuck, *self.probe.stuck]
 
     @cached_property
-    def _probed(self) -> Facts | Outcome:
+    def _probed(self) -> Facts | ProcessOutcome:
         return self.probe.facts(bool(self.expectation.nvswitch))
 
     @property
-    def probe_failure(self) -> Outcome | None:
+    def probe_failure(self) -> ProcessOutcome | None:
         """What became of the process that was to look at this node, None where it came back with facts."""
-        return self._probed if isinstance(self._probed, Outcome) else None
+        return self._probed if isinstance(self._probed, ProcessOutcome) else None
 
     @property
     def facts(self) -> Facts:
         """What this node says of itself; nothing at all after a `probe_failure`."""
-        return Facts() if isinstance(self._probed, Outcome) else self._probed
+        return Facts() if isinstance(self._probed, ProcessOutcome) else self._probed
 
     @property
     def pci_gpus(self) -> tuple[machine.PciGpu, ...]:
@@ -111,7 +111,7 @@ class Node:
         return self.facts.nvswitch or bool(self.expectation.nvswitch)
 
     @cached_property
-    def topology(self) -> Topology | Outcome:
+    def topology(self) -> Topology | ProcessOutcome:
         """How the GPUs hang on this machine, or what became of the process that was to read it."""
         return self.probe.topology(tuple(gpu.address for gpu in self.pci_gpus))
 

@@ -23,7 +23,7 @@ from validation.checks.collectives import (
     name_the_culprit,
     seconds_of,
 )
-from validation.checks.cost import IdleNode, Step, series
+from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.launch import on_device
 from validation.checks.measured import CUDA_ENVIRONMENT, result, watch
 from validation.checks.recorder import Recorder
@@ -32,7 +32,7 @@ from validation.model.contract import Measured, Measurement
 from validation.model.not_run import NotRunError
 from validation.model.quantities import NOISY_SPREAD, number
 from validation.processes.child import Request
-from validation.processes.pool import Outcome, run_children
+from validation.processes.pool import ProcessOutcome, run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,7 +122,7 @@ def time_together(
     return [round(run, 7) for run in seconds], attempts
 
 
-def together(outcomes: list[Outcome]) -> list[Measurement]:
+def together(outcomes: list[ProcessOutcome]) -> list[Measurement]:
     """The rates of one rank and of all, and the scaling: nothing where a rank brought none.
 
     A step is as slow as its slowest rank. Scaling is samples/s of N ranks over N times those of one.
@@ -191,11 +191,11 @@ class CpuParallelTraining(Check):
     #: How often a model is made.
     models = 2
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("start", idle.start)
+        yield CostStep("start", idle.start)
         yield from series(idle.plan.cpu, 2)
-        yield Step("model", idle.training, self.models)
+        yield CostStep("model", idle.training, self.models)
 
     def perform(self, node: Node) -> TestResult:
         """Train on this node."""
@@ -243,7 +243,7 @@ class CpuParallelTraining(Check):
             )
         return self.conclude(outcomes, telemetry)
 
-    def conclude(self, outcomes: list[Outcome], telemetry: Telemetry | None = None) -> TestResult:
+    def conclude(self, outcomes: list[ProcessOutcome], telemetry: Telemetry | None = None) -> TestResult:
         """From how the ranks ended to the result."""
         found = together(outcomes)
         # Processes on the CPUs of one node are no way to train: they show that this torch does it right.
@@ -272,13 +272,13 @@ class GpuParallelTraining(CpuParallelTraining):
     needs = (TWO_GPUS, CUDA)
     passes = "each rank's gradients are the mean of those of all, and all have the same weights after a step"
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("start", idle.start)
-        yield Step("contexts", idle.contexts)
-        yield Step("NCCL", idle.communicator)
+        yield CostStep("start", idle.start)
+        yield CostStep("contexts", idle.contexts)
+        yield CostStep("NCCL", idle.communicator)
         yield from series(idle.plan.gpu_copy, 2)
-        yield Step("model", idle.training, self.models)
+        yield CostStep("model", idle.training, self.models)
 
     def perform(self, node: Node) -> TestResult:
         """Train on this node."""
@@ -289,7 +289,7 @@ class GpuParallelTraining(CpuParallelTraining):
         return self._train(node, ranks, "cuda", GPU_SHAPE, timing, CUDA_ENVIRONMENT, watch(node))
 
 
-def without_details(outcomes: list[Outcome]) -> list[Outcome]:
+def without_details(outcomes: list[ProcessOutcome]) -> list[ProcessOutcome]:
     """Leave out the seconds of each step, which stand in no result."""
     return [
         dataclasses.replace(outcome, measured=dataclasses.replace(outcome.measured, details={}))

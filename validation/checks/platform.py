@@ -6,10 +6,10 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from validation.checks.check import GPU, Check, Scope
-from validation.checks.cost import IdleNode, Step
+from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import result
 from validation.findings.catalogue import finding
-from validation.processes.pool import Outcome
+from validation.processes.pool import ProcessOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,14 +33,14 @@ class Platform(Check):
     needs = (GPU,)
     passes = "nothing is found"
 
-    def cost(self, _idle: IdleNode) -> Iterator[Step]:
+    def cost(self, _idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("read sysfs", 0.1)
+        yield CostStep("read sysfs", 0.1)
 
     def perform(self, node: Node) -> TestResult:
         """Look at this node."""
         topology = node.topology
-        if isinstance(topology, Outcome):
+        if isinstance(topology, ProcessOutcome):
             return result(self, [topology])
         return result(self, findings=examine(node, topology), details=dataclasses.asdict(topology))
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from validation.checks.measured import Telemetry
     from validation.model.contract import TestResult
     from validation.processes.child import Request
-    from validation.processes.pool import Outcome
+    from validation.processes.pool import ProcessOutcome
 
 #: The two ways, as numbers and stages call them.
 WAYS = ("replicated", "sharded")
@@ -84,7 +84,7 @@ def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> M
 measure = on_device(train)
 
 
-def compared(outcomes: list[Outcome]) -> list[Measurement]:
+def compared(outcomes: list[ProcessOutcome]) -> list[Measurement]:
     """The rate of all ranks and the memory of the fullest, of both ways; nothing where a rank brought none.
 
     A step is as slow as its slowest rank.
@@ -120,7 +120,7 @@ class CpuShardedTraining(CpuParallelTraining):
 
     models = 2 * len(WAYS)
 
-    def conclude(self, outcomes: list[Outcome], telemetry: Telemetry | None = None) -> TestResult:
+    def conclude(self, outcomes: list[ProcessOutcome], telemetry: Telemetry | None = None) -> TestResult:
         """From how the ranks ended to the result."""
         found = compared(outcomes)
         findings, details = name_the_culprit(outcomes, how_far(STAGES)), None

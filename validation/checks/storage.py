@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from validation.backends import storage
 from validation.backends.sampling import MOST_ATTEMPTS, calm, rate, repeated
 from validation.checks.check import BEYOND_QUICK, Check, Need, Scope
-from validation.checks.cost import IdleNode, Step, series
+from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.measured import result
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured, Measurement
@@ -245,9 +245,9 @@ class StorageRead(StorageCheck):
     option = "storage_paths"
     required_if_asked = True
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes for one path."""
-        yield Step("write", idle.plan.storage_write_s)
+        yield CostStep("write", idle.plan.storage_write_s)
         yield from series(idle.plan.cpu, 2)
 
     def parameters(self, node: Node) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from validation.backends import storage
 from validation.backends.protocol import CheckpointError, Shape
 from validation.backends.sampling import rate, repeated
 from validation.checks.check import TORCH
-from validation.checks.cost import IdleNode, Step
+from validation.checks.cost import CostStep, IdleNode
 from validation.checks.launch import on_device
 from validation.checks.storage import StorageCheck
 from validation.findings.catalogue import finding
@@ -110,11 +110,11 @@ class StorageCheckpoint(StorageCheck):
         """Nothing but the path: its size is fixed."""
         return {}
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes for one path."""
-        yield Step("start", idle.start)
-        yield Step("model", idle.training)
-        yield Step("save and load", idle.plan.cpu.measure_s, 2)
+        yield CostStep("start", idle.start)
+        yield CostStep("model", idle.training)
+        yield CostStep("save and load", idle.plan.cpu.measure_s, 2)
 
     def patience_s(self, node: Node) -> float:
         """Longer than one may take: while storage synchronises a file, nothing tells how far it is."""

@@ -14,7 +14,7 @@ from validation.backends.factory import make
 from validation.backends.protocol import WORKER_PATIENCE_S, LimitError, WorkerError
 from validation.backends.sampling import calm, rate, repeated
 from validation.checks.check import TORCH
-from validation.checks.cost import IdleNode, Step, series
+from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.loading import MOST_WORKERS, NEARLY, blame, free_shared_memory, worker_counts
 from validation.checks.recorder import Recorder
 from validation.checks.storage import StorageCheck
@@ -219,9 +219,9 @@ class StorageLoading(StorageCheck):
         """What the measurement is told besides the path and its timing."""
         return {"cpus": node.cpus}
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes for one path."""
-        yield Step("start", idle.start)
+        yield CostStep("start", idle.start)
         yield from series(idle.plan.cpu, len(worker_counts(MOST_WORKERS)) + len(MORE_PREFETCH) + 2)
 
     def patience_s(self, node: Node) -> float:

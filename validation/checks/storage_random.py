@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from validation.backends.sampling import calm, rate, repeated
-from validation.checks.cost import IdleNode, Step, series
+from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.storage import MOST_WRITE_S, THREADS, StorageCheck, on_path
 from validation.model.contract import Measured
 from validation.model.plans import Timing
@@ -86,7 +86,7 @@ class StorageRandomRead(StorageCheck):
     passes = "every read brings its bytes"
     headline = ("storage_random_gb_s",)
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes for one path."""
-        yield Step("write", min(MOST_WRITE_S, idle.plan.storage_write_s))
+        yield CostStep("write", min(MOST_WRITE_S, idle.plan.storage_write_s))
         yield from series(idle.plan.cpu, 2)

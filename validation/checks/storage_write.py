@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from validation.checks.cost import IdleNode, Step, series
+from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.storage import (
     MOST_WRITE_S,
     StorageCheck,
@@ -55,7 +55,7 @@ class StorageWrite(StorageCheck):
     passes = "blocks that are read again are what was written"
     headline = ("storage_write_gb_s",)
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes for one path."""
-        yield Step("write", min(MOST_WRITE_S, idle.plan.storage_write_s))
+        yield CostStep("write", min(MOST_WRITE_S, idle.plan.storage_write_s))
         yield from series(idle.plan.cpu, 2)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from validation.checks.check import DRIVER, Check, Need, Scope
-from validation.checks.cost import IdleNode, Step
+from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
 from validation.findings.catalogue import finding
 from validation.model.contract import ContractError, Finding, Measured, decode, encode
@@ -74,10 +74,10 @@ class TensorFlow(Check):
     option = "tensorflow"
     required_if_asked = True
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("first start", 2 * idle.first_start)
-        yield Step("contexts", idle.contexts)
+        yield CostStep("first start", 2 * idle.first_start)
+        yield CostStep("contexts", idle.contexts)
 
     def patience_s(self, node: Node) -> float:
         """Its process waits for TensorFlow, and has a limit of its own for that."""

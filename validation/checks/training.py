@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from validation.backends.protocol import MIXED, Shape
 from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, Check, Scope
-from validation.checks.cost import IdleNode, Step, series
+from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.launch import on_each_gpu, on_the_cpu
 from validation.checks.recorder import Recorder
 
@@ -34,11 +34,11 @@ class CpuTraining(Check):
     #: How many rates it measures.
     timed: ClassVar[int] = 1
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""
-        yield Step("start", idle.start)
+        yield CostStep("start", idle.start)
         yield from series(idle.plan.cpu, self.timed) if self.timed else ()
-        yield Step("model", idle.training, max(1, self.timed))
+        yield CostStep("model", idle.training, max(1, self.timed))
 
     def parameters(self, _node: Node) -> dict[str, Any]:
         """What the measurement is told besides the shape of the model."""
@@ -58,13 +58,13 @@ class GpuTraining(CpuTraining):
     #: Whether it wants new processes, and the memory that others hold.
     alone: ClassVar[bool] = False
 
-    def cost(self, idle: IdleNode) -> Iterator[Step]:
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes, where it is not alone in the processes of the tests before."""
         if self.alone:
-            yield Step("start", idle.start)
-            yield Step("contexts", idle.contexts)
+            yield CostStep("start", idle.start)
+            yield CostStep("contexts", idle.contexts)
         yield from series(idle.plan.gpu_copy, self.timed) if self.timed else ()
-        yield Step("model", idle.training, max(1, self.timed))
+        yield CostStep("model", idle.training, max(1, self.timed))
 
     def perform(self, node: Node) -> TestResult:
         """Train on this node."""

@@ -22,7 +22,7 @@ from validation.processes.pool import Ending, run_children
 if TYPE_CHECKING:
     from validation.checks.node import Node
     from validation.fabric.groups import Order
-    from validation.processes.pool import Outcome
+    from validation.processes.pool import ProcessOutcome
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
 BACKENDS = {"gloo": "cpu", "nccl": "cuda"}
@@ -111,7 +111,7 @@ def _link_gb_s(order: Order, node: Node, peer: str) -> float | None:
     return None
 
 
-def _rank(outcome: Outcome, ended_at: float) -> Rank:
+def _rank(outcome: ProcessOutcome, ended_at: float) -> Rank:
     seconds = {step: tuple(runs) for step, runs in outcome.measured.details.get("seconds", {}).items()}
     problem = outcome.problem
     if outcome.ending in {Ending.HUNG, Ending.SLOW} and outcome.stage not in UNMET:

@@ -18,7 +18,7 @@ from validation.probes.kernel_log import KernelLog
 from validation.probes.nvidia_smi import NvidiaSmiError, Report
 from validation.probes.topology import PciePort, Topology
 from validation.processes.child import Request
-from validation.processes.pool import Ending, Outcome, WorkerPool, run_children
+from validation.processes.pool import Ending, ProcessOutcome, WorkerPool, run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -127,18 +127,18 @@ class NodeProbe:
         self._pool = WorkerPool()
         self._function, self._budget_s = function, budget_s
 
-    def facts(self, on_switches: bool) -> Facts | Outcome:
+    def facts(self, on_switches: bool) -> Facts | ProcessOutcome:
         """What the node says now, or what became of the process that asked."""
         return self._ask(Facts, self._budget_s, facts=on_switches)
 
-    def topology(self, gpus: tuple[str, ...]) -> Topology | Outcome:
+    def topology(self, gpus: tuple[str, ...]) -> Topology | ProcessOutcome:
         """How the GPUs with these PCI addresses hang on the machine; likewise."""
         return self._ask(Topology, self._budget_s, topology=gpus)
 
     def sample(self) -> tuple[gpu_samples.Sample, ...]:
         """Clocks, power and links of every GPU now. Raises NvidiaSmiError."""
         found = self._ask(_Sampled, min(self._budget_s, SAMPLE_BUDGET_S), sample=True)
-        if isinstance(found, Outcome):
+        if isinstance(found, ProcessOutcome):
             raise NvidiaSmiError("timeout", failure_reason(found))
         if isinstance(found.samples, NvidiaSmiError):
             raise found.samples
@@ -147,18 +147,18 @@ class NodeProbe:
     def counts(self) -> counters.Counts:
         """The error counters now, empty where nobody says them."""
         found = self._ask(_Counted, self._budget_s, counts=True)
-        return {} if isinstance(found, Outcome) else found.counts
+        return {} if isinstance(found, ProcessOutcome) else found.counts
 
     def close(self) -> None:
         """End the process."""
         self._pool.close()
 
     @property
-    def stuck(self) -> list[Outcome]:
+    def stuck(self) -> list[ProcessOutcome]:
         """What became of the process if it did not end."""
         return self._pool.stuck
 
-    def _ask(self, kind: type[T], budget_s: float, **parameters: Any) -> T | Outcome:
+    def _ask(self, kind: type[T], budget_s: float, **parameters: Any) -> T | ProcessOutcome:
         request = Request(NAME, self._function, "none", parameters=parameters, reuse=True)
         (outcome,) = run_children([request], budget_s, pool=self._pool)
         if outcome.ending is not Ending.DONE or outcome.measured.not_run:
@@ -170,6 +170,6 @@ class NodeProbe:
             return dataclasses.replace(outcome, ending=Ending.UNREADABLE, problem=problem)
 
 
-def failure_reason(outcome: Outcome) -> str:
+def failure_reason(outcome: ProcessOutcome) -> str:
     """Why nothing was seen."""
     return outcome.problem or outcome.measured.not_run or "it gave no reason"

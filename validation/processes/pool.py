@@ -76,7 +76,7 @@ class WorkerPool:
 
     def __init__(self) -> None:
         self._idle: dict[str, list[_Child]] = {}
-        self.stuck: list[Outcome] = []
+        self.stuck: list[ProcessOutcome] = []
 
     def take(self, request: Request) -> _Child | None:
         """A living process for this request, None where none was kept."""
@@ -118,7 +118,7 @@ class Ending(StringEnum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProcessOutcome:
     """What came of a request.
 
     `problem` is a sentence, empty when it is done; `stage` the last one that it told. Of one that did not
@@ -146,7 +146,7 @@ def run_children(
     longer_s: Mapping[str, float] | None = None,
     tick: Callable[[], None] | None = None,
     pool: WorkerPool | None = None,
-) -> list[Outcome]:
+) -> list[ProcessOutcome]:
     """Run all requests at once, each in its own process, and return their outcomes in the same order.
 
     `together`: they need each other (a collective), so when one fails the others are stopped soon after.
@@ -399,11 +399,11 @@ class _Child:
         self.halted = halted(self.process.pid)
         self.ended = time.monotonic()
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ProcessOutcome:
         """What came of it, once it has ended or has been killed."""
         ending, measured, problem = self._judge()
         ended_at = min(self.ended, time.monotonic())
-        return Outcome(
+        return ProcessOutcome(
             self.request,
             ending,
             measured,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from validation.model.expectations import Expectation
     from validation.model.plans import Plan
     from validation.model.run_options import RunOptions
-    from validation.processes.pool import Outcome
+    from validation.processes.pool import ProcessOutcome
 
 
 def run_plan(
@@ -101,7 +101,7 @@ def _round(
     return results
 
 
-def _with_stuck(results: list[TestResult], stuck: list[Outcome]) -> list[TestResult]:
+def _with_stuck(results: list[TestResult], stuck: list[ProcessOutcome]) -> list[TestResult]:
     """Processes that only the end of the round found stuck in the kernel, told with its last test."""
     if not (results and stuck):
         return results

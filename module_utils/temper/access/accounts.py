@@ -106,7 +106,7 @@ def complete(known: Mapping[str, Any]) -> bool:
     )
 
 
-class Record:
+class AccountsRecord:
     """What was there before the first run, by account, so that it can be given back."""
 
     def __init__(self, path: Path) -> None:
@@ -255,7 +255,7 @@ class Outlook:
     users: list[User]
     accounts: dict[str, Account | None]
     own: Account | None
-    record: Record
+    record: AccountsRecord
     drop_in: File
     differing: list[User]
     forgotten: list[str]
@@ -297,13 +297,13 @@ class Accounts(ConfirmedSetting[Outlook]):
 
     def look(self) -> Outlook:
         """Everything that is written, shown and refused comes from here."""
-        record = Record(RECORD)
+        record = AccountsRecord(RECORD)
         name = self.login.account if self.login else "root"
         # Its links are followed: what sshd accepts of the account that we came by must not be cut off.
         own = read_account(name, follow=True) if name != "root" else None
         return self._present(record, own) if self.present else self._absent(record, own)
 
-    def _present(self, record: Record, own: Account | None) -> Outlook:
+    def _present(self, record: AccountsRecord, own: Account | None) -> Outlook:
         listed = parse_users(self.users)
         check_groups(listed)
         accounts: dict[str, Account | None] = {}
@@ -333,7 +333,7 @@ class Accounts(ConfirmedSetting[Outlook]):
         differing = [user for user in users if differs(user, accounts[user.name])]
         return Outlook(users, accounts, own, record, drop_in, differing, forgotten, unread)
 
-    def _absent(self, record: Record, own: Account | None) -> Outlook:
+    def _absent(self, record: AccountsRecord, own: Account | None) -> Outlook:
         before = record.accounts.get(own.name) if own else None
         if own and before:
             then = blobs(key_lines(file[0] for file in before.get("keys", []) if file))

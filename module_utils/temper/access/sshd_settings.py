@@ -249,7 +249,7 @@ class Parameters:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SshdPlan:
     """The files as they should be (None: absent), and what sshd would make of them.
 
     `kept` says which settings of the site stay because they are stricter. `unasked` is how many kinds of
@@ -427,7 +427,7 @@ def refuse_weaker_ways(
     return max(0, len(asked) - MOST_LOGINS)
 
 
-def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> Plan:
+def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> SshdPlan:
     """Return the files, and the settings that they make effective; raise RefusedError where they do not."""
     algorithms = {
         keyword: known_algorithms(keyword, names, run(["ssh", "-Q", keyword]).split())
@@ -474,7 +474,7 @@ def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> Plan:
         )
     unasked = refuse_weaker_ways(text, wanted, sshd, site, blocks, understood_as)
     keys = frozenset(key.blob for key in revoked)
-    return Plan({**contents, DROP_IN: text}, effective, keys, weak, kept, unasked)
+    return SshdPlan({**contents, DROP_IN: text}, effective, keys, weak, kept, unasked)
 
 
 def cut_ways(sshd: Sshd, text: str | None, found: Iterable[Channel]) -> list[Channel]:
@@ -491,7 +491,7 @@ def cut_ways(sshd: Sshd, text: str | None, found: Iterable[Channel]) -> list[Cha
     return [one for one in found if one.account in cut]
 
 
-def locked_out(sshd: Sshd, planned: Plan, login: Login | None) -> list[str]:
+def locked_out(sshd: Sshd, planned: SshdPlan, login: Login | None) -> list[str]:
     """Return why other accounts that get in now no longer would, a sentence for each.
 
     Ansible's own account is refused elsewhere. Looks at MOST_LOGINS accounts, people first.
@@ -537,7 +537,7 @@ class Outlook:
     `socket_moves` says that systemd, which listens in sshd's place, is to listen elsewhere.
     """
 
-    plan: Plan
+    plan: SshdPlan
     differing: list[File]
     ports: list[str]
     new_port: int | None = None
@@ -593,7 +593,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         with tempfile.TemporaryDirectory() as scratch:
             sshd = Sshd(program, self.login, Path(scratch))
             base = sshd.whole(None)
-            gone = Plan(dict.fromkeys(FILES), base)
+            gone = SshdPlan(dict.fromkeys(FILES), base)
             planned = plan(self.wanted, sshd, base) if self.wanted.state == "present" else gone
         files = [
             File(str(path), text, "0600" if path == DROP_IN else "0644", public=True)
@@ -619,7 +619,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
             refuse_what_sshd_cannot_listen_on(addresses, ports_of_others(listeners()))
         return replace(outlook, new_port=self._new_port(planned, ports), socket_moves=moves)
 
-    def _new_port(self, planned: Plan, ports: list[str]) -> int | None:
+    def _new_port(self, planned: SshdPlan, ports: list[str]) -> int | None:
         """The port to connect to from now on; raises RefusedError where Ansible would be kept out."""
         if not self.login:
             return None

@@ -33,7 +33,7 @@ class WantedKey:
 
 
 @dataclass
-class Record:
+class DockerRecord:
     """What we put into the file: keys with their values, objects that were made for them, the file itself."""
 
     keys: list[tuple[tuple[str, ...], typing.Any]]
@@ -41,7 +41,7 @@ class Record:
     created: bool
 
     @classmethod
-    def load(cls, data: dict[str, typing.Any]) -> Record:
+    def load(cls, data: dict[str, typing.Any]) -> DockerRecord:
         """From the node's state file."""
         return cls(
             [(tuple(path), value) for path, value in data.get("keys", [])],
@@ -101,14 +101,16 @@ def render(document: Document, before: str) -> str:
 
 
 def merge(
-    document: Document, settings: list[WantedKey], record: Record, where: str
-) -> tuple[Document, Record]:
+    document: Document, settings: list[WantedKey], record: DockerRecord, where: str
+) -> tuple[Document, DockerRecord]:
     """The document with our settings, and what of it is ours.
 
     A key that somebody else has set to another value is never overwritten.
     """
     wanted = {setting.path for setting in settings}
-    leaving = Record([key for key in record.keys if key[0] not in wanted], record.objects, record.created)
+    leaving = DockerRecord(
+        [key for key in record.keys if key[0] not in wanted], record.objects, record.created
+    )
     merged, objects = _remove(document, leaving)
     ours = dict(record.keys)
     keys: list[tuple[tuple[str, ...], typing.Any]] = []
@@ -140,7 +142,7 @@ def merge(
             )
         parent[name] = setting.value
         keys.append((setting.path, setting.value))
-    return merged, Record(keys, objects, record.created)
+    return merged, DockerRecord(keys, objects, record.created)
 
 
 def in_the_way(
@@ -163,12 +165,12 @@ def in_the_way(
     return list(found)
 
 
-def remove(document: Document, record: Record) -> Document:
+def remove(document: Document, record: DockerRecord) -> Document:
     """The document without what is ours; what somebody has changed since is theirs."""
     return _remove(document, record)[0]
 
 
-def _remove(document: Document, record: Record) -> tuple[Document, list[tuple[str, ...]]]:
+def _remove(document: Document, record: DockerRecord) -> tuple[Document, list[tuple[str, ...]]]:
     left = copy.deepcopy(document)
     for path, value in record.keys:
         parent = _object(left, path[:-1])

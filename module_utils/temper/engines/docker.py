@@ -92,7 +92,7 @@ class Docker:
         plan = begin(self, unit, self._version(unit), options, {})
         before = read_text(path)
         document = daemon_json.parse(before or "", str(path))
-        mine = daemon_json.Record.load(record)
+        mine = daemon_json.DockerRecord.load(record)
         settings = _settings(options, plan.cdi) if options.present else []
         _refuse_flags(settings, flags, unit.name)
         if options.present:
@@ -101,7 +101,7 @@ class Docker:
             merged, mine = daemon_json.merge(document, settings, mine, str(path))
         else:
             merged = daemon_json.remove(document, mine)
-            mine = daemon_json.Record([], [], mine.created)
+            mine = daemon_json.DockerRecord([], [], mine.created)
         if merged != document or (before is None and options.present):
             gone = not merged and mine.created and not options.present
             plan.files[str(path)] = None if gone else daemon_json.render(merged, before or "")

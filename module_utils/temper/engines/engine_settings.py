@@ -440,7 +440,7 @@ def load_state() -> dict[str, typing.Any]:
     """What earlier runs have put in, and what one that was cut off has left to do."""
     _, state = records.load(STATE, STATE_KINDS)
     try:
-        daemon_json.Record.load(state.get("records", {}).get("docker", {}))
+        daemon_json.DockerRecord.load(state.get("records", {}).get("docker", {}))
     except MISREAD as error:
         raise records.damaged(STATE, repr(error)) from error
     return state

@@ -41,7 +41,7 @@ FAILURES = (SettingError, CommandError, OSError, UnicodeDecodeError, subprocess.
 
 
 @dataclass
-class Outcome:
+class RoleOutcome:
     """What was done for a role, or would be, in the form that the module returns."""
 
     changed: bool = False
@@ -54,7 +54,7 @@ class Outcome:
     #: What the controller must do before the rest can be done: {"confirm": "ssh"}, {"driver": {...}}.
     needs: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, other: Outcome) -> None:
+    def add(self, other: RoleOutcome) -> None:
         """What turned out to be done as well."""
         self.actions += [action for action in other.actions if action not in self.actions]
         self.diff += [diff for diff in other.diff if diff not in self.diff]
@@ -206,7 +206,7 @@ class Role:
         running = {name for name, state in states.items() if state["ActiveState"] == "active"}
         return [r["command"] for r in due if not r["unit"] or r["unit"] in running]
 
-    def settle(self) -> Outcome:
+    def settle(self) -> RoleOutcome:
         """Bring the role's part to the wanted state; in check mode say what would be done.
 
         Raises:
@@ -319,7 +319,7 @@ class Role:
         """Kernel parameters that this kernel does not have."""
         return [s.name for s in self.wanted.values() if isinstance(s, Sysctl) and s.read() is None]
 
-    def planned(self, commands: list[list[str]], reload: bool) -> Outcome:
+    def planned(self, commands: list[list[str]], reload: bool) -> RoleOutcome:
         """What there is to do, in words and as differences."""
         changes = {setting.key: setting.change() for setting in self.unsettled}
         actions = [f"{setting.key}: restored" for setting in self.unwanted]
@@ -334,7 +334,7 @@ class Role:
             for change in found
         ]
         shown += [Difference(f"restored {setting.key}", "set\n", "") for setting in self.unwanted]
-        return Outcome(
+        return RoleOutcome(
             changed=not self.settled,
             actions=actions,
             controls=sorted(controls),

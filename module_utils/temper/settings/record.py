@@ -55,7 +55,7 @@ def check_records(role: str) -> None:
     if role == "admin_accounts":
         from ansible.module_utils.temper.access import accounts
 
-        accounts.Record(accounts.RECORD)
+        accounts.AccountsRecord(accounts.RECORD)
     elif role == "container_engines":
         from ansible.module_utils.temper.engines import engine_settings
 

@@ -20,7 +20,7 @@ from validation.checks.registry import CHECKS
 from validation.model.contract import encode
 from validation.model.plans import Timing
 from validation.processes.child import Request
-from validation.processes.pool import Outcome, run_children
+from validation.processes.pool import ProcessOutcome, run_children
 
 SMALL = Shape(layers=2, width=64, heads=2, tokens=16, batch=8)
 IMAGES = ImageShape(width=4, edge=32, batch=8)
@@ -49,14 +49,14 @@ def main() -> None:
     print(json.dumps(found))
 
 
-def alone(test: str, shared: dict[str, Any]) -> Outcome:
+def alone(test: str, shared: dict[str, Any]) -> ProcessOutcome:
     """A check of one GPU."""
     request = Request("GPU 0", CHECKS[test].function, "cuda", parameters=shared)
     (outcome,) = run_children([request], BUDGET_S)
     return outcome
 
 
-def parallel(shared: dict[str, Any]) -> list[Outcome]:
+def parallel(shared: dict[str, Any]) -> list[ProcessOutcome]:
     """The check that trains on several GPUs, a rank on each."""
     with tempfile.TemporaryDirectory() as directory:
         group = {"world_size": RANKS, "store": f"{directory}/store", "timeout_s": BUDGET_S}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.temper.engines.daemon_json import (
-    Record,
+    DockerRecord,
     WantedKey,
     merge,
     parse,
@@ -27,8 +27,8 @@ SETTINGS = [
 WHERE = "/etc/docker/daemon.json"
 
 
-def nothing() -> Record:
-    return Record([], [], created=False)
+def nothing() -> DockerRecord:
+    return DockerRecord([], [], created=False)
 
 
 def merged(text: str) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def test_our_own_value_follows_the_variable() -> None:
 def test_removal_leaves_what_was_there_before() -> None:
     before = {"debug": True, "runtimes": {}, "default-ulimits": {"nofile": {"Name": "nofile"}}}
     document, record = merge(before, SETTINGS, nothing(), WHERE)
-    assert remove(document, Record.load(json.loads(json.dumps(record.dump())))) == before
+    assert remove(document, DockerRecord.load(json.loads(json.dumps(record.dump())))) == before
 
 
 def test_removal_leaves_what_somebody_has_changed_since() -> None:

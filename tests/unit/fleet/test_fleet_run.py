@@ -37,8 +37,8 @@ from temper.cli.fleet import (
 from temper.fleet.bundle import python_version
 from temper.fleet.collected import Said
 from temper.fleet.journal import Job, Journal, NodeRecord, same, sealed
-from temper.fleet.run import HERE, Events, Run
-from temper.fleet.slices import Board, Outcome, Place, Slice
+from temper.fleet.run import HERE, Events, FleetRun
+from temper.fleet.slices import Board, NodeOutcome, Place, Slice
 from temper.fleet.worker import release, slim
 from temper.plan.inventory import from_listing
 from temper.rollout.guard import STOPS, end_descendants
@@ -88,7 +88,7 @@ def carried_out(
     own: Mapping[str, Any] | None = None,
     size: int = 2,
     places: Sequence[Place] = (),
-) -> Run:
+) -> FleetRun:
     hosts = {node: {"ansible_connection": "local", **(own or {}).get(node, {})} for node in NODES}
     known = from_listing({"gpu_nodes": {"hosts": list(NODES)}, "_meta": {"hostvars": hosts}})
     journal = Journal(folder / "runs.sqlite")
@@ -96,7 +96,7 @@ def carried_out(
     board = Board.of(NODES, size, places or [Place(HERE, 2)])
     said: list[str] = []
     addresses: dict[str, list[str]] = {"addresses": [], "unknown": []}
-    run = Run("one", what, known, board, journal, folder / "run", addresses, True, said.append)
+    run = FleetRun("one", what, known, board, journal, folder / "run", addresses, True, said.append)
     run.carry_out()
     return run
 
@@ -128,7 +128,7 @@ def test_a_run_goes_on_in_a_process_of_the_same_number(playbook: Path, tmp_path:
     journal.begin("one", what)
     for nodes in (NODES[:2], NODES[2:]):
         board = Board.of(nodes, 2, [Place(HERE, 1)])
-        Run("one", what, known, board, journal, tmp_path / "run", {}, True, print).carry_out()
+        FleetRun("one", what, known, board, journal, tmp_path / "run", {}, True, print).carry_out()
     records = journal.nodes("one")
     assert {node: one.state for node, one in records.items()} == dict.fromkeys(NODES, "ok") | {
         "gpu01": "changed",
@@ -195,7 +195,7 @@ def test_a_worker_ends_its_run_when_its_input_ends(tmp_path: Path) -> None:
         {"gpu_nodes": {"hosts": ["gpu01"]}, "_meta": {"hostvars": {"gpu01": {"ansible_connection": "local"}}}}
     )
     board = Board([Place(HERE, 1)])
-    run = Run("one", what, known, board, Journal(tmp_path / "runs.sqlite"), tmp_path, {}, False, print)
+    run = FleetRun("one", what, known, board, Journal(tmp_path / "runs.sqlite"), tmp_path, {}, False, print)
     transmitted = run._transmission(Slice(1, 1, ("gpu01",)))
     worker = subprocess.Popen(
         [sys.executable, "-m", "temper.fleet.worker"],
@@ -270,13 +270,13 @@ def test_a_run_that_is_stopped_begins_nothing_and_ends_its_slices(
 def test_a_slice_on_this_machine_that_is_given_up_ends(
     waits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def silent(_run: Run) -> None:
+    def silent(_run: FleetRun) -> None:
         for stream in list(_run.streams.values()):
             if processes(tmp_path):
                 stream.worker.abort()
 
     monkeypatch.setattr("temper.fleet.run.LOOK_S", 0.2)
-    monkeypatch.setattr("temper.fleet.run.Run.look", silent)
+    monkeypatch.setattr("temper.fleet.run.FleetRun.look", silent)
     run = carried_out(tmp_path, job(waits), size=4)
     assert set(run.board.left) == set(NODES)
     wait_until(lambda: not processes(tmp_path))
@@ -288,7 +288,7 @@ def begin(waits: Path, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen
     hosts = {"gpu01": {"ansible_connection": "local"}}
     known = from_listing({"gpu_nodes": {"hosts": ["gpu01"]}, "_meta": {"hostvars": hosts}})
     journal = Journal(tmp_path / "runs.sqlite")
-    run = Run("one", job(waits), known, Board([Place(HERE, 1)]), journal, tmp_path, {}, False, print)
+    run = FleetRun("one", job(waits), known, Board([Place(HERE, 1)]), journal, tmp_path, {}, False, print)
     with contextlib.ExitStack() as stack:
 
         def start() -> subprocess.Popen[bytes]:
@@ -723,11 +723,11 @@ def test_a_run_that_was_cut_off_is_given_up_with_the_nodes_it_holds(
 ) -> None:
     asked = []
 
-    def carry_out(run: Run) -> None:
+    def carry_out(run: FleetRun) -> None:
         for part, place in run.board.start():
             asked.append((run.job.playbook, run.name, part.nodes, part.attempt))
             if gives:
-                outcomes = {node: Outcome("changed", "", part.attempt, place) for node in part.nodes}
+                outcomes = {node: NodeOutcome("changed", "", part.attempt, place) for node in part.nodes}
                 run.journal.start(run.name, part.nodes, part.attempt, place)
                 run.journal.end(
                     run.name, [NodeRecord(node, part.attempt, place, "changed") for node in part.nodes]
@@ -737,7 +737,7 @@ def test_a_run_that_was_cut_off_is_given_up_with_the_nodes_it_holds(
                 run.board.exclude(place, "it is gone")
                 run.board.lose(part, "it is gone")
 
-    monkeypatch.setattr(Run, "carry_out", carry_out)
+    monkeypatch.setattr(FleetRun, "carry_out", carry_out)
     assert main(["abort"]) == (0 if gives else 3)
     # One more than the attempt that may still be at work there.
     assert asked[0] == ("playbooks/release.yml", CUT_OFF, NODES[2:3], 4)
@@ -764,7 +764,7 @@ def goes_well(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Each node of each run is through at once; the names of the runs that were carried out."""
     carried = []
 
-    def carry_out(run: Run) -> None:
+    def carry_out(run: FleetRun) -> None:
         carried.append(run.name)
         for part, place in run.board.start():
             records = [NodeRecord(node, part.attempt, place, "ok") for node in part.nodes]
@@ -772,7 +772,7 @@ def goes_well(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             run.journal.end(run.name, records)
             run.board.end(part, {one.node: one.outcome for one in records})
 
-    monkeypatch.setattr(Run, "carry_out", carry_out)
+    monkeypatch.setattr(FleetRun, "carry_out", carry_out)
     return carried
 
 
@@ -847,10 +847,10 @@ def test_who_goes_on_after_an_interrupt_is_told_with_what(
 ) -> None:
     reading = begun(cut_off, READING, "playbooks/compliance.yml")
 
-    def interrupted(_run: Run) -> None:
+    def interrupted(_run: FleetRun) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Run, "carry_out", interrupted)
+    monkeypatch.setattr(FleetRun, "carry_out", interrupted)
     assert main(["resume", reading]) == 130
     assert f"temper fleet resume {reading} goes on." in capsys.readouterr().err
 

@@ -14,7 +14,7 @@ import pytest
 
 from pull.result import Control, Result
 from temper.fleet import pulled
-from temper.fleet.pulled import Node, Standing, judge
+from temper.fleet.pulled import PulledNode, Standing, judge
 from tools.schemas import PULL_RESULT
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def hand_back(folder: Path, result: Result, name: str = "", age: timedelta = tim
     return path
 
 
-def judged(folder: Path, *names: str) -> dict[str, Node]:
+def judged(folder: Path, *names: str) -> dict[str, PulledNode]:
     return {node.name: node for node in judge(folder, names or ("gpu01",), 3, NOW).nodes}
 
 
@@ -134,7 +134,7 @@ def test_a_node_is_not_behind_while_a_commit_is_on_its_way(tmp_path: Path) -> No
 FAST = replace(GOOD, commit=OLD, commit_time="2026-11-22T09:05:00Z")
 
 
-def fleet(folder: Path, first: Result, *others: Result) -> list[Node]:
+def fleet(folder: Path, first: Result, *others: Result) -> list[PulledNode]:
     """The nodes gpu01, with its own result, and those after it."""
     for number, result in enumerate((first, *others), 1):
         hand_back(folder, replace(result, node=f"gpu{number:02}"))

@@ -13,7 +13,7 @@ import pytest
 
 from temper.base import ROOT
 from temper.fleet.journal import Job, Journal
-from temper.fleet.run import HERE, Events, Run
+from temper.fleet.run import HERE, Events, FleetRun
 from temper.fleet.slices import Board, Place, Slice
 from temper.plan.inventory import from_listing
 
@@ -54,7 +54,7 @@ def by_the_controller(folder: Path, play: Path) -> bytes:
     known = from_listing({"gpu_nodes": {"hosts": list(NODES)}, "_meta": {"hostvars": hosts}})
     job = Job(str(play), (), "", {"site": "north"}, (), NODES)
     board, journal = Board([Place(HERE, 1)]), Journal(folder / "runs.sqlite")
-    run = Run("one", job, known, board, journal, folder, {}, False, print)
+    run = FleetRun("one", job, known, board, journal, folder, {}, False, print)
     return run._transmission(Slice(1, 1, NODES))
 
 

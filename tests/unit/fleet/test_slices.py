@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from temper.fleet.slices import ATTEMPTS, LOSSES, Board, Outcome, Place, cut
+from temper.fleet.slices import ATTEMPTS, LOSSES, Board, NodeOutcome, Place, cut
 
 NODES = [f"gpu{number:02}" for number in range(1, 8)]
-FINE = Outcome("ok")
+FINE = NodeOutcome("ok")
 
 
 def test_slices_are_as_few_as_possible_and_of_like_size() -> None:

@@ -16,7 +16,7 @@ from ansible.module_utils.temper.access.ssh_login import Login
 
 if TYPE_CHECKING:
     from ansible.module_utils.temper.access.sshd import Effective
-    from ansible.module_utils.temper.access.sshd_settings import Parameters, Plan
+    from ansible.module_utils.temper.access.sshd_settings import Parameters, SshdPlan
 
 LAB_ROOTS = Path("/var/cache/temper-lab")
 LOGIN = Login("ops", "198.51.100.7", 40000, "198.51.100.9", 22)
@@ -89,12 +89,12 @@ class SiteFiles:
         scratch.mkdir(exist_ok=True)
         return sshd.Sshd(str(self.program), LOGIN, scratch)
 
-    def plan(self, wanted: Parameters) -> Plan:
+    def plan(self, wanted: Parameters) -> SshdPlan:
         """Return what the role makes of the site's files; raise RefusedError as it does."""
         asked = self.sshd()
         return sshd_settings.plan(wanted, asked, asked.whole(None))
 
-    def applied(self, wanted: Parameters) -> Plan:
+    def applied(self, wanted: Parameters) -> SshdPlan:
         """Make our drop-in as well."""
         plan = self.plan(wanted)
         text = plan.files[self.drop_in]

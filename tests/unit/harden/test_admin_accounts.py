@@ -192,10 +192,10 @@ def test_diff_shows_fingerprints_and_no_keys() -> None:
 
 def test_record_keeps_what_was_there_first(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
-    record = node_accounts.Record(path)
+    record = node_accounts.AccountsRecord(path)
     record.remember(ALICE, replace(AS_WANTED, key_files=keys("before"), shadow=EXPIRED))
     record.write()
-    record = node_accounts.Record(path)
+    record = node_accounts.AccountsRecord(path)
     record.remember(replace(ALICE, sudo=False), AS_WANTED)
     assert record.accounts["alice"]["keys"] == [["before", 0o600], None]
     assert record.accounts["alice"]["shadow"] == ["", "", "1"]
@@ -617,7 +617,7 @@ def test_an_account_that_cannot_be_read_costs_no_other_its_revocation(
     assert "bob was left as it is" in message
     assert "Required key not available" in message
     assert not (revocable / ".ssh/authorized_keys").exists()
-    assert "bob" not in node_accounts.Record(node_accounts.RECORD).accounts
+    assert "bob" not in node_accounts.AccountsRecord(node_accounts.RECORD).accounts
 
 
 @needs_root

@@ -367,7 +367,7 @@ def test_port_of_a_listen_address_is_the_one_to_connect_to(
     effective = OPEN | {"port": ["22"], "listenaddress": [f"127.0.0.1:{listened}"]}
     drop_in = tmp_path / "drop-in.conf"
     monkeypatch.setattr(sshd_settings, "DROP_IN", drop_in)
-    planned = sshd_settings.Plan({drop_in: "Port 22\n"}, effective)
+    planned = sshd_settings.SshdPlan({drop_in: "Port 22\n"}, effective)
     monkeypatch.setattr(sshd_settings, "which", lambda program: program)
     monkeypatch.setattr(sshd_settings, "Sshd", lambda *_: SimpleNamespace(whole=lambda *_: effective))
     monkeypatch.setattr(sshd_settings, "plan", lambda *_: planned)

@@ -14,7 +14,7 @@ from validation.probes.node_probe import NodeProbe
 from validation.probes.nvidia_smi import FabricHealth, NvidiaSmiError, Report, Unanswered, parse
 from validation.probes.nvlink import Links
 from validation.processes.child import Request
-from validation.processes.pool import Ending, Outcome
+from validation.processes.pool import Ending, ProcessOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,8 +70,10 @@ class _Ends(NodeProbe):
         super().__init__()
         self._ending = ending
 
-    def facts(self, on_switches: bool) -> Outcome:
-        return Outcome(Request("probe", "x:y", "none"), self._ending, Measured(), "it ended", "asking", 0.0)
+    def facts(self, on_switches: bool) -> ProcessOutcome:
+        return ProcessOutcome(
+            Request("probe", "x:y", "none"), self._ending, Measured(), "it ended", "asking", 0.0
+        )
 
 
 def _ends(ending: Ending) -> Callable[[], Node]:

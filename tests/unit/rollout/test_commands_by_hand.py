@@ -13,7 +13,7 @@ from temper.cli import rollout as command
 from temper.rollout.engine import Engine
 from temper.rollout.model import Mode, Outcome, State, Step, StepResult
 from temper.rollout.policy import Share
-from temper.rollout.store import LEASE_TTL, Owner, Store, StoreError
+from temper.rollout.store import LEASE_TTL, Owner, RolloutStore, StoreError
 from tests.unit.rollout.fleets import ME, NOW, QUICK, Script, VirtualClock, begin, nodes
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ class Controller:
     """The commands on a roll-out, whose steps a script answers."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.store = folder, Store(folder / "rollouts.sqlite")
+        self.folder, self.store = folder, RolloutStore(folder / "rollouts.sqlite")
         self.script, self.clock = Script(), VirtualClock()
         monkeypatch.setattr(command, "_carry_out", self._carry_out)
         #: What the inventory has.
         self.groups = dict.fromkeys(nodes(9), ("gpu_nodes",))
         monkeypatch.setattr(command, "groups_of", lambda _: self.groups)
 
-    def _carry_out(self, given: argparse.Namespace, store: Store, number: int) -> int:
+    def _carry_out(self, given: argparse.Namespace, store: RolloutStore, number: int) -> int:
         engine = Engine(store, self.script, clock=self.clock, say=lambda _: None, owner=ME)
         return asyncio.run(engine.run(number)).exit_status
 
@@ -110,7 +110,7 @@ def test_a_controller_that_is_at_work_ends_the_nodes_itself(
     controller: Controller, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller.begin(2)
-    monkeypatch.setattr(Store, "at_work", lambda store, now: store.holder())
+    monkeypatch.setattr(RolloutStore, "at_work", lambda store, now: store.holder())
     drain = controller.script.drain
 
     async def hold(ticket: object) -> StepResult:

@@ -14,7 +14,7 @@ from temper.rollout import planner
 from temper.rollout.engine import Ending, Engine
 from temper.rollout.model import FORWARD, Mode, Observation, Outcome, Record, State, Step, StepResult
 from temper.rollout.policy import Policy, Share
-from temper.rollout.store import LEASE_TTL, HeldError, LostLeaseError, Store
+from temper.rollout.store import LEASE_TTL, HeldError, LostLeaseError, RolloutStore
 from temper.rollout.windows import Window
 from tests.unit.rollout.fleets import ME, NOW, OTHER, QUICK, Script, VirtualClock, begin, nodes
 
@@ -32,7 +32,7 @@ class Controller:
     """A store with a roll-out, and engines on it."""
 
     def __init__(self, path: Path) -> None:
-        self.store = Store(path / "rollout.sqlite")
+        self.store = RolloutStore(path / "rollout.sqlite")
         self.script = Script()
         self.clock = VirtualClock()
         self.said: list[str] = []

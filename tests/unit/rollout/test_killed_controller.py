@@ -12,7 +12,7 @@ from pathlib import Path
 
 from temper.rollout.model import Mode, State
 from temper.rollout.policy import Share
-from temper.rollout.store import Store
+from temper.rollout.store import RolloutStore
 from tests.rollout.controller import STORE, read
 from tests.unit.rollout.fleets import NOW, QUICK, begin, nodes
 
@@ -38,7 +38,7 @@ def run_and_kill(folder: Path, lines: int) -> tuple[int, list[str]]:
 
 
 def test_every_node_ends_as_if_nobody_had_been_killed(tmp_path: Path) -> None:
-    store, dice = Store(tmp_path / STORE), random.Random(1)
+    store, dice = RolloutStore(tmp_path / STORE), random.Random(1)
     rollout = begin(nodes(NODES), replace(QUICK, failure_budget=Share(1), max_unavailable=Share(3)))
     store.create(rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW)
     killed, said = 0, []
@@ -65,7 +65,7 @@ def test_every_node_ends_as_if_nobody_had_been_killed(tmp_path: Path) -> None:
 
 
 def test_of_controllers_that_go_on_at_once_one_works(tmp_path: Path) -> None:
-    store = Store(tmp_path / STORE)
+    store = RolloutStore(tmp_path / STORE)
     rollout = begin(nodes(NODES), QUICK)
     store.create(rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW)
     command = [sys.executable, "-m", "tests.rollout.controller", str(tmp_path), "none"]

@@ -27,7 +27,7 @@ from temper.rollout.fleet import candidates, proposal
 from temper.rollout.forecast import forecast, plan_text
 from temper.rollout.model import Mode, State
 from temper.rollout.policy import Drain, Policy, Share
-from temper.rollout.store import Store
+from temper.rollout.store import RolloutStore
 from temper.rollout.windows import Window
 from tests.unit.rollout.fleets import NOW, begin, having, nodes
 
@@ -330,7 +330,7 @@ def test_the_command_asks_the_nodes_for_their_kernels(
 def test_a_kernel_is_not_rolled_back_by_the_command(
     inventory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = Store(tmp_path / "rollouts.sqlite")
+    store = RolloutStore(tmp_path / "rollouts.sqlite")
     rollout = begin(nodes(1), Policy(kernel="newest"))
     store.create("", rollout.policy, rollout.nodes, rollout.records, NOW)
     assert command.main(["rollback", "-i", str(inventory), "--folder", str(tmp_path)]) == 2
@@ -350,7 +350,7 @@ def test_a_way_back_takes_the_policy_of_the_way_there(
     policy = Policy(drain=Drain.SLURM, max_unavailable=Share(2), group_limits={"rack*": 1})
     facts = {"former_stack": "r580-cuda13.0"}
     there = having(begin(nodes(2), policy), gpu0={"state": State.RETURNED, "facts": facts})
-    store = Store(tmp_path / "rollouts.sqlite")
+    store = RolloutStore(tmp_path / "rollouts.sqlite")
     store.create(there.stack, policy, there.nodes, there.records, NOW)
     store.stop(1, "alice", "slower", NOW)
     preflight_leaves(monkeypatch, {"node1": document()})
@@ -394,7 +394,7 @@ def test_ctrl_c_before_the_first_step_is_one_sentence(
 
 def test_a_pipe_that_closes_is_no_error_of_the_program(tmp_path: Path) -> None:
     rollout = begin(nodes(2000))
-    Store(tmp_path / "rollouts.sqlite").create(
+    RolloutStore(tmp_path / "rollouts.sqlite").create(
         rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW
     )
     words = [sys.executable, "-m", "temper", "rollout", "report", "--json", "--folder", str(tmp_path)]
@@ -410,7 +410,7 @@ def test_a_closed_terminal_ends_nothing_under_nohup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ignored: bool
 ) -> None:
     rollout = begin(nodes(1))
-    store = Store(tmp_path / "rollouts.sqlite")
+    store = RolloutStore(tmp_path / "rollouts.sqlite")
     store.create(rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW)
 
     async def hang_up(*_: object) -> Ending:

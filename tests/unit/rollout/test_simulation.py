@@ -16,7 +16,7 @@ from temper.rollout import machine, planner
 from temper.rollout.model import ENDED, Mode, Observation, Outcome, Record, Rollout, State, Step, StepResult
 from temper.rollout.planner import decide
 from temper.rollout.policy import Policy, Share
-from temper.rollout.store import HeldError, Lease, LostLeaseError, Store, StoreError
+from temper.rollout.store import HeldError, Lease, LostLeaseError, RolloutStore, StoreError
 from tests.rollout import simulation
 from tests.rollout.simulation import BrokenRuleError, Faults, World, simulate
 from tests.unit.rollout.fleets import ME, NOW, OTHER, begin, nodes
@@ -94,7 +94,7 @@ class TwoControllers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.store = Store(Path(self.folder.name) / "rollout.sqlite")
+        self.store = RolloutStore(Path(self.folder.name) / "rollout.sqlite")
         policy = Policy(
             soak_minutes=0, waves=(Share(100, True),), max_unavailable=Share(3), failure_budget=Share(1)
         )

@@ -251,7 +251,7 @@ def test_a_file_that_contradicts_is_mended_by_the_printed_command_and_kept_besid
 ) -> None:
     path = tmp_path / "daemon.json"
     path.write_text(content)
-    nothing = daemon_json.Record([], [], False)
+    nothing = daemon_json.DockerRecord([], [], False)
     with pytest.raises(RefusedError) as refused:
         daemon_json.merge(daemon_json.parse(content, str(path)), WANTED, nothing, str(path))
     for words in refused.value.repair:

@@ -28,7 +28,7 @@ from validation.probes.topology import PciePort, Topology
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.processes.pool import Outcome
+    from validation.processes.pool import ProcessOutcome
 
 DRIVER = "580.178.04"
 
@@ -141,14 +141,16 @@ def expectation(count: int = 2, **changes: Any) -> Expectation:
 class Told(NodeProbe):
     """Looks at a node that is made up: what it is told, each time anew."""
 
-    def __init__(self, sources: Sources, topology: Callable[[tuple[str, ...]], Topology | Outcome]) -> None:
+    def __init__(
+        self, sources: Sources, topology: Callable[[tuple[str, ...]], Topology | ProcessOutcome]
+    ) -> None:
         super().__init__()
         self._sources, self._topology = sources, topology
 
-    def facts(self, on_switches: bool) -> Facts | Outcome:
+    def facts(self, on_switches: bool) -> Facts | ProcessOutcome:
         return gather(self._sources, on_switches, lambda _: None)
 
-    def topology(self, gpus: tuple[str, ...]) -> Topology | Outcome:
+    def topology(self, gpus: tuple[str, ...]) -> Topology | ProcessOutcome:
         return self._topology(gpus)
 
     def sample(self) -> tuple[gpu_samples.Sample, ...]:

@@ -30,7 +30,7 @@ from validation.autotune import journal as journals
 from validation.autotune.evidence import AUTOTUNE_VERSION, Evidence, LeftOut
 from validation.autotune.journal import ChangeError, Changes, Journal, restore
 from validation.autotune.knobs import KINDS, TRAINING, Setup, environment_of, read_ahead_file
-from validation.autotune.search import Compared, Decision, Failed, KnobVerdict, Pair, Stage, Trial
+from validation.autotune.search import Compared, Decision, Failed, KnobVerdict, Pair, SearchStage, Trial
 from validation.autotune.step import METRIC
 from validation.autotune.trials import Bench
 from validation.autotune.tune import TuneError, Wishes, chosen, drive, refuse_unfit, tune
@@ -46,7 +46,7 @@ from validation.probes import nvidia_smi
 from validation.probes.machine import Torch
 from validation.probes.node_probe import Facts
 from validation.processes.child import Request
-from validation.processes.pool import ROOT, Ending, Outcome
+from validation.processes.pool import ROOT, Ending, ProcessOutcome
 from validation.run import burn_in
 
 if TYPE_CHECKING:
@@ -155,13 +155,13 @@ class Answers:
     def __init__(self, *answers: Measured | str) -> None:
         self.answers, self.requests = list(answers), list[Request]()
 
-    def __call__(self, requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
+    def __call__(self, requests: list[Request], _budget_s: float, **_: Any) -> list[ProcessOutcome]:
         self.requests += requests
         answers = [self.answers.pop(0) if len(self.answers) > 1 else self.answers[0] for _ in requests]
         return [
-            Outcome(request, Ending.DIED, Measured(), answer, "", 0.0)
+            ProcessOutcome(request, Ending.DIED, Measured(), answer, "", 0.0)
             if isinstance(answer, str)
-            else Outcome(request, Ending.DONE, answer, "", "", 0.0)
+            else ProcessOutcome(request, Ending.DONE, answer, "", "", 0.0)
             for request, answer in zip(requests, answers, strict=True)
         ]
 
@@ -170,7 +170,7 @@ def measured(value: float, name: str = METRIC, **conditions: int | str) -> Measu
     return Measured((measurement(name, value, conditions=conditions),))
 
 
-def trial_of(objective: str = TRAINING, stage: Stage = Stage.SCREEN, **settings: str) -> Trial:
+def trial_of(objective: str = TRAINING, stage: SearchStage = SearchStage.SCREEN, **settings: str) -> Trial:
     return Trial(stage, objective, settings)
 
 
@@ -222,14 +222,14 @@ def test_after_its_minutes_only_what_was_found_is_measured(monkeypatch: pytest.M
     monkeypatch.setattr(trials, "run_children", Answers(measured(30.0)))
     bench = Bench(setup_of(), ends_at=time.monotonic())
     assert isinstance(bench.measure(trial_of()), Failed)
-    assert bench.measure(trial_of(stage=Stage.FINAL)) == 30.0
+    assert bench.measure(trial_of(stage=SearchStage.FINAL)) == 30.0
 
 
 def test_the_last_stage_ends_before_the_playbook_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the run is ended, and its evidence lost with it."""
     monkeypatch.setattr(trials, "run_children", Answers(measured(30.0)))
     bench = Bench(setup_of(), ends_at=time.monotonic() - trials.FINAL_S)
-    assert isinstance(bench.measure(trial_of(stage=Stage.FINAL)), Failed)
+    assert isinstance(bench.measure(trial_of(stage=SearchStage.FINAL)), Failed)
     tasks = (ROOT / "roles/gpu_validation/tasks/autotune.yml").read_text()
     (more_s,) = re.findall(r"\* 60 \+ (\d+)\)", tasks)
     assert int(more_s) >= trials.FINAL_S + 2 * PLANS["quick"].budget_s
@@ -243,7 +243,7 @@ def test_trials_of_a_search_set_what_they_try_and_end_with_what_was_there(
     setup = dataclasses.replace(setup_of(storage=tmp_path), root=disk)
     knobs, _ = chosen(setup, ("read_ahead_kb",))
 
-    def run(requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
+    def run(requests: list[Request], _budget_s: float, **_: Any) -> list[ProcessOutcome]:
         rate = 2.0 if file.read_text() == "1024" else 1.0
         return Answers(measured(rate, "storage_read_one_thread_gb_s"))(requests, 1.0)
 
@@ -463,7 +463,7 @@ def test_an_unknown_knob_is_refused_with_those_that_there_are(capsys: pytest.Cap
     assert all(name in said for name in KINDS)
 
 
-def compared(stage: Stage, value: str, gain: float = 0.5) -> Compared:
+def compared(stage: SearchStage, value: str, gain: float = 0.5) -> Compared:
     return Compared(
         *(stage, TRAINING, value, (Pair(60.0, 60 * (1 + gain), True),) * 10),
         gain=gain,
@@ -477,11 +477,12 @@ def evidence_of(*kept: tuple[str, str], start: str = "64") -> Evidence:
     """Evidence for these values of knobs; without any, nothing was better."""
     value = ", ".join(f"{name}={one}" for name, one in kept)
     verdicts = tuple(
-        KnobVerdict(name, TRAINING, start, one, "", (compared(Stage.CONFIRM, one),)) for name, one in kept
+        KnobVerdict(name, TRAINING, start, one, "", (compared(SearchStage.CONFIRM, one),))
+        for name, one in kept
     )
     nothing = (KnobVerdict("omp_num_threads", TRAINING, "2", None, "no candidate is better", ()),)
     machine = Machine("n", "Debian", "6.1", "A CPU", 2, 1, "3.11", "2.13.0", None)
-    final = (compared(Stage.FINAL, value),) if kept else ()
+    final = (compared(SearchStage.FINAL, value),) if kept else ()
     decision = Decision(verdicts or nothing, final)
     return Evidence(
         *(AUTOTUNE_VERSION, "node01", "2026-11-23T07:00:00+00:00", 60.0, 1, machine, 1, decision),
@@ -639,7 +640,7 @@ def test_a_storage_trial_really_reads_a_file_of_our_own_that_has_no_name(
 REAL_TRIALS = """\
 import json
 from validation.autotune.knobs import Setup
-from validation.autotune.search import Stage, Trial
+from validation.autotune.search import SearchStage, Trial
 from validation.autotune.trials import Bench
 from validation.backends.protocol import Shape
 from validation.checks.node import Node
@@ -648,7 +649,7 @@ from validation.model.plans import PLANS
 
 bench = Bench(Setup(Node(PLANS["quick"], Expectation())), shape=Shape(1, 64, 2, 16, 2))
 settings = {"omp_num_threads": "64", "omp_proc_bind": "close", "loader_workers": "1"}
-found = [bench.measure(Trial(Stage.SCREEN, one, settings)) for one in ("cpu_training", "data_loading")]
+found = [bench.measure(Trial(SearchStage.SCREEN, one, settings)) for one in ("cpu_training", "data_loading")]
 print(json.dumps([one if isinstance(one, float) else one.reason for one in found]))
 bench.setup.node.close()
 """

@@ -18,13 +18,13 @@ from validation.autotune import between, tune
 from validation.autotune.between import BetweenError, Survey, choices_of, group_of
 from validation.autotune.evidence import as_another
 from validation.autotune.knobs import FABRIC, INTERFACE, Setup
-from validation.autotune.search import Failed, Stage, Trial
+from validation.autotune.search import Failed, SearchStage, Trial
 from validation.autotune.trials import Bench
 from validation.autotune.tune import TuneError, chosen, drive
 from validation.cli import main
 from validation.fabric.groups import Member, Order
 from validation.model.contract import FABRIC_VERSION, Measured, decode, encode
-from validation.processes.pool import Ending, Outcome
+from validation.processes.pool import Ending, ProcessOutcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,7 +118,7 @@ class Ranks(Answers):
         super().__init__(*answers)
         self.stage = stage
 
-    def __call__(self, requests: list[Request], _budget_s: float, **more: Any) -> list[Outcome]:
+    def __call__(self, requests: list[Request], _budget_s: float, **more: Any) -> list[ProcessOutcome]:
         return [dataclasses.replace(one, stage=self.stage) for one in super().__call__(requests, 1.0, **more)]
 
 
@@ -129,7 +129,7 @@ def seconds(value: float) -> Measured:
 def test_each_node_is_told_its_own_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Ranks(seconds(0.008388608))
     monkeypatch.setattr(between, "run_children", answers)
-    rate = Bench(setup_of()).measure(Trial(Stage.SCREEN, FABRIC, {INTERFACE: "=ens5"}))
+    rate = Bench(setup_of()).measure(Trial(SearchStage.SCREEN, FABRIC, {INTERFACE: "=ens5"}))
     assert rate == pytest.approx(1.0)
     (request,) = answers.requests
     assert request.parameters["told"] == {
@@ -143,7 +143,7 @@ def test_nccl_is_told_names_that_match_exactly_and_its_sockets(monkeypatch: pyte
     answers = Ranks(seconds(1.0))
     monkeypatch.setattr(between, "run_children", answers)
     settings = {INTERFACE: "=ens5", "nccl_sockets": "4x2"}
-    Bench(setup_of(order_of(library="nccl"))).measure(Trial(Stage.SCREEN, FABRIC, settings))
+    Bench(setup_of(order_of(library="nccl"))).measure(Trial(SearchStage.SCREEN, FABRIC, settings))
     told = answers.requests[0].parameters["told"]["environment"][1]
     assert told == {
         "NCCL_SOCKET_IFNAME": "=fast0",
@@ -158,7 +158,7 @@ def test_interfaces_that_carry_nothing_are_named(
     monkeypatch: pytest.MonkeyPatch, answer: Measured | str
 ) -> None:
     monkeypatch.setattr(between, "run_children", Ranks(answer))
-    found = Bench(setup_of()).measure(Trial(Stage.SCREEN, FABRIC, {INTERFACE: "=ens5"}))
+    found = Bench(setup_of()).measure(Trial(SearchStage.SCREEN, FABRIC, {INTERFACE: "=ens5"}))
     assert isinstance(found, Failed)
     assert found.reason.startswith("no collective over ens5, fast0: gpu01 rank 0 hung")
 
@@ -169,7 +169,7 @@ def test_an_interface_is_kept_where_it_is_worth_it(
 ) -> None:
     """0.00805 s in place of 0.008: they are the same."""
 
-    def run(requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
+    def run(requests: list[Request], _budget_s: float, **_: Any) -> list[ProcessOutcome]:
         name = requests[0].parameters["told"]["environment"][0]["GLOO_SOCKET_IFNAME"]
         return Ranks(seconds(fast_s if name == "ens5" else 0.008))(requests, 1.0)
 
@@ -224,7 +224,7 @@ def test_the_others_hear_of_a_search_that_cannot_begin(
     """Else they would wait for it."""
     said = []
 
-    def run(requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
+    def run(requests: list[Request], _budget_s: float, **_: Any) -> list[ProcessOutcome]:
         told = requests[0].parameters["told"]
         said.append(told)
         alone = [
@@ -232,7 +232,7 @@ def test_the_others_hear_of_a_search_that_cannot_begin(
             for address in ("10.0.0.1", "10.0.0.2")
         ]
         answer = Measured(details={"nodes": alone})
-        return [Outcome(one, Ending.DONE, answer, "", "", 0.0) for one in requests]
+        return [ProcessOutcome(one, Ending.DONE, answer, "", "", 0.0) for one in requests]
 
     monkeypatch.setattr(between, "run_children", run)
     monkeypatch.setattr(tune, "Node", lambda *_: node_of())

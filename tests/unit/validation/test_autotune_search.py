@@ -19,7 +19,7 @@ from validation.autotune.search import (
     Failed,
     Knob,
     Pair,
-    Stage,
+    SearchStage,
     Trial,
     gain_of,
     search,
@@ -146,17 +146,17 @@ def test_trials_of_a_pair_come_in_random_order() -> None:
 
 def test_two_that_win_alone_and_lose_together_are_not_kept() -> None:
     """The second is confirmed on top of the first, so only what changes until the end can take it back."""
-    seen: list[Stage] = []
+    seen: list[SearchStage] = []
 
     def rate(trial: Trial) -> float:
         seen.append(trial.stage)
         on = sum(value == "on" for value in trial.settings.values())
-        return 100 * (1 if trial.stage is Stage.FINAL else 1 + 0.1 * on)
+        return 100 * (1 if trial.stage is SearchStage.FINAL else 1 + 0.1 * on)
 
     knobs = [Knob(name, "rate", "off", ("on",)) for name in ("a", "b")]
     decision = SimulatedNode(rate).tune(knobs)
     assert kept(decision) == {}
-    assert Stage.FINAL in seen
+    assert SearchStage.FINAL in seen
     assert all("at the end" in one.reason for one in decision.knobs)
 
 
@@ -188,7 +188,7 @@ def with_a_failing_bystander(fails: Callable[[Trial], bool]) -> Decision:
 def test_what_keeps_another_objective_from_being_measured_is_not_kept() -> None:
     decision = with_a_failing_bystander(
         lambda trial: (
-            trial.objective == "loading" and trial.stage is Stage.FINAL and trial.settings["a"] == "on"
+            trial.objective == "loading" and trial.stage is SearchStage.FINAL and trial.settings["a"] == "on"
         )
     )
     assert kept(decision) == {}
@@ -203,7 +203,7 @@ def test_an_objective_that_the_node_could_never_measure_costs_no_gain() -> None:
 
 def test_what_does_not_hold_up_is_dropped_and_the_rest_measured_again() -> None:
     def rate(trial: Trial) -> float:
-        lost = trial.objective == "objective0" and trial.stage is Stage.FINAL
+        lost = trial.objective == "objective0" and trial.stage is SearchStage.FINAL
         return gains(0.0 if lost else 0.1)(trial)
 
     decision = SimulatedNode(rate).tune(knobs_of(2))

@@ -16,7 +16,7 @@ from validation.jobs.batch import BatchError, Tried, largest_batch
 from validation.jobs.own_function import FunctionError, OwnFunction
 from validation.model.contract import Measured, Measurement
 from validation.processes import child
-from validation.processes.pool import ROOT, Ending, Outcome
+from validation.processes.pool import ROOT, Ending, ProcessOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,29 +30,31 @@ BUDGET = 8_000_000_000
 STEP = OwnFunction("make_step", module="train")
 
 
-def timed(batch: int, samples_s: float) -> Outcome:
+def timed(batch: int, samples_s: float) -> ProcessOutcome:
     """What a process says in which a batch fits."""
     rate = Measurement("samples_s", samples_s, 5, 0.0, None, {})
     return ended(measured=Measured((rate,), details={"budget_bytes": BUDGET, "peak_gb": batch / 100}))
 
 
-def full() -> Outcome:
+def full() -> ProcessOutcome:
     """What one says in which memory ran out."""
     return ended(measured=Measured(details={"budget_bytes": BUDGET, "why": "memory ran out: CUDA"}))
 
 
-def ended(ending: Ending = Ending.DONE, problem: str = "", measured: Measured | None = None) -> Outcome:
-    return Outcome(child.Request("", "", "cuda"), ending, measured or Measured(), problem, "", 1.0)
+def ended(
+    ending: Ending = Ending.DONE, problem: str = "", measured: Measured | None = None
+) -> ProcessOutcome:
+    return ProcessOutcome(child.Request("", "", "cuda"), ending, measured or Measured(), problem, "", 1.0)
 
 
 @pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], Outcome]], list[Request]]:
+def processes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], ProcessOutcome]], list[Request]]:
     """A function that has each batch come out as it is told; it returns the requests that follow."""
 
-    def script(answer: Callable[[int], Outcome]) -> list[Request]:
+    def script(answer: Callable[[int], ProcessOutcome]) -> list[Request]:
         asked: list[Request] = []
 
-        def run(requests: list[Request], _budget_s: float) -> list[Outcome]:
+        def run(requests: list[Request], _budget_s: float) -> list[ProcessOutcome]:
             asked.extend(requests)
             return [answer(request.parameters["batch"]) for request in requests]
 
@@ -108,7 +110,7 @@ def test_after_its_minutes_no_batch_is_begun(processes: Any, monkeypatch: pytest
     now = [0.0]
     monkeypatch.setattr("validation.jobs.batch.time.monotonic", lambda: now[0])
 
-    def slow(size: int) -> Outcome:
+    def slow(size: int) -> ProcessOutcome:
         now[0] += 50
         return timed(size, 1.0)
 
@@ -126,7 +128,7 @@ def test_after_its_minutes_no_batch_is_begun(processes: Any, monkeypatch: pytest
         (ended(measured=Measured(not_run="torch cannot be imported")), "^torch cannot be imported"),
     ],
 )
-def test_without_a_single_sample_it_says_why(processes: Any, outcome: Outcome, words: str) -> None:
+def test_without_a_single_sample_it_says_why(processes: Any, outcome: ProcessOutcome, words: str) -> None:
     processes(lambda _size: outcome)
     with pytest.raises(BatchError, match=words):
         largest_batch(STEP)

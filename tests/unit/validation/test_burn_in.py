@@ -12,7 +12,7 @@ from tests.unit.validation.samples import expectation, measurement, one_test
 from validation.model.contract import RESULT_VERSION, Finding, Measured, State, TestResult
 from validation.model.plans import PLANS
 from validation.processes.child import Request
-from validation.processes.pool import Ending, Outcome
+from validation.processes.pool import Ending, ProcessOutcome
 from validation.run import burn_in, runner
 from validation.run.burn_in import Rounds
 
@@ -78,7 +78,9 @@ def test_a_process_that_was_found_stuck_at_the_end_fails_the_last_test(
         def run(self, node: Any) -> TestResult:
             asked = Request("GPU 3", "", "cuda", device=3)
             words = "GPU 3 did not end when it was killed"
-            node.pool.stuck.append(Outcome(asked, Ending.UNKILLABLE, Measured(), words, "waiting", 1.0))
+            node.pool.stuck.append(
+                ProcessOutcome(asked, Ending.UNKILLABLE, Measured(), words, "waiting", 1.0)
+            )
             return super().run(node)
 
     (test,) = run(LeavesOneStuck(good()), 0).tests

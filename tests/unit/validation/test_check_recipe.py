@@ -38,7 +38,7 @@ import time
 from typing import TYPE_CHECKING
 
 from validation.checks.check import Check, Scope
-from validation.checks.cost import IdleNode, Step
+from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import result
 from validation.findings.catalogue import finding
 
@@ -61,7 +61,7 @@ class Counting(Check):
 
     def cost(self, idle: IdleNode) -> Iterator[Step]:
         """How long it takes."""
-        yield Step("count", 0.5)
+        yield CostStep("count", 0.5)
 
     def perform(self, node: Node) -> TestResult:
         """Count on this node."""

@@ -31,7 +31,7 @@ from validation.probes.machine import PciGpu, Torch
 from validation.probes.nvidia_smi import NvidiaSmiError, Report
 from validation.probes.topology import PciePort
 from validation.processes.child import Request
-from validation.processes.pool import Ending, Outcome, run_children
+from validation.processes.pool import Ending, ProcessOutcome, run_children
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,10 +63,12 @@ def outcome(
     measured: Measured | None = None,
     halted: str = "",
     steps: int = 0,
-) -> Outcome:
+) -> ProcessOutcome:
     asked = Request(name, "", "cuda", parameters={"collectives": ["all_reduce"], "sizes_bytes": [1 << 20]})
     problem = "" if ending is Ending.DONE else f"{name} {ending}"
-    return Outcome(asked, ending, measured or Measured(), problem, stage, ended_at, 60.0, halted, steps)
+    return ProcessOutcome(
+        asked, ending, measured or Measured(), problem, stage, ended_at, 60.0, halted, steps
+    )
 
 
 def test_a_matmul_rate_is_two_m_n_k_over_the_median_time() -> None:
@@ -307,8 +309,11 @@ def test_sizes_that_were_left_out_are_a_finding_beside_the_numbers(monkeypatch: 
         "left_out": ["a", "b"],
     }
 
-    def slow(requests: list[Request], *_: Any, **__: Any) -> list[Outcome]:
-        return [Outcome(one, Ending.DONE, Measured(details=details), "", "leaving", 1.0) for one in requests]
+    def slow(requests: list[Request], *_: Any, **__: Any) -> list[ProcessOutcome]:
+        return [
+            ProcessOutcome(one, Ending.DONE, Measured(details=details), "", "leaving", 1.0)
+            for one in requests
+        ]
 
     monkeypatch.setattr(collectives, "run_children", slow)
     found = CHECKS["cpu_all_reduce"].run(node())
@@ -569,7 +574,7 @@ WRONG = Finding("wrong-result", State.FAIL, "GPU 1: wrong")
     ],
 )
 def test_a_test_that_left_out_a_gpu_has_not_passed(
-    outcomes: list[Outcome], state: State, reason: str
+    outcomes: list[ProcessOutcome], state: State, reason: str
 ) -> None:
     found = result(CHECK, outcomes)
     assert (found.state, found.reason) == (state, reason)
@@ -715,10 +720,10 @@ def test_a_product_that_changes_under_load_is_found() -> None:
     assert "had checksum aa, and after the load ab" in finding.text
 
 
-def gpu_with_digest(device: int, digest: str, cublas: str = "13.1.0") -> Outcome:
+def gpu_with_digest(device: int, digest: str, cublas: str = "13.1.0") -> ProcessOutcome:
     asked = Request(f"GPU {device}", "", "cuda", device=device)
     measured = Measured(digests=(Digest("bf16", digest, device, {"m": 64, "cublas": cublas}),))
-    return Outcome(asked, Ending.DONE, measured, "", "", 1.0)
+    return ProcessOutcome(asked, Ending.DONE, measured, "", "", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -840,8 +845,12 @@ def test_wrong_data_between_two_gpus_names_the_one_that_sent_it() -> None:
 def test_a_process_of_all_gpus_that_hangs_blames_none_of_them_but_says_where(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def hang(requests: list[Request], *_: Any, **__: Any) -> list[Outcome]:
-        return [Outcome(requests[0], Ending.HUNG, Measured(), "it hung", "copying from GPU 1 to GPU 0", 1.0)]
+    def hang(requests: list[Request], *_: Any, **__: Any) -> list[ProcessOutcome]:
+        return [
+            ProcessOutcome(
+                requests[0], Ending.HUNG, Measured(), "it hung", "copying from GPU 1 to GPU 0", 1.0
+            )
+        ]
 
     monkeypatch.setattr(memory, "run_children", hang)
     found = CHECKS["gpu_peers"].run(node())
@@ -864,11 +873,11 @@ def test_every_pair_of_gpus_is_measured_once_and_none_has_too_many_peers(count: 
 def test_more_gpus_than_may_be_peers_take_turns_unless_a_switch_joins_them(
     nvswitch: bool, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def copied(requests: list[Request], *_: Any, **__: Any) -> list[Outcome]:
+    def copied(requests: list[Request], *_: Any, **__: Any) -> list[ProcessOutcome]:
         (asked,) = requests
         started.append(asked)
         beyond = {f"GPU {gpu}": {memory.BEYOND: peers} for gpu, peers in asked.parameters["rows"]}
-        return [Outcome(asked, Ending.DONE, Measured(details=beyond), "", "checking", 1.0)]
+        return [ProcessOutcome(asked, Ending.DONE, Measured(details=beyond), "", "checking", 1.0)]
 
     started: list[Request] = []
     monkeypatch.setattr(memory, "run_children", copied)
@@ -905,14 +914,14 @@ def exchanged_here(most_peers: int, most_in_all: int = 1000) -> tuple[Any, list[
     """
     asked: list[Request] = []
 
-    def run(requests: list[Request], *_: Any, **__: Any) -> list[Outcome]:
+    def run(requests: list[Request], *_: Any, **__: Any) -> list[ProcessOutcome]:
         (request,) = requests
         asked.append(request)
         mapped = sum(len(peers) for _, peers in request.parameters["rows"])
         limit = most_peers if mapped <= most_in_all else 0
         backends = {gpu: ScriptedBackend(most_peers=limit) for gpu in range(4)}
         found = memory.exchange(backends.__getitem__, request, STAGES.append)
-        return [Outcome(request, Ending.DONE, found, "", "checking", 1.0)]
+        return [ProcessOutcome(request, Ending.DONE, found, "", "checking", 1.0)]
 
     return run, asked
 

@@ -17,7 +17,7 @@ import pytest
 from tests.unit.validation.samples import eventually, is_running
 from validation.processes import pool
 from validation.processes.child import Request
-from validation.processes.pool import ROOT, Ending, Outcome, WorkerPool, run_children
+from validation.processes.pool import ROOT, Ending, ProcessOutcome, WorkerPool, run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -408,7 +408,7 @@ def workers() -> Iterator[WorkerPool]:
     processes.close()
 
 
-def ask(workers: WorkerPool, function: str, **changes: Any) -> Outcome:
+def ask(workers: WorkerPool, function: str, **changes: Any) -> ProcessOutcome:
     asked = dataclasses.replace(request(function), reuse=True, **changes)
     (outcome,) = run_children([asked], BUDGET_S, pool=workers)
     return outcome

@@ -21,7 +21,7 @@ from validation.fabric.groups import Attempt, Fleet, Member, Order, make_orders,
 from validation.fabric.measure import run_part
 from validation.model.contract import FABRIC_VERSION, Measured, dumps, encode, loads
 from validation.model.plans import PLANS
-from validation.processes.pool import Ending, Outcome
+from validation.processes.pool import Ending, ProcessOutcome
 
 if TYPE_CHECKING:
     from validation.model.plans import Plan
@@ -56,7 +56,7 @@ def test_ranks_are_told_where_to_meet_and_by_which_name(
 ) -> None:
     asked: list[Request] = []
 
-    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
+    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[ProcessOutcome]:
         asked.extend(requests)
         return []
 
@@ -78,10 +78,15 @@ def test_a_node_without_torch_says_that_it_cannot_take_part() -> None:
 
 
 def test_a_rank_that_could_not_run_is_no_rank_that_died(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
+    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[ProcessOutcome]:
         short = Measured(not_run="memory ran out: CUDA out of memory")
-        stopped = Outcome(requests[0], Ending.STOPPED, Measured(), "it was stopped", "measuring", 100.0)
-        return [stopped, *(Outcome(one, Ending.DONE, short, "", "measuring", 99.0) for one in requests[1:2])]
+        stopped = ProcessOutcome(
+            requests[0], Ending.STOPPED, Measured(), "it was stopped", "measuring", 100.0
+        )
+        return [
+            stopped,
+            *(ProcessOutcome(one, Ending.DONE, short, "", "measuring", 99.0) for one in requests[1:2]),
+        ]
 
     monkeypatch.setattr(measure, "run_children", start)
     order = make_orders(fleet(), [NAMES], "5c1a")["c"]
@@ -103,7 +108,7 @@ def test_the_interface_towards_a_peer_is_found(address: str, name: str | None) -
 def test_a_large_group_has_more_time_to_meet_and_as_much_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[float, Request]] = []
 
-    def start(requests: list[Request], budget_s: float, **_: Any) -> list[Outcome]:
+    def start(requests: list[Request], budget_s: float, **_: Any) -> list[ProcessOutcome]:
         asked.append((budget_s, requests[0]))
         return []
 
@@ -124,7 +129,7 @@ def test_ranks_without_progress_end_before_the_budget_and_those_that_meet_may_wa
 ) -> None:
     asked: list[tuple[float, float, dict[str, float]]] = []
 
-    def start(_requests: list[Request], budget_s: float, **options: Any) -> list[Outcome]:
+    def start(_requests: list[Request], budget_s: float, **options: Any) -> list[ProcessOutcome]:
         asked.append((budget_s, options["patience_s"], options["longer_s"]))
         return []
 
@@ -143,10 +148,10 @@ def test_ranks_without_progress_end_before_the_budget_and_those_that_meet_may_wa
 
 
 def test_where_a_rank_stood_when_it_was_given_up_is_brought_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
+    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[ProcessOutcome]:
         stage = "measuring all-reduce of 1 MiB"
         hung = (Ending.HUNG, Measured(), "it hung in stage: measuring", stage, 9.0, 60.0, "stopped", 22)
-        return [Outcome(request, *hung) for request in requests]
+        return [ProcessOutcome(request, *hung) for request in requests]
 
     monkeypatch.setattr(measure, "run_children", start)
     rank = run_part(make_orders(fleet(), [("a", "b")], "5c1a")["a"], node()).ranks[0]
@@ -160,7 +165,7 @@ def test_the_runs_between_nodes_fit_the_budget_on_a_slow_network(
 ) -> None:
     asked: list[Request] = []
 
-    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
+    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[ProcessOutcome]:
         asked.extend(requests)
         return []
 

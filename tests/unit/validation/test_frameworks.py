@@ -22,7 +22,7 @@ from validation.checks.frameworks import (
 from validation.model.contract import Measured, State, dumps
 from validation.model.not_run import NotRunError
 from validation.processes.child import Request
-from validation.processes.pool import Ending, Outcome
+from validation.processes.pool import Ending, ProcessOutcome
 
 H100 = Device(0, "NVIDIA H100 80GB HBM3", (9, 0))
 GOOD = Facts(
@@ -121,9 +121,11 @@ def test_which_code_runs_on_which_gpu(
     assert runs_on(capability, architectures) is runs
 
 
-def outcome(ending: Ending = Ending.DONE, details: dict[str, Any] | None = None) -> Outcome:
+def outcome(ending: Ending = Ending.DONE, details: dict[str, Any] | None = None) -> ProcessOutcome:
     request = Request("torch", "", "cuda")
-    return Outcome(request, ending, Measured(details=details or {}), f"torch {ending}", "computing", 1.0)
+    return ProcessOutcome(
+        request, ending, Measured(details=details or {}), f"torch {ending}", "computing", 1.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,9 @@ def outcome(ending: Ending = Ending.DONE, details: dict[str, Any] | None = None)
         (outcome(Ending.DIED), State.FAIL, ["process-died"]),
     ],
 )
-def test_what_the_child_says_or_does_not_say_is_judged(came: Outcome, state: State, codes: list[str]) -> None:
+def test_what_the_child_says_or_does_not_say_is_judged(
+    came: ProcessOutcome, state: State, codes: list[str]
+) -> None:
     result = conclude(Frameworks(), node(), came)
     assert (result.state, [finding.code for finding in result.findings]) == (state, codes)
 

@@ -15,7 +15,7 @@ from validation.backends.protocol import WORKER_PATIENCE_S
 from validation.checks import loading
 from validation.model.contract import Measured, State
 from validation.processes.child import Request
-from validation.processes.pool import Ending, Outcome
+from validation.processes.pool import Ending, ProcessOutcome
 
 TIMING = {"warm_up_s": 0, "measure_s": 1.0, "least": 5, "most": 100}
 #: Seconds of a batch by workers: from 4 on no faster.
@@ -106,7 +106,7 @@ def test_what_limits_or_ends_workers_is_no_fault_of_a_gpu() -> None:
 @pytest.mark.parametrize("ending", [Ending.HUNG, Ending.DIED])
 def test_a_loader_that_gives_no_result_is_no_fault_of_a_gpu(ending: Ending) -> None:
     request = Request("the loader", "", "cuda")
-    outcome = Outcome(request, ending, Measured(), "the loader gave no result", "loading", 1.0)
+    outcome = ProcessOutcome(request, ending, Measured(), "the loader gave no result", "loading", 1.0)
     (finding,) = loading.conclude(loading.DataLoading(), [outcome]).findings
     assert (finding.state, finding.device) == (State.FAIL, None)
 
@@ -126,9 +126,9 @@ def test_the_loader_is_heard_on_a_worker_that_hangs_before_it_is_said_to_hang_it
 def test_a_loader_without_progress_ends_before_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
 
-    def start(requests: list[Request], budget_s: float, *, patience_s: float) -> list[Outcome]:
+    def start(requests: list[Request], budget_s: float, *, patience_s: float) -> list[ProcessOutcome]:
         given.append((patience_s, budget_s))
-        return [Outcome(requests[0], Ending.HUNG, Measured(), "the loader hung", "loading", 1.0)]
+        return [ProcessOutcome(requests[0], Ending.HUNG, Measured(), "the loader hung", "loading", 1.0)]
 
     monkeypatch.setattr(loading, "run_children", start)
     loading.DataLoading().run(node())

@@ -31,7 +31,7 @@ from validation.probes.kernel_log import KernelLog, events
 from validation.probes.node_probe import NodeProbe
 from validation.probes.nvidia_smi import NvidiaSmiError
 from validation.processes.child import Request
-from validation.processes.pool import Ending, Outcome
+from validation.processes.pool import Ending, ProcessOutcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 SECOND = gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2")
 GPU_0 = 'gpu="0",uuid="GPU-1"'
-HUNG = Outcome(Request("the probe", "x:y", "none"), Ending.HUNG, Measured(), "it hung", "asking", 0.0)
+HUNG = ProcessOutcome(Request("the probe", "x:y", "none"), Ending.HUNG, Measured(), "it hung", "asking", 0.0)
 
 
 class Hangs(NodeProbe):
     """Cannot look at the node."""
 
-    def facts(self, on_switches: bool) -> Outcome:
+    def facts(self, on_switches: bool) -> ProcessOutcome:
         return HUNG
 
 

@@ -16,7 +16,7 @@ from validation.checks.registry import CHECKS
 from validation.model.contract import Measured, State
 from validation.model.not_run import NotRunError
 from validation.processes.child import Request
-from validation.processes.pool import Ending, Outcome
+from validation.processes.pool import Ending, ProcessOutcome
 
 SHAPE = {"layers": 2, "width": 64, "heads": 2, "tokens": 16, "batch": 8}
 TIMING = {"warm_up_s": 1.0, "measure_s": 5.0, "least": 5, "most": 1000}
@@ -41,8 +41,10 @@ def rank(number: int, backend: ScriptedBackend | None = None) -> Measured:
     return parallel.train(backend or ScriptedBackend(steps=STEPS), request(number), lambda _stage: None)
 
 
-def outcome(number: int, measured: Measured, ending: Ending = Ending.DONE, stage: str = "leaving") -> Outcome:
-    return Outcome(request(number), ending, measured, f"rank {number} ended", stage, 1.0)
+def outcome(
+    number: int, measured: Measured, ending: Ending = Ending.DONE, stage: str = "leaving"
+) -> ProcessOutcome:
+    return ProcessOutcome(request(number), ending, measured, f"rank {number} ended", stage, 1.0)
 
 
 def concluded(backends: dict[int, ScriptedBackend] | None = None) -> Any:
