@@ -127,7 +127,7 @@ setup: python ## Make .venv with everything that running and testing needs
 	@$(PYTHON) -m tools.bootstrap environment dev
 
 .PHONY: docs
-docs: setup ## Write the roles' README files from their argument specs, the tables of tests and of plans, the lists of controls and findings, alert rules, JSON schemas
+docs: setup ## Write the roles' README files from their argument specs, the tables of tests and of plans, the lists of controls and findings, alert rules
 	$(BIN)/python -m tools.check_docs
 	$(BIN)/python -m tools.role_readme
 	$(BIN)/python -m tools.control_docs

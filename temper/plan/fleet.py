@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from temper.plan.convert import plain
 from temper.plan.identity import twins
 from temper.plan.node_plan import NodePlan
-from validation.model.printable import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -286,4 +285,5 @@ def mig_warnings(plans: Collection[NodePlan]) -> Iterator[str]:
 
 def some(names: Sequence[str]) -> str:
     """Some of the nodes, and how many more there are."""
-    return first_of(names, NODES_SHOWN)
+    rest = len(names) - NODES_SHOWN
+    return ", ".join(names[:NODES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

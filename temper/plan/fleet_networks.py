@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from validation.model.printable import first_of
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
@@ -136,4 +134,5 @@ def shown(interfaces: Iterable[Interface]) -> str:
         own = [text for text in interface.addresses if not ipaddress.ip_address(text).is_link_local]
         if own:
             found.append(f"{interface.name} ({', '.join(own)})")
-    return first_of(found, INTERFACES_SHOWN) or "none"
+    rest = len(found) - INTERFACES_SHOWN
+    return ", ".join(found[:INTERFACES_SHOWN]) + (f" and {rest} more" if rest > 0 else "") or "none"

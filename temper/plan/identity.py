@@ -6,8 +6,7 @@ import hashlib
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from temper.plan.preview import NAMES_SHOWN
-from validation.model.printable import first_of
+from temper.plan.preview import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -39,9 +38,9 @@ def twins(machines: Mapping[str, Iterable[str]]) -> dict[str, str]:
         for name in same:
             others[name] |= {*same} - {name}
     return {
-        name: f"{name} and {first_of(sorted(same), NAMES_SHOWN)} are one machine, by its ids, addresses "
-        "and network cards, and would be changed and counted twice: keep one name in the inventory; "
-        "ansible_host says by which address Ansible reaches it"
+        name: f"{name} and {shown(sorted(same))} are one machine, by its ids, addresses and network cards, "
+        "and would be changed and counted twice: keep one name in the inventory; ansible_host says by which "
+        "address Ansible reaches it"
         for name, same in others.items()
         if same
     }

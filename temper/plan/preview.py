@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from temper.plan.convert import build, from_node
 from temper.plan.distro_source import resolved_driver
-from validation.model.printable import first_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from temper.plan.node_plan import NodePlan
 
@@ -66,7 +65,7 @@ class Transaction:
         return [
             f"transaction: {len(self.install)} to install, {len(self.upgrade)} to upgrade; "
             f"{size(self.download_bytes)} to download, {size(self.disk_bytes)} on disk",
-            *(f"  {what}: {first_of(names, NAMES_SHOWN)}" for what, names in named.items() if names),
+            *(f"  {what}: {shown(names)}" for what, names in named.items() if names),
         ]
 
 
@@ -135,6 +134,13 @@ def with_preview(plan: NodePlan, preview: Preview) -> NodePlan:
 def one_line(message: str) -> str:
     """A message without its line breaks and its full stop."""
     return " ".join(message.split()).rstrip(".")
+
+
+def shown(names: Iterable[str]) -> str:
+    """Some of the names, and how many more there are."""
+    every = list(names)
+    rest = len(every) - NAMES_SHOWN
+    return ", ".join(every[:NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def size(number: int) -> str:

@@ -20,14 +20,13 @@ from temper.plan.kernels import kernel_problem
 from temper.plan.preflight import DATA
 from temper.plan.tables import load_tables
 from temper.rollout import gate, gpu_settings
-from temper.rollout.drain.base import MOST_NAMED, Drainer, DrainError, Standing, wait_until_idle
+from temper.rollout.drain.base import Drainer, DrainError, Standing, named, wait_until_idle
 from temper.rollout.machine import upcoming
 from temper.rollout.model import WITHHELD, Course, Observation, Outcome, StepResult
 from temper.rollout.policy import aim
 from temper.rollout.snapshots import Snapshots
 from validation.model import contract
 from validation.model.contract import NodeResult
-from validation.model.printable import first_of
 from validation.processes.files import write_atomically
 from validation.verdict.verdicts import FleetVerdict, NodeVerdict
 
@@ -155,7 +154,7 @@ class FleetExecutor:
             return StepResult(Outcome.REFUSED, str(error))
         found = await self._step(ticket, "holders")
         if found.ok and (holders := found.result["holders"]):
-            return StepResult(Outcome.REFUSED, f"its GPUs are in use: {first_of(holders, MOST_NAMED, '; ')}")
+            return StepResult(Outcome.REFUSED, f"its GPUs are in use: {named(tuple(map(str, holders)))}")
         return _result(found, otherwise=Outcome.REFUSED)
 
     async def baseline(self, ticket: Ticket) -> StepResult:

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from temper.base import ROOT
 from temper.base.nodes import printable
 from temper.plan.convert import checked, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 #: The task of playbooks/upgrade_step.yml that says what came of the step.
 RESULT = "Say what came of the step"
 #: How preflight's task begins that ends a run before anything is changed.
@@ -163,7 +163,7 @@ class Ansible:
         try:
             run = init_runner(
                 private_data_dir=str(private),
-                project_dir=str(ROOT),
+                project_dir=str(CHECKOUT),
                 **({"inventory": self.inventory} if self.inventory else {}),
                 playbook=f"playbooks/{name}.yml",
                 limit=node,

@@ -1,1 +1,1 @@
-"""What people and programs read: progress and reports."""
+"""What people and programs read: progress, reports, JSON schemas."""

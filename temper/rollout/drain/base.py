@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from validation.model.printable import first_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
 #: One node, and no expression for several of them, no option.
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -23,8 +23,6 @@ NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 POLL_S = 5.0
 #: Characters of a reason; part of it may be a node's words.
 MOST_REASON = 1000
-#: Pieces of work that a sentence names.
-MOST_NAMED = 5
 
 
 class DrainError(Exception):
@@ -110,6 +108,11 @@ def wait_until_idle(
             return
         if clock() >= deadline:
             raise DrainError(
-                f"{node} still has work after {timeout_s / 60:.0f} min: {first_of(busy, MOST_NAMED, '; ')}. "
+                f"{node} still has work after {timeout_s / 60:.0f} min: {named(busy)}. "
                 "End it or wait, and try again."
             )
+
+
+def named(work: Sequence[str]) -> str:
+    """Some of what keeps a node busy, and how much more there is."""
+    return first_of(work, 5, "; ")

@@ -10,6 +10,7 @@ import pytest
 
 from temper.plan.node_plan import Kind, NodePlan, Stage
 from temper.plan.roles import ROLES
+from temper.plan.schema import FILE
 from tests.unit.planning_roles.plans import (
     CONTROLS,
     bookworm,
@@ -17,7 +18,6 @@ from tests.unit.planning_roles.plans import (
     trixie,
     whole_plan,
 )
-from tools.schemas import PLAN
 
 WAYS_IN = {Kind.ACCOUNT, Kind.FIREWALL, Kind.SSHD, Kind.SSHD_ALGORITHM, Kind.SSHD_PARAMETER}
 each_node = pytest.mark.parametrize("facts", [bookworm, trixie, enterprise], ids=lambda f: f["os"]["id"])
@@ -34,7 +34,7 @@ def test_roles_are_in_the_order_of_their_stages() -> None:
 def test_a_plan_with_all_roles_is_json_of_the_schema(facts: dict[str, Any]) -> None:
     plan = whole_plan(facts, profiling_tools_install=True)
     document = json.loads(json.dumps(plan.as_dict()))
-    jsonschema.validate(document, json.loads(PLAN.read_text()))
+    jsonschema.validate(document, json.loads(FILE.read_text()))
     assert NodePlan.from_dict(document).as_dict() == document
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from temper.rollout import engine
-from temper.rollout.drain import commands, programs
+from temper.rollout.drain import base, commands, programs
 from temper.rollout.drain.base import Drainer, DrainError, Standing, wait_until_idle
 from temper.rollout.drain.commands import Commands, Idle
 from tests.unit.validation.samples import eventually, is_running
@@ -132,3 +132,7 @@ def test_without_a_scheduler_there_is_nothing_to_do() -> None:
     drainer.drain("gpu01", before, "upgrade")
     wait_until_idle(drainer, "gpu01", 0)
     assert "no scheduler" in drainer.give_back("gpu01", before)
+
+
+def test_much_work_is_shortened() -> None:
+    assert base.named(tuple("abcdefg")) == "a; b; c; d; e and 2 more"

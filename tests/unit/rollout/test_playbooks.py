@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from temper.base import ROOT
-from temper.rollout.playbooks import Ansible, Played
+from temper.rollout.playbooks import CHECKOUT, Ansible, Played
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +38,7 @@ def arguments(tmp_path: Path) -> tuple[str, str, str]:
         "- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n"
         f"    - ansible.builtin.shell: exec tail -s 600 -f {inventory} >{os.devnull}\n"
     )
-    name = os.path.relpath(playbook, ROOT / "playbooks").removesuffix(".yml")
+    name = os.path.relpath(playbook, CHECKOUT / "playbooks").removesuffix(".yml")
     return str(tmp_path / "logs"), str(inventory), name
 
 
@@ -75,7 +74,7 @@ def guards(folder: Path) -> list[int]:
 def test_a_run_ends_with_its_controller(
     arguments: tuple[str, str, str], number: signal.Signals, tmp_path: Path
 ) -> None:
-    with subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], cwd=ROOT) as controller:
+    with subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], cwd=CHECKOUT) as controller:
         wait_until(lambda: begun(tmp_path))
         controller.send_signal(number)
     wait_until(lambda: not processes(tmp_path))

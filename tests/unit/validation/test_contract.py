@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -13,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.validation import samples
-from tools.schemas import VALIDATION as SCHEMAS
 from validation.model import contract
 from validation.model.bounds import MOST_NUMBER, MOST_WHOLE
 from validation.model.contract import (
@@ -27,7 +27,10 @@ from validation.model.contract import (
     State,
 )
 from validation.model.expectations import FleetExpectations, fleet_from
+from validation.report import schema
 from validation.verdict.judge import judge_fleet, judge_node
+
+SCHEMAS = Path(schema.__file__).parents[1] / "schemas"
 
 finite = st.floats(-MOST_NUMBER, MOST_NUMBER)
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -153,6 +156,12 @@ def test_text_that_is_no_json_is_refused() -> None:
 
 def load(name: str) -> Any:
     return json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+
+
+def test_the_schema_files_are_what_the_code_says() -> None:
+    assert {path.name: path.read_text() for path in SCHEMAS.iterdir()} == schema.documents(), (
+        "run: python -m validation.report.schema"
+    )
 
 
 def test_a_result_fits_its_schema() -> None:
