@@ -49,7 +49,10 @@ def test_far_too_many_threads_are_found_and_repaired(tmp_path: Path) -> None:
     assert knob.kept is not None, json.dumps(knob.reason)
     assert int(knob.kept) < FAR_TOO_MANY
     # It was chosen, confirmed and proven by trials of its own.
-    assert [one.stage for one in knob.tried if one.value == knob.kept] == [SearchStage.SCREEN, SearchStage.CONFIRM]
+    assert [one.stage for one in knob.tried if one.value == knob.kept] == [
+        SearchStage.SCREEN,
+        SearchStage.CONFIRM,
+    ]
     (final,) = evidence.decision.final
     assert final.low is not None
     assert final.low > 0
