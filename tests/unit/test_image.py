@@ -276,6 +276,7 @@ def first_boot(folder: Path, lines: int | None = None) -> bool:
     return True
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd reads its own conditions")
 def test_a_first_boot_that_is_cut_off_is_made_up_for_and_no_key_is_made_twice(tmp_path: Path) -> None:
     """With one key of several, or an empty one, nobody would ever reach such a machine."""
@@ -409,6 +410,7 @@ def test_a_run_that_was_cut_off_keeps_the_tree_from_being_sealed(tree: Path, rec
 # ---------------------------------------------------------------- what is written, and not in force
 
 
+@pytest.mark.component
 def test_a_module_for_another_kernel_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module_builds, "ROOT", tmp_path)
     install_kernel(tmp_path, KERNEL)
@@ -419,6 +421,7 @@ def test_a_module_for_another_kernel_counts_as_none(tmp_path: Path, monkeypatch:
     assert found.lacking() == {KERNEL: "its nvidia module is built for kernel 6.1.0-50-amd64"}
 
 
+@pytest.mark.component
 def test_the_module_of_the_named_kernel_is_enough_whatever_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -461,6 +464,7 @@ def known_unit(on: bool, enabled: str, active: str) -> Unit:
     return unit
 
 
+@pytest.mark.component
 def test_packages_start_no_service_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tmp_path / "policy-rc.d"
     monkeypatch.setattr(services, "POLICY", policy)

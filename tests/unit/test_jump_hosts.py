@@ -328,6 +328,7 @@ FOUND = {
 }
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("pulls", [False, True])
 def test_ways_of_an_inventory_with_templates_and_files(tmp_path: Path, pulls: bool) -> None:
     """Of all nodes, although the run is for one; ssh goes by its own files too."""

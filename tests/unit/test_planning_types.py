@@ -73,6 +73,7 @@ def test_a_function_that_takes_anything_is_found() -> None:
     assert list(untyped("def f(plan: Mapping[str, Any]) -> None: ...")) == ["f"]
 
 
+@pytest.mark.component
 def test_facts_have_what_the_module_reports(tmp_path: Path) -> None:
     reported = node_facts.gather(tmp_path)
     assert reported.keys() == {field.name for field in fields(NodeFacts)}

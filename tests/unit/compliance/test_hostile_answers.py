@@ -308,6 +308,7 @@ def test_a_node_that_leaves_out_one_setting_of_a_control_has_not_answered_for_th
     assert all(states[name] in (State.NOT_CHECKED, State.WAIVED) for name in one["controls"])
 
 
+@pytest.mark.component
 def test_what_a_real_node_compares_is_read_whole() -> None:
     """This machine, compared with a plan that it does not have: the oracle for keys and controls."""
     made = fact()

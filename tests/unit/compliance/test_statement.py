@@ -321,6 +321,7 @@ def test_the_tag_in_a_repair_is_the_roles_in_its_playbook(role: str) -> None:
     assert tags[role] == [role]
 
 
+@pytest.mark.component
 def test_a_reboot_that_is_due_has_a_command_that_asks_first(tmp_path: Path) -> None:
     """As a shell runs it, with an `ansible` that only notes that it was called."""
     due = observation("reboot", State.FAIL, reason="a newer kernel is installed")

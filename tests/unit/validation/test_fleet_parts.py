@@ -113,6 +113,7 @@ def numbers(folder: Path) -> list[Any]:
         return connection.execute(query).fetchall()
 
 
+@pytest.mark.component
 def test_parts_make_the_report_that_one_process_makes(tmp_path: Path) -> None:
     """Also the second one, which has a report and a past to compare with."""
     said, written, kept = [], [], []
@@ -141,6 +142,7 @@ def test_parts_make_the_report_that_one_process_makes(tmp_path: Path) -> None:
     assert f"2026-11-23/nodes/{NAMES[0]}.html" in written[0]
 
 
+@pytest.mark.component
 def test_few_nodes_of_several_parts_are_one_page(tmp_path: Path) -> None:
     whole = json.loads(Path(slices(tmp_path, DAYS[0])[0]).read_text())["document"]
     few = []
@@ -163,6 +165,7 @@ def test_few_nodes_of_several_parts_are_one_page(tmp_path: Path) -> None:
     assert not any("/nodes/" in name for name in written[0])
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize(
     ("content", "said"),
@@ -193,6 +196,7 @@ def test_a_slice_that_cannot_be_read_is_named_and_nothing_is_written(
     assert not (tmp_path / "history.sqlite").exists()
 
 
+@pytest.mark.component
 def test_a_part_that_is_killed_is_said_and_the_next_try_completes_the_report(tmp_path: Path) -> None:
     more = """
 import os
@@ -214,6 +218,7 @@ fleet_part.FleetPart.show = killed
     assert (tmp_path / "latest" / "summary.json").is_file()
 
 
+@pytest.mark.component
 def test_a_history_that_one_part_cannot_read_costs_no_verdict_and_gets_no_runs(tmp_path: Path) -> None:
     more = """
 from temper.base.store import HistoryError
@@ -229,6 +234,7 @@ fleet_part._OwnPast.compare = past
     assert not (tmp_path / "history.sqlite").exists()
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("parts", [1, 3])
 def test_a_disk_that_becomes_full_leaves_neither_history_nor_metrics_of_no_report(
     tmp_path: Path, parts: int
@@ -244,6 +250,7 @@ make.fleet_report.conclude = full
     assert not (tmp_path / "metrics").exists()
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("place", ["fleet_part.FleetPart.show", "fleet_part.fleet_report.dumps"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_no_process_outlives_the_one_that_began_it(
@@ -328,6 +335,7 @@ def hear(words: list[str]) -> Callable[[Parts[Counter]], Any]:
     return lambda parts: parts.each(Counter.hear, words)
 
 
+@pytest.mark.component
 def test_parts_remember_and_answer_in_their_order() -> None:
     with Parts([Counter("a"), Counter("b")]) as parts:
         assert len(parts) == 2
@@ -342,12 +350,14 @@ def test_a_single_part_stays_in_this_process() -> None:
         assert hear(["1"])(parts) == [("a", ["1"], os.getpid())]
 
 
+@pytest.mark.component
 def test_the_first_part_that_fails_says_so() -> None:
     with pytest.raises(ValueError, match="b fails") as raised, Parts([*map(Counter, "abc")]) as parts:
         hear(["1", "fail", "fail"])(parts)
     assert "in hear" in str(raised.value.__cause__), "where it failed"
 
 
+@pytest.mark.component
 def test_an_error_that_cannot_be_sent_is_said_all_the_same() -> None:
     with (
         pytest.raises(RuntimeError, match="OddError: b cannot be sent"),
@@ -356,6 +366,7 @@ def test_an_error_that_cannot_be_sent_is_said_all_the_same() -> None:
         hear(["1", "odd"])(parts)
 
 
+@pytest.mark.component
 def test_a_part_that_ends_by_itself_is_not_blamed_on_memory() -> None:
     with pytest.raises(ChildProcessError, match="was ended: status 3"), Parts([*map(Counter, "ab")]) as parts:
         hear(["1", "end"])(parts)

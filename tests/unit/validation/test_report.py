@@ -153,6 +153,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.component
 def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     """A file size limit of nothing stands for a full disk."""
     path = tmp_path / "result.json"
