@@ -46,7 +46,7 @@ def _validation(options: argparse.Namespace) -> Validation:
         loads(FleetVerdict, (folder / "summary.json").read_bytes()),
         results,
         {name: expectation.references for name, expectation in expectations.nodes.items()},
-        lambda result: of_runs(next(history.past([result.node], {result.node: result}))[1].runs, result),
+        lambda result: of_runs(history.basis(result), result),
         loads(FleetVerdict, (before / "summary.json").read_bytes()) if before else None,
         before.resolve().name if before else "",
     )

@@ -232,9 +232,8 @@ def test_for_a_node_that_was_never_measured_no_verdict_on_others_is_read(
         folder = tmp_path / f"2026-11-{day}T09-14-00Z"
         made = made_up.validation(3, "quick")
         names = sorted(made.results)
-        expected = {name: made_up.expectation() for name in names}
         fleet_report.write_results(folder, made.results)
-        fleet_report.conclude(folder, made.verdict, [fleet_report.inputs_of(expected, made.verdict.nodes)])
+        fleet_report.conclude(folder, made.verdict)
     (tmp_path / "2026-11-23T09-14-00Z").mkdir()
     read: list[bytes] = []
 
@@ -252,10 +251,9 @@ def test_of_a_validation_state_moment_and_driver_are_known_and_a_damaged_result_
 ) -> None:
     made = made_up.validation(3, "quick")
     names = sorted(made.results)
-    expected = {name: made_up.expectation() for name in names}
     folder = tmp_path / "2026-11-22T09-14-00Z"
     fleet_report.write_results(folder, made.results)
-    fleet_report.conclude(folder, made.verdict, [fleet_report.inputs_of(expected, made.verdict.nodes)])
+    fleet_report.conclude(folder, made.verdict)
     (folder / "results" / f"{names[1]}.json").write_text('{"started_at": ')
     (folder / "results" / f"{names[2]}.json").write_text("{}")
     result = made.results[names[0]]
