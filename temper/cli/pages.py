@@ -30,7 +30,7 @@ def read(options: argparse.Namespace) -> Report:
     """What the folders hold. Raises OSError, ContractError, HistoryError."""
     statement = None
     if options.compliance:
-        statement = document.read((options.compliance / "statement.json").read_bytes())
+        statement = document.of_report(options.compliance)
     return Report(_validation(options) if options.validation else None, statement, options.label)
 
 

@@ -164,7 +164,7 @@ def write(
 
 def conclude(directory: Path, fleet: FleetVerdict) -> None:
     """Write the verdict for programs, last: whoever finds it finds a whole report. Raises OSError."""
-    write_atomically(directory / "summary.json", dumps(fleet))
+    write_atomically(directory / "summary.json", json_text(fleet))
 
 
 def point_latest_to(directory: Path) -> None:
