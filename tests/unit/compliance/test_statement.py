@@ -14,13 +14,14 @@ import yaml
 from ansible.module_utils.temper.settings.kinds import SIMPLE
 from ansible.module_utils.temper.settings.observe import ASKED
 
+from temper.compliance.answers import answer
 from temper.compliance.history import Known
 from temper.compliance.model import ControlResult, Observation, State, Verdict, WaivedBy, WaiverFault
 from temper.compliance.statement import CheckedNode, statement
 from temper.plan.node_plan import NodePlan
 from temper.plan.os_controls import demand_of, demanded
 from temper.plan.preflight import DATA, preflight_plan
-from temper.report.compliance import answer, checked_node
+from temper.report.compliance import checked_node
 from temper.report.statement import text
 from tests.unit.compliance.fleets import (
     DRIVER,

@@ -114,11 +114,9 @@ def test_an_empty_fleet_is_said_to_be_empty() -> None:
 
 
 def test_a_report_is_written_whole(fleet: FleetVerdict, tmp_path: Path) -> None:
-    inputs = fleet_report.inputs_of({"gpu01": expectation()}, fleet.nodes)
-
     fleet_report.write_results(tmp_path / "r", {"gpu01": node_result(one_test("health"))})
-    fleet_report.write(tmp_path / "r", fleet, [inputs])
-    fleet_report.conclude(tmp_path / "r", fleet, [inputs])
+    fleet_report.write(tmp_path / "r", fleet, {"gpu01": expectation()})
+    fleet_report.conclude(tmp_path / "r", fleet)
     assert sorted(
         path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
     ) == [
