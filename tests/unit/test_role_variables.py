@@ -276,12 +276,6 @@ def test_the_roles_own_defaults_are_of_their_own_types() -> None:
     assert role_variables(defaults, real)["problems"] == []
 
 
-def test_every_variable_carries_the_name_of_its_role() -> None:
-    for role, content in specs().items():
-        for name in content["argument_specs"]["main"]["options"]:
-            assert name.startswith(f"{role}_"), name
-
-
 def test_a_typo_in_the_role_s_name_is_found_too() -> None:
     assert unknown_variables(["nvidia_stak_name"], ["nvidia_stack_name"], ["nvidia_stack"]) == [
         "nvidia_stak_name: no role has a variable of this name; did you mean nvidia_stack_name?"
