@@ -11,7 +11,7 @@ import pytest
 from ansible.errors import AnsibleUndefinedVariable
 from ansible.parsing.dataloader import DataLoader
 
-from temper.plan.role_variables import argument_specs, role_variables, unknown_variables
+from temper.plan.role_variables import role_variables, unknown_variables
 from tests.unit.tables import specs
 
 
@@ -259,10 +259,6 @@ def test_suboptions_get_their_defaults() -> None:
 def test_a_wrong_value_is_replaced_so_that_planning_finds_the_other_problems() -> None:
     assert values(firewall_rate="five", firewall_ports=[0])["firewall_rate"] == 5
     assert values(firewall_ports=[0])["firewall_ports"] == []
-
-
-def test_specs_are_known_by_their_role() -> None:
-    assert argument_specs() == specs()
 
 
 # ---------------------------------------------------------------- the real roles
