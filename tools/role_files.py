@@ -145,7 +145,7 @@ def defaults(role: Path) -> str:
             if isinstance(default, yaml.CollectionNode) and not default.flow_style:
                 lines.append(indent(dedent(" " * start.column + value), "  "))
             else:
-                lines[-1] += f" {value}"
+                lines[-1] += f" {value}".rstrip()
     return "\n".join(lines) + "\n"
 
 
@@ -179,11 +179,6 @@ def type_hint(option: dict[str, Any], nested: str) -> str:
     return f"{hint} | None" if unset and hint != "Any" else hint
 
 
-def one_a_line(choices: list[str]) -> str:
-    """Return choices in brackets, one a line."""
-    return "[\n" + "".join(f"        {choice},\n" for choice in choices) + "    ]"
-
-
 def dataclass(name: str, says: str, fields: Iterable[str]) -> str:
     """Return the text of a frozen dataclass."""
     lines = "".join(f"    {field}\n" for field in fields)
@@ -203,8 +198,10 @@ def classes(name: str, says: str, options: dict[str, Any], *, is_role: bool = Fa
         # A plan has a value for every variable of a role.
         if not is_role and not option.get("required"):
             field += f" = {literal(option.get('default'))}"
-        if len(field) > LONGEST_FIELD:
-            field = re.sub(r"(?<=Literal)\[(.*)\]", lambda found: one_a_line(found[1].split(", ")), field)
+        if len(field) > LONGEST_FIELD and "Literal[" in field:  # one choice a line
+            before, choices, after = re.split(r"(?<=Literal\[)(.*)(?=\])", field)
+            lines = [f"        {choice}," for choice in choices.split(", ")]
+            field = "\n".join([before, *lines, f"    {after}"])
         fields.append(field)
     yield dataclass(name, says, fields)
 
