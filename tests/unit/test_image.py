@@ -18,8 +18,9 @@ from temper.plan.facts import NodeFacts
 from temper.plan.image import LIVE, as_image
 from temper.plan.node_plan import Kind
 from temper.plan.preflight import preflight_plan
+from temper.plan.role_variables import typed_variables
 from temper.plan.tables import load_tables
-from temper.plan.variables import ImageGpu, Variables
+from temper.plan.variables import PreflightImageGpu
 from tests.unit.modules_on_disk import depmod, dkms_build, install_kernel, install_module
 from tests.unit.planning_nodes import DEFAULTS, node
 from tests.unit.tables import ROOT
@@ -56,8 +57,8 @@ def parts(made: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {role: json.loads(text) for role, text in made["roles"].items()}
 
 
-def of_image(*gpus: ImageGpu, **changes: Any) -> tuple[NodeFacts, list[str]]:
-    wish = Variables.from_values(DEFAULTS | {"preflight_image_gpus": [vars(gpu) for gpu in gpus]}).preflight
+def of_image(*gpus: PreflightImageGpu, **changes: Any) -> tuple[NodeFacts, list[str]]:
+    wish = typed_variables(DEFAULTS | {"preflight_image_gpus": [vars(gpu) for gpu in gpus]}).preflight
     return as_image(NodeFacts.from_dict(node(**changes)), wish, TABLES, "")
 
 
@@ -111,12 +112,12 @@ def test_what_depends_on_the_machine_is_left_to_it() -> None:
 
 @pytest.mark.parametrize("gpu", ["h100_sxm_80gb", "H100 SXM 80 GB", "10de:2330", "2330", "0x2330"])
 def test_a_gpu_is_named_by_key_name_or_id(gpu: str) -> None:
-    facts, problems = of_image(ImageGpu(gpu, 2))
+    facts, problems = of_image(PreflightImageGpu(gpu, 2))
     assert ([device.device_id for device in facts.pci], problems) == (["2330", "2330"], [])
 
 
 def test_a_gpu_that_no_table_knows_is_refused_with_a_hint() -> None:
-    _, (problem,) = of_image(ImageGpu("h100_sxm_80g"))
+    _, (problem,) = of_image(PreflightImageGpu("h100_sxm_80g"))
     assert "did you mean h100_sxm_80gb?" in problem
 
 
@@ -126,7 +127,7 @@ def test_an_image_for_no_gpu_is_refused_once() -> None:
 
 
 def test_a_number_below_one_is_refused() -> None:
-    _, (problem,) = of_image(ImageGpu("l4", 0))
+    _, (problem,) = of_image(PreflightImageGpu("l4", 0))
     assert "expected 1 or more of l4, found 0" in problem
 
 
