@@ -14,6 +14,8 @@ import pytest
 
 from temper.plan.inventory import Inventory, InventoryError, addresses, from_listing, groups_of, read, values
 
+pytestmark = pytest.mark.component
+
 INVENTORY = """
 all:
   vars: {site: north}

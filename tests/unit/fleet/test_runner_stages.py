@@ -20,6 +20,8 @@ from temper.plan.inventory import from_listing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+pytestmark = pytest.mark.component
+
 PLAY = """
 - hosts: gpu_nodes
   gather_facts: false

@@ -22,6 +22,8 @@ from validation.processes.pool import ROOT, Ending, ProcessOutcome, WorkerPool, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.component
+
 BUDGET_S = 60.0
 SHORT_S = 1.5
 
