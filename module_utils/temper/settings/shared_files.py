@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.temper.files import File, put_back, saved
-from ansible.module_utils.temper.settings.base import Difference, Fault, kept_value
+from ansible.module_utils.temper.settings import pam_lines
+from ansible.module_utils.temper.settings.base import Difference, Fault, kept_value, word_on_faults
 from ansible.module_utils.temper.settings.files import WholeFile
 from ansible.module_utils.temper.settings.site_lines import OFF, UnreadableError, grammar_of, is_ours
 from ansible.module_utils.temper.settings.strictness import EXACTLY, as_strict, stricter, strictest
@@ -154,9 +155,15 @@ class SharedFile(WholeFile):
     def text(self) -> Text:
         """What it is to say; the site's files are read once."""
         try:
-            return beside(self.path, self.content, self.orders, site_text(self))
+            found = beside(self.path, self.content, self.orders, site_text(self))
+            for line in grammar_of(str(self.path)).lines(self.content, str(self.path)):
+                if argument := pam_lines.argument_of(self.path, line.key):
+                    by_pam = pam_lines.judged(argument, line.key, self.orders[line.key], line.value)
+                    found.faults += by_pam.weaker
+                    found.kept += by_pam.stricter
         except UnreadableError as error:
             return Text(self.content.splitlines(), unreadable=str(error))
+        return found
 
     @cached_property
     def file(self) -> File:
@@ -189,8 +196,7 @@ class SharedFile(WholeFile):
 
     def warnings(self) -> list[str]:
         """Likewise: the operator takes them out."""
-        fault = self.fault()
-        return [f"{self.path} is not in force as a whole: {fault.reason}."] if fault else []
+        return word_on_faults(str(self.path), self.fault())
 
 
 class SiteFile(WholeFile):

@@ -19,7 +19,7 @@ from ansible.module_utils.temper.settings.strictness import NAMES
 
 from temper.plan.node_plan import Kind
 from temper.plan.os_controls import hardening, load_controls, settings_of
-from temper.plan.strictness import ALONE, ASKED, orders_of_files
+from temper.plan.strictness import ALONE, ASKED, LOADS_NOTHING, orders_of_files
 from temper.plan.variables import OsHardening
 from tests.unit.planning_roles.plans import trixie, whole_plan
 from tests.unit.settings.role_plans import carried_out, item, role_plan
@@ -74,11 +74,12 @@ CASES = {
     (AUDIT, "-b"): Case("-b {}", ("65536",), ("64", "x")),
     (AUDIT, "-f"): Case("-f {}", ("2",), ("0", "x")),
     (AUDIT, "--backlog_wait_time"): Case("--backlog_wait_time {}", (), ("60000",)),
+    (AUTO, "APT::Periodic::Enable"): Case('APT::Periodic::Enable "{}";', (), ("0",)),
     (AUTO, "APT::Periodic::Update-Package-Lists"): Case(
-        'APT::Periodic {{ Update-Package-Lists "{}"; }};', ("always",), ("0", "7")
+        'APT::Periodic {{ Update-Package-Lists "{}"; }};', ("always", "12h"), ("0", "7", "2d", "x")
     ),
     (AUTO, "APT::Periodic::Unattended-Upgrade"): Case(
-        'apt::periodic::unattended-upgrade "{}";', ("always",), ("0", "7")
+        'apt::periodic::unattended-upgrade "{}";', ("always", "30m"), ("0", "7", "0h")
     ),
     (UPDATES, "Unattended-Upgrade::Automatic-Reboot"): Case(
         'Unattended-Upgrade::Automatic-Reboot "{}";', (), ("true",)
@@ -179,7 +180,7 @@ def test_no_file_is_without_a_decision() -> None:
 def test_each_key_of_a_file_has_an_order_and_a_case(path: str, orders: str | Mapping[str, str]) -> None:
     assert path in files_of_controls() | files_of_roles()
     if isinstance(orders, str):
-        assert orders in (ALONE, ASKED, TELLS_NOTHING, *NAMES)
+        assert orders in (ALONE, ASKED, TELLS_NOTHING, LOADS_NOTHING, *NAMES)
         return
     said = {line.key for line in grammar_of(path).lines(WANTED[path]["content"], path)}
     # Entries of lists add up.
