@@ -226,3 +226,11 @@ def before(stack: str, argument: Argument, order: str, value: str) -> str:
             if mine is not None and at and line.number < at[-1] and not as_strict(order, value, mine):
                 return f"{line.place} sets {argument.name}={mine}"
     return ""
+
+
+def limits_elsewhere() -> list[str]:
+    """Return clauses on lines that have pam_limits read another file, and so no drop-in: pam_limits(8)."""
+    limits = [line for line in stacks() if (line.kind, line.module) == ("session", "pam_limits.so")]
+    return [
+        f"{one.place} has pam_limits.so read {file} alone" for one in limits if (file := one.value("conf"))
+    ]

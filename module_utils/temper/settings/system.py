@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.module_utils.temper import units
 from ansible.module_utils.temper.mounts import mounts
 from ansible.module_utils.temper.process import complete, run, succeeds
-from ansible.module_utils.temper.settings.base import (
-    Difference,
-    Fault,
-    Setting,
-    kept_value,
-    word_on_faults,
-)
+from ansible.module_utils.temper.settings.base import Difference, Fault, Setting, kept_value
 from ansible.module_utils.temper.settings.strictness import EXACTLY, as_strict, chosen, stricter, strictest
 from ansible.module_utils.temper.settings.sysfs import KernelValue
 
@@ -466,7 +460,7 @@ class Unit(Setting):
     def warnings(self) -> list[str]:
         """Likewise, of a unit that is as wanted."""
         fault = self.masked_service() if self.on and self.read() else None
-        return word_on_faults(self.name, fault)
+        return [f"{fault.reason}: `systemctl {' '.join(fault.repair[0])}`."] if fault else []
 
     def unmask(self) -> list[list[str]]:
         """The repair that takes a mask away, where one keeps the unit from running."""

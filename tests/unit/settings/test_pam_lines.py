@@ -291,3 +291,8 @@ def test_a_stricter_mask_before_ours_is_an_obstacle(
     (pam / "common-session").write_text("session required pam_unix.so\n")
     profile = files.PamProfile("temper-umask", "common-session", ["pam_umask.so"])
     assert (f"{pam}/sshd:1 sets umask=077" in (profile.obstacle() or "")) == refused
+
+
+def test_limits_that_pam_reads_from_another_file_alone_are_a_fault(pam: Path) -> None:
+    (pam / "sshd").write_text("session required pam_limits.so\nsession required pam_limits.so conf=/etc/l\n")
+    assert pam_lines.limits_elsewhere() == [f"{pam}/sshd:2 has pam_limits.so read /etc/l alone"]

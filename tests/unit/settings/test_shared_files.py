@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 from ansible.module_utils.temper.settings import observe, record
 from ansible.module_utils.temper.settings.kinds import file
-from ansible.module_utils.temper.settings.shared_files import TELLS_NOTHING
+from ansible.module_utils.temper.settings.shared_files import ADDED, TELLS_NOTHING
 from ansible.module_utils.temper.settings.site_lines import GRAMMARS, grammar_of
-from ansible.module_utils.temper.settings.strictness import NAMES
+from ansible.module_utils.temper.settings.strictness import NAMES, implicit, stricter
 
 from temper.plan.node_plan import Kind
 from temper.plan.os_controls import hardening, load_controls, settings_of
@@ -189,6 +189,17 @@ def test_each_key_of_a_file_has_an_order_and_a_case(path: str, orders: str | Map
     assert single == {key for own, key in CASES if own == path}
 
 
+def test_no_default_of_a_program_is_stricter_than_the_line_that_we_write() -> None:
+    """A file of ours has a line for each key: a site without one has had what its program takes."""
+    violations = []
+    for path, orders in orders_of_files().items():
+        wanted = {} if isinstance(orders, str) else grammar_of(path).lines(WANTED[path]["content"], path)
+        for line in wanted:
+            order = orders.get(line.key, ADDED)  # type: ignore[union-attr]
+            violations += [(path, line) for value in implicit(order) if stricter(order, value, line.value)]
+    assert violations == []
+
+
 @pytest.mark.parametrize(("own", "key", "value"), STRICTER)
 def test_what_is_stricter_stays_and_is_named(site: Site, own: str, key: str, value: str) -> None:
     path = site.beside(own, key, value)
@@ -283,6 +294,16 @@ def test_origins_of_a_site_are_added_without_those_of_the_distribution(site: Sit
     text = Path(f"{site.root}{UPDATES}").read_text()
     assert text.endswith('Unattended-Upgrade::Origins-Pattern:: "origin=Site";\n')
     assert text.startswith(WANTED[UPDATES]["content"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "at_fault"), [("", True), (".*", True), ("[a-z]", True), ("postgresql-", False), ("(", False)]
+)
+def test_updates_that_leave_out_all_packages_are_a_fault(site: Site, pattern: str, at_fault: bool) -> None:
+    text = f'Unattended-Upgrade::Package-Blacklist {{ "{pattern}"; }};\n'
+    path = site.write("/etc/apt/apt.conf.d/10site", text)
+    fault = site.made(UPDATES).fault()
+    assert (f"{path}:1" in str(fault)) == at_fault
 
 
 @pytest.mark.parametrize(
