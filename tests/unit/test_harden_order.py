@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,3 +44,4 @@ def test_jump_host_is_hardened_after_those_behind_it(
     assert done.returncode == 0, done.stdout + done.stderr
     asked = [call["node"] for call in fleet.calls if call["module"] == "node_settings"]
     assert asked == order
+    assert NAMES[JUMP] in json.loads((tmp_path / "fleet/plan.json").read_text())["nodes"]
