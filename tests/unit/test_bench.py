@@ -10,7 +10,10 @@ from tests.bench.payload import ALL_REDUCE, COPY, MATMUL, OPERATION, run
 
 PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
 ROUNDS = 2
-pytestmark = pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+pytestmark = [
+    pytest.mark.component,
+    pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch"),
+]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 JUMP, BEHIND = EVIL, GOOD
+pytestmark = pytest.mark.component
 
 
 class Behind(Fleet):

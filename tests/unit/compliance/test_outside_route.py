@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from temper.compliance.model import Observation
     from temper.compliance.outside.expected import Expected
 
+pytestmark = pytest.mark.component
+
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJLyR1Qn4Q3y0p6QeF3f2u1y0c3b8cVd0oVJ5r0T1f1N"
 
 

@@ -168,6 +168,7 @@ def sshd(tmp_path: Path) -> Iterator[int]:
             process.terminate()
 
 
+@pytest.mark.component
 def test_real_sshd_shows_its_algorithms_keys_and_methods(sshd: int, tmp_path: Path) -> None:
     seen = ask(sshd, "ops", "games", "temper-outside")
     assert seen.problem == ""
@@ -369,6 +370,7 @@ def test_server_that_greets_late_is_the_way_in(monkeypatch: pytest.MonkeyPatch) 
     assert seen.servers[0].methods["ops"] == ("publickey",)
 
 
+@pytest.mark.component
 def test_node_behind_another_is_asked_through_the_proxy() -> None:
     """And none of its ports is looked at: its address may be another machine's here."""
     with serving(offers("publickey")) as port:
