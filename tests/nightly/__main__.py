@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shlex
 import subprocess
 import sys
 import time
@@ -70,18 +69,14 @@ LEFT_OUT = {
 }
 #: Steps that are no targets: what they run.
 COMMANDS = {
-    "documents": [sys.executable, "-m", "pytest", "tests/nightly", "-q"],
+    "documents": ".venv/bin/pytest tests/nightly -q",
     # What `make docs` writes is committed.
-    "generated": [
-        "sh",
-        "-c",
-        'before=$(git diff | sha256sum) && make docs && test "$before" = "$(git diff | sha256sum)"',
-    ],
+    "generated": 'before=$(git diff | sha256sum) && make docs && test "$before" = "$(git diff | sha256sum)"',
 }
 #: Steps that need something of others, and the command that looks whether it can be had.
-NEEDS = {
-    "cuda-test": ["sh", "-c", f"echo torch=={VERSIONS[-1]} | .venv/bin/uv pip compile --quiet --no-deps -"],
-}
+NEEDS = {"cuda-test": f"echo torch=={VERSIONS[-1]} | .venv/bin/uv pip compile --quiet --no-deps -"}
+#: What `make nightly` was given is not for the targets that it starts.
+OF_MAKE = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 
 
 def targets() -> list[str]:
@@ -97,17 +92,14 @@ class StepResult:
     seconds: float
     status: str
 
-    @property
-    def row(self) -> str:
-        """Its row in the table."""
-        return f"{self.step:<40} {self.seconds:8.0f}  {self.status}"
 
-
-def run(command: list[str], log: Path) -> int:
-    """Run a command to its end or its time limit, and keep its output; return its exit status."""
+def run(command: str, log: Path) -> int:
+    """Run a shell command to its end or its time limit, and keep its output; return its exit status."""
+    environment = {name: value for name, value in os.environ.items() if name not in OF_MAKE}
+    limited = ["timeout", f"{TIME_LIMIT_S}", "sh", "-c", command]
     with log.open("ab") as output:
-        limited = ["timeout", f"{TIME_LIMIT_S}", *command]
-        return subprocess.run(limited, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT).returncode
+        done = subprocess.run(limited, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    return done.returncode
 
 
 def perform(step: str, log: Path) -> StepResult:
@@ -116,17 +108,17 @@ def perform(step: str, log: Path) -> StepResult:
     started = time.monotonic()
     if step in NEEDS and run(NEEDS[step], log) != 0:
         status = f"skipped: what it needs cannot be had: {log}"
+    elif (code := run(COMMANDS.get(step, f"make {step}"), log)) == 0:
+        status = "passed"
     else:
-        code = run(COMMANDS.get(step, ["make", *shlex.split(step)]), log)
-        status = {0: "passed", 124: f"failed: not finished after {TIME_LIMIT_S} s: {log}"}.get(
-            code, f"failed ({code}): {log}"
-        )
+        status = f"failed ({f'not finished after {TIME_LIMIT_S} s' if code == 124 else code}): {log}"
     return StepResult(step, time.monotonic() - started, status)
 
 
 def table(results: list[StepResult]) -> str:
-    """What ran, how long it took, and how it ended."""
-    return "\n".join([f"{'STEP':<40}  SECONDS  STATUS", *(result.row for result in results)]) + "\n"
+    """Write what ran, how long it took, and how it ended."""
+    rows = [f"{result.step:<40} {result.seconds:8.0f}  {result.status}\n" for result in results]
+    return f"{'STEP':<40}  SECONDS  STATUS\n{''.join(rows)}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -147,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
     results: list[StepResult] = []
     for number, step in enumerate(steps, 1):
         results.append(perform(step, folder / f"{number:02d}-{step.split()[0]}.log"))
-        print(results[-1].row, flush=True)
+        print(f"  {results[-1].status}, {results[-1].seconds:.0f} s", flush=True)
         # Also for one who looks in the middle of the night, or after a power cut.
         (folder / "summary.txt").write_text(table(results), encoding="utf-8")
     print(f"\n{table(results)}\n{os.path.relpath(folder, ROOT)}")

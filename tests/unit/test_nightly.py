@@ -27,7 +27,7 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str, **scripts: s
     """Run these scripts as steps; the exit status, and the rows of the table."""
     monkeypatch.setattr(nightly, "REPORTS", folder)
     monkeypatch.setattr(nightly, "STEPS", tuple(scripts))
-    monkeypatch.setattr(nightly, "COMMANDS", {name: ["sh", "-c", script] for name, script in scripts.items()})
+    monkeypatch.setattr(nightly, "COMMANDS", scripts)
     status = nightly.main(list(words))
     (summary,) = folder.glob("*/summary.txt")
     return status, summary.read_text().splitlines()[1:]
@@ -43,6 +43,14 @@ def test_a_failure_does_not_end_the_run_and_fails_it(monkeypatch: pytest.MonkeyP
     assert str(log) in rows[1]
 
 
+def test_what_make_nightly_was_given_reaches_no_other_target(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ARGS", "fuzz")
+    monkeypatch.setenv("MAKEFLAGS", " -- ARGS=fuzz")
+    assert run(monkeypatch, tmp_path, alone='test -z "$ARGS$MAKEFLAGS"')[0] == 0
+
+
 def test_a_step_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(nightly, "TIME_LIMIT_S", 0.2)
     status, (row,) = run(monkeypatch, tmp_path, hanging="sleep 60")
@@ -53,7 +61,7 @@ def test_a_step_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_a_step_that_lacks_what_it_needs_is_skipped_and_fails_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(nightly, "NEEDS", {"far": ["false"]})
+    monkeypatch.setattr(nightly, "NEEDS", {"far": "false"})
     status, (row,) = run(monkeypatch, tmp_path, far="exit 3")
     assert status == 0
     assert "skipped" in row
