@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from temper.base.store import HistoryError
+from temper.compliance.answers import unpacked
 from temper.compliance.evidence import EvidenceError
 from temper.compliance.model import Verdict
 from temper.plan.convert import checked
 from temper.plan.fleet import FleetPlan
 from temper.plan.identity import twins
 from temper.report import statement as report
-from temper.report.compliance import check, checked_nodes, elsewhere, settings_of, unpacked
+from temper.report.compliance import check, checked_nodes, elsewhere, settings_of
 from validation.model.contract import EXPECTATIONS_VERSION
 from validation.processes.files import own, write_atomically
 

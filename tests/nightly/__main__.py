@@ -33,6 +33,7 @@ STEPS = (
     "documents",
     "generated",
     "unit",
+    "component",
     "help",
     # The lab tests start from the nodes that this keeps.
     "molecule",
@@ -140,7 +141,6 @@ def main(arguments: list[str] | None = None) -> int:
     for number, step in enumerate(steps, 1):
         results.append(perform(step, folder / f"{number:02d}-{step.split()[0]}.log"))
         print(f"  {results[-1].status}, {results[-1].seconds:.0f} s", flush=True)
-        # Also for one who looks in the middle of the night, or after a power cut.
         (folder / "summary.txt").write_text(table(results), encoding="utf-8")
     print(f"\n{table(results)}\n{os.path.relpath(folder, ROOT)}")
     return int(any(result.status.startswith("failed") for result in results))

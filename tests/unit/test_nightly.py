@@ -33,6 +33,7 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str, **scripts: s
     return status, summary.read_text().splitlines()[1:]
 
 
+@pytest.mark.component
 def test_a_failure_does_not_end_the_run_and_fails_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     status, rows = run(monkeypatch, tmp_path, first="true", broken="echo why; exit 3", last="true")
     assert status == 1
@@ -43,6 +44,7 @@ def test_a_failure_does_not_end_the_run_and_fails_it(monkeypatch: pytest.MonkeyP
     assert str(log) in rows[1]
 
 
+@pytest.mark.component
 def test_what_make_nightly_was_given_reaches_no_other_target(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -51,6 +53,7 @@ def test_what_make_nightly_was_given_reaches_no_other_target(
     assert run(monkeypatch, tmp_path, alone='test -z "$ARGS$MAKEFLAGS"')[0] == 0
 
 
+@pytest.mark.component
 def test_a_step_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(nightly, "TIME_LIMIT_S", 0.2)
     status, (row,) = run(monkeypatch, tmp_path, hanging="sleep 60")
@@ -58,6 +61,7 @@ def test_a_step_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "not finished after 0.2 s" in row
 
 
+@pytest.mark.component
 def test_a_step_that_lacks_what_it_needs_is_skipped_and_fails_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -67,6 +71,7 @@ def test_a_step_that_lacks_what_it_needs_is_skipped_and_fails_nothing(
     assert "skipped" in row
 
 
+@pytest.mark.component
 def test_words_choose_steps_and_must_name_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     status, rows = run(monkeypatch, tmp_path, "chosen", chosen="true", other="false")
     assert (status, len(rows)) == (0, 1)

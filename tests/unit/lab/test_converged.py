@@ -52,6 +52,7 @@ def test_what_decides_on_the_result_decides_on_the_layer(checkout: Path, node: N
         (checkout / name).write_text("first")
 
 
+@pytest.mark.component
 def test_what_a_node_has_stored_is_kept_once(node: Node) -> None:
     converged.keep(node)
     stored = node.state / "upper" / "etc" / "nccl.conf"
@@ -60,6 +61,7 @@ def test_what_a_node_has_stored_is_kept_once(node: Node) -> None:
     assert (converged.layer(node, BELOW) / "etc" / "nccl.conf").read_text() == "NCCL_DEBUG=INFO\n"
 
 
+@pytest.mark.component
 def test_the_newest_stay_and_those_that_nodes_run_on(checkout: Path, node: Node) -> None:
     made = []
     for number in range(converged._KEPT + 3):
