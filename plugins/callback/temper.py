@@ -301,7 +301,7 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """A node failed, was refused, or goes on in spite of that."""
         kind = "ignored" if ignore_errors else "rescued" if is_rescued(result.task) else "failed"
-        if not ignore_errors and refused(result.result, result.task.action, titled(result.task)):
+        if not ignore_errors and refused(result.result):
             kind = "unreachable" if result.host.get_name() in self.silent else "refused"
         self.take(result, kind, complaint(result.result, self.dumped))
 

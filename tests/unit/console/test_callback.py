@@ -47,7 +47,7 @@ STAGES = f"""\
       ansible.builtin.debug: {{msg: "the plan\\n  of all nodes"}}
       run_once: true
     - name: Refuse a node that cannot become what was asked for
-      ansible.builtin.fail: {{msg: "{{{{ inventory_hostname }}}} is refused.\\n- It has no GPU."}}
+      refuse: {{msg: "{{{{ inventory_hostname }}}} is refused.\\n- It has no GPU."}}
       when: inventory_hostname in ['n03', 'n04', 'n05']
     - name: Ask it
       stub:
