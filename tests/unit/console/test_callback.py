@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -217,6 +218,20 @@ def test_every_stage_has_its_counts(said: str) -> None:
 
 def test_the_plans_are_shown_as_they_are(said: str) -> None:
     assert "\nthe plan\n  of all nodes\n" in stage(said, "Preflight")
+
+
+def test_the_program_that_has_started_the_run_gets_each_reason(run: Runner, tmp_path: Path) -> None:
+    play = (
+        "- hosts: n01,n02\n  gather_facts: false\n  tasks:\n"
+        "    - name: Stop\n      refuse: {msg: It has no GPU.}\n      when: inventory_hostname == 'n01'\n"
+        "    - name: Go on\n      ansible.builtin.fail: {msg: no room}\n"
+    )
+    run(play, TEMPER_REASONS_FILE=str(tmp_path / "reasons"))
+    found = [json.loads(line) for line in (tmp_path / "reasons").read_text().splitlines()]
+    assert [(one["kind"], one["node"], one["text"]) for one in found] == [
+        ("refused", "n01", "It has no GPU."),
+        ("failed", "n02", "no room"),
+    ]
 
 
 def test_a_refusal_stands_once_for_all_nodes(said: str) -> None:
