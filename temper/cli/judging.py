@@ -42,8 +42,7 @@ INTERRUPTED = 130
 def main(command_line: Sequence[str]) -> int:
     """Run the command line, whose first word is the command's name, and return the exit status."""
     options = parser().parse_args(command_line)
-    # These must end the processes of a report's parts too, as Ctrl-C does; under nohup a closed terminal ends
-    # nothing.
+    # As Ctrl-C: drafts of files are removed. Under nohup a closed terminal ends nothing.
     signal.signal(signal.SIGTERM, _stop)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _stop)

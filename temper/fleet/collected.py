@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from temper.base.store import HistoryError
+from temper.compliance.answers import unpacked
 from temper.compliance.evidence import EvidenceError
 from temper.compliance.model import Verdict
 from temper.plan.convert import checked
@@ -21,7 +22,7 @@ from temper.plan.identity import twins
 from temper.plan.node_plan import NodePlan, refused
 from temper.plan.refusals import refusal, texts
 from temper.report import statement as report
-from temper.report.compliance import check, checked_nodes, elsewhere, settings_of, unpacked
+from temper.report.compliance import check, checked_nodes, elsewhere, settings_of
 from validation.model.contract import EXPECTATIONS_VERSION
 from validation.processes.files import own, write_atomically
 

@@ -19,12 +19,11 @@ from temper.plan.os_controls import load_controls
 from temper.plan.plan import node_plan, unreadable
 from temper.plan.preview import Preview, with_preview
 from temper.plan.refusals import Refusal, refusal
-from temper.plan.role_variables import argument_specs, role_variables
+from temper.plan.role_variables import argument_specs, role_variables, typed_variables
 from temper.plan.roles import complete
 from temper.plan.roles.context import Context, Fleet
 from temper.plan.secure_boot import Certificate, read_certificate
 from temper.plan.tables import load_models, load_tables
-from temper.plan.variables import Variables
 from validation.model.contract import ContractError
 from validation.model.expectations import file_name
 
@@ -82,7 +81,7 @@ def preflight_plan(
     what module package_preview returned, where it has been asked.
     """
     checked = role_variables(host_variables, argument_specs())
-    variables = Variables.from_values(checked["values"])
+    variables = typed_variables(checked["values"])
     certificate = Certificate()
     problems = [refusal("variable-value", reason=one) for one in checked["problems"]]
     name = str(host_variables.get("inventory_hostname", ""))

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temper.compliance import answers, evidence, metrics, waivers
-from temper.compliance.answers import answer as answer
 from temper.compliance.answers import brief, label
-from temper.compliance.answers import packed as packed
-from temper.compliance.answers import unpacked as unpacked
 from temper.compliance.history import History
 from temper.compliance.statement import CLOCKS, CheckedNode, LastValidation, Rules, statement
 from temper.plan.identity import twins

@@ -195,7 +195,7 @@ def test_flow_that_began_before_the_change_confirms_nothing(tunnelled: Tunnelled
 
 
 def test_operator_answers_for_a_tunnel_that_the_node_opens(tunnelled: Tunnelled) -> None:
-    """No rule opens its port: any packet of the node begins the flow anew, so that asking it would prove nothing."""
+    """No rule opens its port. Packets of the node itself restart the flow, so the tunnel may still answer."""
     run = tunnelled.harden(firewall_unchecked_tunnels=[INTERFACE])
     assert run.status == 0, run.output
     table = tunnelled.shell("nft", "list", "table", "inet", "temper")

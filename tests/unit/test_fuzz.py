@@ -7,6 +7,8 @@ import pytest
 from tests.fuzz.guard import Reader, examine
 from tests.fuzz.readers import READERS
 
+pytestmark = pytest.mark.component
+
 SEED = 20261125
 #: A whole report costs as much as hundreds of lines.
 WHOLE = 12

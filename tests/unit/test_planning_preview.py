@@ -152,6 +152,7 @@ def der(certificate: Path) -> bytes:
     return subprocess.run(command, check=True, capture_output=True).stdout
 
 
+@pytest.mark.component
 def test_a_certificate_is_told_by_its_der_form_in_either_form(certificate: Path) -> None:
     expected = hashlib.sha256(der(certificate)).hexdigest()
     known = read_certificate(str(certificate))

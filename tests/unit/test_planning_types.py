@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Where YAML and JSON come in and go out, and what tells `build` the type of a field.
-BORDERS = {"from_dict", "from_values", "from_fact", "as_dict", "as_fact", "plain", "read_yaml"}
+BORDERS = {"from_dict", "from_fact", "as_dict", "as_fact", "plain", "read_yaml"}
 UNTYPED_FILES = {
     "role_variables.py": "an inventory's values are of any type until they are checked there",
 }
@@ -78,6 +78,7 @@ def test_a_function_that_takes_anything_is_found() -> None:
     assert list(untyped("def f(plan: Mapping[str, Any]) -> None: ...")) == ["f"]
 
 
+@pytest.mark.component
 def test_facts_have_what_the_module_reports(tmp_path: Path) -> None:
     reported = node_facts.gather(tmp_path)
     assert reported.keys() == {field.name for field in fields(NodeFacts)}

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from temper.plan.node_plan import PlannedSetting
     from validation.verdict.verdicts import NodeVerdict
 
+pytestmark = pytest.mark.component
+
 CODE = (
     *("library", "module_utils", "plugins", "roles", "temper"),
     *("tools", "validation"),

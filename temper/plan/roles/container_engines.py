@@ -36,7 +36,7 @@ def role_plan(context: Context) -> RolePlan:
         "cdi": wish.cdi,
         "shm_size": wish.shm_size,
         "ulimits": {name: limit for name, limit in limits.items() if limit is not None},
-        "toolkit": {name: value for name, value in asdict(wish.toolkit).items() if value not in (None, "")},
+        "toolkit": {name: value for name, value in asdict(wish.toolkit).items() if value is not None},
         "toolkit_expected": TOOLKIT in context.plan.packages,
     }
     why = "Containers get the GPUs, and the limits that NCCL needs"

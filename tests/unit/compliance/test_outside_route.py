@@ -17,6 +17,8 @@ from tests.unit.compliance.fleets import plan
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJLyR1Qn4Q3y0p6QeF3f2u1y0c3b8cVd0oVJ5r0T1f1N"
 
 

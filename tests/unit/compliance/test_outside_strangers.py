@@ -167,6 +167,7 @@ def sshd(tmp_path: Path) -> Iterator[int]:
             process.terminate()
 
 
+@pytest.mark.component
 def test_real_sshd_shows_its_algorithms_keys_and_methods(sshd: int, tmp_path: Path) -> None:
     seen = ask(sshd, "ops", "games", "temper-outside")
     assert seen.problem == ""
@@ -330,6 +331,7 @@ def test_second_server_that_only_the_node_names_is_asked_too(monkeypatch: pytest
     assert (second.port, second.methods["root"]) == (other, ("password",))
 
 
+@pytest.mark.component
 def test_node_behind_another_is_asked_through_the_proxy() -> None:
     """And none of its ports is looked at: its address may be another machine's here."""
     with serving(offers("publickey")) as port:

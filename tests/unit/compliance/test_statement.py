@@ -14,6 +14,7 @@ import yaml
 from ansible.module_utils.temper.settings.kinds import SIMPLE
 from ansible.module_utils.temper.settings.observe import ASKED
 
+from temper.compliance.answers import answer
 from temper.compliance.history import Known
 from temper.compliance.model import ControlResult, Observation, State, Verdict, WaivedBy, WaiverFault
 from temper.compliance.statement import CheckedNode, statement
@@ -21,7 +22,7 @@ from temper.plan.node_plan import NodePlan
 from temper.plan.os_controls import demand_of, demanded
 from temper.plan.preflight import DATA, preflight_plan
 from temper.plan.refusals import refusal
-from temper.report.compliance import answer, checked_node
+from temper.report.compliance import checked_node
 from temper.report.statement import text
 from tests.unit.compliance.fleets import (
     DRIVER,
@@ -324,6 +325,7 @@ def test_the_tag_in_a_repair_is_the_roles_in_its_playbook(role: str) -> None:
     assert tags[role] == [role]
 
 
+@pytest.mark.component
 def test_a_reboot_that_is_due_has_a_command_that_asks_first(tmp_path: Path) -> None:
     """As a shell runs it, with an `ansible` that only notes that it was called."""
     due = observation("reboot", State.FAIL, reason="a newer kernel is installed")

@@ -26,7 +26,7 @@ from temper.plan.os_controls import (
 )
 from temper.plan.role_variables import role_variables
 from temper.plan.strictness import order_of, orders
-from temper.plan.variables import OsHardening, Waiver
+from temper.plan.variables import OsHardening, OsHardeningWaiver
 from temper.plan.wanted import Kind
 from tests.unit.control_values import SETTINGS
 from tests.unit.planning_roles.plans import planned
@@ -78,7 +78,7 @@ def flat(settings: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def plan(profile: str = "gpu", *waivers: Waiver, options: Any = None, **wish: Any) -> Hardening:
+def plan(profile: Any = "gpu", *waivers: OsHardeningWaiver, options: Any = None, **wish: Any) -> Hardening:
     return hardening(CONTROLS, replace(BARE, profile=profile, waivers=waivers, **wish), options)
 
 
@@ -278,7 +278,7 @@ def test_options_of_a_mount_point_add_up_over_controls() -> None:
 
 
 def test_a_waiver_of_the_operator_takes_a_control_out_and_is_listed() -> None:
-    result = plan("gpu", Waiver("core-dumps", "We debug."))
+    result = plan("gpu", OsHardeningWaiver("core-dumps", "We debug."))
     assert "fs.suid_dumpable" not in of_kind(result, Kind.SYSCTL)
     entry = next(waiver for waiver in result.waived if waiver.id == "core-dumps")
     assert (entry.reason, entry.by) == ("We debug.", "the operator")
@@ -357,7 +357,7 @@ def test_unknown_profile_is_refused_with_a_sentence() -> None:
 @each_profile
 def test_who_gets_a_rule_for_sudo_has_sudo_to_check_it(profile: str) -> None:
     for name in CONTROLS:
-        result = plan(profile, *(Waiver(other, "x") for other in CONTROLS if other != name))
+        result = plan(profile, *(OsHardeningWaiver(other, "x") for other in CONTROLS if other != name))
         if any(path.startswith("/etc/sudoers.d/") for path in of_kind(result, Kind.FILE)):
             assert of_kind(result, Kind.PACKAGE_CHOICE)["sudo"] == {"any": ["sudo", "sudo-ldap"]}
 

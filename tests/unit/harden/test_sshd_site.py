@@ -15,6 +15,8 @@ from ansible.module_utils.temper.settings.base import RefusedError
 
 from tests.unit.harden.real_sshd import ACCOUNTS, LOGIN, SiteFiles, site
 
+pytestmark = pytest.mark.component
+
 __all__ = ["site"]
 
 MFA = """KbdInteractiveAuthentication yes

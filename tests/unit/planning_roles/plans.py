@@ -9,11 +9,10 @@ from temper.plan.convert import plain
 from temper.plan.facts import NodeFacts
 from temper.plan.model import Target
 from temper.plan.plan import node_plan
-from temper.plan.role_variables import role_variables
+from temper.plan.role_variables import role_variables, typed_variables
 from temper.plan.roles import complete
 from temper.plan.roles.context import Context, Fleet
 from temper.plan.tables import load_tables
-from temper.plan.variables import Variables
 from temper.plan.wanted import Kind
 from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, system
 from tests.unit.tables import ROOT, specs
@@ -54,7 +53,7 @@ def whole_plan(
     """The plan of a node of which the inventory sets these variables."""
     checked = role_variables(given, specs())
     assert checked["problems"] == []
-    variables, read = Variables.from_values(checked["values"]), NodeFacts.from_dict(facts)
+    variables, read = typed_variables(checked["values"]), NodeFacts.from_dict(facts)
     bare = node_plan(read, load_tables(ROOT / "data"), variables, Target(address="192.0.2.7"))
     return complete(
         Context.of(

@@ -116,6 +116,7 @@ def test_the_sandbox_leaves_the_service_the_devices_of_the_gpus() -> None:
     }
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not here")
 def test_systemd_accepts_the_units_and_finds_them_well_locked_up(tmp_path: Path) -> None:
     files = contents(planned("monitoring", **ON))

@@ -28,6 +28,8 @@ from tests.unit.pull.world import World
 if TYPE_CHECKING:
     from pull.configuration import Configuration
 
+pytestmark = pytest.mark.component
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:

@@ -19,6 +19,8 @@ from temper.rollout.playbooks import CHECKOUT, Ansible, Played
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.component
+
 NODE = "gpu01"
 SCRIPT = """
 import asyncio, sys
