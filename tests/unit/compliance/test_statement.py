@@ -21,6 +21,7 @@ from temper.compliance.statement import CheckedNode, statement
 from temper.plan.node_plan import NodePlan
 from temper.plan.os_controls import demand_of, demanded
 from temper.plan.preflight import DATA, preflight_plan
+from temper.plan.refusals import refusal
 from temper.report.compliance import checked_node
 from temper.report.statement import text
 from tests.unit.compliance.fleets import (
@@ -204,7 +205,9 @@ def test_a_degraded_node_has_been_validated() -> None:
 
 
 def test_a_plan_with_problems_is_a_failure_and_the_rest_is_still_compared() -> None:
-    refused = replace(plan(), problems=("os_tuning_nofiles: no role has such a variable",))
+    refused = replace(
+        plan(), refusals=(refusal("variable-value", reason="os_tuning_nofiles: no role has such a variable"),)
+    )
     made = statement([checked("gpu01", BROKEN, plan=refused)], RULES, {})
     failing = {
         control.id: control.reason for control in made.nodes[0].controls if control.state is State.FAIL
