@@ -142,6 +142,7 @@ def modprobe(root: Path, module: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not shutil.which("modprobe"), reason="modprobe is the judge")
 def test_a_module_that_a_site_has_loaded_in_its_own_way_is_a_fault(tmp_path: Path) -> None:
     every = [settings_of(control, profile) for control in CONTROLS.values() for profile in PROFILES]
