@@ -73,7 +73,7 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def administer(carry_out: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Have these administrators set up. Of their numbers, only ours has processes, whoever else uses this machine."""
+    """Have these administrators set up. Only our own account has processes, whoever is on this machine."""
     monkeypatch.setattr(node_accounts, "has_processes", lambda uid: uid == os.getuid())
 
     def run(*users: dict[str, Any], **options: Any) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from ansible.module_utils.temper.settings import files, system
 from ansible.module_utils.temper.settings.kinds import file
 from ansible.module_utils.temper.settings.modprobe import installs
 
-from temper.plan.node_plan import Kind
 from temper.plan.os_controls import MODPROBE_FILE, PROFILES, hardening, load_controls, settings_of
 from temper.plan.strictness import order_of
 from temper.plan.variables import OsHardening
+from temper.plan.wanted import Kind
 from tests.unit.control_values import SETTINGS
 from tests.unit.harden.test_sshd_site import KEYWORDS
 from tests.unit.planning_roles.plans import trixie, whole_plan
