@@ -195,7 +195,7 @@ def test_flow_that_began_before_the_change_confirms_nothing(tunnelled: Tunnelled
 
 
 def test_operator_answers_for_a_tunnel_that_the_node_opens(tunnelled: Tunnelled) -> None:
-    """No rule opens its port: any packet of the node begins the flow anew, so that asking it would prove nothing."""
+    """Nothing is asked of it: no rule opens its port, and any packet of the node begins the flow anew."""
     run = tunnelled.harden(firewall_unchecked_tunnels=[INTERFACE])
     assert run.status == 0, run.output
     table = tunnelled.shell("nft", "list", "table", "inet", "temper")
