@@ -32,7 +32,7 @@ site: packages controller ## Boot the lab, make its bare nodes hardened, tuned, 
 	@$(BIN)/ansible-playbook site.yml $(ARGS)
 
 .PHONY: test
-test: packages setup lint payload monitoring browser schedulers unit molecule lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
+test: packages setup lint unit monitoring browser schedulers component molecule lab-smoke ## Run everything that must pass before a merge: lint, types, unit, component, Molecule and the smoke tests on nodes
 
 ##@ The lab
 
@@ -62,13 +62,21 @@ lint: setup ## Check style and types: ruff, mypy, ansible-lint with its producti
 	$(WITH_PATH) ANSIBLE_INVENTORY=inventory/example ansible-lint --offline
 
 .PHONY: unit
-unit: setup ## Run the unit tests: seconds, no root
+unit: setup ## Run the unit tests, which start no process: minutes, no root
+	$(BIN)/pytest -m "not component" -n $$(nproc) --dist worksteal $(ARGS)
+
+.PHONY: component
+component: packages setup payload ## Run the tests that start processes of this machine: Ansible, apt, gpg, sshd, torch
 	@# One more than there are cores: many of these tests wait.
-	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/pytest -n $$(($$(nproc) + 1)) --dist worksteal $(ARGS)
+	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/pytest -m component -n $$(($$(nproc) + 1)) --dist worksteal $(ARGS)
 
 .PHONY: fuzz
 fuzz: setup ## Give hostile input to every reader of foreign text, for MINUTES=5 of CPU; SEED=20261125000000 repeats a run
 	nice $(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+.PHONY: lab-smoke
+lab-smoke: packages setup payload ## Run the few tests that boot nodes which `make test` has: one for each kind of failure
+	$(BIN)/pytest tests/lab -m smoke -n 3 --dist loadfile --no-loadscope-reorder -v --durations=20 $(ARGS)
 
 .PHONY: lab-test
 lab-test: packages setup ## Run the tests that boot nodes, but the slow ones
@@ -109,6 +117,10 @@ molecule: packages setup ## Converge bare nodes with Molecule, verify with testi
 	$(WITH_PATH) MOLECULE_GLOB="tests/molecule/*/molecule.yml" MOLECULE_ANSIBLE_ARGS_STRICT_MODE=true \
 		MOLECULE_COMMAND_BORDERS=false molecule $(or $(STEP),test) $(ARGS)
 
+.PHONY: nightly
+nightly: packages setup payload monitoring browser schedulers ## Run everything, also what takes hours, and print a table; one step: ARGS="fuzz"
+	$(BIN)/python -m tests.nightly $(ARGS)
+
 .PHONY: bench
 bench: packages controller payload ## Time a ping, site.yml and the hardening roles, first and second run side by side
 	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/python -m tests.bench.payload
@@ -127,11 +139,12 @@ setup: python ## Make .venv with everything that running and testing needs
 	@$(PYTHON) -m tools.bootstrap environment dev
 
 .PHONY: docs
-docs: setup ## Write the roles' README files from their argument specs, the tables of tests and of plans, the lists of controls and findings, alert rules
+docs: setup ## Write defaults, READMEs and typed variables from the argument specs, the tables of tests and of plans, the lists of controls, findings and refusals, alert rules
 	$(BIN)/python -m tools.check_docs
-	$(BIN)/python -m tools.role_readme
+	$(BIN)/python -m tools.role_files
 	$(BIN)/python -m tools.control_docs
 	$(BIN)/python -m tools.finding_docs
+	$(BIN)/python -m tools.refusal_docs
 	$(BIN)/python -m tools.alert_rules
 	$(BIN)/python -m tools.dashboards
 	$(BIN)/python -m tools.plan_matrix

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 PAGE = ROOT / "docs" / "validation.md"
 SPECS = ROOT / "roles" / "gpu_validation" / "meta" / "argument_specs.yml"
-DEFAULTS = ROOT / "roles" / "gpu_validation" / "defaults" / "main.yml"
 
 
 def row(check: Check) -> str:
@@ -64,13 +63,7 @@ def specs(text: str) -> str:
     )
 
 
-def defaults(text: str) -> str:
-    """The role's defaults with the tests that are required."""
-    wanted = f"gpu_validation_required_tests: [{', '.join(PROVE_A_GPU)}]"
-    return re.sub(r"^gpu_validation_required_tests:.*$", wanted, text, flags=re.MULTILINE)
-
-
-FILES = {PAGE: page, SPECS: specs, DEFAULTS: defaults}
+FILES = {PAGE: page, SPECS: specs}
 
 
 if __name__ == "__main__":

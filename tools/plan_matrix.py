@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from temper.plan.facts import NodeFacts
 from temper.plan.model import Target
 from temper.plan.plan import node_plan
-from temper.plan.role_variables import argument_specs, role_variables
+from temper.plan.role_variables import argument_specs, role_variables, typed_variables
 from temper.plan.tables import load_tables
-from temper.plan.variables import Variables
 from tools.bare_node import PYTHONS, bare_node, pci
 from tools.documents import ROOT, write
 
@@ -163,7 +162,7 @@ def cases() -> tuple[Case, ...]:
         if hardware.grace and section.architecture != "aarch64":
             continue
         node = node_facts(system, section.architecture, hardware)
-        variables = Variables.from_values({**defaults(), **section.variables})
+        variables = typed_variables({**defaults(), **section.variables})
         found.append(Case(section, hardware, system, node_plan(node, TABLES, variables, Target())))
     return tuple(found)
 

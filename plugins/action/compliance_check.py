@@ -14,13 +14,14 @@ ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
+from temper.compliance.answers import answer  # noqa: E402 - needs the path above
 from temper.compliance.outside.claims import ClaimsError  # noqa: E402 - likewise
 from temper.compliance.outside.node import Outside  # noqa: E402 - likewise
 from temper.plan.module_answers import node_facts  # noqa: E402 - likewise
 from temper.plan.node_action import NodeAction  # noqa: E402 - likewise
+from temper.plan.node_plan import refused  # noqa: E402 - likewise
 from temper.plan.os_controls import OPERATOR, demanded, load_controls  # noqa: E402 - likewise
 from temper.plan.preflight import DATA, preflight_plan  # noqa: E402 - likewise
-from temper.report.compliance import answer  # noqa: E402 - needs the path above
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 class ActionModule(NodeAction):
     """compliance_check: known; outside, whether to look at the node from here; addresses to look at as well.
 
-    Two executions; one that fails is part of the result, not a failed task. The look goes on beside the
-    second one.
+    Two executions; one that fails is part of the result, not a failed task. The look goes on beside them.
     """
 
     _VALID_ARGS = frozenset(("known", "outside", "addresses"))
@@ -40,21 +40,22 @@ class ActionModule(NodeAction):
         result = super().run(tmp, task_vars) | {"changed": False}
         variables = task_vars or {}
         own = self.own(variables)
+        outside = None
+        if boolean(self._task.args["outside"]):
+            outside = Outside(self._connection, self._task.args["addresses"])
         read = self.ask("node_facts", {}, variables)
         facts = node_facts(read).get("temper")
         if facts is None:
             return result | {"problem": self.reason(read), "warnings": self.warnings}
         known = self.known(variables)
-        plan = preflight_plan(read, own, known)
-        plan["problems"] += self.unseen(variables)
+        plan = refused(preflight_plan(read, own, known), *self.unseen(variables))
         arguments: dict[str, Any] = {"roles": f"[{','.join(plan['roles'].values())}]"}
         arguments["demanded"] = demanded_of(plan)
         if listed := administrators(plan):
             # The account that Ansible comes through is known to the operator.
             arguments["administrators"] = [*listed, known["user"]]
-        outside = None
-        if boolean(self._task.args["outside"]):
-            outside = Outside(plan, self._connection, self._task.args["addresses"])
+        if outside:
+            outside.expect(plan)
         compared = self.ask("node_compliance", arguments, variables)
         if not isinstance(compared.get("observations"), dict):
             return result | {"problem": self.reason(compared), "warnings": self.warnings}

@@ -17,6 +17,7 @@ if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
 from temper.base.store import HistoryError  # noqa: E402 - likewise
+from temper.compliance.answers import packed  # noqa: E402 - likewise
 from temper.compliance.evidence import EvidenceError  # noqa: E402 - likewise
 from temper.compliance.model import Verdict  # noqa: E402 - likewise
 from temper.plan.convert import plain  # noqa: E402 - likewise
@@ -27,7 +28,6 @@ from temper.report.compliance import (  # noqa: E402 - likewise
     check,
     checked_nodes,
     elsewhere,
-    packed,
     settings_of,
 )
 

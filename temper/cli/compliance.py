@@ -15,12 +15,12 @@ import sys
 from pathlib import Path
 
 from temper.base.store import HistoryError
+from temper.compliance import document
 from temper.compliance.evidence import EvidenceError, heads_of, verify
 from temper.compliance.history import History
-from temper.compliance.model import Statement
 from temper.report.compliance import HISTORY
 from temper.report.statement import SUMMARY
-from validation.model.contract import ContractError, loads
+from validation.model.contract import ContractError
 from validation.model.printable import printable
 
 REPORTS = Path(__file__).resolve().parents[2] / "reports" / "compliance"
@@ -32,8 +32,7 @@ def status(directory: Path) -> int:
     latest = directory / "latest"
     summary = latest / SUMMARY
     # Reports of before have no summary.
-    path = summary if summary.exists() else latest / "statement.json"
-    statement = loads(Statement, path.read_bytes())
+    statement = document.read(summary.read_bytes()) if summary.exists() else document.of_report(latest)
     print(printable(f"{statement.made_at}: {statement.sentence}"))
     return statement.verdict.exit_status
 

@@ -42,8 +42,7 @@ INTERRUPTED = 130
 def main(command_line: Sequence[str]) -> int:
     """Run the command line, whose first word is the command's name, and return the exit status."""
     options = parser().parse_args(command_line)
-    # These must end the processes of a report's parts too, as Ctrl-C does; under nohup a closed terminal ends
-    # nothing.
+    # As Ctrl-C: drafts of files are removed. Under nohup a closed terminal ends nothing.
     signal.signal(signal.SIGTERM, _stop)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _stop)
@@ -135,6 +134,7 @@ def parser() -> argparse.ArgumentParser:
     proposing.add_argument(
         "--output", type=Path, help="a file of an inventory, which is there only as an earlier proposal"
     )
+    proposing.add_argument("--json", action="store_true", help="say as JSON whether the file was written")
 
     command("groups", _groups, "say which nodes measure with which in the next rounds")
     return whole
@@ -171,7 +171,8 @@ def _propose(options: argparse.Namespace) -> int:
     except ProposalError as error:
         raise UsageError(str(error)) from error
     said = "written; read it before you commit it" if written else "not written: nothing is worth a change"
-    print(f"{options.output}: {said}")
+    text = f"{options.output}: {said}"
+    print(json.dumps({"written": written, "text": text}) if options.json else text)
     return EXIT_PASS
 
 

@@ -30,7 +30,7 @@ def read(options: argparse.Namespace) -> Report:
     """What the folders hold. Raises OSError, ContractError, HistoryError."""
     statement = None
     if options.compliance:
-        statement = document.read((options.compliance / "statement.json").read_bytes())
+        statement = document.of_report(options.compliance)
     return Report(_validation(options) if options.validation else None, statement, options.label)
 
 
@@ -46,7 +46,7 @@ def _validation(options: argparse.Namespace) -> Validation:
         loads(FleetVerdict, (folder / "summary.json").read_bytes()),
         results,
         {name: expectation.references for name, expectation in expectations.nodes.items()},
-        lambda result: of_runs(next(history.past([result.node], {result.node: result}))[1].runs, result),
+        lambda result: of_runs(history.basis(result), result),
         loads(FleetVerdict, (before / "summary.json").read_bytes()) if before else None,
         before.resolve().name if before else "",
     )

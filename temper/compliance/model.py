@@ -9,8 +9,8 @@ from functools import cached_property
 from validation.model.contract import StringEnum
 
 #: Of the statement's JSON.
-#: Since 2 a node may be `like` another.
-SCHEMA_VERSION = 2
+#: Since 3 each node has all of its controls: in 2 it could be `like` another.
+SCHEMA_VERSION = 3
 
 
 class State(StringEnum):
@@ -100,12 +100,7 @@ class ControlResult:
 
 @dataclass(frozen=True)
 class NodeStatement:
-    """A node, control by control. One that could not be read has no controls, and says why.
-
-    In a document, one that is `like` another node, which stands before it, has all of that one's controls,
-    but for those of the same id among its own. What fails on it, could not be checked, or is waived by the
-    operator is always among its own.
-    """
+    """A node, control by control. One that could not be read has no controls, and says why."""
 
     node: str
     verdict: Verdict
@@ -114,7 +109,6 @@ class NodeStatement:
     gpus: str = ""
     driver: str = ""
     controls: tuple[ControlResult, ...] = ()
-    like: str = ""
 
     @cached_property
     def _counts(self) -> Counter[State]:

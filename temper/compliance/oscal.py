@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from temper.compliance.alike import Once, uuid_of
+from temper.compliance.document import file_name
 from temper.compliance.model import ControlResult, State
 from validation.model.contract import Encoded, encoded, json_text
 
@@ -164,7 +165,7 @@ def observations(statement: Statement) -> Iterator[Encoded]:
             subjects.append(said[since])
     for outcome, subjects in alike.items():
         # One text of all nodes, many times: the encoder would go through each of them again.
-        before, after = encoded(observation(outcome, subjects, statement.made_at)).split(SUBJECTS)
+        before, after = encoded(observation(outcome, subjects, statement)).split(SUBJECTS)
         yield Encoded(f'{before}"subjects": [{", ".join(subjects)}]{after}')
 
 
@@ -173,7 +174,7 @@ def subject(plain: dict[str, Any], since: str) -> dict[str, Any]:
     return plain | {"props": [own("since", since)]} if since else plain
 
 
-def observation(outcome: Outcome, subjects: list[str], made_at: str) -> dict[str, Any]:
+def observation(outcome: Outcome, subjects: list[str], statement: Statement) -> dict[str, Any]:
     """A control as it was found on some nodes, of which the document has `SUBJECTS`."""
     checked = State.NOT_CHECKED not in (outcome.state, outcome.measured)
     where = json.loads(subjects[0])["title"] if len(subjects) == 1 else f"{len(subjects)} nodes"
@@ -190,8 +191,10 @@ def observation(outcome: Outcome, subjects: list[str], made_at: str) -> dict[str
         "types": ["control-objective"],
         "origins": [{"actors": [{"type": "tool", "actor-uuid": uuid("tool")}]}],
         "subjects": [],
-        "relevant-evidence": [{"href": "statement.json", "description": "All that was found, for programs."}],
-        "collected": made_at,
+        "relevant-evidence": [
+            {"href": file_name(statement), "description": "All that was found, for programs."}
+        ],
+        "collected": statement.made_at,
     }
 
 

@@ -10,7 +10,6 @@ half of the fleet may be broken without bending. Fewer than four equals are not 
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from temper.judge import fleet_checksums
@@ -19,7 +18,7 @@ from validation.model.quantities import is_rate, of_gpus
 from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Hashable, Iterator, Mapping
 
     from validation.model.contract import Measurement, NodeResult, TestResult
 
@@ -35,71 +34,29 @@ class _Member(NamedTuple):
     noun: str  # what the equals are: "GPUs", "nodes"
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """What of some nodes' results compares with those of others: values and checksums by what makes equal."""
-
-    values: dict[Hashable, array[float]]
-    checksums: fleet_checksums.Checksums
-
-
-@dataclass(frozen=True)
-class Cohorts:
-    """The whole fleet's numbers by what makes them equal, and what its checksums say (node, test id)."""
-
-    baselines: dict[Hashable, Baseline]
-    checksums: dict[tuple[str, str], Comparison]
-
-    @classmethod
-    def of(cls, parts: Iterable[Numbers]) -> Cohorts:
-        """The cohorts of a fleet; its parts may come in any order."""
-        parts = tuple(parts)
-        values: dict[Hashable, array[float]] = {}
-        for part in parts:
-            for key, found in part.values.items():
-                values.setdefault(key, array("d")).extend(found)
-        return cls(
-            {key: Baseline.of(found) for key, found in values.items()},
-            fleet_checksums.among_nodes(part.checksums for part in parts),
-        )
-
-
-class Members:
-    """Some nodes of a fleet: all of them, or a part that knows nothing of the others."""
-
-    def __init__(self, results: Mapping[str, NodeResult]) -> None:
-        self._checksums = fleet_checksums.checksums_of(results)
-        self._members: dict[str, dict[Hashable, list[_Member]]] = {}
-        for name, result in results.items():
-            of_node = self._members[name] = {}
-            for key, member in _members(result):
-                of_node.setdefault(key, []).append(member)
-
-    def numbers(self) -> Numbers:
-        """What the others are to know of these nodes."""
-        values: dict[Hashable, array[float]] = {}
-        for of_node in self._members.values():
-            for key, members in of_node.items():
-                values.setdefault(key, array("d")).extend(_votes([one.measurement.value for one in members]))
-        return Numbers(values, self._checksums)
-
-    def compare(self, fleet: Cohorts) -> dict[str, dict[str, Comparison]]:
-        """What the fleet says of each of these nodes' tests that measured something, by node and test."""
-        said: dict[str, dict[str, list[Comparison]]] = {}
-        for name, of_node in self._members.items():
-            of_tests = said[name] = {}
-            for key, members in of_node.items():
-                baseline = fleet.baselines[key]
-                whose = f"the median of {baseline.count} equal {members[0].noun}"
-                for member in members:
-                    of_tests.setdefault(member.test.id, []).append(_judge(member, baseline, whose))
-        for (name, test), comparison in fleet.checksums.items():
-            if name in said:
-                said[name].setdefault(test, []).append(comparison)
-        return {
-            name: {test: Comparison.of(parts) for test, parts in of_tests.items()}
-            for name, of_tests in said.items()
-        }
+def compare(results: Mapping[str, NodeResult]) -> dict[str, dict[str, Comparison]]:
+    """Compare the nodes of a fleet; return what is said of each test that measured something, by node."""
+    fleet: dict[str, dict[Hashable, list[_Member]]] = {}
+    values: dict[Hashable, array[float]] = {}
+    for name, result in results.items():
+        of_node = fleet[name] = {}
+        for key, member in _members(result):
+            of_node.setdefault(key, []).append(member)
+        for key, members in of_node.items():
+            values.setdefault(key, array("d")).extend(_votes([one.measurement.value for one in members]))
+    baselines = {key: Baseline.of(found) for key, found in values.items()}
+    said: dict[str, dict[str, list[Comparison]]] = {name: {} for name in results}
+    for name, of_node in fleet.items():
+        for key, members in of_node.items():
+            whose = f"the median of {baselines[key].count} equal {members[0].noun}"
+            for member in members:
+                said[name].setdefault(member.test.id, []).append(_judge(member, baselines[key], whose))
+    for (name, test), comparison in fleet_checksums.compare(results).items():
+        said[name].setdefault(test, []).append(comparison)
+    return {
+        name: {test: Comparison.of(parts) for test, parts in of_tests.items()}
+        for name, of_tests in said.items()
+    }
 
 
 def _votes(values: list[float]) -> list[float]:
@@ -108,12 +65,6 @@ def _votes(values: list[float]) -> list[float]:
         return values
     ordered = sorted(values)
     return [ordered[place * len(ordered) // MOST_VOTES] for place in range(MOST_VOTES)]
-
-
-def compare(results: Mapping[str, NodeResult]) -> dict[str, dict[str, Comparison]]:
-    """What a whole fleet says of its nodes' tests that measured something, by node and test."""
-    members = Members(results)
-    return members.compare(Cohorts.of([members.numbers()]))
 
 
 def _members(result: NodeResult) -> Iterator[tuple[Hashable, _Member]]:

@@ -8,8 +8,6 @@ say which is wrong. Nobody fails for other bits alone, because another kernel ma
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from validation.findings.catalogue import finding
@@ -18,7 +16,7 @@ from validation.model.contract import Digest
 from validation.verdict.baseline import Comparison
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from validation.model.contract import Finding, NodeResult
 
@@ -40,61 +38,40 @@ class Product(NamedTuple):
 
 
 class Member(NamedTuple):
-    """The checksum of a product on one GPU. `wrong`: that GPU is known to compute wrongly.
-
-    `place` is its place among the checksums of its test.
-    """
+    """The checksum of a product on one GPU. `wrong`: that GPU is known to compute wrongly."""
 
     node: str
-    place: int
     gpu: int | None
     value: str
     driver: str | None
     wrong: bool
 
 
-#: The checksums of some nodes of a fleet, by what they are of.
-Checksums = dict[Product, list[Member]]
-
-
-def checksums_of(results: Mapping[str, NodeResult]) -> Checksums:
-    """The checksums in some nodes' results."""
-    found: Checksums = {}
+def compare(results: Mapping[str, NodeResult]) -> dict[tuple[str, str], Comparison]:
+    """Compare the products of a fleet; return what they say of each test (node, test id) with checksums."""
+    equals: dict[Product, list[Member]] = {}
+    places: dict[tuple[str, str], dict[Product, list[int]]] = {}
     for node, result in results.items():
         for of, member in _members(node, result):
-            found.setdefault(of, []).append(member)
-    return found
-
-
-def among_nodes(parts: Iterable[Checksums]) -> dict[tuple[str, str], Comparison]:
-    """What the products of the fleet say of each test (node, test id) that took checksums."""
-    equals: Checksums = {}
-    for part in parts:
-        for of, members in part.items():
-            equals.setdefault(of, []).extend(members)
-    said: dict[tuple[str, str], list[tuple[int, list[Comparison]]]] = {}
-    for of, members in equals.items():
-        of_nodes: dict[str, tuple[int, list[Comparison]]] = {}
-        for member, found in zip(members, _judge(of, members), strict=True):
-            of_nodes.setdefault(member.node, (member.place, []))[1].append(found)
-        for node, of_node in of_nodes.items():
-            said.setdefault((node, of.test), []).append(of_node)
-    # As they were measured: the order in which a fleet is cut into parts says nothing.
+            members = equals.setdefault(of, [])
+            places.setdefault((node, of.test), {}).setdefault(of, []).append(len(members))
+            members.append(member)
+    said = {of: _judge(of, members) for of, members in equals.items()}
     return {
-        where: Comparison.of(chain.from_iterable(found for _, found in sorted(products, key=itemgetter(0))))
-        for where, products in said.items()
+        where: Comparison.of(said[of][place] for of, found in products.items() for place in found)
+        for where, products in places.items()
     }
 
 
 def _members(node: str, result: NodeResult) -> Iterator[tuple[Product, Member]]:
     for test in result.tests:
-        for place, digest in enumerate(test.digests):
+        for digest in test.digests:
             if gpu := gpu_of(digest, result):
                 conditions = digest.taken
                 wrong = computes_wrong(digest.device, test.findings)
                 yield (
                     Product(test.id, test.method, digest.name, conditions, gpu.pci_id, gpu.name),
-                    Member(node, place, digest.device, digest.value, result.machine.driver, wrong),
+                    Member(node, digest.device, digest.value, result.machine.driver, wrong),
                 )
 
 

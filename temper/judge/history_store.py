@@ -63,6 +63,10 @@ class History:
             for node in nodes:
                 yield node, Past(reader.runs(node, results) if reader else ())
 
+    def basis(self, result: NodeResult) -> tuple[PastRun, ...]:
+        """Return the earlier runs on which the comparison with a result rests."""
+        return next(self.past([result.node], {result.node: result}))[1].runs
+
     def append(self, runs: Iterable[PastRun], files: Iterable[str] = ()) -> int:
         """Add runs, each once; how many were new. `files` are those of an earlier form that they are of."""
         with self._store.writing() as connection:

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from validation.model.printable import printable
 
@@ -57,7 +57,7 @@ def checked(hint: object, value: object, where: str) -> object:
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return plain(value)
-    if origin is UnionType:
+    if origin in (UnionType, Union):  # `Literal[...] | None` is the second one
         return None if value is None else checked(arguments[0], value, where)
     if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):
         return build(hint, value, where)

@@ -18,12 +18,12 @@ from temper.plan.node_plan import NodePlan
 from temper.plan.os_controls import load_controls
 from temper.plan.plan import node_plan, unreadable
 from temper.plan.preview import Preview, with_preview
-from temper.plan.role_variables import argument_specs, role_variables
+from temper.plan.refusals import Refusal, refusal
+from temper.plan.role_variables import argument_specs, role_variables, typed_variables
 from temper.plan.roles import complete
 from temper.plan.roles.context import Context, Fleet
 from temper.plan.secure_boot import Certificate, read_certificate
 from temper.plan.tables import load_models, load_tables
-from temper.plan.variables import Variables
 from validation.model.contract import ContractError
 from validation.model.expectations import file_name
 
@@ -47,12 +47,12 @@ def preview_arguments(plan: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def name_problems(name: str) -> list[str]:
+def name_problems(name: str) -> list[Refusal]:
     """Return why reports could not have files with the name of a node; nothing where they can."""
     try:
         file_name(name or "none")
     except ContractError as error:
-        return [str(error)]
+        return [refusal("node-name", reason=str(error))]
     return []
 
 
@@ -77,34 +77,33 @@ def preflight_plan(
 
     `result` is what the task with module node_facts returned, `host_variables` the node's variables. `known`
     is what the controller knows: the node's `address` and `user` in the inventory, `today` ("2026-11-21"),
-    the `fleet` as lookup fleet_addresses returns it, and `jump_hosts` as action jump_hosts does. `preview` is
-    what module package_preview returned, where it has been asked.
+    the `fleet` and the `jump_hosts` as action fleet_ways returns them. `preview` is what module
+    package_preview returned, where it has been asked.
     """
     checked = role_variables(host_variables, argument_specs())
-    variables = Variables.from_values(checked["values"])
+    variables = typed_variables(checked["values"])
     certificate = Certificate()
-    problems = list(checked["problems"])
+    problems = [refusal("variable-value", reason=one) for one in checked["problems"]]
     name = str(host_variables.get("inventory_hostname", ""))
     problems += name_problems(name)
     if jump := read(known).get(name):
-        problems += jump_problems(jump, variables.ssh_hardening, host_variables)
+        unsafe = jump_problems(jump, variables.ssh_hardening, host_variables)
+        problems += [refusal("jump-host-settings", reason=one) for one in unsafe]
     try:
         certificate = read_certificate(variables.nvidia_stack.mok_certificate)
     except ValueError as error:
-        problems.append(str(error))
+        problems.append(refusal("secure-boot-certificate", reason=str(error)))
     target = Target(known["address"], known["user"], known["today"], certificate.sha256)
     facts = result.get("ansible_facts", {}).get("temper")
     if facts is None:
         reached = not result.get("unreachable", False)
         problem = unreadable(str(result.get("msg", "")), target, reached=reached)
-        return NodePlan(problems=(*problems, problem)).as_fact()
+        return NodePlan(refusals=(*problems, problem)).as_fact()
     try:
         node = NodeFacts.from_dict(facts)
     except (ValueError, TypeError, AttributeError) as error:
-        problem = (
-            f"it reports what no node has: {error}. See that its Temper is this one, and who works on it"
-        )
-        return NodePlan(problems=(*problems, problem)).as_fact()
+        problem = refusal("node-facts", reason=str(error))
+        return NodePlan(refusals=(*problems, problem)).as_fact()
     if variables.preflight.image:
         node, of_tree = as_image(node, variables.preflight, load_tables(DATA), certificate.sha256)
         problems += of_tree
@@ -118,7 +117,7 @@ def preflight_plan(
         # The tree of an image has the ids of the machine that makes it.
         replace(
             plan,
-            problems=(*problems, *plan.problems),
+            refusals=(*problems, *plan.refusals),
             machine=() if plan.image else machine_of(node),
         ),
         variables,

@@ -31,9 +31,11 @@ from ansible.module_utils.temper.settings.base import RefusedError
 
 from temper.plan import fleet_networks
 from temper.plan.contradictions import instance_problems, profile_problems, slurm_problems
+from temper.plan.convert import build
 from temper.plan.os_controls import load_controls, waiver_problems
 from temper.plan.pip_options import configuration
 from temper.plan.tables import read_yaml
+from temper.plan.variables import Variables
 from validation.model.plans import MOST_HOURS, PLANS
 
 if TYPE_CHECKING:
@@ -256,6 +258,8 @@ def pull_problems(values: Mapping[str, Any]) -> list[str]:
     return problems
 
 
+#: A default that is another role's variable. Ansible evaluates it for the role's tasks, and nobody does here.
+FALLBACK = re.compile(r"\{\{ (\w+) \| default\(\[\]\) \}\}")
 #: More digits than Python makes a number of.
 MANY_DIGITS = re.compile(r"^\s*[-+]?[0-9]{1000}")
 
@@ -514,6 +518,19 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
     problems += instance_problems(layouts, graphics=bool(graphics))
     problems += slurm_problems(layouts, devices=values.get("compute_environment_slurm_gpus") == "devices")
     return {"values": values, "problems": problems}
+
+
+def typed_variables(values: Mapping[str, Any]) -> Variables:
+    """The typed variables of what function role_variables returns as `values`: name -> converted value."""
+    roles: dict[str, dict[str, Any]] = {}
+    for role, spec in argument_specs().items():
+        roles[role] = {}
+        for name, option in spec["argument_specs"]["main"]["options"].items():
+            value = values[name]
+            if isinstance(value, str) and option["type"] == "list":
+                value = values[FALLBACK.sub(r"\1", value)]
+            roles[role][name.removeprefix(f"{role}_")] = value
+    return build(Variables, roles, "variables")
 
 
 @cache

@@ -1,45 +1,53 @@
 """The effective public variables of all roles, typed: what the operator asks for, every default in place.
 
 A class for each role, with the role's variables without their prefix: `Variables.firewall.ssh_ports` is
-`firewall_ssh_ports`. Types, defaults and documentation are those of roles/*/meta/argument_specs.yml.
+`firewall_ssh_ports`. Made by `make docs` from roles/*/meta/argument_specs.yml: change those.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
-
-from temper.plan.convert import build
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-State = Literal["present", "absent"]
+from dataclasses import dataclass
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
-class Administrator:
+class AdminAccountsUser:
     """One entry of `admin_accounts_users`."""
 
     name: str
     keys: tuple[str, ...] = ()
     sudo: bool = True
     groups: tuple[str, ...] = ()
-    state: State = "present"
+    state: Literal["present", "absent"] = "present"
 
 
 @dataclass(frozen=True)
 class AdminAccounts:
     """Variables of the role admin_accounts."""
 
-    state: State
-    users: tuple[Administrator, ...]
+    state: Literal["present", "absent"]
+    users: tuple[AdminAccountsUser, ...]
     rollback_after_s: int
 
 
 @dataclass(frozen=True)
+class ComplianceWaiver:
+    """One entry of `compliance_waivers`."""
+
+    control: str
+    reason: str
+    owner: str
+    approver: str
+    ticket: str
+    expires: Any
+    valid_from: Any = None
+    nodes: tuple[str, ...] = ()
+    compensating: str = ""
+
+
+@dataclass(frozen=True)
 class Compliance:
-    """Variables of the role compliance. temper/compliance/waivers.py reads `waivers`, once for all nodes."""
+    """Variables of the role compliance."""
 
     metrics_directory: str
     outside: bool
@@ -48,14 +56,14 @@ class Compliance:
     signing_key: str
     timeout_s: int
     validation_max_age_days: int
-    waivers: tuple[dict[str, Any], ...]
+    waivers: tuple[ComplianceWaiver, ...]
 
 
 @dataclass(frozen=True)
 class ComputeEnvironment:
     """Variables of the role compute_environment."""
 
-    state: State
+    state: Literal["present", "absent"]
     nccl: dict[str, Any]
     nccl_socket_ifname: str
     fleet_networks: tuple[str, ...]
@@ -72,8 +80,8 @@ class ComputeEnvironment:
 
 
 @dataclass(frozen=True)
-class Ulimits:
-    """`container_engines_ulimits`: bytes or counts, -1 for no limit, None to leave a limit alone."""
+class ContainerEnginesUlimits:
+    """The content of `container_engines_ulimits`."""
 
     memlock: int | None = None
     stack: int | None = None
@@ -81,11 +89,11 @@ class Ulimits:
 
 
 @dataclass(frozen=True)
-class ContainerToolkit:
-    """`container_engines_toolkit`: values of its own file, None or empty to leave what is found."""
+class ContainerEnginesToolkit:
+    """The content of `container_engines_toolkit`."""
 
     no_cgroups: bool | None = None
-    mode: Literal["", "auto", "cdi", "jit-cdi", "legacy", "csv"] = ""
+    mode: Literal["auto", "cdi", "jit-cdi", "legacy", "csv"] | None = None
     accept_envvar: bool | None = None
     accept_volume_mounts: bool | None = None
 
@@ -94,15 +102,15 @@ class ContainerToolkit:
 class ContainerEngines:
     """Variables of the role container_engines."""
 
-    state: State
+    state: Literal["present", "absent"]
     install: tuple[str, ...]
     manage: tuple[str, ...]
     exclude: tuple[str, ...]
     default_runtime: bool
     cdi: bool
     shm_size: str
-    ulimits: Ulimits
-    toolkit: ContainerToolkit
+    ulimits: ContainerEnginesUlimits
+    toolkit: ContainerEnginesToolkit
     busy_ok: bool
 
 
@@ -112,22 +120,22 @@ class FirewallRule:
 
     name: str
     sources: tuple[str, ...]
-    ports: tuple[str, ...] = ()
     protocol: Literal["tcp", "udp", "ah", "esp", "gre", "ipip", "ospf", "sit", "vrrp"] = "tcp"
+    ports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Firewall:
-    """Variables of the role firewall. `peer_addresses` is None for the addresses of the whole fleet."""
+    """Variables of the role firewall."""
 
-    state: State
+    state: Literal["present", "absent"]
     disable_other: bool
     management_networks: tuple[str, ...]
     ssh_ports: tuple[int, ...]
     peer_addresses: tuple[str, ...] | None
     trusted_interfaces: tuple[str, ...]
     unchecked_tunnels: tuple[str, ...]
-    services: dict[str, tuple[str, ...]]
+    services: dict[str, Any]
     rules: tuple[FirewallRule, ...]
     ssh_new_per_minute: int
     ssh_connections: int
@@ -140,19 +148,16 @@ class Firewall:
 
 @dataclass(frozen=True)
 class GpuSettings:
-    """Variables of the role gpu_settings. Clocks: max, default, efficient, or MHz of `graphics` and `memory`.
-
-    MIG: an index, a product's name or `all` -> profiles of its instances, or disabled.
-    """
+    """Variables of the role gpu_settings."""
 
     busy_ok: bool
     clocks: Any
-    power_limit_w: float | None
-    power_limit_percent: float | None
     compute_mode: str | None
     ecc: bool | None
     mig: dict[str, Any] | None
     mig_change_ok: bool
+    power_limit_percent: float | None
+    power_limit_w: float | None
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,7 @@ class GpuValidation:
     """Variables of the role gpu_validation."""
 
     required_tests: tuple[str, ...]
-    plan: str
+    plan: Literal["quick", "standard", "burn-in"]
     hours: float
     storage_paths: tuple[str, ...]
     storage_floor_gb_s: float
@@ -173,8 +178,8 @@ class GpuValidation:
     torch_requirements: str
     pip_args: str
     fabric: bool
-    fabric_library: str
-    fabric_pairs: str
+    fabric_library: Literal["nccl", "gloo"]
+    fabric_pairs: Literal["auto", "always", "never"]
     fabric_pair_rounds: int
     fabric_floor_gb_s: float
     fabric_port: int
@@ -224,7 +229,7 @@ class NvidiaStack:
 
 
 @dataclass(frozen=True)
-class Waiver:
+class OsHardeningWaiver:
     """One entry of `os_hardening_waivers`."""
 
     id: str
@@ -235,9 +240,9 @@ class Waiver:
 class OsHardening:
     """Variables of the role os_hardening."""
 
-    state: State
-    profile: str
-    waivers: tuple[Waiver, ...]
+    state: Literal["present", "absent"]
+    profile: Literal["gpu", "cis-level1", "cis-level2"]
+    waivers: tuple[OsHardeningWaiver, ...]
     banner: str
     busy_ok: bool
     upgrade_kernels: bool
@@ -247,27 +252,27 @@ class OsHardening:
 class OsTuning:
     """Variables of the role os_tuning."""
 
-    state: State
+    state: Literal["present", "absent"]
     busy_ok: bool
-    cpu_governor: str
-    irqbalance: str
+    cpu_governor: Literal["auto", "keep", "performance", "powersave", "schedutil", "ondemand", "conservative"]
+    irqbalance: Literal["keep", "running", "stopped"]
+    memlock: str
     network_buffer_mib: int
+    nofile: int
     nvme_read_ahead_kb: int | None
-    nvme_scheduler: str
+    nvme_scheduler: Literal["keep", "none", "mq-deadline", "kyber", "bfq"]
     peermem: bool
     rdma: bool
     shm: str
-    memlock: str
-    nofile: int
     stack_kib: int
     sysctls: dict[str, Any]
-    transparent_hugepages: str
-    transparent_hugepages_defrag: str
+    transparent_hugepages: Literal["keep", "always", "madvise", "never"]
+    transparent_hugepages_defrag: Literal["keep", "always", "defer", "defer+madvise", "madvise", "never"]
 
 
 @dataclass(frozen=True)
-class ImageGpu:
-    """One entry of `preflight_image_gpus`: a model or a PCI id, and how many of it."""
+class PreflightImageGpu:
+    """One entry of `preflight_image_gpus`."""
 
     gpu: str
     count: int = 1
@@ -278,7 +283,7 @@ class Preflight:
     """Variables of the role preflight."""
 
     image: bool
-    image_gpus: tuple[ImageGpu, ...]
+    image_gpus: tuple[PreflightImageGpu, ...]
     image_kernel: str
     minimum_free_gib: int
     plan_file: str
@@ -291,14 +296,14 @@ class ProfilingTools:
     """Variables of the role profiling_tools."""
 
     install: bool
+    busy_ok: bool
     gpu_counters: bool
     perf_event_paranoid: int | None
-    busy_ok: bool
 
 
 @dataclass(frozen=True)
 class PullSigner:
-    """One entry of `pull_signers`; days in UTC, such as 2026-12-01, None for no limit."""
+    """One entry of `pull_signers`."""
 
     name: str
     key: str
@@ -308,14 +313,14 @@ class PullSigner:
 
 @dataclass(frozen=True)
 class Pull:
-    """Variables of the role pull. Files are the node's."""
+    """Variables of the role pull."""
 
     enabled: bool
     url: str
     branch: str
     tags: str
     inventory: str
-    interval_minutes: int
+    interval_minutes: Literal[15, 30, 60, 120, 180, 240, 360, 720, 1440]
     signers: tuple[PullSigner, ...]
     python: str
     repair: tuple[str, ...]
@@ -333,7 +338,7 @@ class Pull:
 class SshHardening:
     """Variables of the role ssh_hardening."""
 
-    state: State
+    state: Literal["present", "absent"]
     ports: tuple[int, ...]
     allow_users: tuple[str, ...]
     allow_groups: tuple[str, ...]
@@ -351,14 +356,6 @@ class SshHardening:
     accepted_matches: tuple[str, ...]
     extra_options: dict[str, Any]
     rollback_after_s: int
-
-
-# Defaults that are another role's variable. The argument specs have them as templates, which nobody has
-# evaluated here: a text in the place of a list is one. A list that is empty is an answer.
-FALLBACKS = {
-    "firewall_ssh_ports": "ssh_hardening_ports",
-    "ssh_hardening_penalty_exempt_networks": "firewall_management_networks",
-}
 
 
 @dataclass(frozen=True)
@@ -380,18 +377,3 @@ class Variables:
     profiling_tools: ProfilingTools
     pull: Pull
     ssh_hardening: SshHardening
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Variables:
-        """The variables from what function role_variables returns as `values`: name -> converted value."""
-        resolved = {name: values[other] for name, other in FALLBACKS.items() if isinstance(values[name], str)}
-        values = {**values, **resolved}
-        roles = {
-            role.name: {
-                name.removeprefix(f"{role.name}_"): value
-                for name, value in values.items()
-                if name.startswith(f"{role.name}_")
-            }
-            for role in fields(cls)
-        }
-        return build(cls, roles, "variables")

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temper.compliance import answers, evidence, metrics, waivers
-from temper.compliance.answers import answer as answer
 from temper.compliance.answers import brief, label
-from temper.compliance.answers import packed as packed
-from temper.compliance.answers import unpacked as unpacked
 from temper.compliance.history import History
 from temper.compliance.statement import CLOCKS, CheckedNode, LastValidation, Rules, statement
 from temper.plan.identity import twins
@@ -95,7 +92,7 @@ def checked_nodes(asked: Iterable[Mapping[str, Any]], known: Collection[str]) ->
     same = twins({one["name"]: machine(one["answer"]) for one in given})
     for one in given:
         found, problems = waivers.read(one["waivers"], names)
-        said = {"problem": same[one["name"]]} if one["name"] in same else one["answer"]
+        said = {"problem": same[one["name"]].text} if one["name"] in same else one["answer"]
         nodes.append(checked_node(one["name"], one["groups"], said, found))
         wrong += problems
     if wrong:

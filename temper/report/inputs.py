@@ -52,8 +52,6 @@ class Validation:
     `references` are the published numbers that each node was held against. `past` reads a node's earlier
     numbers; it is asked once for each node. `before` is the verdict of the last report, and `before_name` is
     what people call that.
-
-    Of a part of a fleet, `verdict` and `results` are those of its nodes.
     """
 
     verdict: FleetVerdict

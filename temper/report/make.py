@@ -1,46 +1,49 @@
-"""The commands of a fleet: report judges it, fabric and groups measure between nodes."""
+"""The command report: judge a fleet, and write its report."""
 
 from __future__ import annotations
 
-import functools
 import sys
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from temper.base.garbage import uncollected
-from temper.judge.cohort import Cohorts
+from temper.judge import cohort, fleet_metrics
 from temper.judge.fabric import judge_fabric
-from temper.judge.parts import Parts
+from temper.judge.fleet_results import FleetResults, is_document
+from temper.judge.own_past import OwnPast
 from temper.judge.results import results_in
 from temper.judge.unshown import Unshown
-from temper.report.part import FleetPart, Known, Shown, Wanted, is_document
-from validation.checks.registry import TESTS
+from temper.report.inputs import Report, Validation
+from temper.report.past import of_runs
+from temper.report.write import write
+from validation.checks.registry import HEADLINES, TESTS
 from validation.fabric.groups import Fleet, read_rounds
 from validation.model.contract import ContractError, loads, parse
 from validation.model.expectations import read_fleet
 from validation.model.usage import UsageError
-from validation.probes.machine import available_cpus
+from validation.processes.files import file_stem, write_all
 from validation.report import fleet_report
-from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet
+from validation.verdict.baseline import Comparison
+from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet, judge_node
 from validation.verdict.verdicts import FleetVerdict
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Collection
+    from collections.abc import Iterable, Mapping
 
-    from temper.report.changes import Change
-    from temper.report.node import NodePage
-    from temper.report.part import Heard
-
-#: A part of less than this, some 250 nodes, is not worth a process of its own.
-LEAST_BYTES = 8 << 20
+    from temper.judge.own_past import Compared
+    from validation.verdict.verdicts import NodeVerdict, TestVerdict
 
 
 @uncollected()
 def judge(options: argparse.Namespace) -> int:
-    """Judge the results of a fleet and write the report."""
+    """Judge the results of a fleet and write the report. Raises UsageError, ContractError, OSError.
+
+    The verdict for programs is written after everything else of the report, and history and metrics are
+    written after that: a report that is not whole leaves nothing in them.
+    """
     if options.fleet == bool(options.results and options.expectations):
         raise UsageError("report needs either --results DIR and --expectations FILE, or --fleet")
     if options.history and options.history.is_dir():
@@ -48,57 +51,48 @@ def judge(options: argparse.Namespace) -> int:
             f"--history {options.history} is a folder; expected one file, such as {options.history}.sqlite, "
             "which takes over what is in that folder"
         )
-    given = _from_stdin(options) if options.fleet else _from_files(options)
-    between_nodes = judge_fabric(given.between_nodes) if given.between_nodes else {}
-    before = functools.cache(functools.partial(_report_before, options.output))
-    unshown = Unshown()
-    with Parts(given.parts) as parts:
-        names = parts.each(FleetPart.read, given.sources)
-        given.sources.clear()
-        heard = parts.each(FleetPart.hear, _elsewhere(names))
-        taken_over, unusable = _take_over(options.history)
-        known = Known(Cohorts.of(one.numbers for one in heard), between_nodes, unusable)
-        judged = parts.each(FleetPart.judge, [known] * len(parts), before)
-        unusable = next((one.unusable for one in judged if one.unusable), "")
-        fleet = judge_fleet(verdict for one in judged for verdict in one.verdicts)
-        inputs = [one.inputs for one in judged]
-        write = functools.cache(
-            functools.partial(fleet_report.write, options.output, fleet, inputs, given.between_nodes)
-        )
-        _write_pages(parts, heard, fleet, before, options.output, write)
-        write()
-        fleet_report.conclude(options.output, fleet, inputs)
-        ended = parts.each(FleetPart.finish, [unusable] * len(parts))
-        unusable = next((one.unusable for one in ended if one.unusable), "")
-        unshown.said += chain.from_iterable(one.unshown for one in ended)
+    measured, fabric = _from_stdin() if options.fleet else _from_files(options)
+    results, unshown = measured.results, Unshown()
+    past = OwnPast(options.history, unshown)
+    compared = past.compare(measured.expectations, results)
+    between_nodes = judge_fabric(fabric) if fabric else {}
+    fleet = judge_fleet(_verdicts(measured, compared, between_nodes, options.fail_on_degraded, unshown))
+    fleet_report.write_results(options.output, results)
+    before, before_name = _report_before(options.output)
+    shown = Validation(
+        fleet,
+        results,
+        {name: expected.references for name, expected in measured.expectations.items()},
+        lambda result: of_runs(past.runs(result), result),
+        before,
+        before_name,
+    )
+    write(options.output, Report(shown), unshown=unshown)
+    fleet_report.write(options.output, fleet, measured.expectations, fabric)
+    fleet_report.conclude(options.output, fleet)
+    past.add(fleet.nodes, results)
+    if options.metrics:
+        last_measured = {name: one.before for name, one in compared.items()}
+        last_measured |= {name: result.started_at for name, result in results.items()}
+        _write_metrics(options.metrics, fleet.nodes, last_measured, unshown)
     if options.latest:
         fleet_report.point_latest_to(options.output)
     text = fleet_report.text(fleet, f"Report: {options.output / 'report.html'}")
-    print(taken_over, end="")
-    problem = (f"{unusable}\n" if unusable else "") + unshown.text()
+    print(past.taken_over, end="")
+    problem = (f"{past.unusable}\n" if past.unusable else "") + unshown.text()
     # What ends the run is said last.
     print(*((problem, text) if fleet.exit_status else (text, problem)), sep="", end="")
     return fleet.exit_status or (EXIT_ENVIRONMENT if problem else EXIT_PASS)
 
 
-@dataclass(frozen=True)
-class _Given:
-    """What a report is made from: parts of the fleet, and what each of them has to read."""
-
-    parts: list[FleetPart]
-    sources: list[list[Path | dict[str, Any]]]
-    between_nodes: Fleet | None = None
+def _from_files(options: argparse.Namespace) -> tuple[FleetResults, Fleet | None]:
+    measured = FleetResults()
+    measured.add(read_fleet(options.expectations, TESTS).nodes, *results_in(options.results))
+    return measured, read_rounds(parse(options.fabric.read_bytes())) if options.fabric else None
 
 
-def _from_files(options: argparse.Namespace) -> _Given:
-    part = FleetPart(options)
-    part.hold(read_fleet(options.expectations, TESTS).nodes, *results_in(options.results))
-    between_nodes = read_rounds(parse(options.fabric.read_bytes())) if options.fabric else None
-    return _Given([part], [[]], between_nodes)
-
-
-def _from_stdin(options: argparse.Namespace) -> _Given:
-    """A document with expectations, results and what was measured between nodes, or the files of slices.
+def _from_stdin() -> tuple[FleetResults, Fleet | None]:
+    """Read a document with expectations, results and what was measured between nodes, or slices' files.
 
     What is known without the slices stands beside them, in a document of its own. What was measured between
     nodes no slice has.
@@ -111,105 +105,73 @@ def _from_stdin(options: argparse.Namespace) -> _Given:
             'standard input is not {"expectations": {...}, "results": {node: ...}}, and not '
             '{"document": {...}, "slices": [file, ...]} either'
         )
-    if slices is None:
-        between_nodes = read_rounds(given["fabric"]) if given.get("fabric") else None
-        return _Given([FleetPart(options)], [[document]], between_nodes)
-    sources = _shares([Path(path) for path in slices])
-    sources[0].insert(0, document)
-    return _Given([FleetPart(options) for _ in sources], sources)
+    fabric = read_rounds(given["fabric"]) if slices is None and given.get("fabric") else None
+    measured = FleetResults()
+    measured.add_document(document)
+    for path in slices or ():
+        measured.add_slice(Path(path))
+    return measured, fabric
 
 
-def _shares(paths: list[Path]) -> list[list[Path | dict[str, Any]]]:
-    """The files for each part: in their order, parts of like size, as many as there are CPUs to read them."""
-    sizes = [path.stat().st_size for path in paths]
-    whole = max(1, sum(sizes))
-    count = max(1, min(available_cpus(), len(paths), whole // LEAST_BYTES))
-    shares: list[list[Path | dict[str, Any]]] = [[] for _ in range(count)]
-    before = 0
-    for path, size in zip(paths, sizes, strict=True):
-        # Files at the end may be empty.
-        shares[min(before * count // whole, count - 1)].append(path)
-        before += size
-    return shares
+def _verdicts(
+    measured: FleetResults,
+    compared: Mapping[str, Compared],
+    between_nodes: Mapping[str, TestVerdict],
+    fail_on_degraded: bool,
+    unshown: Unshown,
+) -> list[NodeVerdict]:
+    """Judge each node beside the fleet and its own past. A node that cannot be judged was not measured."""
+    among_equals = cohort.compare(measured.results)
+
+    def verdict(name: str) -> NodeVerdict:
+        said = dict(among_equals.get(name, {}))
+        for test, comparison in compared[name].tests.items() if name in compared else ():
+            said[test] = said.get(test, Comparison()) + comparison
+        return judge_node(
+            name,
+            measured.results.get(name),
+            measured.expectations[name],
+            HEADLINES,
+            more_tests=(between_nodes[name],) if name in between_nodes else (),
+            comparisons=said,
+            fail_on_degraded=fail_on_degraded,
+        )
+
+    def unjudged(name: str, why: str) -> NodeVerdict:
+        return judge_node(
+            name, None, measured.lose(name, f"its result could not be judged: {why}"), HEADLINES
+        )
+
+    return [
+        unshown.attempt(name, "its verdict", partial(verdict, name), partial(unjudged, name))
+        for name in list(measured.expectations)
+    ]
 
 
-def _elsewhere(names: list[list[str]]) -> list[set[str]]:
-    """The nodes that each part has and a later one has, too: there they stay. `names` are those of each."""
-    found: list[set[str]] = []
-    later: set[str] = set()
-    for those in map(set, reversed(names)):
-        found.append(those & later)
-        later |= those
-    return found[::-1]
-
-
-def _take_over(path: Path | None) -> tuple[str, str]:
-    """Take a history of an earlier form over: a line that says so, and why the history cannot be used.
-
-    Both are empty where there is nothing to say.
-    """
-    if path is None:
-        return "", ""
-    # Late: a node measures without SQLite.
-    from temper.base.store import HistoryError
-    from temper.judge.history_files import take_over
-    from temper.judge.history_store import History
-
-    try:
-        return take_over(History(path), path.with_suffix("")).text(path), ""
-    except HistoryError as error:
-        return "", str(error)
-
-
-def _write_pages(
-    parts: Parts[FleetPart],
-    heard: list[Heard],
-    fleet: FleetVerdict,
-    before: Callable[[], tuple[FleetVerdict | None, str]],
-    output: Path,
-    meanwhile: Callable[[], object],
+def _write_metrics(
+    folder: Path,
+    verdicts: Iterable[NodeVerdict],
+    last_measured: Mapping[str, str | None],
+    unshown: Unshown,
 ) -> None:
-    """Write the report that people look at. Raises OSError.
+    """Write a file of metrics for each node. Raises OSError."""
 
-    `before` reads the last one. `meanwhile` is what is done while pages of nodes are written.
-    """
-    from temper.report.inputs import Report, Validation
-    from temper.report.metrics import distributions, middles
-    from temper.report.write import Elsewhere, write
+    def text(verdict: NodeVerdict) -> str:
+        return unshown.attempt(
+            verdict.node,
+            "its metrics",
+            lambda: fleet_metrics.text(verdict, last_measured.get(verdict.node)),
+            # An old file would say that all is as it was.
+            lambda _: fleet_metrics.text(replace(verdict, tests=()), None),
+        )
 
-    numbers = distributions(one.pools for one in heard)
-    last_measured = max(one.last_measured for one in heard)
-
-    def nodes(changed: list[Change]) -> _Nodes:
-        parts.each(FleetPart.show, [Shown(middles(numbers), changed)] * len(parts))
-        return _Nodes(parts, meanwhile)
-
-    last, name = before()
-    report = Report(Validation(fleet, {}, before=last, before_name=name))
-    write(output, report, elsewhere=Elsewhere(numbers, last_measured, nodes))
-
-
-class _Nodes:
-    """The pages of all nodes, made where their results are."""
-
-    def __init__(self, parts: Parts[FleetPart], meanwhile: Callable[[], object]) -> None:
-        self._parts = parts
-        self._meanwhile = meanwhile
-
-    def pages_of(self, names: Collection[str]) -> dict[str, NodePage]:
-        """What they show, by name."""
-        found = self._parts.each(FleetPart.pages_of, [list(names)] * len(self._parts))
-        return {name: page for one in found for name, page in one.items()}
-
-    def write(self, folder: Path, names: Collection[str], index: str) -> list[Path]:
-        """Write them; returns the files. Raises OSError."""
-        wanted = Wanted(folder, list(names), index)
-        asked = [wanted] * len(self._parts)
-        return list(chain(*self._parts.each(FleetPart.write_pages, asked, self._meanwhile)))
+    write_all(
+        (folder / f"temper-validation-{file_stem(verdict.node)}.prom", text(verdict)) for verdict in verdicts
+    )
 
 
 def _report_before(output: Path) -> tuple[FleetVerdict | None, str]:
-    """The verdict of the last report beside this one, and its name; none where there is none to read."""
+    """Return the verdict of the last report beside this one, and its name; none if it cannot be read."""
     latest = output.parent / "latest"
     try:
         return loads(FleetVerdict, (latest / "summary.json").read_bytes()), latest.resolve().name

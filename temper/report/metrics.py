@@ -15,7 +15,7 @@ from validation.model.quantities import of_gpus
 from validation.verdict.references import Standards, standards_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from validation.model.contract import GpuIdentity, Measurement, NodeResult, TestResult
 
@@ -76,7 +76,7 @@ Key = tuple[Kind, Metric]
 
 @dataclass
 class Pool:
-    """All numbers of a metric on one kind of hardware, of some of a fleet's nodes."""
+    """All numbers of a metric on one kind of hardware."""
 
     conditions: dict[str, int | str]
     standards: Standards
@@ -90,12 +90,6 @@ class Pool:
         if value < self.least:
             self.least, self.lowest = value, Place(node, gpu)
 
-    def extend(self, other: Pool) -> None:
-        """Add the numbers of other nodes."""
-        self.values.extend(other.values)
-        if other.least < self.least:
-            self.least, self.lowest = other.least, other.lowest
-
 
 class Hardware:
     """What numbers are of, and what is published of that."""
@@ -104,8 +98,8 @@ class Hardware:
         self._references = references
         self._kinds: dict[tuple[str, int | None], Kind] = {}
 
-    def pools(self, results: Mapping[str, NodeResult]) -> dict[Key, Pool]:
-        """The numbers of some nodes."""
+    def distributions(self, results: Mapping[str, NodeResult]) -> dict[Key, Distribution]:
+        """Return the numbers of a fleet by metric and kind of hardware."""
         found: dict[Key, Pool] = {}
         for node, result in results.items():
             for test, measurement, key in self._numbers_of(result):
@@ -123,7 +117,12 @@ class Hardware:
                     value,
                     Place(node, measurement.device),
                 )
-        return found
+        return {
+            (kind, metric): Distribution(
+                metric, kind, pool.conditions, tuple(sorted(pool.values)), pool.lowest, pool.standards
+            )
+            for (kind, metric), pool in found.items()
+        }
 
     def _numbers_of(self, result: NodeResult) -> Iterator[tuple[TestResult, Measurement, Key]]:
         kinds: dict[tuple[bool, int | None], Kind] = {}
@@ -160,36 +159,6 @@ class Hardware:
         return standards_of(test, measurement, result, self._references_of(result))
 
 
-def distributions(parts: Iterable[Mapping[Key, Pool]]) -> dict[Key, Distribution]:
-    """The numbers of a whole fleet. Changes the pools of its first parts."""
-    pools: dict[Key, Pool] = {}
-    for part in parts:
-        for key, pool in part.items():
-            if key in pools:
-                pools[key].extend(pool)
-            else:
-                pools[key] = pool
-    return {
-        key: Distribution(
-            key[1], key[0], pool.conditions, tuple(sorted(pool.values)), pool.lowest, pool.standards
-        )
-        for key, pool in pools.items()
-    }
-
-
-@dataclass(frozen=True)
-class Middle:
-    """What a number of a node stands beside of the fleet's: their median, and how many there are."""
-
-    median: float
-    count: int
-
-
-def middles(found: Mapping[Key, Distribution]) -> dict[Key, Middle]:
-    """What the pages of nodes need of the fleet's numbers."""
-    return {key: Middle(one.median, len(one.values)) for key, one in found.items()}
-
-
 class FleetNumbers:
     """What the numbers of nodes stand beside.
 
@@ -197,7 +166,7 @@ class FleetNumbers:
     once for each metric and kind.
     """
 
-    def __init__(self, hardware: Hardware, fleet: Mapping[Key, Middle]) -> None:
+    def __init__(self, hardware: Hardware, fleet: Mapping[Key, Distribution]) -> None:
         self._hardware = hardware
         self._fleet = fleet
         self._beside: dict[tuple[Kind, int, Metric], Beside] = {}
@@ -209,14 +178,14 @@ class FleetNumbers:
         if key not in self._beside:
             standards = self._hardware.standards(test, measurement, result)
             equals = self._fleet.get((kind, metric))
-            median = equals.median if equals and equals.count > 1 else None
+            median = equals.median if equals and len(equals.values) > 1 else None
             shared = (
                 ("floor", standards.floor),
                 ("published", standards.published),
                 ("fleet median", median),
             )
             said = [f"{name} {quantity(one, metric.name)}" for name, one in shared if one is not None]
-            said += [f"of {equals.count} equal numbers"] if equals and median is not None else []
+            said += [f"of {len(equals.values)} equal numbers"] if equals and median is not None else []
             self._beside[key] = Beside(standards, median, ", ".join(said))
         return self._beside[key]
 

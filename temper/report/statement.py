@@ -53,7 +53,7 @@ def write(directory: Path, statement: Statement) -> None:
     write_atomically(directory / "sarif.json", sarif(statement))
     write_atomically(directory / "oscal.json", oscal.document(statement))
     write_atomically(directory / SUMMARY, dumps(replace(statement, nodes=(), changed=())))
-    write_atomically(directory / "statement.json", document.text(statement))
+    document.write(directory, statement)
 
 
 # ------------------------------------------------------------------------ text
@@ -82,7 +82,7 @@ def changed_lines(statement: Statement) -> Iterator[str]:
         [
             "Changed since the check before:",
             *lines[:MOST_CHANGES],
-            *([f"  and {more} more, see statement.json"] if more > 0 else []),
+            *([f"  and {more} more, see {document.file_name(statement)}"] if more > 0 else []),
         ]
     )
 
@@ -165,7 +165,7 @@ def relaxed_lines(statement: Statement) -> Iterator[str]:
         parts = [f"{counts[state]} {words}" for state, words in WOULD.items() if counts[state]]
         yield (
             f"Relaxed by the hardening's profile, in {counts.total()} places: {', '.join(parts)} "
-            "(docs/os_hardening.md has the reasons, statement.json each place)."
+            f"(docs/os_hardening.md has the reasons, {document.file_name(statement)} each place)."
         )
 
 

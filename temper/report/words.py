@@ -32,7 +32,6 @@ KINDS = {
 #: Parts of a whole, by the end of a metric's name.
 SHARE = "_share"
 LONGEST_NAME = 80
-MEBIBYTE = 1 << 20
 
 
 def kind(*states: str) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import pkgutil
-from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jinja2
 from markupsafe import Markup
@@ -16,17 +15,16 @@ from temper.compliance.alike import Once
 from temper.judge.unshown import Unshown
 from temper.report import fleet, node, words
 from temper.report.inputs import Report, no_past
-from temper.report.metrics import FleetNumbers, Hardware, distributions, middles
+from temper.report.metrics import FleetNumbers, Hardware
 from validation.model.printable import printable
 from validation.processes.files import write_all, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
     from temper.compliance.model import ControlResult
     from temper.report.changes import Change
-    from temper.report.metrics import Distribution, Key
 
 T = TypeVar("T")
 #: A report of so many nodes is one file, where that has at most so many bytes; mail and browsers take it.
@@ -38,48 +36,25 @@ MOST_WITH_PAGES = 1000
 FOLDER = "nodes"
 
 
-class Nodes(Protocol):
-    """What makes the pages of nodes."""
-
-    def pages_of(self, names: Collection[str]) -> dict[str, node.NodePage]:
-        """What their pages show, by name; of those that it has."""
-
-    def write(self, folder: Path, names: Collection[str], index: str) -> list[Path]:
-        """Write the pages of those that it has; returns the files. `index` is what leads to them."""
-
-
-@dataclass(frozen=True)
-class Elsewhere:
-    """What a report knows of its nodes where others have their results, each a part of the fleet.
-
-    `last_measured` is when the last result began. `nodes` makes the pages, with all that has changed.
-    """
-
-    numbers: Mapping[Key, Distribution]
-    last_measured: str
-    nodes: Callable[[list[Change]], Nodes]
-
-
 def write(
     directory: Path,
     report: Report,
     name: str = "report.html",
     wanted: Collection[str] = (),
-    elsewhere: Elsewhere | None = None,
     unshown: Unshown | None = None,
 ) -> list[Path]:
     """Write the report; returns its files. Raises OSError.
 
     The pages of the nodes are written before the index that leads to them. `wanted` are nodes that have one
-    in any case. `elsewhere` are the nodes' results where they are not in the report. `unshown` gets what
-    cannot be shown of a node.
+    in any case. `unshown` gets what cannot be shown of a node.
     """
-    made = Pages(report, wanted, elsewhere, unshown)
+    made = Pages(report, wanted, unshown)
     whole = made.whole()
     if whole is not None:
         write_atomically(directory / name, whole)
         return [directory / name]
-    written = made.nodes.write(directory / FOLDER, made.with_page, f"../{name}")
+    texts = made.nodes.texts(made.with_page, f"../{name}")
+    written = write_all((directory / FOLDER / file, text) for file, text in texts)
     write_atomically(directory / name, made.index())
     return [*written, directory / name]
 
@@ -87,40 +62,28 @@ def write(
 class Pages:
     """The pages of a report as text."""
 
-    def __init__(
-        self,
-        report: Report,
-        wanted: Collection[str] = (),
-        elsewhere: Elsewhere | None = None,
-        unshown: Unshown | None = None,
-    ) -> None:
+    def __init__(self, report: Report, wanted: Collection[str] = (), unshown: Unshown | None = None) -> None:
         validation = report.validation
+        results = validation.results if validation else {}
+        hardware = Hardware(validation.references if validation else {})
         self._report = report
         self._wanted = wanted
         self._changed = fleet.changed_on(report)
-        if elsewhere:
-            self._numbers: Mapping[Key, Distribution] = elsewhere.numbers
-            self._last_measured = elsewhere.last_measured
-            self.nodes: Nodes = elsewhere.nodes(self._changed)
-        else:
-            results = validation.results if validation else {}
-            hardware = Hardware(validation.references if validation else {})
-            self._numbers = distributions([hardware.pools(results)])
-            self._last_measured = max((result.started_at for result in results.values()), default="")
-            numbers = FleetNumbers(hardware, middles(self._numbers))
-            self.nodes = NodePages(report, numbers, self._changed, Unshown() if unshown is None else unshown)
-        self.names = sorted(_names(report))
+        self._numbers = hardware.distributions(results)
+        self._last_measured = max((result.started_at for result in results.values()), default="")
+        numbers = FleetNumbers(hardware, self._numbers)
+        self.nodes = NodePages(report, numbers, self._changed, Unshown() if unshown is None else unshown)
+        self.names = sorted(self.nodes.names)
 
     def whole(self) -> str | None:
         """All in one file; None where that is too much for one."""
         if len(self.names) > MOST_IN_ONE_FILE:
             return None
-        found = self.nodes.pages_of(self.names)
         text = _render(
             self._report,
             "fleet.html.j2",
             page=self._fleet,
-            nodes=[found[name] for name in self.names],
+            nodes=[self.nodes.page_of(name) for name in self.names],
             address="#node-",
             linked=self.names,
             **_rows(),
@@ -156,7 +119,7 @@ class Pages:
 
 
 class NodePages:
-    """The pages of nodes, of a whole report or of a part of its fleet."""
+    """The pages of nodes."""
 
     def __init__(
         self, report: Report, numbers: FleetNumbers, changed: Iterable[Change], unshown: Unshown
@@ -171,34 +134,10 @@ class NodePages:
             self._changed.setdefault(change.node, []).append(change)
         self._verdicts = {one.node: one for one in validation.verdict.nodes} if validation else {}
         self._statements = {one.node: one for one in statement.nodes} if statement else {}
-        self._names = _names(report)
+        self.names = self._verdicts.keys() | self._statements.keys()
 
-    def pages_of(self, names: Collection[str]) -> dict[str, node.NodePage]:
-        """What their pages show, by name; of those that are of this report."""
-        return {name: self._page_of(name) for name in names if name in self._names}
-
-    def texts(self, names: Collection[str], index: str) -> Iterator[tuple[str, str]]:
-        """The page of each node, by its file's name. `index` is what leads to it."""
-        rows = _rows()
-
-        def text(page: node.NodePage) -> str:
-            return _render(self._report, "node.html.j2", node=page, index=index, **rows)
-
-        for name in names:
-            if name in self._names:
-                page = self._page_of(name)
-                yield (
-                    f"{page.slug}.html",
-                    self._attempt(
-                        name, partial(text, page), lambda known, why: text(node.unshown(known, why))
-                    ),
-                )
-
-    def write(self, folder: Path, names: Collection[str], index: str) -> list[Path]:
-        """Write the page of each node; returns the files. Raises OSError."""
-        return write_all((folder / file, text) for file, text in self.texts(names, index))
-
-    def _page_of(self, name: str) -> node.NodePage:
+    def page_of(self, name: str) -> node.NodePage:
+        """Return what the page of a node shows."""
         validation = self._report.validation
         past = validation.past if validation else no_past
         known = self._known(name)
@@ -208,6 +147,20 @@ class NodePages:
             lambda: node.page_of(known, self._numbers, past(result) if result else None),
             node.unshown,
         )
+
+    def texts(self, names: Iterable[str], index: str) -> Iterator[tuple[str, str]]:
+        """The page of each node, by its file's name. `index` is what leads to it."""
+        rows = _rows()
+
+        def text(page: node.NodePage) -> str:
+            return _render(self._report, "node.html.j2", node=page, index=index, **rows)
+
+        for name in names:
+            page = self.page_of(name)
+            yield (
+                f"{page.slug}.html",
+                self._attempt(name, partial(text, page), lambda known, why: text(node.unshown(known, why))),
+            )
 
     def _attempt(self, name: str, make: Callable[[], T], instead: Callable[[node.Known, str], T]) -> T:
         return self._unshown.attempt(name, "its page", make, partial(instead, self._known(name)))
@@ -221,12 +174,6 @@ class NodePages:
             self._statements.get(name),
             tuple(self._changed.get(name, ())),
         )
-
-
-def _names(report: Report) -> set[str]:
-    verdicts = report.validation.verdict.nodes if report.validation else ()
-    statements = report.compliance.nodes if report.compliance else ()
-    return {*(one.node for one in verdicts), *(one.node for one in statements)}
 
 
 def _rows() -> dict[str, _Rows]:

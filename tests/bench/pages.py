@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from temper.report.inputs import Report, Validation, no_past
-from temper.report.write import NodePages, Pages
+from temper.report.write import Pages
 from tests.unit.pages import made_up
 from validation.verdict.judge import judge_fleet
 
@@ -61,7 +61,6 @@ def main() -> None:
     print(f"index of {count} nodes: {took:.1f} s, {cpu:.1f} CPU s, {len(index) / 1e6:.2f} MB", flush=True)
     started, cpu, written, size = time.monotonic(), time.process_time(), 0, 0
     with tempfile.TemporaryDirectory() as folder:
-        assert isinstance(pages.nodes, NodePages)
         for name, text in pages.nodes.texts(pages.with_page, "../report.html"):
             Path(folder, name).write_text(text, encoding="utf-8")
             written += 1

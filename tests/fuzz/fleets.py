@@ -17,6 +17,7 @@ from unittest.mock import patch
 from gpu_validation import validation_outcome
 
 from temper.cli import judging
+from temper.compliance.answers import answer
 from temper.fleet import collected, pulled, stream
 from temper.plan.preflight import DATA, preflight_plan
 from temper.report import compliance as compliance_fleet
@@ -137,7 +138,7 @@ def good_answer() -> str:
     made = plan()
     found = {role: [encode(one) for one in ones] for role, ones in observations(made).items()}
     fact = preflight_plan({"ansible_facts": {"temper": node()}}, VARIABLES, KNOWN)
-    return compliance_fleet.answer(fact, found, "580.95.05")
+    return answer(fact, found, "580.95.05")
 
 
 @cache

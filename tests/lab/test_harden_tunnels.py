@@ -195,7 +195,7 @@ def test_flow_that_began_before_the_change_confirms_nothing(tunnelled: Tunnelled
 
 
 def test_operator_answers_for_a_tunnel_that_the_node_opens(tunnelled: Tunnelled) -> None:
-    """Nothing is asked of it: no rule opens its port, and any packet of the node begins the flow anew."""
+    """No rule opens its port. Packets of the node itself restart the flow, so the tunnel may still answer."""
     run = tunnelled.harden(firewall_unchecked_tunnels=[INTERFACE])
     assert run.status == 0, run.output
     table = tunnelled.shell("nft", "list", "table", "inet", "temper")

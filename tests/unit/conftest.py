@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,16 +14,43 @@ from ansible.module_utils.temper.engines import busy
 from ansible.module_utils.temper.packaging import node, packages, repositories
 from ansible.module_utils.temper.settings import record
 from ansible.module_utils.testing import patch_module_args
+from ansible.utils import display  # noqa: F401 (asks ldconfig for the C library, before a test may start no process)
 
 from tests.unit import openpgp_keys
 from tests.unit.apt_machine import Archive, Machine
 from tests.unit.settings.role_plans import carried_out, item, role_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from pathlib import Path
 
     from tests.unit.openpgp_keys import KeyRing
+
+#: What Python tells its audit hooks when a process is started (https://docs.python.org/3/library/audit_events.html).
+STARTS = frozenset(("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"))
+#: The name of the running test, if it may start no process.
+_unit_test = ""
+
+
+def _refuse_processes(event: str, arguments: tuple[object, ...]) -> None:
+    if _unit_test and event in STARTS:
+        pytest.fail(
+            f"{_unit_test} starts a process ({event}{arguments[:2]}): mark it with pytest.mark.component"
+        )
+
+
+sys.addaudithook(_refuse_processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Let only tests that are marked as such start processes."""
+    global _unit_test  # noqa: PLW0603
+    _unit_test = "" if item.get_closest_marker("component") else item.name
+    try:
+        return (yield)
+    finally:
+        _unit_test = ""
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ from typing import Any
 from temper.plan.facts import NodeFacts
 from temper.plan.model import Target
 from temper.plan.plan import node_plan
-from temper.plan.role_variables import role_variables
+from temper.plan.role_variables import role_variables, typed_variables
 from temper.plan.tables import Tables, load_tables
-from temper.plan.variables import Variables
 from tests.unit.tables import ROOT, specs, tables
 from tools.bare_node import PYTHONS, bare_node, pci
 
@@ -53,7 +52,7 @@ def plan(
     return node_plan(
         NodeFacts.from_dict(facts or node()),
         load_tables(ROOT / "data") if data is TABLES else Tables.from_dict(data),
-        Variables.from_values(DEFAULTS | values),
+        typed_variables(DEFAULTS | values),
         Target(address=address, today=today, mok_sha256=mok_sha256),
     ).as_dict()
 

@@ -7,7 +7,11 @@ from typing import Any
 
 import yaml
 
+from temper.plan.role_variables import argument_specs
+
 ROOT = Path(__file__).resolve().parents[2]
+#: The argument specs of all roles by the role's name, read once.
+specs = argument_specs
 
 
 def tables() -> dict[str, Any]:
@@ -16,11 +20,3 @@ def tables() -> dict[str, Any]:
     for path in sorted((ROOT / "data").glob("*.yml")):
         merged |= yaml.safe_load(path.read_text(encoding="utf-8"))
     return merged
-
-
-def specs() -> dict[str, Any]:
-    """The argument specs of all roles by the role's name."""
-    return {
-        path.parts[-3]: yaml.safe_load(path.read_text(encoding="utf-8"))
-        for path in (ROOT / "roles").glob("*/meta/argument_specs.yml")
-    }

@@ -158,6 +158,7 @@ def test_a_browser_comes_with_its_driver(monkeypatch: pytest.MonkeyPatch) -> Non
     assert installed == ["chromium", "chromium-driver"]
 
 
+@pytest.mark.component
 def test_programs_of_monitoring_are_unpacked_once_and_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
     Run = Callable[..., dict[str, Any]]
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb"))),
-    reason="needs root and Debian's package tools",
-)
+pytestmark = [
+    pytest.mark.component,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb"))),
+        reason="needs root and Debian's package tools",
+    ),
+]
 MODULES = "linux-modules-nvidia-580-server-open"
 NOW, NEXT = ("6.8.0-134", "580.173.02-0ubuntu0.24.04.1"), ("6.8.0-140", "580.178.04-0ubuntu0.24.04.1")
 

@@ -26,6 +26,7 @@ LIBRARIES = ("libcudadebugger1", "libnvcuvid1", "libnvoptix1", "libnvidia-ml1", 
 FOUND = ("libcuda1", *LIBRARIES, "firmware-nvidia-gsp", "nvidia-driver-cuda")
 
 
+@pytest.mark.component
 def test_libraries_without_the_vendors_name_follow_the_driver(machine: Machine, tmp_path: Path) -> None:
     found = plan()
     wanted = found["driver"]["package_version"]

@@ -146,6 +146,7 @@ def dnf_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
 needs_apt = pytest.mark.skipif(not downloads.APT_HELPER.exists(), reason="this is no Debian: it has no apt")
 
 
+@pytest.mark.component
 @needs_apt
 def test_apts_proxy_is_used(proxy: Proxy, apt_says: Callable[..., None]) -> None:
     apt_says(f'Acquire::http::Proxy "http://{proxy.address}";')
@@ -153,6 +154,7 @@ def test_apts_proxy_is_used(proxy: Proxy, apt_says: Callable[..., None]) -> None
     assert proxy.asked == [URL]
 
 
+@pytest.mark.component
 @needs_apt
 def test_apts_proxy_for_one_host_is_used_with_its_login(proxy: Proxy, apt_says: Callable[..., None]) -> None:
     proxy.login = "node:s3cret"
@@ -160,6 +162,7 @@ def test_apts_proxy_for_one_host_is_used_with_its_login(proxy: Proxy, apt_says: 
     assert download(URL, "apt", LIMIT_BYTES) == b"the key"
 
 
+@pytest.mark.component
 @needs_apt
 def test_a_host_that_apt_asks_directly_is_asked_directly(proxy: Proxy, apt_says: Callable[..., None]) -> None:
     # It is the server that is asked, and sees no address with a host in its request.
@@ -168,6 +171,7 @@ def test_a_host_that_apt_asks_directly_is_asked_directly(proxy: Proxy, apt_says:
     assert proxy.asked == ["/key"]
 
 
+@pytest.mark.component
 @needs_apt
 def test_a_proxy_that_refuses_is_told_without_its_login(proxy: Proxy, apt_says: Callable[..., None]) -> None:
     proxy.login = "node:s3cret"
@@ -179,6 +183,7 @@ def test_a_proxy_that_refuses_is_told_without_its_login(proxy: Proxy, apt_says: 
     assert not any(word in str(refusal.value) for word in ("wr0ng", "pa55"))
 
 
+@pytest.mark.component
 @needs_apt
 def test_an_answer_without_an_end_fills_no_disk(endless: Sender, apt_says: Callable[..., None]) -> None:
     with contextlib.suppress(DownloadError):
@@ -193,6 +198,7 @@ def test_an_answer_that_trickles_has_an_end(endless: Sender, monkeypatch: pytest
         download(f"http://127.0.0.1:{endless.server_port}/slow", "dnf", 1 << 20)
 
 
+@pytest.mark.component
 @needs_apt
 def test_no_more_is_read_than_wanted(proxy: Proxy, apt_says: Callable[..., None]) -> None:
     assert download(f"http://{proxy.address}/key", "apt", 3) == b"the"

@@ -20,6 +20,8 @@ from tests.unit.modules_on_disk import Certificate, install_kernel, install_modu
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 RUNNING, OLD = "6.1.0-56-amd64", "6.1.0-50-amd64"
 VERSION = "580.178.04"
 

@@ -47,6 +47,7 @@ NOBODY = {"ansible_host": "127.0.0.1", "ansible_port": 1}
 INVENTORY = {"gpu_nodes": {"hosts": {"one": NOBODY, "two": NOBODY}}}
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("stage", "tags"),
     [

@@ -14,6 +14,8 @@ from tests.fuzz.readers import READERS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.component
+
 SEED = 20261125
 #: A whole report costs as much as hundreds of lines.
 WHOLE = 12

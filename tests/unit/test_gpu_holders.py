@@ -310,6 +310,7 @@ def test_a_real_process_is_found_by_what_it_has_open(tmp_path: Path, monkeypatch
     assert os.getpid() not in [one.pid for one in holders.holders()]
 
 
+@pytest.mark.component
 def test_a_stopped_process_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holders, "DEVICE", re.compile(re.escape(str(tmp_path / "nvidia0"))))
     (tmp_path / "nvidia0").touch()
@@ -322,6 +323,7 @@ def test_a_stopped_process_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             stopped.kill()
 
 
+@pytest.mark.component
 def test_a_real_process_whose_first_thread_has_ended_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,6 +345,7 @@ def test_a_real_process_whose_first_thread_has_ended_is_found(
         process.kill()
 
 
+@pytest.mark.component
 def test_a_real_process_is_found_by_the_group_that_it_has_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     Run = Callable[..., dict[str, Any]]
 
+pytestmark = pytest.mark.component
+
 # Answers queries from gpus.json and keeps what is set there. A setter named in `unsupported` is refused in
 # nvidia-smi's way, with status 0 and words; one named in `ignored` does nothing and says nothing.
 NVIDIA_SMI = """\

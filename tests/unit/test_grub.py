@@ -15,6 +15,8 @@ from tests.unit.grub_programs import UUID, Grub
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 OLD, NEW, OTHER = "6.1.0-40-amd64", "6.1.0-41-amd64", "6.1.0-9-amd64"
 OF_OLD = f"gnulinux-advanced-{UUID}>gnulinux-{OLD}-advanced-{UUID}"
 

@@ -16,10 +16,12 @@ from ansible.module_utils.temper.settings.system import Unit
 
 from temper.plan.facts import NodeFacts
 from temper.plan.image import LIVE, as_image
-from temper.plan.node_plan import Kind
 from temper.plan.preflight import preflight_plan
+from temper.plan.refusals import advice, refusal
+from temper.plan.role_variables import typed_variables
 from temper.plan.tables import load_tables
-from temper.plan.variables import ImageGpu, Variables
+from temper.plan.variables import PreflightImageGpu
+from temper.plan.wanted import Kind
 from tests.unit.modules_on_disk import depmod, dkms_build, install_kernel, install_module
 from tests.unit.planning_nodes import DEFAULTS, node
 from tests.unit.tables import ROOT
@@ -27,6 +29,8 @@ from tests.unit.tables import ROOT
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from temper.plan.refusals import Refusal
 
 TABLES = load_tables(ROOT / "data")
 H100S = [{"gpu": "h100_sxm_80gb", "count": 8}]
@@ -56,8 +60,8 @@ def parts(made: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {role: json.loads(text) for role, text in made["roles"].items()}
 
 
-def of_image(*gpus: ImageGpu, **changes: Any) -> tuple[NodeFacts, list[str]]:
-    wish = Variables.from_values(DEFAULTS | {"preflight_image_gpus": [vars(gpu) for gpu in gpus]}).preflight
+def of_image(*gpus: PreflightImageGpu, **changes: Any) -> tuple[NodeFacts, list[Refusal]]:
+    wish = typed_variables(DEFAULTS | {"preflight_image_gpus": [vars(gpu) for gpu in gpus]}).preflight
     return as_image(NodeFacts.from_dict(node(**changes)), wish, TABLES, "")
 
 
@@ -111,13 +115,14 @@ def test_what_depends_on_the_machine_is_left_to_it() -> None:
 
 @pytest.mark.parametrize("gpu", ["h100_sxm_80gb", "H100 SXM 80 GB", "10de:2330", "2330", "0x2330"])
 def test_a_gpu_is_named_by_key_name_or_id(gpu: str) -> None:
-    facts, problems = of_image(ImageGpu(gpu, 2))
+    facts, problems = of_image(PreflightImageGpu(gpu, 2))
     assert ([device.device_id for device in facts.pci], problems) == (["2330", "2330"], [])
 
 
 def test_a_gpu_that_no_table_knows_is_refused_with_a_hint() -> None:
-    _, (problem,) = of_image(ImageGpu("h100_sxm_80g"))
-    assert "did you mean h100_sxm_80gb?" in problem
+    _, (problem,) = of_image(PreflightImageGpu("h100_sxm_80g"))
+    meant = advice("did-you-mean", name="h100_sxm_80gb")
+    assert problem == refusal("image-gpu-unknown", meant, gpu="h100_sxm_80g")
 
 
 def test_an_image_for_no_gpu_is_refused_once() -> None:
@@ -126,8 +131,8 @@ def test_an_image_for_no_gpu_is_refused_once() -> None:
 
 
 def test_a_number_below_one_is_refused() -> None:
-    _, (problem,) = of_image(ImageGpu("l4", 0))
-    assert "expected 1 or more of l4, found 0" in problem
+    _, (problem,) = of_image(PreflightImageGpu("l4", 0))
+    assert problem == refusal("image-gpu-count", gpu="l4", found=0)
 
 
 def test_a_running_server_is_refused() -> None:
@@ -276,6 +281,7 @@ def first_boot(folder: Path, lines: int | None = None) -> bool:
     return True
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd reads its own conditions")
 def test_a_first_boot_that_is_cut_off_is_made_up_for_and_no_key_is_made_twice(tmp_path: Path) -> None:
     """With one key of several, or an empty one, nobody would ever reach such a machine."""
@@ -409,6 +415,7 @@ def test_a_run_that_was_cut_off_keeps_the_tree_from_being_sealed(tree: Path, rec
 # ---------------------------------------------------------------- what is written, and not in force
 
 
+@pytest.mark.component
 def test_a_module_for_another_kernel_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module_builds, "ROOT", tmp_path)
     install_kernel(tmp_path, KERNEL)
@@ -419,6 +426,7 @@ def test_a_module_for_another_kernel_counts_as_none(tmp_path: Path, monkeypatch:
     assert found.lacking() == {KERNEL: "its nvidia module is built for kernel 6.1.0-50-amd64"}
 
 
+@pytest.mark.component
 def test_the_module_of_the_named_kernel_is_enough_whatever_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -461,6 +469,7 @@ def known_unit(on: bool, enabled: str, active: str) -> Unit:
     return unit
 
 
+@pytest.mark.component
 def test_packages_start_no_service_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tmp_path / "policy-rc.d"
     monkeypatch.setattr(services, "POLICY", policy)

@@ -13,6 +13,8 @@ import pytest
 from tests.unit.hostile.test_hostile_node import Fleet
 from tests.unit.planning_nodes import gpus, node
 
+pytestmark = pytest.mark.component
+
 PEERS = "{{ groups['gpu_nodes'] | map('extract', hostvars, 'ansible_host') | list }}"
 
 

@@ -16,9 +16,9 @@ from plugins.action import commit_confirm, nodes_behind
 from pull.playbooks import FIXED
 from temper.plan.jump_hosts import JumpHost, Node, jump_hosts, problems
 from temper.plan.preflight import preflight_plan
+from temper.plan.role_variables import typed_variables
 from temper.plan.ssh_client import Look
 from temper.plan.ssh_ways import Hop, Way
-from temper.plan.variables import Variables
 from tests.unit.planning_nodes import DEFAULTS, node
 from tests.unit.tables import ROOT
 
@@ -145,7 +145,7 @@ def test_sample_spans_the_nodes_behind() -> None:
     ],
 )
 def test_what_would_cut_others_off_is_refused_by_its_name(given: dict[str, Any], named: list[str]) -> None:
-    wish = Variables.from_values(DEFAULTS | given).ssh_hardening
+    wish = typed_variables(DEFAULTS | given).ssh_hardening
     found = list(problems(BEHIND, wish, given))
     assert [name for name, sentence in zip(named, found, strict=True) if name in sentence] == named
     assert all("gpu2" in sentence for sentence in found)
@@ -328,6 +328,7 @@ FOUND = {
 }
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("pulls", [False, True])
 def test_ways_of_an_inventory_with_templates_and_files(tmp_path: Path, pulls: bool) -> None:
     """Of all nodes, although the run is for one; ssh goes by its own files too."""
@@ -344,7 +345,7 @@ def test_ways_of_an_inventory_with_templates_and_files(tmp_path: Path, pulls: bo
     write = {"content": "{{ ways.jump_hosts }}", "dest": f"{tmp_path}/found.json"}
     once = {"run_once": True}
     tasks = [
-        {"jump_hosts": None, "register": "ways", **once},
+        {"fleet_ways": {"nodes": []}, "register": "ways", **once},
         {
             "ansible.builtin.copy": write,
             "delegate_to": "localhost",

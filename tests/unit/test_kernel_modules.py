@@ -43,6 +43,7 @@ def test_an_image_may_lie_beside_its_modules_or_be_marked_by_its_package(tmp_pat
     assert releases == [OLD, NEW]
 
 
+@pytest.mark.component
 def test_modules_that_outlived_their_kernel_are_no_kernel(tmp_path: Path) -> None:
     (tmp_path / "lib/modules" / OLD).mkdir(parents=True)
     install_module(tmp_path, OLD, VERSION)  # with modules.dep and the like
@@ -54,6 +55,7 @@ def test_a_running_kernel_without_any_file_is_installed(tmp_path: Path) -> None:
     assert kernel_modules.installed_kernels(tmp_path, NEW) == [{"release": NEW, "headers_present": False}]
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("name", "place"),
     [
@@ -71,6 +73,7 @@ def test_the_module_is_found_wherever_a_distribution_puts_it(tmp_path: Path, nam
     assert modules(tmp_path, NEW) == {NEW: {"version": VERSION, "signer": None, "signing_key": None}}
 
 
+@pytest.mark.component
 def test_a_kernel_without_the_module_is_told_from_one_with_it(tmp_path: Path) -> None:
     install_kernel(tmp_path, NEW)
     install_kernel(tmp_path, OLD)
@@ -80,6 +83,7 @@ def test_a_kernel_without_the_module_is_told_from_one_with_it(tmp_path: Path) ->
     assert (found[NEW] is not None, found[OLD]) == (True, None)
 
 
+@pytest.mark.component
 def test_a_module_that_modprobe_does_not_know_is_not_there(tmp_path: Path) -> None:
     install_kernel(tmp_path, NEW)
     path = install_module(tmp_path, NEW, VERSION)
@@ -87,6 +91,7 @@ def test_a_module_that_modprobe_does_not_know_is_not_there(tmp_path: Path) -> No
     assert modules(tmp_path, NEW) == {NEW: None}
 
 
+@pytest.mark.component
 def test_a_file_that_is_no_module_has_no_version(tmp_path: Path) -> None:
     install_kernel(tmp_path, NEW)
     path = install_module(tmp_path, NEW, VERSION)
@@ -94,6 +99,7 @@ def test_a_file_that_is_no_module_has_no_version(tmp_path: Path) -> None:
     assert modules(tmp_path, NEW) == {NEW: {"version": None, "signer": None, "signing_key": None}}
 
 
+@pytest.mark.component
 def test_the_signer_is_the_one_of_the_certificate(tmp_path: Path) -> None:
     install_kernel(tmp_path, NEW)
     certificate = Certificate.make(tmp_path, "Example machine owner key")
@@ -104,6 +110,7 @@ def test_the_signer_is_the_one_of_the_certificate(tmp_path: Path) -> None:
     assert str(found["signing_key"]).replace(":", "") == certificate.serial
 
 
+@pytest.mark.component
 def test_where_dkms_has_a_record_the_module_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +121,7 @@ def test_where_dkms_has_a_record_the_module_is_not_read(
     assert modules(tmp_path, NEW) == {NEW: {"version": VERSION, "signer": None, "signing_key": None}}
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("reason", ["no record", "signers matter"])
 def test_a_compressed_module_is_unpacked_where_it_has_to_be(tmp_path: Path, reason: str) -> None:
     install_kernel(tmp_path, NEW)

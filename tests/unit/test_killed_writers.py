@@ -11,6 +11,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from ansible.module_utils.temper import lease
 
 from temper.fleet.journal import Job, Journal
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
     from pathlib import Path
+
+pytestmark = pytest.mark.component
 
 FORK = multiprocessing.get_context("fork")
 KILLS = 25

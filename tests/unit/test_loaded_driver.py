@@ -15,6 +15,8 @@ from tests.unit.modules_on_disk import install_kernel, install_module
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 KERNEL = "6.1.0-56-amd64"
 VERSION, OLDER = "580.178.04", "580.126.09"
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
 FIRST = f"GPU 0 ({H100})"
 # An H100 with driver 580.173.02: see module_utils/temper/driver/mig.py.

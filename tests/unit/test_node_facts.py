@@ -141,11 +141,13 @@ esac done
 """
 
 
+@pytest.mark.component
 def test_services_that_run_and_start_at_boot_are_named(program: Callable[[str, str], None]) -> None:
     program("systemctl", SYSTEMCTL)
     assert node_facts.running_services() == ["nvidia-persistenced", "nvidia-fabricmanager"]
 
 
+@pytest.mark.component
 def test_without_systemd_no_service_runs(program: Callable[[str, str], None]) -> None:
     assert node_facts.running_services() == []
 
@@ -386,6 +388,7 @@ ADDRESSES = [
 ]
 
 
+@pytest.mark.component
 def test_interfaces_but_loopback(program: Any, root: Root) -> None:
     root.write("sys/class/net/eth0/speed", "25000\n")
     device = root.path / "sys/class/net/eth0/device"
@@ -446,6 +449,7 @@ ip tuntap add tun0 mode tun && ip address add 10.9.0.1/24 dev veth0 && ip -json 
 """
 
 
+@pytest.mark.component
 @pytest.mark.skipif(
     os.geteuid() != 0 or not Path("/usr/bin/unshare").exists(), reason="needs root, for a namespace"
 )
@@ -478,6 +482,7 @@ def test_a_speed_that_refuses_to_be_read_is_none(root: Root) -> None:
     assert node_facts.link_speed(root.path, "eth0") is None
 
 
+@pytest.mark.component
 def test_an_interface_without_a_cable_has_no_carrier(program: Any) -> None:
     link = ADDRESSES[1] | {"flags": ["NO-CARRIER", "BROADCAST", "UP"]}
     program("ip", f"[ $3 != address ] || echo '{json.dumps([link])}'")
@@ -485,6 +490,7 @@ def test_an_interface_without_a_cable_has_no_carrier(program: Any) -> None:
     assert (found["up"], found["carrier"]) == (True, False)
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("by_ipv4", "by_ipv6", "expected"),
     [
@@ -508,12 +514,14 @@ def test_the_default_route_is_the_best_one_of_ipv4_or_else_of_ipv6(
     assert [one["name"] for one in node_facts.interfaces() if one["default_route"]] == [expected]
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not shutil.which("ip"), reason="needs iproute2")
 def test_the_real_ip_is_understood() -> None:
     for interface in node_facts.interfaces():
         assert interface.keys() == {field.name for field in fields(Interface)}
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("script", [f"echo '{json.dumps(ADDRESSES)}'; exit 1", "", None])
 def test_without_an_answer_of_ip_there_are_no_interfaces(program: Any, script: str | None) -> None:
     if script is not None:
@@ -535,12 +543,14 @@ openssh-server\\t9.2\\tinstall\\thalf-configured
 """
 
 
+@pytest.mark.component
 def test_packages_of_the_family_and_all_that_are_broken(program: Any) -> None:
     program("dpkg-query", f"printf '{INSTALLED}'")
     images = {"linux-image-6.8.0-45-generic": "6", "linux-image-generic": "6"}
     assert node_facts.package_state() == ({"libcuda1": "580-1"}, ["openssh-server"], images, "")
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("script", ["exit 2", None])
 def test_without_dpkg_there_are_no_packages(program: Any, script: str | None) -> None:
     if script is not None:
@@ -555,6 +565,7 @@ bash\\t5.1.8-9.el9\\tx86_64
 """
 
 
+@pytest.mark.component
 def test_packages_of_the_family_where_rpm_keeps_them(program: Any) -> None:
     program("rpm", f"printf '{RPMS}'")
     assert node_facts.package_state() == (
@@ -565,6 +576,7 @@ def test_packages_of_the_family_where_rpm_keeps_them(program: Any) -> None:
     )
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("installed", "ofed"),
     [
@@ -602,12 +614,14 @@ def test_whatever_the_kernel_drives_as_an_rdma_adapter_is_one(root: Root) -> Non
     assert node_facts.has_rdma(root.path)
 
 
+@pytest.mark.component
 def test_rpm_is_not_asked_where_there_is_dpkg(program: Any) -> None:
     program("dpkg-query", f"printf '{INSTALLED}'")
     program("rpm", f"printf '{RPMS}'")
     assert node_facts.package_state()[0] == {"libcuda1": "580-1"}
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("policy", "offered"),
     [
@@ -681,6 +695,7 @@ def test_the_driver_says_who_may_read_its_counters(
     assert state["counters_restricted"] is restricted
 
 
+@pytest.mark.component
 def test_the_driver_is_read_after_nvidia_smi_has_loaded_it(root: Root, program: Any) -> None:
     root.write("sys/module/nvidia/version", "")
     program("nvidia-smi", f"echo 580.126.09 > {root.path}/sys/module/nvidia/version")
@@ -718,6 +733,7 @@ def test_a_node_without_infiniband_manages_no_switches(root: Root) -> None:
     assert node_facts.nvlink_switch_managed(root.path) is False
 
 
+@pytest.mark.component
 def test_compute_processes_by_id_and_name(program: Any) -> None:
     query = "--query-compute-apps=pid,process_name --format=csv,noheader"
     answer = "4242, /usr/bin/python3\n4243, [Not Found]\n"
@@ -725,6 +741,7 @@ def test_compute_processes_by_id_and_name(program: Any) -> None:
     assert loaded_state.compute_processes() == (["4242 /usr/bin/python3", "4243 [Not Found]"], None)
 
 
+@pytest.mark.component
 def test_who_computes_or_is_a_guest_uses_gpus_though_nvidia_smi_does_not_name_it(
     root: Root, program: Any
 ) -> None:
@@ -749,6 +766,7 @@ def test_who_computes_or_is_a_guest_uses_gpus_though_nvidia_smi_does_not_name_it
     assert (other.split(" holds ")[1], python) == ("/dev/nvidia-uvm, /dev/nvidia0", "4242 python3")
 
 
+@pytest.mark.component
 def test_the_complaint_of_nvidia_smi_is_kept(program: Any) -> None:
     program("nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
     assert loaded_state.compute_processes() == (
@@ -757,12 +775,14 @@ def test_the_complaint_of_nvidia_smi_is_kept(program: Any) -> None:
     )
 
 
+@pytest.mark.component
 def test_a_wedged_nvidia_smi_does_not_hang_the_run(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     program("nvidia-smi", "while :; do :; done")
     monkeypatch.setattr(loaded_state, "COMMAND_TIMEOUT_S", 0.2)
     assert loaded_state.compute_processes() == ([], "nvidia-smi did not answer within 0.2 s")
 
 
+@pytest.mark.component
 def test_a_driver_that_answers_late_is_waited_for(
     root: Root, program: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -782,6 +802,7 @@ exit 0""",
     assert len((root.path / "asked").read_text().split()) == 3
 
 
+@pytest.mark.component
 def test_a_driver_that_never_answers_is_given_up(
     root: Root, program: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -802,6 +823,7 @@ def test_the_module_waits_for_the_driver_only_where_it_is_told_to(
     assert waits == [60]
 
 
+@pytest.mark.component
 def test_an_nvidia_smi_that_cannot_be_killed_is_left_behind(
     program: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -824,6 +846,7 @@ def test_an_nvidia_smi_that_cannot_be_killed_is_left_behind(
 # ---------------------------------------------------------------- the module
 
 
+@pytest.mark.component
 def test_module_returns_one_fact_and_changes_nothing(
     run_module: Run, root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:

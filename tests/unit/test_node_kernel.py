@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 
     Run = Callable[..., dict[str, Any]]
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb", "depmod"))),
-    reason="needs root and Debian's package tools",
-)
+pytestmark = [
+    pytest.mark.component,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb", "depmod"))),
+        reason="needs root and Debian's package tools",
+    ),
+]
 OLD, NEW, NEWER = "6.1.0-40-amd64", "6.1.0-41-amd64", "6.1.0-42-amd64"
 VERSIONS = {OLD: "6.1.150-1", NEW: "6.1.160-1", NEWER: "6.1.170-1"}
 DRIVER = "595.91.07"

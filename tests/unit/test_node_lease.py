@@ -162,6 +162,7 @@ def _race(path: Path, owner: str, start: Any, answer: Connection) -> None:
         answer.send(0)
 
 
+@pytest.mark.component
 def test_of_processes_that_race_exactly_one_gets_it(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     for attempt in range(5):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from tests.unit.openpgp_keys import KeyRing
 
+pytestmark = pytest.mark.component
+
 
 @pytest.mark.parametrize("armour", [True, False], ids=["armoured", "binary"])
 @pytest.mark.parametrize("algorithm", ["rsa4096", "ed25519"])

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     Run = Callable[..., dict[str, Any]]
 
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb"))),
-    reason="needs root and Debian's package tools",
-)
+pytestmark = [
+    pytest.mark.component,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb"))),
+        reason="needs root and Debian's package tools",
+    ),
+]
 DRIVER = {"nvidia-driver-cuda": "580-1", "nvidia-kernel-open-dkms": "580-1"}
 
 

@@ -46,6 +46,7 @@ def made(items: dict[str, Any]) -> PackageSet:
     return setting
 
 
+@pytest.mark.component
 def test_items_fold_into_one_transaction(machine: Machine) -> None:
     result = made(ITEMS).result()
     assert result["installed"] == machine.versions() == {"libcuda1": "580-1", "desktop": "1"}
@@ -61,6 +62,7 @@ def test_pins_and_module_streams_are_for_dnf(monkeypatch: pytest.MonkeyPatch, tm
     assert getattr(manager, "streams", None) == [stream]
 
 
+@pytest.mark.component
 def test_settled_sets_of_one_execution_ask_dpkg_once(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +82,7 @@ def test_settled_sets_of_one_execution_ask_dpkg_once(
     assert len(asked) == 1
 
 
+@pytest.mark.component
 def test_a_set_sees_what_another_one_has_installed(machine: Machine) -> None:
     later = PackageSet.from_items({"package:desktop": {"version": "", "held": False}}, {})
     assert not later.settled()
@@ -87,6 +90,7 @@ def test_a_set_sees_what_another_one_has_installed(machine: Machine) -> None:
     assert later.settled()
 
 
+@pytest.mark.component
 def test_a_role_with_the_programs_it_needs_lets_somebody_elses_broken_package_be(
     machine: Machine, tmp_path: Path
 ) -> None:
@@ -100,6 +104,7 @@ def test_a_role_with_the_programs_it_needs_lets_somebody_elses_broken_package_be
     assert not PackageSet.from_items(ITEMS, {}).settled()
 
 
+@pytest.mark.component
 def test_libraries_are_to_be_proven_after_a_change_of_theirs(machine: Machine) -> None:
     made({"package:desktop": {"version": "", "held": False}})
     assert not node.unproven().exists()
@@ -107,10 +112,12 @@ def test_libraries_are_to_be_proven_after_a_change_of_theirs(machine: Machine) -
     assert node.unproven().exists()
 
 
+@pytest.mark.component
 def test_packages_are_not_removed(machine: Machine) -> None:
     assert "does not remove packages" in str(PackageSet.from_items({"package:desktop": None}, {}).obstacle())
 
 
+@pytest.mark.component
 def test_holds_are_released_and_versions_that_stay_are_named(machine: Machine) -> None:
     setting = PackageSet.from_items(ITEMS, {})
     before = setting.read()
@@ -121,6 +128,7 @@ def test_holds_are_released_and_versions_that_stay_are_named(machine: Machine) -
     assert packages.recorded_holds() == set()
 
 
+@pytest.mark.component
 def test_holds_of_somebody_else_stay(machine: Machine) -> None:
     machine.install("libcuda1=580-1")
     setting = PackageSet(Wish({"libcuda1": "580-1"}), ["580-1"], state=PackageState())

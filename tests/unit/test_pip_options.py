@@ -31,6 +31,7 @@ def told(folder: Path, arguments: str) -> dict[str, str]:
     return {name.removeprefix("install."): value.strip("'\"") for name, _, value in pairs}
 
 
+@pytest.mark.component
 def test_pip_reads_what_it_would_have_been_told(tmp_path: Path) -> None:
     arguments = "--index-url https://u:p%40ss@a/simple -f '/srv/my wheels' --no-cache-dir --timeout=7 --pre"
     assert told(tmp_path, arguments) == {
@@ -42,6 +43,7 @@ def test_pip_reads_what_it_would_have_been_told(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.component
 def test_an_option_may_come_more_than_once(tmp_path: Path) -> None:
     found = told(tmp_path, "--extra-index-url https://a --extra-index-url=https://b")
     assert found["extra-index-url"].split("\\n")[1:] == ["https://a", "https://b"]

@@ -10,8 +10,8 @@ import pytest
 from temper.plan.convert import plain
 from temper.plan.expectation import expectation
 from temper.plan.node_plan import NodePlan
-from temper.plan.role_variables import role_variables
-from temper.plan.variables import Variables
+from temper.plan.refusals import refusal
+from temper.plan.role_variables import role_variables, typed_variables
 from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, plan
 from tests.unit.tables import specs
 from tools.bare_node import pci
@@ -26,7 +26,7 @@ def expected(devices: list[dict[str, str]] = HGX, **given: Any) -> Expectation:
     """The expectation, as the payload reads it."""
     values = role_variables(given, specs())["values"]
     of_node = NodePlan.from_dict(plan(node(pci=devices), **given))
-    found = expectation(of_node, Variables.from_values(values), TABLES)
+    found = expectation(of_node, typed_variables(values), TABLES)
     assert found
     return parse_expectation(json.dumps(plain(found)), TESTS)
 
@@ -136,5 +136,5 @@ def test_a_limit_in_percent_is_expected_of_each_gpu_by_its_default() -> None:
 
 
 def test_of_a_node_that_could_not_be_read_nothing_is_expected() -> None:
-    variables = Variables.from_values(role_variables({}, specs())["values"])
-    assert expectation(NodePlan(problems=("unreachable",)), variables, TABLES) is None
+    variables = typed_variables(role_variables({}, specs())["values"])
+    assert expectation(NodePlan(refusals=(refusal("gpu-absent"),)), variables, TABLES) is None

@@ -1,47 +1,24 @@
-"""The typed variables are those of the argument specs, with the defaults that depend on others resolved."""
+"""An inventory's values as the typed variables that are made from the argument specs."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any, get_type_hints
+from typing import Any
 
-import pytest
-
-from temper.plan.role_variables import role_variables
-from temper.plan.variables import Administrator, FirewallRule, Ulimits, Variables
-from tests.unit.tables import specs
-
-SPECS = specs()
-ROLES: dict[str, Any] = get_type_hints(Variables)
+from temper.plan.role_variables import argument_specs, role_variables, typed_variables
+from temper.plan.variables import (
+    AdminAccountsUser,
+    ContainerEnginesToolkit,
+    ContainerEnginesUlimits,
+    FirewallRule,
+    Variables,
+)
 
 
 def variables(**given: Any) -> Variables:
     """The typed variables of an inventory that sets these."""
-    checked = role_variables(given, SPECS)
+    checked = role_variables(given, argument_specs())
     assert checked["problems"] == []
-    return Variables.from_values(checked["values"])
-
-
-def test_there_is_a_class_for_every_role() -> None:
-    assert sorted(ROLES) == sorted(SPECS)
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_fields_are_the_variables_of_the_argument_spec(role: str) -> None:
-    options = SPECS[role]["argument_specs"]["main"]["options"]
-    assert sorted(f"{role}_{field.name}" for field in fields(ROLES[role])) == sorted(options)
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_every_default_converts_to_its_own_value(role: str) -> None:
-    options = SPECS[role]["argument_specs"]["main"]["options"]
-    defaults = getattr(variables(), role)
-    for name, option in options.items():
-        default = option.get("default")
-        if isinstance(default, (str, int, float, bool, type(None))) and "{{" not in str(default):
-            assert getattr(defaults, name.removeprefix(f"{role}_")) == default
-        elif isinstance(default, list):
-            assert getattr(defaults, name.removeprefix(f"{role}_")) == tuple(default)
+    return typed_variables(checked["values"])
 
 
 def test_ports_of_ssh_are_the_firewalls_where_it_names_none() -> None:
@@ -76,11 +53,13 @@ def test_nested_options_become_objects_with_their_defaults() -> None:
         firewall_rules=[rule],
         firewall_services={"node_exporter": ["192.0.2.7"]},
         container_engines_ulimits={"nofile": 1024},
+        container_engines_toolkit={"no_cgroups": True},
     )
-    assert found.admin_accounts.users == (Administrator("ada", sudo=False, state="absent"),)
-    assert found.firewall.rules == (FirewallRule("metrics", ("192.0.2.7",), ("9100",)),)
-    assert found.firewall.services == {"node_exporter": ("192.0.2.7",)}
-    assert found.container_engines.ulimits == Ulimits(nofile=1024)
+    assert found.admin_accounts.users == (AdminAccountsUser("ada", sudo=False, state="absent"),)
+    assert found.firewall.rules == (FirewallRule("metrics", ("192.0.2.7",), ports=("9100",)),)
+    assert found.firewall.services == {"node_exporter": ["192.0.2.7"]}
+    assert found.container_engines.ulimits == ContainerEnginesUlimits(nofile=1024)
+    assert found.container_engines.toolkit == ContainerEnginesToolkit(no_cgroups=True)
 
 
 def test_values_have_the_types_of_their_fields() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from ansible.module_utils.temper import process
 
+pytestmark = pytest.mark.component
+
 
 @pytest.fixture(params=["pidfd", "poll"], autouse=True)
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

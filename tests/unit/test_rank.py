@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from tests.unit.test_slurm_takes_gpus import Cluster
 
+pytestmark = pytest.mark.component
+
 __all__ = ["cluster"]
 
 PROGRAM = Path(__file__).resolve().parents[2] / "module_utils/temper/rank.py"

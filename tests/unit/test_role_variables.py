@@ -11,7 +11,7 @@ import pytest
 from ansible.errors import AnsibleUndefinedVariable
 from ansible.parsing.dataloader import DataLoader
 
-from temper.plan.role_variables import argument_specs, role_variables, unknown_variables
+from temper.plan.role_variables import role_variables, unknown_variables
 from tests.unit.tables import specs
 
 
@@ -261,10 +261,6 @@ def test_a_wrong_value_is_replaced_so_that_planning_finds_the_other_problems() -
     assert values(firewall_ports=[0])["firewall_ports"] == []
 
 
-def test_specs_are_known_by_their_role() -> None:
-    assert argument_specs() == specs()
-
-
 # ---------------------------------------------------------------- the real roles
 
 
@@ -274,12 +270,6 @@ def test_the_roles_own_defaults_are_of_their_own_types() -> None:
     # A template is evaluated by Ansible, not here.
     defaults = {name: value for name, value in effective.items() if "{{" not in str(value)}
     assert role_variables(defaults, real)["problems"] == []
-
-
-def test_every_variable_carries_the_name_of_its_role() -> None:
-    for role, content in specs().items():
-        for name in content["argument_specs"]["main"]["options"]:
-            assert name.startswith(f"{role}_"), name
 
 
 def test_a_typo_in_the_role_s_name_is_found_too() -> None:

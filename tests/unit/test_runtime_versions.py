@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 NCCL = ("libnccl", "libnccl.so.2", "2.28.9", 22809)
 
 

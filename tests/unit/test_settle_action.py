@@ -287,6 +287,7 @@ PLAYBOOK = """\
 """
 
 
+@pytest.mark.component
 def test_ansible_keeps_results_between_tasks_and_shows_warnings(tmp_path: Path) -> None:
     (tmp_path / "library").mkdir()
     (tmp_path / "ansible.cfg").touch()

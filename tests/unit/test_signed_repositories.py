@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Run = Callable[..., dict[str, Any]]
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
+pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 
 
 class Quiet(SimpleHTTPRequestHandler):

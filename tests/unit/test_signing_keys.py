@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     from tests.unit.openpgp_keys import KeyRing
 
-pytestmark = pytest.mark.skipif(not shutil.which("gpg"), reason="gpg makes the keys of these tests")
+pytestmark = [
+    pytest.mark.component,
+    pytest.mark.skipif(not shutil.which("gpg"), reason="gpg makes the keys of these tests"),
+]
 needs_gpgv = pytest.mark.skipif(not shutil.which("gpgv"), reason="gpgv verifies as apt does")
 DAY_S = 86400
 

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(programs() is None, reason="python3 -m tools.bootstrap schedulers")
+pytestmark = [
+    pytest.mark.component,
+    pytest.mark.skipif(programs() is None, reason="python3 -m tools.bootstrap schedulers"),
+]
 
 TYPE, COUNT = "h100_sxm_80_gb", 8
 CONFIGURATION = """\

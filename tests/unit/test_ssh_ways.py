@@ -14,6 +14,8 @@ from temper.plan.ssh_ways import Client, Hop, Way, way
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 CONFIG = """
 Host bastion
     HostName 192.0.2.1

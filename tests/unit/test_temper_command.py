@@ -37,6 +37,7 @@ def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) 
     assert f'version = "{capsys.readouterr().out.split()[1]}"' in (ROOT / "pyproject.toml").read_text()
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("name", ["compliance", "fleet", "pages", "rollout"])
 def test_a_former_name_answers_with_the_new_one(name: str) -> None:
     done = subprocess.run(
@@ -48,6 +49,7 @@ def test_a_former_name_answers_with_the_new_one(name: str) -> None:
     assert done.stdout.startswith(f"usage: temper {name}")
 
 
+@pytest.mark.component
 def test_a_command_whose_packages_are_missing_says_what_to_type() -> None:
     """As in a new shell, or in cron. `-S` leaves packages out."""
     words = [sys.executable, "-S", "-m", "temper", "rollout", "status"]
@@ -73,6 +75,7 @@ def examined(home: Path, capsys: pytest.CaptureFixture[str], nodes: str) -> tupl
     return main(["doctor", "-i", str(file)]), capsys.readouterr().out
 
 
+@pytest.mark.component
 def test_the_doctor_names_missing_keys(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, said = examined(home, capsys, "{gpu01: {ansible_host: 192.0.2.1}, gpu02: {ansible_port: 2222}}")
     assert status == 1
@@ -80,6 +83,7 @@ def test_the_doctor_names_missing_keys(home: Path, capsys: pytest.CaptureFixture
     assert "BAD  host keys  unknown of gpu01, gpu02" in said
 
 
+@pytest.mark.component
 def test_the_doctor_is_content_with_an_inventory_whose_keys_are_known(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,6 +99,7 @@ def test_the_doctor_is_content_with_an_inventory_whose_keys_are_known(
     assert status == 0
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
@@ -108,6 +113,7 @@ def test_the_doctor_takes_what_the_inventory_says(
     assert said in examined(home, capsys, f"{{gpu01: {{{variables}}}}}")[1]
 
 
+@pytest.mark.component
 def test_nodes_without_ssh_need_no_keys(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert examined(home, capsys, "{gpu01: {ansible_connection: local}}")[0] == 0
 
@@ -123,6 +129,7 @@ def test_an_interrupted_command_says_so(
     assert capsys.readouterr().err == "temper doctor: interrupted\n"
 
 
+@pytest.mark.component
 def test_the_doctor_says_why_an_inventory_cannot_be_read(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,6 +138,7 @@ def test_the_doctor_says_why_an_inventory_cannot_be_read(
     assert "expected nodes in the group gpu_nodes, found none" in said
 
 
+@pytest.mark.component
 def test_the_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     said = doctor.table([check() for check in doctor.ALONE])
     for words in (f"{ROOT}, commit", "ansible-core", "GiB free for reports"):

@@ -81,6 +81,7 @@ def judged(text: str, folder: Path) -> tuple[float, set[str]]:
     return float(found[1]), missing
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd judges its own units")
 @pytest.mark.parametrize("name", UNITS)
 def test_each_exposure_is_the_documented_one_and_has_its_reason(name: str, tmp_path: Path) -> None:

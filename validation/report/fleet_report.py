@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from validation.model.contract import EXPECTATIONS_VERSION, State, dumps, encoded, json_text
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from validation.fabric.groups import Fleet as Fabric
-    from validation.model.contract import Encoded, NodeResult
+    from validation.model.contract import NodeResult
     from validation.model.expectations import Expectation
     from validation.verdict.verdicts import FleetVerdict, NodeVerdict, TestVerdict
 
@@ -133,28 +132,8 @@ def _names(nodes: Iterable[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """What a report was made from, as JSON: what is expected of each node, and what each was judged to be."""
-
-    expectations: Mapping[str, Encoded]
-    verdicts: Mapping[str, Encoded]
-
-
-def inputs_of(expectations: Mapping[str, Expectation], verdicts: Iterable[NodeVerdict]) -> Inputs:
-    """The JSON of some nodes; that of nodes of which the same is expected is the same text."""
-    texts: dict[int, Encoded] = {}
-    for expected in expectations.values():
-        if id(expected) not in texts:
-            texts[id(expected)] = encoded(expected)
-    return Inputs(
-        {name: texts[id(expected)] for name, expected in expectations.items()},
-        {verdict.node: encoded(verdict) for verdict in verdicts},
-    )
-
-
 def write_results(directory: Path, results: Mapping[str, NodeResult]) -> None:
-    """Write what was found on some nodes. Raises OSError."""
+    """Write what was found on each node. Raises OSError."""
     own(directory.parent)
     folder = directory / "results"
     folder.mkdir(parents=True, exist_ok=True)
@@ -164,7 +143,7 @@ def write_results(directory: Path, results: Mapping[str, NodeResult]) -> None:
 def write(
     directory: Path,
     fleet: FleetVerdict,
-    parts: Iterable[Inputs],
+    expectations: Mapping[str, Expectation],
     between_nodes: Fabric | None = None,
 ) -> None:
     """Write beside the results what was expected, and the verdict in words.
@@ -172,19 +151,20 @@ def write(
     `results/` and `expectations.json` are the inputs, so that a report can be made again from its own
     folder. Raises OSError.
     """
-    expected = {name: text for part in parts for name, text in part.expectations.items()}
-    expectations = {"schema_version": EXPECTATIONS_VERSION, "nodes": dict(sorted(expected.items()))}
-    write_atomically(directory / "expectations.json", json_text(expectations))
+    # The same is expected of most nodes: they have the same object, which is encoded once.
+    different = {id(expected): expected for expected in expectations.values()}
+    texts = {key: encoded(expected) for key, expected in different.items()}
+    nodes = {name: texts[id(expected)] for name, expected in sorted(expectations.items())}
+    document = {"schema_version": EXPECTATIONS_VERSION, "nodes": nodes}
+    write_atomically(directory / "expectations.json", json_text(document))
     if between_nodes:
         write_atomically(directory / "fabric.json", dumps(between_nodes))
     write_atomically(directory / "report.txt", text(fleet))
 
 
-def conclude(directory: Path, fleet: FleetVerdict, parts: Iterable[Inputs]) -> None:
+def conclude(directory: Path, fleet: FleetVerdict) -> None:
     """Write the verdict for programs, last: whoever finds it finds a whole report. Raises OSError."""
-    verdicts = {name: text for part in parts for name, text in part.verdicts.items()}
-    summary = vars(fleet) | {"nodes": [verdicts[node.node] for node in fleet.nodes]}
-    write_atomically(directory / "summary.json", json_text(summary))
+    write_atomically(directory / "summary.json", json_text(fleet))
 
 
 def point_latest_to(directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ import pytest
 
 from temper.compliance import document
 from temper.compliance.alike import uuid_of
+from temper.compliance.answers import answer, packed, unpacked
 from temper.compliance.history import Known
 from temper.compliance.model import Change, State, Statement
 from temper.compliance.schema import statement_schema
@@ -22,7 +24,7 @@ from temper.compliance.statement import CheckedNode, LastValidation, statement
 from temper.plan.preflight import preflight_plan
 from temper.report import compliance as fleet
 from temper.report import statement as report
-from temper.report.compliance import answer, checked_node, packed, unpacked, validations
+from temper.report.compliance import checked_node, validations
 from tests.unit.compliance.fleets import (
     DRIVER,
     KNOWN,
@@ -112,51 +114,51 @@ def test_the_document_is_read_back_as_the_statement_that_was_written() -> None:
     assert document.read("".join(document.text(FLEET))) == FLEET
 
 
-def test_the_document_has_the_form_of_its_schema_and_controls_of_alike_nodes_once() -> None:
+def test_the_document_has_the_form_of_its_schema_and_each_node_all_of_its_controls() -> None:
     written = json.loads("".join(document.text(FLEET)))
     jsonschema.validate(written, json.loads(statement_schema()))
-    nodes = {told["node"]: told for told in written["nodes"]}
-    assert (nodes["gpu01"]["like"], nodes["gpu02"]["like"]) == ("", "gpu01")
-    assert [one["id"] for one in nodes["gpu02"]["controls"]] == [CONTROL]
-    assert len(nodes["gpu01"]["controls"]) > 100
+    assert written["nodes"] == [json.loads(json.dumps(asdict(one))) for one in FLEET.nodes]
 
 
-def test_who_looks_for_what_fails_in_the_document_needs_to_look_at_no_other_node() -> None:
-    def listed(nodes: list[dict[str, Any]]) -> list[tuple[str, str]]:
-        return [
-            (told["node"], one["id"])
-            for told in nodes
-            for one in told["controls"]
-            if one["state"] in ("fail", "not-checked") or one["waived_by"] == "operator"
-        ]
-
-    many = statement([asked(f"gpu{number:02}", DRIFTED, UPDATES) for number in range(20)], RULES, {})
-    for whole in (FLEET, many):
-        written = json.loads("".join(document.text(whole)))
-        assert listed(written["nodes"]) == listed(
-            [json.loads(json.dumps(asdict(one))) for one in whole.nodes]
-        )
+def test_the_document_of_a_large_fleet_is_compressed_and_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document.write(tmp_path, FLEET)
+    monkeypatch.setattr(document, "MOST_PLAIN", len(FLEET.nodes) - 1)
+    document.write(tmp_path / "large", FLEET)
+    (path,) = (tmp_path / "large").iterdir()
+    assert gzip.decompress(path.read_bytes()) == (tmp_path / "statement.json").read_bytes()
+    assert document.of_report(tmp_path / "large") == document.of_report(tmp_path) == FLEET
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ContractError, match=r"statement\.json\.gz: it cannot be decompressed"):
+        document.of_report(tmp_path / "large")
 
 
-def test_a_node_that_has_little_in_common_with_the_first_is_written_whole() -> None:
-    first, second = FLEET.nodes[0], FLEET.nodes[1]
-    other = replace(second, controls=tuple(replace(one, reason="other") for one in second.controls))
-    written = json.loads("".join(document.text(replace(FLEET, nodes=(first, other)))))
-    assert [told["like"] for told in written["nodes"]] == ["", ""]
+def as_version_2(*nodes: dict[str, Any]) -> str:
+    """A document in which nodes may be like another one."""
+    written = json.loads("".join(document.text(replace(FLEET, nodes=()))))
+    return json.dumps(written | {"schema_version": 2, "nodes": nodes})
 
 
-def test_a_statement_of_the_version_before_is_read() -> None:
+def test_a_statement_of_version_2_is_read_with_all_controls_of_each_node() -> None:
+    first, second, third = (json.loads(json.dumps(asdict(one))) for one in FLEET.nodes[:3])
+    own = [one for one in third["controls"] if one not in first["controls"]]
+    assert 0 < len(own) < len(first["controls"])
+    given = as_version_2(
+        first | {"like": ""}, second | {"like": ""}, third | {"like": "gpu01", "controls": own}
+    )
+    assert document.read(given) == replace(FLEET, schema_version=2, nodes=FLEET.nodes[:3])
+
+
+def test_a_statement_of_version_1_is_read() -> None:
     old = json.loads("".join(document.text(replace(FLEET, nodes=FLEET.nodes[:1]))))
-    for told in old["nodes"]:
-        del told["like"]
     assert document.read(json.dumps(old | {"schema_version": 1})).nodes == FLEET.nodes[:1]
 
 
 def test_a_node_that_is_like_one_that_is_not_there_is_refused() -> None:
-    (told,) = json.loads("".join(document.text(replace(FLEET, nodes=FLEET.nodes[:1]))))["nodes"]
-    damaged = json.loads("".join(document.text(FLEET))) | {"nodes": [told | {"like": "gpu99"}]}
+    told = json.loads(json.dumps(asdict(FLEET.nodes[0])))
     with pytest.raises(ContractError, match="is like gpu99: expected that node before it"):
-        document.read(json.dumps(damaged))
+        document.read(as_version_2(told | {"like": "gpu99"}))
 
 
 @pytest.mark.parametrize("name", ["", "temper:gpu01:os_tuning/x", "ä\0ö"])
@@ -232,9 +234,8 @@ def test_for_a_node_that_was_never_measured_no_verdict_on_others_is_read(
         folder = tmp_path / f"2026-11-{day}T09-14-00Z"
         made = made_up.validation(3, "quick")
         names = sorted(made.results)
-        expected = {name: made_up.expectation() for name in names}
         fleet_report.write_results(folder, made.results)
-        fleet_report.conclude(folder, made.verdict, [fleet_report.inputs_of(expected, made.verdict.nodes)])
+        fleet_report.conclude(folder, made.verdict)
     (tmp_path / "2026-11-23T09-14-00Z").mkdir()
     read: list[bytes] = []
 
@@ -252,10 +253,9 @@ def test_of_a_validation_state_moment_and_driver_are_known_and_a_damaged_result_
 ) -> None:
     made = made_up.validation(3, "quick")
     names = sorted(made.results)
-    expected = {name: made_up.expectation() for name in names}
     folder = tmp_path / "2026-11-22T09-14-00Z"
     fleet_report.write_results(folder, made.results)
-    fleet_report.conclude(folder, made.verdict, [fleet_report.inputs_of(expected, made.verdict.nodes)])
+    fleet_report.conclude(folder, made.verdict)
     (folder / "results" / f"{names[1]}.json").write_text('{"started_at": ')
     (folder / "results" / f"{names[2]}.json").write_text("{}")
     result = made.results[names[0]]

@@ -97,6 +97,7 @@ def test_a_manifest_that_was_made_anew_is_found(reports: Path) -> None:
     assert any(MANIFEST in problem for problem in problems(reports))
 
 
+@pytest.mark.component
 def test_signed_reports_verify_and_others_do_not(settings: Settings, key: str, tmp_path: Path) -> None:
     check([checked()], replace(settings, key=key), NOW)
     signers = tmp_path / "signers"
@@ -106,6 +107,7 @@ def test_signed_reports_verify_and_others_do_not(settings: Settings, key: str, t
     assert "not signed" in problem
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("wrong", ["changed", "another key", "another purpose"])
 def test_a_signature_that_does_not_count_is_found(
     settings: Settings, key: str, tmp_path: Path, wrong: str
@@ -126,6 +128,7 @@ def test_a_signature_that_does_not_count_is_found(
     assert problems(settings.directory, tmp_path / "signers")
 
 
+@pytest.mark.component
 def test_a_key_that_cannot_sign_leaves_no_report_behind_as_whole(settings: Settings) -> None:
     with pytest.raises(EvidenceError, match="/nowhere/key"):
         check([checked()], replace(settings, key="/nowhere/key"), NOW)
@@ -200,6 +203,7 @@ def read_only(reports: Path) -> list[str]:
     return command
 
 
+@pytest.mark.component
 def test_a_copy_that_nobody_may_write_to_is_verified(reports: Path, read_only: list[str]) -> None:
     def verified() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -228,6 +232,7 @@ def test_verify_and_drifts_write_nothing_where_they_could(reports: Path) -> None
     }
 
 
+@pytest.mark.component
 def test_an_ssh_keygen_that_never_answers_is_one_sentence(
     settings: Settings, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

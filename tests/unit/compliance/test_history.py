@@ -135,6 +135,7 @@ def test_a_file_of_compliance_alone_is_taken_over_once(history: History, tmp_pat
         History(tmp_path / "newer" / "history.sqlite").take_over(former)
 
 
+@pytest.mark.component
 def test_a_writer_that_is_killed_leaves_what_was_there(history: History) -> None:
     check(history, 0)
     writer = textwrap.dedent(

@@ -42,6 +42,7 @@ FITTING = {
 }
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("name", REPAIRS)
 def test_a_repair_of_fitting_words_is_a_command_of_a_shell(name: str) -> None:
     command = command_of([name, *FITTING.get(name, [])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -47,7 +48,7 @@ STAGES = f"""\
       ansible.builtin.debug: {{msg: "the plan\\n  of all nodes"}}
       run_once: true
     - name: Refuse a node that cannot become what was asked for
-      ansible.builtin.fail: {{msg: "{{{{ inventory_hostname }}}} is refused.\\n- It has no GPU."}}
+      refuse: {{msg: "{{{{ inventory_hostname }}}} is refused.\\n- It has no GPU."}}
       when: inventory_hostname in ['n03', 'n04', 'n05']
     - name: Ask it
       stub:
@@ -207,6 +208,7 @@ def stage(said: str, name: str) -> str:
     return said.partition(f"== {name}\n")[2].partition("\n== ")[0]
 
 
+@pytest.mark.component
 def test_every_stage_has_its_counts(said: str) -> None:
     assert re.findall(r"^\d+ nodes?: .*; ", said, flags=re.MULTILINE) == [
         "11 nodes: 7 ok, 2 refused, 2 unreachable; ",
@@ -215,22 +217,41 @@ def test_every_stage_has_its_counts(said: str) -> None:
     ]
 
 
+@pytest.mark.component
 def test_the_plans_are_shown_as_they_are(said: str) -> None:
     assert "\nthe plan\n  of all nodes\n" in stage(said, "Preflight")
 
 
+@pytest.mark.component
+def test_the_program_that_has_started_the_run_gets_each_reason(run: Runner, tmp_path: Path) -> None:
+    play = (
+        "- hosts: n01,n02\n  gather_facts: false\n  tasks:\n"
+        "    - name: Stop\n      refuse: {msg: It has no GPU.}\n      when: inventory_hostname == 'n01'\n"
+        "    - name: Go on\n      ansible.builtin.fail: {msg: no room}\n"
+    )
+    run(play, TEMPER_REASONS_FILE=str(tmp_path / "reasons"))
+    found = [json.loads(line) for line in (tmp_path / "reasons").read_text().splitlines()]
+    assert [(one["kind"], one["node"], one["text"]) for one in found] == [
+        ("refused", "n01", "It has no GPU."),
+        ("failed", "n02", "no room"),
+    ]
+
+
+@pytest.mark.component
 def test_a_refusal_stands_once_for_all_nodes(said: str) -> None:
     assert "refused: 2 nodes: n03, n04\n  Refuse a node" in stage(said, "Preflight")
     assert said.count("NODE is refused.\n    - It has no GPU.") == 1
     assert "refused: n08\n  Load the rules\n    Nothing was changed: docker runs." in stage(said, "Tune")
 
 
+@pytest.mark.component
 def test_unreachable_nodes_are_named_with_the_reason(said: str) -> None:
     shown = stage(said, "Preflight").partition("unreachable: lost\n")[2]
     assert "127.0.0.1 port 1: Connection refused" in shown
     assert "unreachable: n05\n" in shown
 
 
+@pytest.mark.component
 def test_a_failure_stands_once_and_in_full(said: str) -> None:
     shown = stage(said, "Tune").partition("failed: 2 nodes: n06, n07\n")[2]
     for part in ("Compile", "play.yml:", "rc: 3", "stderr: no space", "stdout: compiling"):
@@ -238,12 +259,14 @@ def test_a_failure_stands_once_and_in_full(said: str) -> None:
     assert said.count("stderr: no space") == 1
 
 
+@pytest.mark.component
 def test_warnings_and_deprecations_stand_once(said: str) -> None:
     assert f"warning: 10 nodes: {NODES[0]}-{NODES[-1]}\n  Mind the fan" in said
     assert said.count("Mind the fan") == 1
     assert said.count("use another") == 1
 
 
+@pytest.mark.component
 def test_changes_stand_once_for_nodes_that_changed_alike(said: str) -> None:
     shown = stage(said, "Tune")
     assert "changed: 7 nodes: n01, n02, n06-n10\n  Set limits\n    nofile: 1 -> 2\n" in shown
@@ -254,6 +277,7 @@ def test_changes_stand_once_for_nodes_that_changed_alike(said: str) -> None:
     assert re.findall(r"changed: 3 nodes: n08-n10\n  Write a file\n(?:.*\n){3}    \+size = 2", shown)
 
 
+@pytest.mark.component
 def test_errors_that_ended_nothing_are_no_failures(said: str) -> None:
     shown = stage(said, "Validate")
     assert "ignored: n01\n  Look" in shown
@@ -261,11 +285,13 @@ def test_errors_that_ended_nothing_are_no_failures(said: str) -> None:
     assert "went on after an error: 2: n01, n02\n" in said
 
 
+@pytest.mark.component
 def test_what_no_log_hides_is_nowhere(said: str) -> None:
     assert "failed: n09\n  Use a password" in said
     assert "hunter" not in said
 
 
+@pytest.mark.component
 def test_the_outcome_comes_last_with_names(said: str) -> None:
     assert said.partition("== Outcome\n")[2].splitlines()[:6] == [
         "changed: 3",
@@ -277,6 +303,7 @@ def test_the_outcome_comes_last_with_names(said: str) -> None:
     ]
 
 
+@pytest.mark.component
 def test_the_counters_of_many_nodes_are_one_line(said: str) -> None:
     recap = said.partition("PLAY RECAP")[2].partition("==")[0].splitlines()[1:]
     (row,) = filter(None, recap)
@@ -294,6 +321,7 @@ ONE = """\
 """
 
 
+@pytest.mark.component
 def test_check_mode_says_what_would_change(run: Runner) -> None:
     said = run(ONE, "--check", "--diff")
     assert "== Tune (check mode: nothing is changed)" in said
@@ -310,19 +338,23 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return run(ONE), run(ONE, str(run.folder / "play.yml"))
 
 
+@pytest.mark.component
 def test_with_serial_every_batch_has_its_counts(runs: tuple[str, str]) -> None:
     assert re.findall(r"1 node: 1 (\w+); ", runs[0]) == ["changed", "ok"]
 
 
+@pytest.mark.component
 def test_each_of_several_playbooks_has_its_counts(runs: tuple[str, str]) -> None:
     assert re.findall(r"1 node: 1 (\w+); ", runs[1]) == ["ok"] * 4
 
 
+@pytest.mark.component
 def test_the_second_run_changes_nothing_and_each_of_few_nodes_has_its_counters(runs: tuple[str, str]) -> None:
     assert set(re.findall(r"^(n0[12]) +: ok=\d +changed=0 ", runs[1], flags=re.MULTILINE)) == {"n01", "n02"}
     assert runs[1].rstrip().endswith("ok: 2")
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("asked", ["-v", "ANSIBLE_STDOUT_CALLBACK"])
 def test_ansibles_own_output_comes_back_where_it_is_asked_for(run: Runner, asked: str) -> None:
     said = run(ONE, "-v") if asked == "-v" else run(ONE, ANSIBLE_STDOUT_CALLBACK="default")
@@ -331,10 +363,12 @@ def test_ansibles_own_output_comes_back_where_it_is_asked_for(run: Runner, asked
     assert "== " not in said
 
 
+@pytest.mark.component
 def test_a_list_of_tasks_is_ansibles_own(run: Runner) -> None:
     assert "Write a file\tTAGS: []" in run(ONE, "--list-tasks")
 
 
+@pytest.mark.component
 def test_an_error_in_the_callback_ends_no_run(run: Runner) -> None:
     plugins = run.folder / "callback_plugins"
     plugins.mkdir()
@@ -360,6 +394,7 @@ def until(process: subprocess.Popen[str], words: str) -> str:
     return said
 
 
+@pytest.mark.component
 def test_while_it_waits_a_pipe_gets_lines_that_say_for_what(run: Runner) -> None:
     with run.begin(WAITS) as process:
         said = until(process, "(40 percent)")
@@ -373,6 +408,7 @@ def test_while_it_waits_a_pipe_gets_lines_that_say_for_what(run: Runner) -> None
     assert "== Outcome\nchanged: 2\n" in rest
 
 
+@pytest.mark.component
 def test_a_run_that_is_interrupted_says_what_it_has_changed(run: Runner) -> None:
     with run.begin(WAITS) as process:
         until(process, "(40 percent)")
@@ -387,6 +423,7 @@ def displayed(written: str) -> list[str]:
     return [line.rstrip("\r").rpartition("\r\x1b[K")[2] for line in written.split("\n")]
 
 
+@pytest.mark.component
 def test_a_terminal_has_one_line_that_moves_and_goes(run: Runner) -> None:
     written = run.on_terminal(WAITS)
     assert "\r\x1b[KMeasure: Wait until the tests are over" in written
@@ -395,6 +432,7 @@ def test_a_terminal_has_one_line_that_moves_and_goes(run: Runner) -> None:
     assert displayed(written)[-2:] == ["changed: 2", ""]
 
 
+@pytest.mark.component
 def test_what_others_display_is_not_written_into_the_line(run: Runner) -> None:
     (run.folder / "callback_plugins").mkdir()
     (run.folder / "callback_plugins/other.py").write_text(OTHER)
@@ -402,12 +440,14 @@ def test_what_others_display_is_not_written_into_the_line(run: Runner) -> None:
     assert shown == ["[WARNING]: Mind the fan"]
 
 
+@pytest.mark.component
 def test_a_terminal_that_can_move_nothing_gets_lines(run: Runner) -> None:
     written = run.on_terminal(WAITS, TERM="dumb", TEMPER_PROGRESS_INTERVAL_S="0.1")
     assert "waiting for n01, n02" in written
     assert "\x1b" not in written
 
 
+@pytest.mark.component
 def test_a_pipe_has_colours_only_where_they_are_forced(run: Runner, runs: tuple[str, str]) -> None:
     assert "\x1b[0;32m    +new\x1b[0m" in run(ONE, "--diff", ANSIBLE_FORCE_COLOR="1")
     assert "\x1b" not in "".join(runs)

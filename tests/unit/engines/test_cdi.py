@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.unit.engines.stand_ins import Node
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
+pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 
 
 def test_podman_needs_the_specification_alone(node: Node, apply: Callable[..., dict[str, Any]]) -> None:

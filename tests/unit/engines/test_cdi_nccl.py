@@ -153,6 +153,7 @@ def test_without_settings_nothing_is_done(folder: Path) -> None:
     assert (folder / "nvidia.yaml").read_text() == NEW
 
 
+@pytest.mark.component
 def test_the_program_needs_no_ansible() -> None:
     script = f"import runpy; runpy.run_path({str(PROGRAM)!r})"
     subprocess.run(["/usr/bin/python3", "-ISBc", script], check=True)

@@ -26,6 +26,7 @@ def test_a_node_without_an_engine_is_left_alone(node: Node, apply: Callable[...,
     assert node.files() == before
 
 
+@pytest.mark.component
 def test_all_problems_of_all_engines_are_named_before_anything_is_written(
     node: Node, apply: Callable[..., dict[str, Any]]
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_node_whose_plan_has_no_toolkit_keeps_its_engines_as_they_are(
     assert "docker: left without GPUs, because the plan has no container toolkit" in said[0]
 
 
+@pytest.mark.component
 def test_a_toolkit_that_is_there_is_used_though_the_plan_has_none(
     node: Node, apply: Callable[..., dict[str, Any]]
 ) -> None:
@@ -79,6 +81,7 @@ def test_a_toolkit_that_is_there_is_used_though_the_plan_has_none(
     assert list(apply(toolkit_expected=False)["engines"]) == ["docker"]
 
 
+@pytest.mark.component
 def test_an_engine_that_is_excluded_is_left_alone_though_it_is_named(
     node: Node, apply: Callable[..., dict[str, Any]]
 ) -> None:
@@ -96,6 +99,7 @@ def test_a_node_without_the_toolkit_is_refused(node: Node, apply: Callable[..., 
     assert "the container toolkit comes with the stack" in apply()["msg"]
 
 
+@pytest.mark.component
 def test_a_run_that_was_cut_off_is_completed(
     node: Node, apply: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +119,7 @@ def test_a_run_that_was_cut_off_is_completed(
     assert apply()["changed"] is False
 
 
+@pytest.mark.component
 def test_systemd_is_not_reloaded_under_a_container_with_a_gpu(
     node: Node, apply: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.unit.engines.stand_ins import Node
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
+pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 
 
 V2, V3 = containerd.PLUGINS["2"], containerd.PLUGINS["3"]

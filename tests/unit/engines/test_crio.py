@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from tests.unit.engines.stand_ins import Node
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
+pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 
 
 def test_crio_keeps_the_limits_that_others_have_set(node: Node, apply: Callable[..., dict[str, Any]]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.unit.engines.stand_ins import Node
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
+pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 
 
 def test_docker_is_configured_once(node: Node, apply: Callable[..., dict[str, Any]]) -> None:

@@ -12,7 +12,7 @@ from ansible.module_utils.temper.engines.engine_settings import ContainerEngines
 if TYPE_CHECKING:
     from tests.unit.engines.stand_ins import Node
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
+pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 
 ITEMS: dict[str, Any] = {"shm_size": "1G", "ulimits": {"memlock": -1}, "engines": ["docker", "containerd"]}
 

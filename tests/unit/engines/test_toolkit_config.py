@@ -206,6 +206,7 @@ def config(node: Node, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.component
 def test_what_kept_containers_from_gpus_is_set_and_returns_with_absent(
     config: Path, apply: Callable[..., dict[str, Any]]
 ) -> None:
@@ -217,6 +218,7 @@ def test_what_kept_containers_from_gpus_is_set_and_returns_with_absent(
     assert config.read_text() == ROOTLESS
 
 
+@pytest.mark.component
 def test_check_mode_shows_the_change_and_makes_none(
     config: Path, apply: Callable[..., dict[str, Any]]
 ) -> None:
@@ -224,6 +226,7 @@ def test_check_mode_shows_the_change_and_makes_none(
     assert config.read_text() == ROOTLESS
 
 
+@pytest.mark.component
 def test_a_wish_that_is_given_up_returns_to_what_was_found(
     config: Path, apply: Callable[..., dict[str, Any]]
 ) -> None:
@@ -235,6 +238,7 @@ def test_a_wish_that_is_given_up_returns_to_what_was_found(
     assert config.read_text() == ROOTLESS.replace("no-cgroups = true", "no-cgroups = false")
 
 
+@pytest.mark.component
 def test_a_file_that_the_toolkits_packages_write_anew_is_still_as_wished(
     config: Path, apply: Callable[..., dict[str, Any]]
 ) -> None:
@@ -248,6 +252,7 @@ def test_a_file_that_the_toolkits_packages_write_anew_is_still_as_wished(
     assert tomllib.loads(config.read_text()) == tomllib.loads(ROOTLESS)
 
 
+@pytest.mark.component
 def test_a_value_that_somebody_changes_is_found_and_a_kept_one_stays_theirs(
     config: Path, apply: Callable[..., dict[str, Any]]
 ) -> None:
@@ -258,6 +263,7 @@ def test_a_value_that_somebody_changes_is_found_and_a_kept_one_stays_theirs(
     assert parse(config.read_text()).value(MODE) == "legacy"
 
 
+@pytest.mark.component
 def test_the_last_engine_takes_the_file_back(config: Path, node: Node, apply: Callable[..., Any]) -> None:
     node.has_containerd()
     apply(engines=["docker", "containerd"])
@@ -267,6 +273,7 @@ def test_the_last_engine_takes_the_file_back(config: Path, node: Node, apply: Ca
     assert config.read_text() == ROOTLESS
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("strange", ["no equals sign\n", "link"])
 def test_a_strange_file_stops_only_who_wishes_something_of_it(config: Path, strange: str) -> None:
     if strange == "link":
@@ -280,6 +287,7 @@ def test_a_strange_file_stops_only_who_wishes_something_of_it(config: Path, stra
     assert str(config) in str(ContainerEngines({"toolkit": {"mode": "auto"}}).obstacle())
 
 
+@pytest.mark.component
 def test_restoring_leaves_no_trace(config: Path) -> None:
     setting = ContainerEngines({})
     state = json.loads(json.dumps(setting.read()))

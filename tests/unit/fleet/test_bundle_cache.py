@@ -89,6 +89,7 @@ def test_a_checkout_is_no_bundle(tmp_path: Path) -> None:
         assert checkout.stat().st_mtime == before_s
 
 
+@pytest.mark.component
 def test_a_helper_prunes_what_lies_beside_the_bundle_that_it_runs_from(tmp_path: Path) -> None:
     folders = bundles(tmp_path, KEPT + 1)
     for name in ("__init__.py", "fleet/__init__.py", "fleet/bundle.py"):

@@ -15,6 +15,8 @@ import pytest
 from temper.fleet.inventory import Inventory, InventoryError, addresses, from_listing, read, values
 from temper.rollout.fleet import groups_of
 
+pytestmark = pytest.mark.component
+
 INVENTORY = """
 all:
   vars: {site: north}

@@ -53,7 +53,7 @@ PLAY = """
       ansible.builtin.debug:
         msg: "{{ inventory_hostname }} of {{ site }}, {{ __preflight_lease.attempt }}"
     - name: Refuse a node that is odd
-      ansible.builtin.fail:
+      refuse:
         msg: it is odd
       when: odd | default(false)
     - name: Hand over what was seen
@@ -100,6 +100,7 @@ def carried_out(
     return run
 
 
+@pytest.mark.component
 def test_slices_run_and_each_node_comes_to_its_own(playbook: Path, tmp_path: Path) -> None:
     run = carried_out(tmp_path, job(playbook), own={"gpu03": {"odd": True}})
     states = {node: one.state for node, one in run.board.outcomes.items()}
@@ -118,6 +119,7 @@ def test_slices_run_and_each_node_comes_to_its_own(playbook: Path, tmp_path: Pat
     assert not list((tmp_path / "run").glob("*/artifacts/job_events"))
 
 
+@pytest.mark.component
 def test_a_run_goes_on_in_a_process_of_the_same_number(playbook: Path, tmp_path: Path) -> None:
     """As in a container, where each controller is process 1. Slices begin again at 1."""
     what = job(playbook)
@@ -138,6 +140,7 @@ def test_a_run_goes_on_in_a_process_of_the_same_number(playbook: Path, tmp_path:
     assert all(name.startswith("0001-1-") and (tmp_path / "run" / name).is_dir() for name in folders)
 
 
+@pytest.mark.component
 def test_a_lease_outlasts_the_measurements_of_its_node(tmp_path: Path) -> None:
     path = tmp_path / "lease.yml"
     path.write_text(
@@ -155,6 +158,7 @@ def test_a_lease_outlasts_the_measurements_of_its_node(tmp_path: Path) -> None:
     assert found == {"gpu01": 221_600, "gpu02": 21_610, "gpu03": 21_600}
 
 
+@pytest.mark.component
 def test_a_slice_that_knows_all_nodes_works_on_its_own_alone(tmp_path: Path) -> None:
     path = tmp_path / "peers.yml"
     path.write_text(
@@ -173,6 +177,7 @@ def test_a_slice_that_knows_all_nodes_works_on_its_own_alone(tmp_path: Path) -> 
     assert found == {node: [list(halves[node]), "gpu04", list(NODES)] for node in NODES}
 
 
+@pytest.mark.component
 def test_a_run_that_comes_to_no_node_is_given_up_with_what_ansible_said(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yml"
     broken.write_text("- hosts: gpu_nodes\n  tusks: []\n")
@@ -182,6 +187,7 @@ def test_a_run_that_comes_to_no_node_is_given_up_with_what_ansible_said(tmp_path
     assert not run.board.outcomes
 
 
+@pytest.mark.component
 def test_a_worker_ends_its_run_when_its_input_ends(tmp_path: Path) -> None:
     started = tmp_path / "started"
     waits = tmp_path / "waits.yml"
@@ -245,6 +251,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.component
 def test_a_run_that_is_stopped_begins_nothing_and_ends_its_slices(
     waits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +273,7 @@ def test_a_run_that_is_stopped_begins_nothing_and_ends_its_slices(
     }
 
 
+@pytest.mark.component
 def test_a_slice_on_this_machine_that_is_given_up_ends(
     waits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +322,7 @@ def begin(waits: Path, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen
         yield start
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("end", ["the controller is gone", "an interrupt of the terminal"])
 def test_a_worker_ends_its_run_whatever_becomes_of_its_controller(
     end: str, begin: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
@@ -331,6 +340,7 @@ def test_a_worker_ends_its_run_whatever_becomes_of_its_controller(
     assert not list(tmp_path.glob("temper-slice-*"))
 
 
+@pytest.mark.component
 def test_a_worker_that_is_killed_takes_its_run_with_it_and_says_so(
     begin: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -345,6 +355,7 @@ def test_a_worker_that_is_killed_takes_its_run_with_it_and_says_so(
     assert "was killed (SIGKILL" in worker.stderr.read().decode()
 
 
+@pytest.mark.component
 def test_a_run_ends_where_the_process_that_guards_it_is_killed(
     begin: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -371,6 +382,7 @@ def stop_when(condition: Callable[[], bool]) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.component
 def test_a_signal_does_not_end_what_gives_the_nodes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +413,7 @@ def test_a_signal_does_not_end_what_gives_the_nodes_back(
     assert heard == [signal.SIGINT]
 
 
+@pytest.mark.component
 def test_a_slice_that_says_something_else_is_lost_and_the_run_goes_on(
     playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,6 +423,7 @@ def test_a_slice_that_says_something_else_is_lost_and_the_run_goes_on(
     assert not run.board.outcomes
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("said", ['{"zipfile": 4}\\nAAAA', "5", "\\000\\000\\000\\000"])
 def test_what_a_slice_sends_that_cannot_be_read_is_its_reason(
     said: str, playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -420,6 +434,7 @@ def test_what_a_slice_sends_that_cannot_be_read_is_its_reason(
     assert all("is no run of Ansible" in reason for reason in run.board.left.values())
 
 
+@pytest.mark.component
 def test_a_line_without_an_end_ends_its_slice(
     playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,6 +446,7 @@ def test_a_line_without_an_end_ends_its_slice(
     assert all("a line without an end" in reason for reason in run.board.left.values())
 
 
+@pytest.mark.component
 def test_a_slice_that_gives_signs_of_life_for_ever_is_ended(
     playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,6 +467,7 @@ def with_ssh(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
 
 
+@pytest.mark.component
 def test_a_greeting_of_a_helper_is_not_taken_for_its_python(
     playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -463,6 +480,7 @@ def test_a_greeting_of_a_helper_is_not_taken_for_its_python(
     assert all("expected Python" not in reason for reason in run.board.left.values())
 
 
+@pytest.mark.component
 def test_a_helper_whose_disk_is_full_keeps_no_half_of_a_bundle_and_says_so_in_one_line(
     playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,6 +497,7 @@ def test_a_helper_whose_disk_is_full_keeps_no_half_of_a_bundle_and_says_so_in_on
     assert not list(home.rglob("bundle-*"))
 
 
+@pytest.mark.component
 def test_a_helper_that_does_not_answer_gets_no_slice(
     playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -679,6 +698,7 @@ def test_a_file_of_variables_is_read_again(tmp_path: Path) -> None:
         variables_again("one", begun, [])
 
 
+@pytest.mark.component
 def test_no_run_begins_while_another_may_hold_nodes(
     cut_off: Journal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -691,6 +711,7 @@ def test_no_run_begins_while_another_may_hold_nodes(
     assert not _may_hold_nodes(cut_off, *last)
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -716,6 +737,7 @@ def test_a_run_that_cannot_be_is_not_recorded(
     assert last[0] == CUT_OFF
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("gives", [True, False], ids=["all answer", "no place to run"])
 def test_a_run_that_was_cut_off_is_given_up_with_the_nodes_it_holds(
     cut_off: Journal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], gives: bool
@@ -785,6 +807,7 @@ def begun(journal: Journal, name: str, playbook: str, ended: str = "") -> str:
     return name
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("ended", ["4 of 4 nodes are through", ""], ids=["ended", "cut off, too"])
 def test_a_run_that_only_reads_does_not_hide_one_that_may_hold_nodes(
     cut_off: Journal,
@@ -815,6 +838,7 @@ def test_a_run_that_only_reads_does_not_hide_one_that_may_hold_nodes(
         assert f"nothing is left of the last run, {reading}" in capsys.readouterr().err
 
 
+@pytest.mark.component
 def test_abort_gives_back_what_a_run_before_the_last_one_holds(
     cut_off: Journal, goes_well: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -825,6 +849,7 @@ def test_abort_gives_back_what_a_run_before_the_last_one_holds(
     assert main(["abort"]) == 2
 
 
+@pytest.mark.component
 def test_a_run_can_be_named(
     cut_off: Journal, goes_well: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -841,6 +866,7 @@ def test_a_run_can_be_named(
     assert main(["status", CUT_OFF]) == 3
 
 
+@pytest.mark.component
 def test_who_goes_on_after_an_interrupt_is_told_with_what(
     cut_off: Journal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -854,6 +880,7 @@ def test_who_goes_on_after_an_interrupt_is_told_with_what(
     assert f"temper fleet resume {reading} goes on." in capsys.readouterr().err
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(("playbook", "left"), [("tune", []), ("compliance", [CUT_OFF])])
 def test_a_run_takes_the_place_of_those_that_hold_nothing(
     playbook: str,
@@ -876,6 +903,7 @@ def test_a_run_takes_the_place_of_those_that_hold_nothing(
     assert f"run {name} has taken its place" in capsys.readouterr().err
 
 
+@pytest.mark.component
 def test_abort_names_the_nodes_that_it_could_not_ask(
     cut_off: Journal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -890,6 +918,7 @@ def test_abort_names_the_nodes_that_it_could_not_ask(
     assert not cut_off.unended()
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("given", "apart"),
     [({"gpu01": True}, "gpu01"), ({"gpu01": "{{ x }}"}, "gpu01"), ({"gpu01": False, "gpu02": "no"}, "")],
@@ -913,6 +942,7 @@ def test_nodes_that_were_to_be_measured_with_others_are_named(
     assert apart in said
 
 
+@pytest.mark.component
 def test_abort_of_a_run_that_has_ended_leaves_what_is_known_of_it(
     cut_off: Journal, goes_well: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -958,6 +988,7 @@ def test_an_option_of_another_form_is_refused_before_a_run_is_recorded(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.component
 def test_tags_may_be_given_again_and_a_name_of_no_node_is_said(
     cut_off: Journal, goes_well: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -970,6 +1001,7 @@ def test_tags_may_be_given_again_and_a_name_of_no_node_is_said(
     assert (last[1].nodes, last[1].options) == (("gpu01",), ("--tags", "pull,firewall"))
 
 
+@pytest.mark.component
 def test_old_runs_are_forgotten_whole_and_those_that_have_not_ended_never(
     cut_off: Journal, goes_well: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -999,6 +1031,7 @@ def test_old_runs_are_forgotten_whole_and_those_that_have_not_ended_never(
     assert set(cut_off.old(0)) == left
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("names", ["@racks", "ctl[1-", "-oProxyCommand=id", "ctl 1", "ctl1/3"])
 def test_helpers_are_names_of_machines(names: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"--helpers {names}: expected names")):
@@ -1043,6 +1076,7 @@ def test_what_is_cut_into_slices_loses_nothing(path: str) -> None:
         ("mirror_list", "ansible-playbook -i INVENTORY playbooks/mirror_list.yml --limit NODES"),
         ("release", "temper fleet abort RUN"),
         ("upgrade", "temper rollout run -i INVENTORY --stack STACK"),
+        ("upgrade_settle", "temper rollout run -i INVENTORY --stack STACK"),
         ("upgrade_step", "temper rollout run -i INVENTORY --stack STACK"),
     ],
 )

@@ -194,6 +194,7 @@ def test_a_commit_that_the_operator_names_is_asked_of_all(tmp_path: Path) -> Non
     assert judge(tmp_path, ["gpu01"], 3, NOW, commit=OLD).nodes[0].standing is Standing.BEHIND
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("text", [NEW[:12], "main", NEW.upper()])
 def test_a_commit_is_named_in_full_as_a_part_of_it_is_on_no_node(given: list[str], text: str) -> None:
     """The judgement for people shows twelve digits, which are near at hand to be typed."""
@@ -287,6 +288,7 @@ def command(words: list[str]) -> int:
     return pulled.run(parser.parse_args(words))
 
 
+@pytest.mark.component
 def test_the_command_reads_the_inventory_and_prints_json(
     given: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -296,11 +298,13 @@ def test_the_command_reads_the_inventory_and_prints_json(
     assert (said["schema_version"], said["commit"]) == (1, NEW)
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("more", [["--group", "nobody"], ["--inventory", "/nonexistent"]])
 def test_an_inventory_without_nodes_is_told(given: list[str], more: list[str]) -> None:
     assert command([*given, *more]) == 2
 
 
+@pytest.mark.component
 def test_a_folder_that_is_not_there_is_told(given: list[str]) -> None:
     assert command(["/nonexistent", *given[1:]]) == 2
 

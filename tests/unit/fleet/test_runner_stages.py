@@ -20,6 +20,8 @@ from temper.fleet.slices import Board, Place, Slice
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+pytestmark = pytest.mark.component
+
 PLAY = """
 - hosts: gpu_nodes
   gather_facts: false

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     MakeNode = Callable[..., SimulatedNode]
 
+pytestmark = pytest.mark.component
+
 PID_FILES = {
     "nvidia_persistenced.py": "run/nvidia-persistenced/nvidia-persistenced.pid",
     "nv_fabricmanager.py": "run/nvidia-fabricmanager/nv-fabricmanager.pid",

@@ -15,6 +15,8 @@ from tests.unit.modules_on_disk import Certificate, install_kernel
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 KERNEL, OTHER = "6.1.0-56-amd64", "6.1.0-50-amd64"
 VERSION = "580.178.04"
 INSTALLED = f"nvidia/{VERSION}, {KERNEL}, {os.uname().machine}: installed\n"

@@ -13,6 +13,8 @@ from tests.lab.gpu_simulator import deb, libraries, nvidia_packages, repository
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 LOAD = "import ctypes, sys; library = ctypes.CDLL(sys.argv[1]); value = ctypes.c_int(); "
 BY_REFERENCE = "getattr(library, sys.argv[2])(ctypes.byref(value)); print(value.value)"
 BY_RETURN = "print(getattr(library, sys.argv[2])())"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     MakeNode = Callable[..., SimulatedNode]
 
+pytestmark = pytest.mark.component
+
 FIRST_H100 = "00000000:1B:00.0"
 DRIVER_OF = {"v100-1": ("580.178.04", "proprietary")}
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from tests.unit.gpu_simulator.conftest import SimulatedNode
 
+pytestmark = pytest.mark.component
+
 FIRST = "GPU-1b2c3d4e-aaaa-bbbb-cccc-0123456789ab"
 SECOND = "GPU-1B2C3D4E-aaaa-bbbb-cccc-0123456789AC"
 

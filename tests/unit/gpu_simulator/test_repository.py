@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from _pytest.tmpdir import TempPathFactory
 
+pytestmark = pytest.mark.component
+
 needs_apt = pytest.mark.skipif(shutil.which("apt-get") is None, reason="apt-get is Debian's")
 
 STACK = [

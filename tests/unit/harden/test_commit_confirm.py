@@ -17,6 +17,8 @@ from ansible.module_utils.temper.access.ssh_login import Login, ssh_login
 from ansible.module_utils.temper.process import CommandError
 from ansible.module_utils.temper.settings.base import RefusedError
 
+pytestmark = pytest.mark.component
+
 LOGIN = Login("ops", "192.0.2.1", 40000, "192.0.2.9", 22)
 
 

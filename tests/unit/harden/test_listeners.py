@@ -116,6 +116,7 @@ def listening_as(name: str) -> Iterator[int]:
         process.kill()
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     "name",
     ["a\nb", "a\rb", "a\x0cb", '(("sshd",pid=1', "a), tcp 1 (b", "\x1b]0;x\x07", "\u2028", "a\tb c", "'\"\\"],
@@ -132,6 +133,7 @@ def test_name_of_a_process_breaks_nothing_and_forges_no_entry(name: str) -> None
     assert firewall.report([], new)
 
 
+@pytest.mark.component
 @pytest.mark.skipif(os.geteuid() != 0, reason="the process of another user has to be started")
 def test_users_process_called_sshd_is_none(tmp_path: Path) -> None:
     with listening_as("sshd") as port:

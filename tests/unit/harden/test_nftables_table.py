@@ -130,6 +130,7 @@ def ssh_line(login: Login | None = LOGIN, **changes: Any) -> str:
     return "\n".join(firewall.ssh_rule(wanted, login, let_in, ["192.0.2.9"]).lines())
 
 
+@pytest.mark.component
 def test_controller_outside_the_management_networks_is_refused() -> None:
     with pytest.raises(
         RefusedError, match=r"comes from 192\.0\.2\.7, .* \(198\.51\.100\.0/24\): add its network"
@@ -161,12 +162,14 @@ def test_client_behind_an_interface_is_let_in_where_that_one_is_trusted(
         ssh_line(LOGIN, **changes)
 
 
+@pytest.mark.component
 @needs_kernel
 def test_node_that_lets_a_client_of_its_own_in_accepts_it_before_anything_else() -> None:
     lines = [line.strip() for line in firewall.trial_table(table()).splitlines()]
     assert lines[lines.index("type filter hook input priority filter; policy drop;") + 1] == 'iif "lo" accept'
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(("client", "warned"), [("127.0.0.1", True), ("192.0.2.7", False)])
 def test_proof_by_a_client_on_the_node_itself_is_no_proof_and_the_run_warns(
     node: Path, client: str, *, warned: bool, monkeypatch: pytest.MonkeyPatch
@@ -213,6 +216,7 @@ def warned_of_guests(monkeypatch: pytest.MonkeyPatch, found: list[Listener], **c
 KUBELET = [Listener("tcp", 22, "sshd"), Listener("tcp", 10250, "kubelet")]
 
 
+@pytest.mark.component
 @pytest.mark.usefixtures("node")
 def test_first_rules_warn_of_pods_that_they_cut_off_with_the_interfaces_to_trust(
     monkeypatch: pytest.MonkeyPatch,
@@ -224,6 +228,7 @@ def test_first_rules_warn_of_pods_that_they_cut_off_with_the_interfaces_to_trust
     assert "sshd" not in said
 
 
+@pytest.mark.component
 @pytest.mark.usefixtures("node")
 @pytest.mark.parametrize(
     ("found", "changes"),
@@ -239,6 +244,7 @@ def test_pods_that_reach_all_that_listens_are_nothing_to_warn_of(
     assert warned_of_guests(monkeypatch, found, **changes) == ""
 
 
+@pytest.mark.component
 def test_pods_whose_network_is_accepted_are_nothing_to_warn_of(
     node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +270,7 @@ def test_no_management_network_is_refused() -> None:
         ssh_line(None, management_networks=[])
 
 
+@pytest.mark.component
 @needs_kernel
 def test_kernel_takes_the_rules() -> None:
     listing = firewall.trial_table(
@@ -285,6 +292,7 @@ def test_kernel_takes_the_rules() -> None:
     assert listing.count("accept comment") == 8
 
 
+@pytest.mark.component
 @needs_kernel
 def test_same_rules_list_alike_and_one_more_does_not() -> None:
     text = table(rule(), peers=["192.0.2.2", "192.0.2.9"])
@@ -292,6 +300,7 @@ def test_same_rules_list_alike_and_one_more_does_not() -> None:
     assert firewall.trial_table(text) != firewall.trial_table(table(rule(), rule(ports=["1"])))
 
 
+@pytest.mark.component
 @needs_kernel
 def test_loading_again_replaces_and_does_not_add() -> None:
     text = table(rule())
@@ -306,6 +315,7 @@ def test_no_set_where_no_limit_is_wanted() -> None:
     assert "@" not in table(rule(), limits=Limits())
 
 
+@pytest.mark.component
 @needs_kernel
 @pytest.mark.parametrize("limit", ["ssh_new_per_minute", "ssh_connections", "new_per_second", "connections"])
 def test_kernel_takes_each_limit_alone(limit: str) -> None:
@@ -405,6 +415,7 @@ def remove() -> None:
     assert setting.settled()
 
 
+@pytest.mark.component
 def test_a_unit_that_runs_without_its_file_is_stopped_before_the_file_comes_back(
     tmp_path: Path, installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -447,6 +458,7 @@ def test_a_plans_items_are_parameters() -> None:
     assert not firewall.Firewall.from_items({}, {"absent": True}).present
 
 
+@pytest.mark.component
 def test_rules_that_would_lock_ansible_out_are_an_obstacle() -> None:
     setting = firewall.Firewall({"management_networks": ["198.51.100.0/24"], "ssh_ports": [22]}, 120, LOGIN)
     assert "comes from 192.0.2.7" in (setting.obstacle() or "")
@@ -461,6 +473,7 @@ def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, **texts: str) -> Non
     monkeypatch.setattr(process, "SYSTEM_PATH", "")
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("texts", "other"),
     [
@@ -480,6 +493,7 @@ def test_other_firewall_counts_where_it_filters(
     assert (found.name if found else None) == other
 
 
+@pytest.mark.component
 def test_other_firewall_is_refused_with_the_way_out_and_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -560,6 +574,7 @@ def calls(node: Path) -> list[str]:
     return lines
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("other", ["ufw", "firewalld"])
 def test_other_firewall_ends_after_our_rules_are_there_and_is_back_before_they_go(
     node: Path, other: str
@@ -579,6 +594,7 @@ def test_other_firewall_ends_after_our_rules_are_there_and_is_back_before_they_g
     assert allowed(state="absent").settled()
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("at_boot", [True, False])
 def test_firewalld_comes_back_at_boot_only_where_it_did_before(node: Path, *, at_boot: bool) -> None:
     (node / "state" / "firewalld").touch()
@@ -590,6 +606,7 @@ def test_firewalld_comes_back_at_boot_only_where_it_did_before(node: Path, *, at
     assert (node / "state" / "firewalld-at-boot").exists() is at_boot
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("other", ["ufw", "firewalld"])
 def test_undo_of_an_unconfirmed_change_has_the_other_firewall_back_and_ours_gone(
     node: Path, other: str, monkeypatch: pytest.MonkeyPatch
@@ -613,6 +630,7 @@ def test_undo_of_an_unconfirmed_change_has_the_other_firewall_back_and_ours_gone
     assert [line for line in calls(node) if "ends" in line] == [f"{other} ends"]
 
 
+@pytest.mark.component
 def test_firewall_that_somebody_started_again_is_ended_again_and_what_it_was_stays_noted(node: Path) -> None:
     (node / "state" / "firewalld").touch()
     (node / "state" / "firewalld-at-boot").touch()
@@ -625,6 +643,7 @@ def test_firewall_that_somebody_started_again_is_ended_again_and_what_it_was_sta
     assert (node / "state" / "firewalld-at-boot").exists()
 
 
+@pytest.mark.component
 def test_other_firewall_that_was_purged_since_keeps_nothing_from_going(node: Path) -> None:
     (node / "state" / "ufw").touch()
     allowed().apply()
@@ -635,12 +654,14 @@ def test_other_firewall_that_was_purged_since_keeps_nothing_from_going(node: Pat
     assert allowed(state="absent").settled()
 
 
+@pytest.mark.component
 def test_nothing_is_ended_unasked(node: Path) -> None:
     (node / "state" / "ufw").touch()
     assert "ufw filters here as well" in (allowed(disable_other=False).obstacle() or "")
     assert calls(node) == []
 
 
+@pytest.mark.component
 def test_record_that_nobody_can_read_is_refused_with_what_to_do(node: Path) -> None:
     other_firewall.ENDED.write_text("{}")
     with pytest.raises(RecordError, match=str(other_firewall.ENDED)):

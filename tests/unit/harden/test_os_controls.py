@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible.module_utils.temper.settings import strictness
 
-from temper.plan.node_plan import Kind, PlannedSetting
+from temper.plan.convert import plain
 from temper.plan.os_controls import (
     MEASURED_BY,
     PROFILES,
@@ -26,11 +26,15 @@ from temper.plan.os_controls import (
 )
 from temper.plan.role_variables import role_variables
 from temper.plan.strictness import order_of, orders
-from temper.plan.variables import OsHardening, Waiver
+from temper.plan.variables import OsHardening, OsHardeningWaiver
+from temper.plan.wanted import Kind
 from tests.unit.control_values import SETTINGS
 from tests.unit.planning_roles.plans import planned
 from tests.unit.tables import specs as role_specs
 from tools import control_docs
+
+if TYPE_CHECKING:
+    from temper.plan.node_plan import PlannedSetting
 
 AREAS = control_docs.controls()
 CONTROLS: dict[str, Any] = {name: control for area in AREAS.values() for name, control in area.items()}
@@ -74,13 +78,13 @@ def flat(settings: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def plan(profile: str = "gpu", *waivers: Waiver, options: Any = None, **wish: Any) -> Hardening:
+def plan(profile: Any = "gpu", *waivers: OsHardeningWaiver, options: Any = None, **wish: Any) -> Hardening:
     return hardening(CONTROLS, replace(BARE, profile=profile, waivers=waivers, **wish), options)
 
 
 def of_kind(result: Hardening, kind: Kind) -> dict[str, Any]:
     """Key -> what is wanted."""
-    return {setting.key: setting.wanted for setting in result.settings if setting.kind == kind}
+    return {setting.key: plain(setting.wanted) for setting in result.settings if setting.kind == kind}
 
 
 def setting(result: Hardening, kind: Kind, key: str) -> PlannedSetting:
@@ -165,7 +169,8 @@ def test_the_orders_agree_with_what_the_profiles_call_stricter() -> None:
             less = {one.key: one.wanted for one in alone(asker, settings_of(control, weaker))}
             for more in alone(asker, settings_of(control, stricter)):
                 if more.key in less and more.kind in (Kind.SYSCTL, Kind.KEYWORD):
-                    assert strictness.as_strict(more.order, more.wanted, less[more.key]), more.key
+                    values = str(more.wanted), str(less[more.key])
+                    assert strictness.as_strict(more.order, *values), more.key
 
 
 def test_nothing_takes_modules_from_gpus_rdma_or_containers() -> None:
@@ -192,7 +197,9 @@ def test_nothing_takes_modules_from_gpus_rdma_or_containers() -> None:
 @each_profile
 def test_root_is_never_closed_by_wrong_passwords_and_auditd_stops_nothing(profile: str) -> None:
     result = plan(profile)
-    everything = str([setting.wanted for setting in result.settings if setting.key != WAIVER_FILE]).lower()
+    everything = str(
+        [plain(setting.wanted) for setting in result.settings if setting.key != WAIVER_FILE]
+    ).lower()
     assert "even_deny_root" not in everything
     keywords = of_kind(result, Kind.KEYWORD)
     actions = {value for keyword, value in keywords.items() if keyword.endswith("_action")}
@@ -271,7 +278,7 @@ def test_options_of_a_mount_point_add_up_over_controls() -> None:
 
 
 def test_a_waiver_of_the_operator_takes_a_control_out_and_is_listed() -> None:
-    result = plan("gpu", Waiver("core-dumps", "We debug."))
+    result = plan("gpu", OsHardeningWaiver("core-dumps", "We debug."))
     assert "fs.suid_dumpable" not in of_kind(result, Kind.SYSCTL)
     entry = next(waiver for waiver in result.waived if waiver.id == "core-dumps")
     assert (entry.reason, entry.by) == ("We debug.", "the operator")
@@ -350,7 +357,7 @@ def test_unknown_profile_is_refused_with_a_sentence() -> None:
 @each_profile
 def test_who_gets_a_rule_for_sudo_has_sudo_to_check_it(profile: str) -> None:
     for name in CONTROLS:
-        result = plan(profile, *(Waiver(other, "x") for other in CONTROLS if other != name))
+        result = plan(profile, *(OsHardeningWaiver(other, "x") for other in CONTROLS if other != name))
         if any(path.startswith("/etc/sudoers.d/") for path in of_kind(result, Kind.FILE)):
             assert of_kind(result, Kind.PACKAGE_CHOICE)["sudo"] == {"any": ["sudo", "sudo-ldap"]}
 

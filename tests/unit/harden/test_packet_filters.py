@@ -194,6 +194,7 @@ def namespace(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         holder.kill()
 
 
+@pytest.mark.component
 @needs_kernel
 @pytest.mark.parametrize("case", [*CLOSING, *OPEN])
 def test_kernels_rules_are_read_as_they_were_recorded(case: str, namespace: list[str]) -> None:
@@ -201,6 +202,7 @@ def test_kernels_rules_are_read_as_they_were_recorded(case: str, namespace: list
     assert found() == ([CLOSING[case]] if case in CLOSING else [])
 
 
+@pytest.mark.component
 @needs_kernel
 @pytest.mark.parametrize("case", CLOSING)
 def test_named_command_opens_the_chain(case: str, namespace: list[str]) -> None:
@@ -209,6 +211,7 @@ def test_named_command_opens_the_chain(case: str, namespace: list[str]) -> None:
     assert closing_chains() == []
 
 
+@pytest.mark.component
 @needs_kernel
 def test_rules_of_a_cloud_image_are_refused_and_fail_the_compliance_check(
     namespace: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

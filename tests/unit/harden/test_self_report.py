@@ -6,6 +6,7 @@ import socket
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import pytest
 from ansible.module_utils.temper.access.self_report import self_report
 
 from temper.compliance.outside.claims import read_claims
@@ -14,7 +15,7 @@ from tests.unit.harden.real_sshd import SiteFiles, site
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
+pytestmark = pytest.mark.component
 
 __all__ = ["site"]
 

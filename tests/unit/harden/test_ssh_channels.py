@@ -76,6 +76,7 @@ def test_a_table_of_another_form_is_an_error(proc: Path) -> None:
 OPEN = [Channel("ops", "10.0.0.2"), Channel("alice", "10.0.0.2")]
 
 
+@pytest.mark.component
 def test_what_a_change_cuts_is_of_those_whom_sshd_forwards_for_now(site: SiteFiles) -> None:
     closed = site.plan(parameters()).files[site.drop_in]
     some = site.plan(parameters(blocks={"Group data": {"AllowTcpForwarding": "local"}})).files[site.drop_in]
@@ -87,6 +88,7 @@ def test_what_a_change_cuts_is_of_those_whom_sshd_forwards_for_now(site: SiteFil
     assert cut_ways(asked, closed, OPEN) == []
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("decided", [False, True])
 def test_cut_ways_are_an_obstacle_until_the_operator_decides(site: SiteFiles, *, decided: bool) -> None:
     setting = SshdSettings(parameters(forwarding_decided=decided), 120, None)

@@ -16,6 +16,7 @@ def generate(folder: Path, *arguments: str) -> Path:
     return path
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("arguments", "family", "bits"),
     [(("ed25519",), "ed25519", None), (("ecdsa",), "ecdsa", None), (("rsa", "-b", "2048"), "rsa", 2048)],
@@ -28,12 +29,14 @@ def test_key_of_ssh_keygen_is_read(
     assert (key.family, key.bits, key.comment, key.line) == (family, bits, "ops@office", text.strip())
 
 
+@pytest.mark.component
 def test_fingerprint_is_that_of_ssh_keygen(tmp_path: Path) -> None:
     path = generate(tmp_path, "ed25519").with_suffix(".pub")
     listed = subprocess.run(["ssh-keygen", "-lf", path], check=True, capture_output=True, text=True).stdout
     assert parse_public_key(path.read_text()).summary == f"{listed.split()[1]} (ssh-ed25519, ops@office)"
 
 
+@pytest.mark.component
 def test_options_with_blanks_in_quotes_stay(tmp_path: Path) -> None:
     text = generate(tmp_path, "ed25519").with_suffix(".pub").read_text().strip()
     key = parse_public_key(f'command="echo \\"a b\\"",no-pty {text}')
@@ -63,12 +66,14 @@ def test_what_is_no_key_is_refused(text: str, complaint: str) -> None:
         parse_public_key(text)
 
 
+@pytest.mark.component
 def test_short_rsa_key_is_refused(tmp_path: Path) -> None:
     text = generate(tmp_path, "rsa", "-b", "1024").with_suffix(".pub").read_text()
     with pytest.raises(ValueError, match="RSA key of 1024 bits, expected at least 2048"):
         parse_public_key(text)
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("arguments", [("ed25519",), ("rsa", "-m", "PEM")])
 def test_private_key_is_refused_without_repeating_it(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     text = generate(tmp_path, *arguments).read_text()

@@ -258,6 +258,7 @@ def test_address_that_would_end_sshd_is_refused(address: str, reason: str) -> No
         sshd.refuse_what_sshd_cannot_listen_on(["0.0.0.0:22", address], {"80": "nginx"})
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("state", "calls"),
     [
@@ -284,6 +285,7 @@ def test_undo_reloads_an_sshd_that_runs_and_starts_one_that_failed(
     assert done == calls
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("state", "restarts"),
     [("active", True), ("failed", True), ("inactive", False)],  # at boot, before it listens
@@ -456,6 +458,7 @@ def host_key(folder: Path, *arguments: str) -> str:
     return str(path)
 
 
+@pytest.mark.component
 def test_host_keys_of_the_wanted_kinds_are_offered_and_weak_ones_are_named(tmp_path: Path) -> None:
     keys = {
         name: host_key(tmp_path, *name.split()) for name in ("ed25519", "ecdsa", "rsa -b 2048", "rsa -b 3072")
@@ -465,6 +468,7 @@ def test_host_keys_of_the_wanted_kinds_are_offered_and_weak_ones_are_named(tmp_p
     assert weak == [f"{keys['rsa -b 2048']} has 2048 bits"]
 
 
+@pytest.mark.component
 def test_node_without_a_host_key_of_the_wanted_kinds_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="ssh-keygen -A"):
         sshd_settings.offered_host_keys(["ed25519"], [host_key(tmp_path, "ecdsa")])

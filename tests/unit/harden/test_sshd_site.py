@@ -15,6 +15,8 @@ from ansible.module_utils.temper.settings.base import RefusedError
 
 from tests.unit.harden.real_sshd import ACCOUNTS, LOGIN, SiteFiles, site
 
+pytestmark = pytest.mark.component
+
 __all__ = ["site"]
 
 MFA = """KbdInteractiveAuthentication yes
@@ -84,6 +86,12 @@ KEYWORDS = [
     ("PermitTunnel", "point-to-point", "no", "yes", "ethernet"),
     ("GatewayPorts", "clientspecified", "no", "yes", ""),
     ("Ciphers", "a,b,c", "c,a", "a,b,c,d", "a,x"),
+    ("KexAlgorithms", "a,b", "b", "a,b,c", "c"),
+    ("MACs", "a,b", "b", "a,b,c", "c"),
+    ("Compression", "no", "", "delayed", ""),
+    ("DebianBanner", "no", "", "yes", ""),
+    ("GSSAPIAuthentication", "no", "", "yes", ""),
+    ("KerberosAuthentication", "no", "", "yes", ""),
     ("LogLevel", "VERBOSE", "", "", "DEBUG"),
     ("UsePAM", "yes", "", "", "no"),
     ("LoginGraceTime", "30", "", "", "none"),

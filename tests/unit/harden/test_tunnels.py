@@ -340,6 +340,7 @@ def in_namespace(commands: str) -> list[Tunnel]:
     return found
 
 
+@pytest.mark.component
 @needs_kernel
 def test_kernel_tells_a_vxlan_its_port_and_all_its_other_ends() -> None:
     if not shutil.which("bridge"):
@@ -354,6 +355,7 @@ def test_kernel_tells_a_vxlan_its_port_and_all_its_other_ends() -> None:
     assert {str(peer.remote) for peer in found[0].peers} == {"198.51.100.7", "198.51.100.8"}
 
 
+@pytest.mark.component
 @needs_kernel
 def test_kernel_takes_the_proof_and_forgets_it() -> None:
     lines = [
@@ -370,6 +372,7 @@ def test_kernel_takes_the_proof_and_forgets_it() -> None:
     assert listed.count("table inet") == 1
 
 
+@pytest.mark.component
 @needs_kernel
 @pytest.mark.parametrize("protocol", ["ipip", "sit", "gre", "esp", "ah", "ospf", "vrrp"])
 def test_kernel_takes_a_rule_for_a_protocol_without_ports(protocol: str) -> None:
@@ -489,6 +492,7 @@ done
 """
 
 
+@pytest.mark.component
 @needs_kernel
 def test_flow_from_before_hides_a_lock_out_and_the_proof_shows_it() -> None:
     ssh = Rule("ssh", "tcp", [(22, 22)], networks("", ["10.99.0.0/24"]))

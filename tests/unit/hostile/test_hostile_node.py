@@ -21,6 +21,8 @@ from tests.unit.planning_nodes import gpus, node
 from tests.unit.validation.samples import node_result, one_test
 from validation.model.contract import State, encode
 
+pytestmark = pytest.mark.component
+
 ROOT = Path(__file__).resolve().parents[3]
 EVIL, GOOD = "192.0.2.11", "192.0.2.12"
 NAMES = {EVIL: "node01", GOOD: "node02"}

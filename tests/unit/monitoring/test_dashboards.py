@@ -120,6 +120,7 @@ QUERIES = sorted(
 )
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(("name", "title", "expr"), QUERIES, ids=lambda text: text[:40])
 def test_a_query_has_an_answer(name: str, title: str, expr: str, prometheus: str) -> None:
     filled = expr.replace("$node", "gpu01:9100").replace("$gpu", "0")
@@ -128,6 +129,7 @@ def test_a_query_has_an_answer(name: str, title: str, expr: str, prometheus: str
     assert found["result"], f"{title} of {name}"
 
 
+@pytest.mark.component
 def test_a_variable_has_values_to_choose_from(prometheus: str) -> None:
     for one in (dashboards.OF_NODE, dashboards.OF_GPU):
         match = re.fullmatch(r"label_values\((.+), (\w+)\)", one["query"]["query"])

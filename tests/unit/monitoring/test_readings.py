@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.unit.gpu_simulator.conftest import SimulatedNode
 from validation.probes import nvidia_smi
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.component
 
 
 def test_the_payload_reads_in_the_report_what_a_query_says(tmp_path: Path) -> None:

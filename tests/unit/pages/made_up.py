@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from temper.compliance.model import (
+    SCHEMA_VERSION,
     Change,
     Changed,
     ControlResult,
@@ -399,7 +400,7 @@ def statement(count: int = 24) -> Statement:
     )
     counted = sum(node.verdict is Verdict.COMPLIANT for node in nodes)
     return Statement(
-        1,
+        SCHEMA_VERSION,
         "2026-11-22T10:00:00Z",
         Verdict.NOT_COMPLIANT,
         f"Verdict: not-compliant. {counted} of {count} nodes are compliant.",

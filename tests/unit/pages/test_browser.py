@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from tests.unit.pages.browser import Browser
 
+pytestmark = pytest.mark.component
+
 #: The least contrast of text that WCAG 2.2 asks for (1.4.3, level AA).
 CONTRAST = 4.5
 SHOWN_ROWS = (

@@ -13,10 +13,10 @@ from temper.cli import pages as command
 from temper.judge import history
 from temper.report import advice, changes, svg
 from temper.report.inputs import PastValue, Report, Validation, metric_of
-from temper.report.metrics import Hardware, distributions
+from temper.report.metrics import Hardware
 from temper.report.past import MOST_VALUES, of_runs
 from temper.report.words import conditions, difference, duration, kind, number, quantity, size, slug
-from temper.report.write import MOST_BYTES, MOST_IN_ONE_FILE, NodePages, Pages, write
+from temper.report.write import MOST_BYTES, MOST_IN_ONE_FILE, Pages, write
 from tests.unit.pages import made_up
 from validation.checks.registry import CHECKS
 from validation.model.contract import Measurement, State, TestResult, dumps
@@ -49,7 +49,6 @@ def index(pages: Pages) -> str:
 
 def texts(pages: Pages, *names: str) -> dict[str, str]:
     """The pages of nodes by the names of their files: of all that have one, unless named."""
-    assert isinstance(pages.nodes, NodePages)
     return dict(pages.nodes.texts(names or pages.with_page, "../report.html"))
 
 
@@ -260,7 +259,7 @@ def test_a_median_is_over_equal_hardware_only() -> None:
     )
     results = {"gpu-001": one, "gpu-002": other}
     hardware = Hardware(dict.fromkeys(results, made_up.references()))
-    numbers = distributions([hardware.pools(results)])
+    numbers = hardware.distributions(results)
     found = {key[0].name: len(one.values) for key, one in numbers.items() if key[1].name == "bf16_tflops"}
     assert found == {"H100 SXM 80 GB": 8, "A100 SXM 80 GB": 8}
 
@@ -353,9 +352,8 @@ def test_pages_are_made_again_from_the_folders_of_reports(
     made, statement = made_up.validation(3, "quick"), made_up.statement(3)
     expectations = {node.node: made_up.expectation() for node in made.verdict.nodes}
     fleet_report.write_results(tmp_path / "reports/now", made.results)
-    inputs = fleet_report.inputs_of(expectations, made.verdict.nodes)
-    fleet_report.write(tmp_path / "reports/now", made.verdict, [inputs])
-    fleet_report.conclude(tmp_path / "reports/now", made.verdict, [inputs])
+    fleet_report.write(tmp_path / "reports/now", made.verdict, expectations)
+    fleet_report.conclude(tmp_path / "reports/now", made.verdict)
     (tmp_path / "compliance").mkdir()
     (tmp_path / "compliance/statement.json").write_text(dumps(statement))
     folders = [f"--validation={tmp_path / 'reports/now'}", f"--compliance={tmp_path / 'compliance'}"]

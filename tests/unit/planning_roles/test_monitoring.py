@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from temper.plan.node_plan import Kind, RolePlan
+from temper.plan.wanted import Kind
 from tests.unit.planning_nodes import assert_says, problem, system
 from tests.unit.planning_roles.plans import bookworm, contents, planned, wanted, whole_plan
 from validation.checks.registry import TESTS
@@ -19,6 +19,8 @@ from validation.model.expectations import parse_expectation
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from temper.plan.node_plan import RolePlan
 
 ON: dict[str, Any] = {"monitoring_enabled": True}
 UNITS = "/etc/systemd/system/"
@@ -114,6 +116,7 @@ def test_the_sandbox_leaves_the_service_the_devices_of_the_gpus() -> None:
     }
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not here")
 def test_systemd_accepts_the_units_and_finds_them_well_locked_up(tmp_path: Path) -> None:
     files = contents(planned("monitoring", **ON))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from temper.plan.node_plan import Kind, Reaction
+from temper.plan.node_plan import Reaction
 from temper.plan.role_variables import role_variables
+from temper.plan.wanted import Kind
 from tests.unit.planning_nodes import node, system
 from tests.unit.planning_nodes import plan as bare_plan
 from tests.unit.planning_roles.plans import HGX, contents, enterprise, planned, wanted, whole_plan
@@ -335,6 +336,7 @@ def test_the_module_between_both_drivers_is_loaded_now_and_at_every_boot() -> No
     assert "modprobe nvidia-peermem" in command[-1]
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("wanted_there", "status", "called", "result"),
     [
@@ -387,6 +389,7 @@ def test_bad_input_is_one_sentence_before_anything_is_planned(name: str, value: 
     assert words in problem
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="systemd's own program is the judge")
 def test_systemd_writes_the_values_at_boot_and_passes_over_what_is_not_there(tmp_path: Path) -> None:
     files = []
@@ -405,6 +408,7 @@ def test_systemd_writes_the_values_at_boot_and_passes_over_what_is_not_there(tmp
     assert [path.read_text() for path in files] == ["performance"] * 2
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="systemd's own program is the judge")
 def test_a_file_that_refuses_its_value_keeps_no_other_from_being_set(tmp_path: Path) -> None:
     first, second = (

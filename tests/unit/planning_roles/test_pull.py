@@ -17,10 +17,10 @@ import pytest
 from pull.configuration import Configuration, ConfigurationError
 from pull.playbooks import REPAIRABLE
 from pull.repository import Repository
-from temper.plan.node_plan import Kind
 from temper.plan.role_variables import role_variables
 from temper.plan.roles.pull import calendar, keyring_line
 from temper.plan.variables import PullSigner
+from temper.plan.wanted import Kind
 from tests.unit.planning_roles.plans import contents, enterprise, planned, wanted
 from tests.unit.tables import specs
 
@@ -95,6 +95,7 @@ def test_the_keyring_is_what_the_program_takes(tmp_path: Path) -> None:
     assert repository.keyring(datetime(2025, 12, 31, 23, 59, tzinfo=UTC)) == ([], [line])
 
 
+@pytest.mark.component
 def test_the_keyring_is_what_ssh_keygen_takes(tmp_path: Path) -> None:
     """Of a key that counts, and of one that has ended: ssh-keygen itself says which is which."""
     key = tmp_path / "key"
@@ -119,6 +120,7 @@ def test_the_roles_that_may_repair_are_those_of_the_program() -> None:
     assert SPEC["pull_repair"]["choices"] == sorted(REPAIRABLE)
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("minutes", SPEC["pull_interval_minutes"]["choices"])
 def test_the_timer_starts_once_an_interval(minutes: int) -> None:
     """As systemd itself reads the calendar: every start is one interval after the last, over a day."""
@@ -146,6 +148,7 @@ def test_the_starts_spread_over_the_whole_interval_and_are_made_up_for() -> None
     assert {"RandomizedDelaySec=120min", "FixedRandomDelay=yes", "Persistent=yes"} <= set(timer)
 
 
+@pytest.mark.component
 def test_systemd_takes_both_units(tmp_path: Path) -> None:
     found = contents(planned("pull", **ON))
     names = []

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from temper.plan.node_plan import Kind, Reaction
+from temper.plan.node_plan import Reaction
+from temper.plan.wanted import Kind
 from tests.unit.planning_nodes import system
 from tests.unit.planning_roles.plans import HGX, PROGRAMS, contents, planned, wanted
 
@@ -160,6 +161,7 @@ def task_prolog(tmp_path: Path, *cpus: int, **given: str) -> str:
     return done.stdout
 
 
+@pytest.mark.component
 def test_a_task_of_slurm_gets_as_many_threads_as_it_has_cpus_up_to_its_part_of_the_node(
     tmp_path: Path,
 ) -> None:
@@ -169,6 +171,7 @@ def test_a_task_of_slurm_gets_as_many_threads_as_it_has_cpus_up_to_its_part_of_t
     assert task_prolog(tmp_path, OMP_NUM_THREADS="3") == ""
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("step", ["", "-5", "4294967291", "4294967290"])
 def test_a_batch_script_gets_no_threads_to_hand_on(tmp_path: Path, step: str) -> None:
     assert task_prolog(tmp_path, SLURM_STEP_ID=step) == ""
@@ -190,6 +193,7 @@ def search_path(tmp_path: Path, before: str, *, installed: bool) -> str:
     return shown.stdout.strip().replace(str(folder), "CUDA")
 
 
+@pytest.mark.component
 def test_cudas_programs_come_last_and_once_where_they_are(tmp_path: Path) -> None:
     assert search_path(tmp_path, "/bin", installed=False) == "/bin"
     assert search_path(tmp_path, "/bin", installed=True) == "/bin:CUDA"

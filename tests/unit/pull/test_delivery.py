@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from pull.configuration import Configuration
 
+pytestmark = pytest.mark.component
+
 
 class Server(http.server.BaseHTTPRequestHandler):
     """Keeps what is put, or answers as a test says."""

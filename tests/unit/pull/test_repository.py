@@ -22,6 +22,8 @@ from tests.unit.pull.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.component
+
 TAGS = {"tags": "fleet-*", "branch": ""}
 #: What the agent of the version before has left: two releases, and the folders that it worked in.
 FORMER = Path(__file__).with_name("state_of_version_1.tar.xz")

@@ -19,6 +19,8 @@ from tests.unit.validation.samples import eventually, is_running
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:

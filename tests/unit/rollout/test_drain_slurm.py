@@ -18,6 +18,8 @@ from tests.unit.rollout import slurm_cluster
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.component
+
 LINE = (
     "NodeName=gpu01 CoresPerSocket=1 CPUAlloc=0 CPUTot=2 Gres=gpu:h100:8 NodeAddr=127.0.0.1 State={state} "
     "ThreadsPerCore=1 Partitions=all BootTime=None ExtSensorsTemp=n/s"

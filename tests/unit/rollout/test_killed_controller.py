@@ -10,11 +10,15 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from temper.rollout.model import Mode, State
 from temper.rollout.policy import Share
 from temper.rollout.store import Store
 from tests.rollout.controller import STORE, read
 from tests.unit.rollout.fleets import NOW, QUICK, begin, nodes
+
+pytestmark = pytest.mark.component
 
 ROOT = Path(__file__).resolve().parents[3]
 NODES, SLOW = 8, "gpu3"

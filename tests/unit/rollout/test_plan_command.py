@@ -123,6 +123,7 @@ def test_a_policy_for_groups_that_no_node_is_in_is_refused(policy: Policy) -> No
         proposal(candidates({"a": document()}, {"a": ["rack1"]}), policy, STACK, NOW)
 
 
+@pytest.mark.component
 def test_one_node_takes_the_policy_of_the_whole_fleet(
     inventory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +172,7 @@ def inventory(tmp_path: Path) -> Path:
     return tmp_path / "hosts.yml"
 
 
+@pytest.mark.component
 def test_groups_are_those_of_ansible(inventory: Path) -> None:
     assert groups_of([str(inventory)]) == {
         "node1": ("gpu_nodes", "rack1"),
@@ -183,6 +185,7 @@ def run(*arguments: str) -> int:
     return command.main(["plan", "--stack", STACK, *arguments])
 
 
+@pytest.mark.component
 def test_a_wrong_inventory_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("-i", str(tmp_path / "nowhere.yml")) == 2
     assert "nowhere.yml" in capsys.readouterr().err
@@ -197,6 +200,7 @@ def test_a_wrong_policy_is_named_before_any_node_is_asked(
     assert "did you mean canaries?" in capsys.readouterr().err
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(("problems", "status"), [([], 0), (["no answer"], 1)])
 def test_the_command_prints_the_plan(
     inventory: Path,
@@ -306,6 +310,7 @@ def test_a_roll_out_of_nothing_is_refused(inventory: Path, capsys: pytest.Captur
     assert "kernel: expected newest, or the version of a kernel's package" in capsys.readouterr().err
 
 
+@pytest.mark.component
 def test_the_command_asks_the_nodes_for_their_kernels(
     inventory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,6 +348,7 @@ def test_a_kernel_is_not_rolled_back_by_the_command(
     assert "Roll-out 1 to the newest kernel: running" in capsys.readouterr().out
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("given", [False, True])
 def test_a_way_back_takes_the_policy_of_the_way_there(
     inventory: Path,
@@ -369,6 +375,7 @@ def test_a_way_back_takes_the_policy_of_the_way_there(
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.component
 def test_the_names_of_a_large_fleet_go_to_ansible_in_a_file(
     inventory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,6 +403,7 @@ def test_ctrl_c_before_the_first_step_is_one_sentence(
     assert capsys.readouterr().err.startswith("Interrupted.")
 
 
+@pytest.mark.component
 def test_a_pipe_that_closes_is_no_error_of_the_program(tmp_path: Path) -> None:
     rollout = begin(nodes(2000))
     Store(tmp_path / "rollouts.sqlite").create(

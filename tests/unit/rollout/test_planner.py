@@ -9,6 +9,8 @@ from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from temper.rollout.machine import seen_out
 from temper.rollout.model import Course, Mode, Observation, Rollout, State, Step
 from temper.rollout.planner import LOOK_AGAIN, PATIENCE, Decision, decide, waves
@@ -50,6 +52,7 @@ def failed(**more: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.component
 def test_planning_needs_neither_ansible_nor_a_file_nor_a_process() -> None:
     ask = "import sys, temper.rollout.planner; print(*sys.modules)"
     known = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -150,6 +150,7 @@ def platform(folder: Path, *, take: bool, age: int = 10) -> Policy:
     return read({"snapshot": "commands", "snapshot_commands": commands, "snapshot_max_age_minutes": age})
 
 
+@pytest.mark.component
 def test_the_platforms_own_is_taken_and_removed(
     executor: FleetExecutor, ansible: StandInAnsible, tmp_path: Path
 ) -> None:
@@ -162,6 +163,7 @@ def test_the_platforms_own_is_taken_and_removed(
     assert "snapshot" not in ansible.steps
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -184,6 +186,7 @@ def test_a_missing_or_stale_one_of_the_platform_is_refused(
     assert ansible.steps == []
 
 
+@pytest.mark.component
 def test_a_fresh_one_of_the_platform_is_enough_and_never_removed(
     executor: FleetExecutor, tmp_path: Path
 ) -> None:
@@ -195,6 +198,7 @@ def test_a_fresh_one_of_the_platform_is_enough_and_never_removed(
     assert (site / "gpu01").exists()
 
 
+@pytest.mark.component
 def test_a_stale_one_is_taken_anew_where_we_may(executor: FleetExecutor, tmp_path: Path) -> None:
     policy = platform(site := tmp_path / "site", take=True)
     site.mkdir()

@@ -78,6 +78,7 @@ def test_a_heartbeat_far_in_the_future_does_not_block_for_ever(store: Store) -> 
     assert store.acquire(ME, NOW).fence == 2
 
 
+@pytest.mark.component
 def test_the_lease_of_a_process_that_is_gone_is_free_at_once(store: Store) -> None:
     here = Owner.of_this_process()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
@@ -285,6 +286,7 @@ def test_a_file_that_is_something_else_is_refused_and_left_alone(tmp_path: Path)
     assert path.read_bytes() == before
 
 
+@pytest.mark.component
 def test_a_writer_that_is_killed_within_a_write_has_written_nothing(store: Store) -> None:
     go_on(store, store.acquire(OTHER, NOW))
     before = store.load()

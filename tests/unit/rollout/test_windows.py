@@ -121,6 +121,7 @@ def test_what_next_start_promises_remains(now: datetime, minutes: int) -> None:
     assert calendar.remaining(start) >= need
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd reads its own units")
 def test_systemd_takes_the_timer_and_fires_through_the_change_of_clocks(tmp_path: Path) -> None:
     units = systemd_units("/usr/bin/true", "/")

@@ -14,7 +14,7 @@ from ansible.module_utils.temper import process, units
 from ansible.module_utils.temper.access.ssh_login import Login
 from ansible.module_utils.temper.engines import busy
 from ansible.module_utils.temper.packaging.packages import PackageError
-from ansible.module_utils.temper.settings import engine, files, record, system
+from ansible.module_utils.temper.settings import engine, files, pam_lines, record, system
 
 from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
@@ -130,7 +130,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     monkeypatch.setattr(busy, "gpu_processes", list)
     monkeypatch.setattr(system, "PROC_SYS", node.sysctl)
     monkeypatch.setattr(system, "SYSCTL_DIRECTORIES", (str(node.sysctl_d),))
-    monkeypatch.setattr(files, "PAM_STACKS", node.stacks)
+    monkeypatch.setattr(pam_lines, "STACKS", node.stacks)
+    monkeypatch.setattr(pam_lines, "VENDOR", node.stacks)
     monkeypatch.setenv("PATH", f"{node.bin}:{os.environ['PATH']}")
     return node
 
@@ -199,6 +200,7 @@ def everything(node: Node) -> list[tuple[str, dict[str, Any]]]:
 # ---------------------------------------------------------------- made, and taken back
 
 
+@pytest.mark.component
 def test_all_kinds_are_made(harden: Run, node: Node) -> None:
     result = harden(*everything(node))
     assert result["changed"]
@@ -213,6 +215,7 @@ def test_all_kinds_are_made(harden: Run, node: Node) -> None:
     assert (node.units / "chrony.service").read_text() == "enabled active yes\n"
 
 
+@pytest.mark.component
 def test_the_second_run_changes_nothing(harden: Run, node: Node) -> None:
     settings = everything(node)
     harden(*settings)
@@ -223,6 +226,7 @@ def test_the_second_run_changes_nothing(harden: Run, node: Node) -> None:
     assert (node.snapshot(), node.systemctl_calls) == (before, calls)
 
 
+@pytest.mark.component
 def test_systemd_is_asked_once_where_all_is_settled(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +243,7 @@ def test_systemd_is_asked_once_where_all_is_settled(
     assert len(asked) == 1
 
 
+@pytest.mark.component
 def test_an_empty_list_restores_the_node_byte_for_byte(harden: Run, node: Node) -> None:
     settings = everything(node)
     before = node.snapshot()
@@ -254,6 +259,7 @@ def test_an_empty_list_restores_the_node_byte_for_byte(harden: Run, node: Node) 
     assert not harden()["changed"]
 
 
+@pytest.mark.component
 def test_a_setting_that_nobody_wants_any_more_returns_to_what_it_was(harden: Run, node: Node) -> None:
     first, *others = everything(node)
     harden(first, *others)
@@ -271,6 +277,7 @@ def test_the_first_state_is_the_one_to_return_to(harden: Run, node: Node) -> Non
     assert parameter.read_text() == "438"
 
 
+@pytest.mark.component
 def test_check_mode_names_everything_and_changes_nothing(harden: Run, node: Node) -> None:
     settings = everything(node)
     before = node.snapshot()
@@ -286,6 +293,7 @@ def test_check_mode_names_everything_and_changes_nothing(harden: Run, node: Node
 # ---------------------------------------------------------------- runs that fail or are cut off
 
 
+@pytest.mark.component
 def test_a_program_that_refuses_a_file_keeps_it_out_and_all_else_as_it_was(harden: Run, node: Node) -> None:
     node.program("check", '#!/bin/sh\ngrep -q good "$1" || { echo "line 1: what?" >&2; exit 1; }\n')
     crontab = node.file("etc/crontab", "x\n", mode=0o664)
@@ -326,6 +334,7 @@ def test_a_file_that_the_system_does_not_let_us_write_is_a_sentence_and_all_else
     assert stat.S_IMODE(crontab.stat().st_mode) == 0o664
 
 
+@pytest.mark.component
 def test_a_file_that_the_system_does_not_let_us_restore_keeps_nothing_else_from_it(
     harden: Run, node: Node
 ) -> None:
@@ -356,6 +365,7 @@ def through_ops(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
     return node
 
 
+@pytest.mark.component
 def test_what_takes_sudo_from_our_account_is_undone(harden: Run, through_ops: Node) -> None:
     """The first setting is one that makes sudo fail."""
     node = through_ops
@@ -370,11 +380,13 @@ def test_what_takes_sudo_from_our_account_is_undone(harden: Run, through_ops: No
     assert after == {path: text[0].strip() for path, text in before.items()}
 
 
+@pytest.mark.component
 def test_an_account_that_needs_a_password_for_sudo_proves_nothing(harden: Run, through_ops: Node) -> None:
     through_ops.program("runuser", "#!/bin/sh\nexit 1\n")
     assert "msg" not in harden(*everything(through_ops))
 
 
+@pytest.mark.component
 def test_what_a_cut_off_run_left_undone_is_done_by_the_next(harden: Run, node: Node) -> None:
     node.unit("systemd-journald.service", "static", "active")
     node.program("restart-it", f"#!/bin/sh\n[ -e {node.path}/works ] || exit 1\ntouch {node.path}/done\n")
@@ -401,11 +413,13 @@ def test_a_kind_that_does_not_exist_is_a_sentence(harden: Run, node: Node) -> No
     assert "found 'fiel'" in harden(("fiel", {}))["msg"]
 
 
+@pytest.mark.component
 def test_another_distribution_is_a_sentence(harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(node.bin))
     assert "this node has no dpkg" in harden(*everything(node))["msg"]
 
 
+@pytest.mark.component
 def test_what_cannot_be_undone_keeps_nothing_else_from_it_and_is_named(harden: Run, node: Node) -> None:
     node.program(
         "pam-auth-update",
@@ -426,6 +440,7 @@ def test_what_cannot_be_undone_keeps_nothing_else_from_it_and_is_named(harden: R
     assert not (node.path / "etc/new").exists()
 
 
+@pytest.mark.component
 def test_systemd_forgets_the_unit_files_of_a_run_that_was_undone(harden: Run, node: Node) -> None:
     node.unit("x.service", "disabled", "inactive")
     node.program("systemctl", SYSTEMCTL.format(state=node.units).replace("start)", "start) exit 1;"))
@@ -434,6 +449,7 @@ def test_systemd_forgets_the_unit_files_of_a_run_that_was_undone(harden: Run, no
     assert node.systemctl_calls[-1] == "daemon-reload"
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("check_mode", [True, False])
 def test_a_masked_unit_is_refused_before_anything_changes(harden: Run, node: Node, check_mode: bool) -> None:
     settings = everything(node)
@@ -448,6 +464,7 @@ def test_a_masked_unit_is_refused_before_anything_changes(harden: Run, node: Nod
     assert node.snapshot() == before
 
 
+@pytest.mark.component
 def test_systemd_is_not_reloaded_under_a_container_with_a_gpu(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -475,6 +492,7 @@ def test_a_change_without_units_is_made_under_a_container_with_a_gpu(
 # ---------------------------------------------------------------- packages
 
 
+@pytest.mark.component
 def test_missing_packages_are_installed_before_anything_else_is_made(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,6 +508,7 @@ def test_missing_packages_are_installed_before_anything_else_is_made(
     assert not harden(*settings, packages=wanted)["changed"]
 
 
+@pytest.mark.component
 def test_check_mode_names_missing_packages_and_installs_none(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -508,6 +527,7 @@ def test_one_of_several_packages_is_enough(harden: Run, node: Node, monkeypatch:
     assert manager.queries == 1
 
 
+@pytest.mark.component
 def test_what_a_package_brings_is_off_when_the_hardening_goes(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -520,6 +540,7 @@ def test_what_a_package_brings_is_off_when_the_hardening_goes(
     assert (node.units / "auditd.service").read_text() == "disabled inactive yes\n"
 
 
+@pytest.mark.component
 def test_what_a_package_brings_is_brought_to_the_wanted_state(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -530,6 +551,7 @@ def test_what_a_package_brings_is_brought_to_the_wanted_state(
     assert (node.units / "auditd.service").read_text() == "enabled active yes\n"
 
 
+@pytest.mark.component
 def test_conditions_of_units_are_there_before_their_package(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -541,6 +563,7 @@ def test_conditions_of_units_are_there_before_their_package(
     assert not harden(("file", {"path": str(drop_in), "content": "[Unit]\n"}), packages=["auditd"])["changed"]
 
 
+@pytest.mark.component
 def test_a_package_that_cannot_be_installed_keeps_the_settings_from_being_made(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -693,11 +716,13 @@ def test_a_pattern_stands_for_all_files(harden: Run, node: Node) -> None:
     assert modes == {"a.rules": 0o640, "b.rules": 0o640, "c.conf": 0o644}
 
 
+@pytest.mark.component
 def test_a_unit_that_its_own_condition_keeps_from_running_is_let_be(harden: Run, node: Node) -> None:
     node.unit("auditd.service", "enabled", "inactive", condition="no")
     assert not harden(("unit", {"name": "auditd.service", "on": True}))["changed"]
 
 
+@pytest.mark.component
 def test_a_unit_is_not_started_beside_one_that_does_the_same(harden: Run, node: Node) -> None:
     node.unit("timesyncd.service", "disabled", "inactive")
     setting = (
@@ -731,10 +756,12 @@ def test_a_line_that_is_no_utf8_survives(harden: Run, node: Node) -> None:
     assert path.read_bytes() == b"# caf\xe9 \x0c\nUMASK 022\n"
 
 
+@pytest.mark.component
 def test_a_unit_that_is_not_installed_is_let_be(harden: Run, node: Node) -> None:
     assert not harden(("unit", {"name": "cups.service", "on": False}))["changed"]
 
 
+@pytest.mark.component
 def test_pam_that_was_changed_by_hand_is_a_sentence(harden: Run, node: Node) -> None:
     (node.stacks / "by-hand").touch()
     words = ["pam_faillock.so", "preauth"]
@@ -756,6 +783,7 @@ def test_counting_wrong_passwords_is_refused_where_they_would_close_root(
     assert not harden(setting)["changed"]
 
 
+@pytest.mark.component
 def test_profile_that_pam_auth_update_brings_back_is_taken_out_again(harden: Run, node: Node) -> None:
     """As it does with one of a package's own, for which it has forgotten that it knew it."""
     node.program(
@@ -816,6 +844,7 @@ def mount_calls(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[], lis
     return lambda: (node.path / "calls").read_text().splitlines()
 
 
+@pytest.mark.component
 def test_what_is_mounted_below_a_directory_is_not_hidden_when_it_is_bound(
     harden: Run, node: Node, mount_calls: Callable[[], list[str]]
 ) -> None:
@@ -823,6 +852,7 @@ def test_what_is_mounted_below_a_directory_is_not_hidden_when_it_is_bound(
     assert mount_calls()[0] == f"mount --rbind {node.bin} {node.bin}"
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("below", [True, False])
 def test_what_is_mounted_below_a_directory_does_not_go_with_the_hardening(
     harden: Run, node: Node, mount_calls: Callable[[], list[str]], below: bool
@@ -847,6 +877,7 @@ def test_a_setting_for_another_processor_is_left_out(harden: Run, node: Node) ->
     assert result["actions"] == [f"file:{node.path}/{platform.machine()}: unset -> x"]
 
 
+@pytest.mark.component
 def test_the_record_is_for_root_alone(harden: Run, node: Node) -> None:
     harden(*everything(node))
     assert stat.S_IMODE(node.record.stat().st_mode) == 0o600

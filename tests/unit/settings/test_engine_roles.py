@@ -168,6 +168,7 @@ def test_a_certificate_is_written_in_its_binary_form(configure: Run, node: Node)
     assert not configure(files=[file])["changed"]
 
 
+@pytest.mark.component
 def test_a_command_runs_when_its_file_changed(configure: Run, node: Node) -> None:
     file = node.file("nouveau.conf")
     result = configure(files=[file], on_change=rebuild_on(file))
@@ -175,6 +176,7 @@ def test_a_command_runs_when_its_file_changed(configure: Run, node: Node) -> Non
     assert node.rebuilds == 1
 
 
+@pytest.mark.component
 def test_a_command_runs_when_its_file_was_removed(configure: Run, node: Node) -> None:
     configure(files=[node.file("a")])
     gone = node.file("a", None)
@@ -194,6 +196,7 @@ def test_a_command_that_is_not_installed_is_left_out(configure: Run, node: Node)
     assert (result["changed"], len(result["actions"])) == (True, 1)
 
 
+@pytest.mark.component
 def test_the_second_run_changes_nothing(configure: Run, node: Node) -> None:
     node.unit("a.service", "enabled", "inactive")
     parameter = node.parameter("kernel.numa_balancing", "1")
@@ -212,6 +215,7 @@ def test_the_second_run_changes_nothing(configure: Run, node: Node) -> None:
     assert node.snapshot() == before
 
 
+@pytest.mark.component
 def test_check_mode_names_everything_and_changes_nothing(configure: Run, node: Node) -> None:
     node.unit("a.service", "disabled", "inactive")
     node.parameter("vm.swappiness", "60")
@@ -236,6 +240,7 @@ def test_check_mode_names_everything_and_changes_nothing(configure: Run, node: N
 # ---------------------------------------------------------------- runs that were cut off
 
 
+@pytest.mark.component
 def test_what_a_failed_command_left_undone_is_done_by_the_next_run(configure: Run, node: Node) -> None:
     file = node.file("a")
     (node.bin / "broken").touch()
@@ -248,6 +253,7 @@ def test_what_a_failed_command_left_undone_is_done_by_the_next_run(configure: Ru
     assert not configure(files=[file], on_change=rebuild_on(file))["changed"]
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("written", [True, False])
 def test_a_run_that_was_killed_while_it_wrote_is_carried_through(
     configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch, written: bool
@@ -268,6 +274,7 @@ def test_a_run_that_was_killed_while_it_wrote_is_carried_through(
     assert (node.rebuilds, configure(files=[file], on_change=rebuild_on(file))["changed"]) == (1, False)
 
 
+@pytest.mark.component
 def test_two_runs_that_were_cut_off_add_up(configure: Run, node: Node) -> None:
     first, second = node.file("a"), node.file("b")
     (node.bin / "broken").touch()
@@ -281,6 +288,7 @@ def test_two_runs_that_were_cut_off_add_up(configure: Run, node: Node) -> None:
     assert configure(files=[first, second], on_change=reactions)["actions"] == ["rebuild a", "rebuild b"]
 
 
+@pytest.mark.component
 def test_an_earlier_note_outlives_one_that_cannot_be_written(
     configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +306,7 @@ def test_an_earlier_note_outlives_one_that_cannot_be_written(
     assert configure(files=[first], on_change=rebuild_on(first))["actions"] == ["rebuild --all"]
 
 
+@pytest.mark.component
 def test_check_mode_shows_what_a_cut_off_run_left_undone(configure: Run, node: Node) -> None:
     file = node.file("a")
     (node.bin / "broken").touch()
@@ -309,6 +318,7 @@ def test_check_mode_shows_what_a_cut_off_run_left_undone(configure: Run, node: N
     assert node.snapshot() == before
 
 
+@pytest.mark.component
 def test_another_role_does_not_finish_this_one(configure: Run, node: Node) -> None:
     file = node.file("a")
     (node.bin / "broken").touch()
@@ -363,6 +373,7 @@ def test_a_value_that_the_kernel_refuses_is_a_sentence(
 # ---------------------------------------------------------------- units
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("enablement", "activity", "actions"),
     [
@@ -385,12 +396,14 @@ def test_a_unit_is_enabled_and_running_at_the_end(
     assert not configure(services=["a"])["changed"]
 
 
+@pytest.mark.component
 def test_a_unit_may_be_of_another_kind(configure: Run, node: Node) -> None:
     node.unit("a.timer", "enabled", "inactive")
     assert configure(services=["a.timer"])["changed"]
     assert node.systemctl_calls == ["start a.timer"]
 
 
+@pytest.mark.component
 def test_each_unit_gets_what_it_lacks(configure: Run, node: Node) -> None:
     for name, state in {
         "a": ("enabled", "active"),
@@ -402,6 +415,7 @@ def test_each_unit_gets_what_it_lacks(configure: Run, node: Node) -> None:
     assert node.systemctl_calls == ["enable --quiet --no-reload b.service", "start c.service"]
 
 
+@pytest.mark.component
 def test_a_unit_is_restarted_when_one_of_its_files_changed(configure: Run, node: Node) -> None:
     node.unit("a.service", "enabled", "active")
     mine, other = node.file("a.json"), node.file("b.json")
@@ -413,6 +427,7 @@ def test_a_unit_is_restarted_when_one_of_its_files_changed(configure: Run, node:
     assert node.systemctl_calls == ["restart a.service"]
 
 
+@pytest.mark.component
 def test_a_unit_that_runs_without_its_file_is_stopped_before_the_file_comes_back(
     configure: Run, node: Node
 ) -> None:
@@ -426,6 +441,7 @@ def test_a_unit_that_runs_without_its_file_is_stopped_before_the_file_comes_back
     ]
 
 
+@pytest.mark.component
 def test_a_new_unit_is_started_without_having_systemd_read_all_others(configure: Run, node: Node) -> None:
     node.unit("a.service", "disabled", "inactive")
     unit = node.file("systemd/a.service")
@@ -433,17 +449,20 @@ def test_a_new_unit_is_started_without_having_systemd_read_all_others(configure:
     assert node.systemctl_calls == ["enable --quiet --no-reload a.service", "restart a.service"]
 
 
+@pytest.mark.component
 def test_systemd_reads_a_new_drop_in_of_a_unit_that_it_knows(configure: Run, node: Node) -> None:
     node.unit("a.service", "disabled", "active")
     actions = configure(files=[node.file("systemd/a.service.d/temper.conf")])["actions"]
     assert (actions[1:], node.systemctl_calls) == (["systemctl daemon-reload"], ["daemon-reload"])
 
 
+@pytest.mark.component
 def test_a_drop_in_of_a_unit_that_is_to_be_installed_is_read_with_it(configure: Run, node: Node) -> None:
     configure(files=[node.file("systemd/a.service.d/temper.conf")])
     assert node.systemctl_calls == []
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("content", ["other\n", None])
 def test_systemd_reads_a_unit_that_changed_or_went(configure: Run, node: Node, content: str | None) -> None:
     configure(files=[node.file("systemd/a.service")])
@@ -535,6 +554,7 @@ def change_of_its_settings(_configure: Run, node: Node, _monkeypatch: pytest.Mon
     }
 
 
+@pytest.mark.component
 @pytest.mark.usefixtures("container")
 @pytest.mark.parametrize("change", [change_of_a_unit, change_of_its_settings])
 def test_systemd_reads_nothing_anew_under_a_container_with_a_gpu(
@@ -553,6 +573,7 @@ def test_systemd_reads_nothing_anew_under_a_container_with_a_gpu(
     assert configure(**wanted)["changed"] is False
 
 
+@pytest.mark.component
 @pytest.mark.usefixtures("container")
 def test_a_new_unit_asks_no_container(configure: Run, node: Node) -> None:
     node.unit("a.service", "disabled", "inactive")
@@ -560,6 +581,7 @@ def test_a_new_unit_asks_no_container(configure: Run, node: Node) -> None:
     assert configure(files=[unit], units=[{"name": "a", "restart_on": [unit["path"]]}])["changed"]
 
 
+@pytest.mark.component
 @pytest.mark.usefixtures("container")
 def test_no_unit_is_taken_back_under_a_container_with_a_gpu(
     configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch
@@ -605,12 +627,14 @@ def test_a_role_with_units_gives_the_operator_the_variable_that_a_refusal_names(
 # ---------------------------------------------------------------- what systemctl answers
 
 
+@pytest.mark.component
 def test_a_unit_that_does_not_exist_is_a_sentence(configure: Run, node: Node) -> None:
     assert configure(services=["a"])["msg"] == (
         "`systemctl enable --quiet --no-reload a.service` failed with status 5: Unit a.service not found."
     )
 
 
+@pytest.mark.component
 def test_a_unit_has_longer_to_start_than_systemd_gives_it(
     configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -627,6 +651,7 @@ def test_a_unit_has_longer_to_start_than_systemd_gives_it(
     assert limits["start"] > 300
 
 
+@pytest.mark.component
 def test_a_systemctl_that_does_not_answer_is_a_sentence(configure: Run, node: Node) -> None:
     node.program("systemctl", "#!/bin/sh\necho 'Failed to connect to bus: Host is down' >&2\nexit 1\n")
     assert "failed with status 1: Failed to connect to bus" in configure(services=["a"])["msg"]

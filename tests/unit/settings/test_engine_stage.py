@@ -175,6 +175,7 @@ def test_kinds_are_made_in_their_order_and_items_in_theirs(world: World) -> None
     assert [key for key in built if str(world.path) in key] == [f"file:{world.path}/{x}" for x in "ba"]
 
 
+@pytest.mark.component
 def test_what_files_cause_comes_behind_them_and_before_packages(
     world: World, run_module: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -235,6 +235,7 @@ WANTED = [
 ]
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     "content",
     [

@@ -75,6 +75,7 @@ def test_a_file_that_sets_it_after_ours_is_found_before_the_boot_that_shows_it(n
     assert state(sysctl("1", sysctl_file="90-temper.conf"), "sysctl:net.one") == "fail"
 
 
+@pytest.mark.component
 def test_the_printed_command_takes_only_that_line_out(node: Path) -> None:
     import subprocess
 
@@ -175,6 +176,7 @@ def test_a_kind_that_nobody_knows_is_not_checked(node: Path) -> None:
     assert state(role_plan("os_tuning", [item("nonsense", "x", {})]), "nonsense:x") == "not-checked"
 
 
+@pytest.mark.component
 def test_the_module_returns_every_role_and_the_nodes_own_conditions(
     node: Path, run_module: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

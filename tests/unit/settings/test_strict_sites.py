@@ -368,6 +368,7 @@ def options_plan(*options: str) -> dict[str, Any]:
     )
 
 
+@pytest.mark.component
 def test_options_of_a_mount_point_stay_and_those_of_temper_go_with_the_profile(
     node: Path, run_module: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

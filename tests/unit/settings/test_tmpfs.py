@@ -82,6 +82,7 @@ def test_what_is_no_size_is_named(size: str) -> None:
         size_bytes(size, GIB)
 
 
+@pytest.mark.component
 @can_mount
 def test_the_size_changes_and_returns_and_options_of_the_mount_point_stay(tmp_path: Path) -> None:
     first, made, back = on_a_real_one(tmp_path, ["look", "apply 128M", f"restore {64 * MIB}"])
@@ -90,12 +91,14 @@ def test_the_size_changes_and_returns_and_options_of_the_mount_point_stay(tmp_pa
     assert {"nosuid", "nodev", "noexec"} <= set(first[1].split(","))
 
 
+@pytest.mark.component
 @can_mount
 def test_a_size_in_percent_is_the_kernels_own_percentage(tmp_path: Path) -> None:
     ((size, _, _),) = on_a_real_one(tmp_path, ["apply 10%"])
     assert size == pytest.approx(size_bytes("10%", tmpfs.memory_bytes()), rel=tmpfs.TOLERANCE)
 
 
+@pytest.mark.component
 @can_mount
 def test_less_than_is_in_it_is_an_obstacle_before_anything_is_changed(tmp_path: Path) -> None:
     _, enough, too_little = on_a_real_one(tmp_path, ["fill 48", "look 49M", "look 32M"])
@@ -103,6 +106,7 @@ def test_less_than_is_in_it_is_an_obstacle_before_anything_is_changed(tmp_path: 
     assert "os_tuning_shm: 32M" in too_little[2]
 
 
+@pytest.mark.component
 @can_mount
 def test_a_former_size_that_is_less_than_is_in_it_is_named_and_nothing_is_changed(tmp_path: Path) -> None:
     _, _, back = on_a_real_one(tmp_path, ["apply 128M", "fill 96", f"restore {64 * MIB}"])
@@ -110,6 +114,7 @@ def test_a_former_size_that_is_less_than_is_in_it_is_named_and_nothing_is_change
     assert all(words in back[2] for words in (str(tmp_path), "0.1 GiB", "run again"))
 
 
+@pytest.mark.component
 @can_mount
 def test_the_unit_that_sets_it_at_boot_does_the_same(tmp_path: Path) -> None:
     text = contents(planned("os_tuning", os_tuning_shm="10%"))["/etc/systemd/system/temper-os-tuning.service"]

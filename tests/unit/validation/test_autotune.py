@@ -235,6 +235,7 @@ def test_the_last_stage_ends_before_the_playbook_ends_the_run(monkeypatch: pytes
     assert int(more_s) >= trials.FINAL_S + 2 * PLANS["quick"].budget_s
 
 
+@pytest.mark.component
 def test_trials_of_a_search_set_what_they_try_and_end_with_what_was_there(
     monkeypatch: pytest.MonkeyPatch, disk: Path, tmp_path: Path
 ) -> None:
@@ -258,6 +259,7 @@ def test_trials_of_a_search_set_what_they_try_and_end_with_what_was_there(
     assert not journal.exists()
 
 
+@pytest.mark.component
 def test_what_is_changed_is_on_disk_before(disk: Path, tmp_path: Path) -> None:
     file, journal = disk / "sys/devices/sda/queue/read_ahead_kb", tmp_path / "journal.json"
     with Changes(journal) as changes:
@@ -323,6 +325,7 @@ def holder(journal: Path, file: Path) -> Iterator[tuple[subprocess.Popen[str], i
         process.communicate()
 
 
+@pytest.mark.component
 def test_kill_9_restores_what_trials_have_set(disk: Path, tmp_path: Path) -> None:
     file, journal = disk / "sys/devices/sda/queue/read_ahead_kb", tmp_path / "journal.json"
     with holder(journal, file) as (process, _guard):
@@ -333,6 +336,7 @@ def test_kill_9_restores_what_trials_have_set(disk: Path, tmp_path: Path) -> Non
         assert file.read_text() == "128"
 
 
+@pytest.mark.component
 def test_the_guard_waits_for_the_lock_of_the_program_that_was_killed(
     disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +353,7 @@ def test_the_guard_waits_for_the_lock_of_the_program_that_was_killed(
     assert not path.exists()
 
 
+@pytest.mark.component
 def test_the_next_start_restores_where_the_guard_was_killed_too(disk: Path, tmp_path: Path) -> None:
     file, journal = disk / "sys/devices/sda/queue/read_ahead_kb", tmp_path / "journal.json"
     with holder(journal, file) as (process, guard):
@@ -371,6 +376,7 @@ def noted(tmp_path: Path, file: Path, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.component
 def test_after_a_reboot_there_is_nothing_to_restore(disk: Path, tmp_path: Path) -> None:
     file = disk / "sys/devices/sda/queue/read_ahead_kb"
     journal = noted(tmp_path, file, boot="another")
@@ -380,6 +386,7 @@ def test_after_a_reboot_there_is_nothing_to_restore(disk: Path, tmp_path: Path) 
     assert not journal.exists()
 
 
+@pytest.mark.component
 def test_what_somebody_has_set_since_is_left(disk: Path, tmp_path: Path) -> None:
     file = disk / "sys/devices/sda/queue/read_ahead_kb"
     journal = noted(tmp_path, file)
@@ -389,6 +396,7 @@ def test_what_somebody_has_set_since_is_left(disk: Path, tmp_path: Path) -> None
     assert file.read_text() == "2048"
 
 
+@pytest.mark.component
 def test_a_value_of_a_disk_that_is_gone_needs_nothing(disk: Path, tmp_path: Path) -> None:
     file = disk / "sys/devices/sda/queue/read_ahead_kb"
     journal = noted(tmp_path, file)
@@ -398,6 +406,7 @@ def test_a_value_of_a_disk_that_is_gone_needs_nothing(disk: Path, tmp_path: Path
     assert not journal.exists()
 
 
+@pytest.mark.component
 def test_a_value_that_cannot_be_read_stays_in_the_journal(disk: Path, tmp_path: Path) -> None:
     file = disk / "sys/devices/sda/queue/read_ahead_kb"
     journal = noted(tmp_path, file)
@@ -408,6 +417,7 @@ def test_a_value_that_cannot_be_read_stays_in_the_journal(disk: Path, tmp_path: 
     assert journal.exists()
 
 
+@pytest.mark.component
 def test_a_value_that_cannot_be_restored_keeps_no_other_from_it(disk: Path, tmp_path: Path) -> None:
     first = disk / "sys/devices/sda/queue/read_ahead_kb"
     second = first.with_name("nr_requests")
@@ -435,6 +445,7 @@ def test_a_journal_that_cannot_be_read_stays_and_is_named(tmp_path: Path) -> Non
     assert journal.exists()
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -617,6 +628,7 @@ def test_propose_reads_evidence_and_writes_the_file(
     assert "stays as it is" in capsys.readouterr().err
 
 
+@pytest.mark.component
 def test_a_storage_trial_really_reads_a_file_of_our_own_that_has_no_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -652,6 +664,7 @@ bench.setup.node.close()
 """
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 def test_real_trials_measure_with_far_too_many_threads_and_with_workers() -> None:
     done = subprocess.run(
@@ -703,6 +716,7 @@ def given(root: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (root / "given").read_text().splitlines()]
 
 
+@pytest.mark.component
 def test_clocks_of_gpus_are_tried_with_the_rest_of_their_settings_and_set_back(
     gpus: Path, tmp_path: Path
 ) -> None:
@@ -720,6 +734,7 @@ def test_clocks_of_gpus_are_tried_with_the_rest_of_their_settings_and_set_back(
     assert not journal.exists()
 
 
+@pytest.mark.component
 def test_clocks_that_a_run_has_left_are_set_back_by_the_next(gpus: Path, tmp_path: Path) -> None:
     file = clocks.settings_file(gpus)
     journal = tmp_path / "journal.json"
@@ -734,6 +749,7 @@ def test_clocks_that_a_run_has_left_are_set_back_by_the_next(gpus: Path, tmp_pat
     assert not (gpus / clocks.TRIED).exists()
 
 
+@pytest.mark.component
 def test_clocks_that_no_gpu_takes_are_said_and_set_back(gpus: Path, tmp_path: Path) -> None:
     file, value = clocks.settings_file(gpus), '{"graphics": 9999}'
     with Changes(tmp_path / "journal.json") as changes:

@@ -286,6 +286,7 @@ def test_the_playbook_orders_what_the_program_reads() -> None:
     assert order.group == (Member("gpu01", "10.0.0.1", 8), Member("gpu02", "gpu02", 8))
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(("together", "refused"), [(True, True), (False, False)])
 def test_a_search_between_nodes_with_one_node_is_refused(
     tmp_path: Path, together: bool, refused: bool
@@ -323,6 +324,7 @@ TOGETHER = """
 """
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 def test_real_ranks_measure_together_and_go_on_after_a_trial_that_fails() -> None:
     """Two nodes over loopback; an interface that is not there breaks the trial, and no more."""

@@ -17,6 +17,8 @@ from validation.processes.pool import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 TASKS = ROOT / "roles" / "gpu_validation" / "tasks" / "autotune.yml"
 
 

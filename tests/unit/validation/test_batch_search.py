@@ -196,6 +196,7 @@ def run(tmp_path: Path, program: str, *arguments: str) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.component
 @needs_torch
 def test_a_real_step_runs_out_of_memory_in_processes_of_its_own(tmp_path: Path) -> None:
     """As a program of the user's calls it."""
@@ -229,6 +230,7 @@ if __name__ == "__main__":
     assert "out of memory" in why
 
 
+@pytest.mark.component
 @needs_torch
 def test_the_command_line_searches_within_the_memory_that_it_is_given(tmp_path: Path) -> None:
     """200 kB a sample, and a megabyte: memory is really counted."""
@@ -243,6 +245,7 @@ def make_step(batch):
     assert "Largest batch on cpu within 0.001 GB (to 1 part in 32): 5, " in done.stdout
 
 
+@pytest.mark.component
 @needs_torch
 @pytest.mark.parametrize(
     ("program", "words"),

@@ -65,12 +65,14 @@ def bad() -> TestResult:
     return one_test("gpu_matmul", State.FAIL, measurement(value=100.0), findings=(SLOW,))
 
 
+@pytest.mark.component
 def test_a_plan_without_a_duration_runs_once(run: Callable[..., NodeResult]) -> None:
     check = Scripted(good())
     run(check, 0)
     assert check.runs == 1
 
 
+@pytest.mark.component
 def test_a_process_that_was_found_stuck_at_the_end_fails_the_last_test(
     run: Callable[..., NodeResult],
 ) -> None:
@@ -87,12 +89,14 @@ def test_a_process_that_was_found_stuck_at_the_end_fails_the_last_test(
     assert [(one.code, one.device) for one in test.findings] == [("process-unkillable", 3)]
 
 
+@pytest.mark.component
 def test_a_burn_in_repeats_until_its_time_is_over(run: Callable[..., NodeResult]) -> None:
     check = Scripted(good())
     run(check, 1.0)
     assert check.runs > 1
 
 
+@pytest.mark.component
 def test_the_first_fault_ends_it(run: Callable[..., NodeResult]) -> None:
     check = Scripted(good(), good(), bad())
     (test,) = run(check, 3600).tests
@@ -100,12 +104,14 @@ def test_the_first_fault_ends_it(run: Callable[..., NodeResult]) -> None:
     assert (test.state, test.findings) == (State.FAIL, (SLOW,))
 
 
+@pytest.mark.component
 def test_what_cannot_run_is_not_repeated_for_hours(run: Callable[..., NodeResult]) -> None:
     check = Scripted(one_test("gpu_matmul", State.NOT_RUN, reason="no driver"))
     (test,) = run(check, 3600).tests
     assert (check.runs, test.reason) == (1, "no driver")
 
 
+@pytest.mark.component
 def test_an_interrupted_burn_in_goes_on_where_it_was(run: Callable[..., NodeResult], tmp_path: Path) -> None:
     state = tmp_path / "rounds.json"
     with pytest.raises(KeyboardInterrupt):
@@ -151,6 +157,7 @@ def test_a_boot_in_between_is_said(tmp_path: Path) -> None:
     assert [finding.code for finding in test.findings] == ["burn-in-rebooted"]
 
 
+@pytest.mark.component
 def test_a_place_that_cannot_be_written_costs_no_hours(
     run: Callable[..., NodeResult], tmp_path: Path
 ) -> None:
@@ -161,6 +168,7 @@ def test_a_place_that_cannot_be_written_costs_no_hours(
     assert check.runs == 0
 
 
+@pytest.mark.component
 def test_a_run_of_another_plan_leaves_the_rounds_alone(
     run: Callable[..., NodeResult], tmp_path: Path
 ) -> None:
@@ -170,12 +178,14 @@ def test_a_run_of_another_plan_leaves_the_rounds_alone(
     assert state.exists()
 
 
+@pytest.mark.component
 def test_a_test_that_breaks_fails_and_takes_no_other_along(run: Callable[..., NodeResult]) -> None:
     (test,) = run(Scripted(KeyError("telemetry")), 0).tests
     assert (test.state, [finding.code for finding in test.findings]) == (State.FAIL, ["test-broke"])
     assert "KeyError: 'telemetry'" in test.findings[0].text
 
 
+@pytest.mark.component
 def test_what_the_system_does_not_give_is_no_fault_of_the_hardware(run: Callable[..., NodeResult]) -> None:
     (test,) = run(Scripted(OSError(28, "No space left on device", "/tmp/turn")), 0).tests
     assert (test.state, test.findings) == (State.NOT_RUN, ())
@@ -195,6 +205,7 @@ def test_what_was_degraded_before_it_failed_keeps_both_findings() -> None:
     assert (merged.state, merged.findings) == (State.FAIL, (noisy, SLOW))
 
 
+@pytest.mark.component
 def test_rounds_of_another_method_are_not_taken_up(run: Callable[..., NodeResult], tmp_path: Path) -> None:
     state, check = tmp_path / "rounds.json", Scripted(good(), good(), KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):

@@ -130,6 +130,7 @@ def with_one_more(tree: Path) -> Path:
     return tree
 
 
+@pytest.mark.component
 def test_a_new_check_is_known_and_runs_in_its_place(tree: Path) -> None:
     listing = python(tree, "-m", "validation", "list")
     names = re.findall(r"^  (\w+) ", listing.partition("Plans:")[0], re.MULTILINE)
@@ -141,12 +142,14 @@ def test_a_new_check_is_known_and_runs_in_its_place(tree: Path) -> None:
     assert [(test["id"], test["state"]) for test in result["tests"]] == [("counting", "pass")]
 
 
+@pytest.mark.component
 def test_a_new_check_and_its_finding_are_in_the_one_file_build(documented: Path, tmp_path: Path) -> None:
     python(documented, "-m", "validation", "build", "--output", tmp_path / "payload.pyz")
     assert "counting on the CPU" in python(tmp_path, "payload.pyz", "list")
     assert "It counts slowly" in python(tmp_path, "payload.pyz", "explain", "counting-slow")
 
 
+@pytest.mark.component
 def test_a_new_check_is_in_plan_and_estimate(tree: Path) -> None:
     program = """
 from validation.checks.registry import in_plan
@@ -159,6 +162,7 @@ print(estimate.rows(PLANS["quick"])["counting"])
     assert python(tree, "-c", program) == "['quick']\n(0.5, 'count 0.5')\n"
 
 
+@pytest.mark.component
 def test_make_docs_writes_a_new_check_where_people_inventories_and_nodes_look(
     tree: Path, documented: Path
 ) -> None:

@@ -212,6 +212,7 @@ def test_gpus_that_all_only_waited_are_still_a_failure() -> None:
     assert len(launch.without_waiting([outcome("GPU 0", Ending.HUNG, launch.WAITING)])) == 1
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(("turns", "ending", "marks"), [(2, Ending.DONE, 4), (3, Ending.HUNG, 2)])
 def test_no_gpu_measures_before_all_are_ready(turns: int, ending: Ending, marks: int, tmp_path: Path) -> None:
     lock = tmp_path / "lock"
@@ -224,6 +225,7 @@ def test_no_gpu_measures_before_all_are_ready(turns: int, ending: Ending, marks:
     assert lock.stat().st_size == marks
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("of_another", "ending"), [("ready", Ending.HUNG), ("ready, has measured", Ending.DONE)]
 )
@@ -238,6 +240,7 @@ def test_no_result_is_checked_while_another_gpu_measures(
     assert (found.ending, found.stage) == (ending, launch.WAITING)
 
 
+@pytest.mark.component
 def test_gpus_measure_one_at_a_time(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.touch()
@@ -634,6 +637,7 @@ def test_a_gpu_that_no_program_can_use_is_not_measured() -> None:
     assert CHECKS["gpu_matmul"].run(in_compute_mode("Prohibited")).reason == reason
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(("mode", "waits"), [("Exclusive_Process", False), ("Default", True)])
 @pytest.mark.parametrize(
     ("test", "module"),
@@ -666,6 +670,7 @@ def test_no_process_waits_on_an_exclusive_gpu_when_new_ones_start(
     assert bool(child) == waits
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(("torch", "kept"), [("2.4.1+cu121", False), ("2.5.0a0", True), ("2.15.0", True)])
 def test_a_torch_that_keeps_page_locked_memory_loses_its_processes_after_the_copies(
     torch: str, kept: bool, monkeypatch: pytest.MonkeyPatch

@@ -51,10 +51,6 @@ def fleet(*nodes: str) -> dict[str, NodeResult]:
     return {f"gpu{number:02}": node_of(f"gpu{number:02}", values) for number, values in enumerate(nodes)}
 
 
-def among_nodes(results: dict[str, NodeResult], *others: dict[str, NodeResult]) -> Said:
-    return fleet_checksums.among_nodes(map(fleet_checksums.checksums_of, (results, *others)))
-
-
 def findings(said: Said) -> dict[tuple[str, int | None], Finding]:
     return {
         (node, finding.device): finding
@@ -81,7 +77,7 @@ def notes(said: Said) -> set[str]:
 def test_who_differs_from_a_majority_of_the_fleet_is_degraded_and_without_one_all_are_named(
     nodes: list[str], named: list[tuple[str, int]], state: State | None
 ) -> None:
-    found = findings(among_nodes(fleet(*nodes)))
+    found = findings(fleet_checksums.compare(fleet(*nodes)))
     assert sorted(found) == named
     assert {(one.code, one.state) for one in found.values()} == (
         {("differs-from-fleet", state)} if state else set()
@@ -89,12 +85,12 @@ def test_who_differs_from_a_majority_of_the_fleet_is_degraded_and_without_one_al
 
 
 def test_a_node_that_claims_many_gpus_is_no_majority() -> None:
-    found = findings(among_nodes(fleet("a" * 8, "a" * 8, "a" * 8, "b" * 64)))
+    found = findings(fleet_checksums.compare(fleet("a" * 8, "a" * 8, "a" * 8, "b" * 64)))
     assert {node for node, _ in found} == {"gpu03"}
 
 
 def test_the_finding_names_node_gpu_product_and_how_many_agree() -> None:
-    (finding,) = findings(among_nodes(fleet("aa", "ab", "aa"))).values()
+    (finding,) = findings(fleet_checksums.compare(fleet("aa", "ab", "aa"))).values()
     assert finding.text == (
         "GPU 1 of gpu01: its bf16 product of 64 x 64 x 64 is not bit for bit that of 5 of 6 equal GPUs of "
         "the fleet; rounding may explain it"
@@ -115,7 +111,7 @@ def test_a_gpu_that_differs_by_more_than_rounding_explains_fails(
 ) -> None:
     results = fleet(*nodes)
     results["gpu01"] = with_finding(node_of("gpu01", "ab", driver=driver), code, 1)
-    found = findings(among_nodes(results))
+    found = findings(fleet_checksums.compare(results))
     assert found["gpu01", 1].state is State.FAIL
     assert found["gpu01", 1].text.endswith("off by more than rounding explains")
     assert {one.state for place, one in found.items() if place != ("gpu01", 1)} <= {State.DEGRADED}
@@ -127,7 +123,7 @@ def test_what_is_wrong_with_another_gpu_or_is_no_wrong_product_condemns_none_tha
 ) -> None:
     results = fleet("aa", "ab", "aa")
     results["gpu01"] = with_finding(results["gpu01"], code, gpu)
-    assert findings(among_nodes(results))["gpu01", 1].state is State.DEGRADED
+    assert findings(fleet_checksums.compare(results))["gpu01", 1].state is State.DEGRADED
 
 
 def test_the_verdict_on_a_node_whose_gpu_differs_is_degraded() -> None:
@@ -139,7 +135,7 @@ def test_the_verdict_on_a_node_whose_gpu_differs_is_degraded() -> None:
 
 def test_a_difference_from_gpus_with_another_driver_says_so() -> None:
     results = fleet("a", "a", "a") | {"gpu03": node_of("gpu03", "b", driver="590.1")}
-    (finding,) = findings(among_nodes(results)).values()
+    (finding,) = findings(fleet_checksums.compare(results)).values()
     assert finding.state is State.DEGRADED
     assert finding.text.endswith(f"; driver 590.1 here, {DRIVER} there")
 
@@ -152,7 +148,7 @@ def test_a_difference_from_gpus_with_another_driver_says_so() -> None:
     ],
 )
 def test_too_few_equals_are_not_compared_and_that_is_said(nodes: list[str], why: str) -> None:
-    said = among_nodes(fleet(*nodes))
+    said = fleet_checksums.compare(fleet(*nodes))
     assert findings(said) == {}
     assert notes(said) == {f"its products were not compared bit for bit with other nodes: {why}"}
     assert len(said) == len(nodes)
@@ -168,7 +164,7 @@ def test_only_equals_must_have_equal_bits_and_a_stranger_is_not_compared(other: 
     if other == "model":
         gpus = (dataclasses.replace(strange.gpus[0], pci_id="20b2"),)
         strange = dataclasses.replace(strange, gpus=gpus)
-    said = among_nodes(fleet("a", "a", "a") | {"gpu03": strange})
+    said = fleet_checksums.compare(fleet("a", "a", "a") | {"gpu03": strange})
     assert findings(said) == {}
     assert said["gpu03", "gpu_matmul"].notes
     assert not said["gpu00", "gpu_matmul"].notes
@@ -178,12 +174,11 @@ letters = st.text("abc", min_size=1, max_size=4)
 
 
 @given(st.lists(letters, min_size=1, max_size=6), st.randoms(use_true_random=False))
-def test_neither_the_order_of_nodes_nor_parts_matter(nodes: list[str], random: Any) -> None:
+def test_the_order_of_nodes_does_not_matter(nodes: list[str], random: Any) -> None:
     results = list(fleet(*nodes).items())
-    said = among_nodes(dict(results))
+    said = fleet_checksums.compare(dict(results))
     random.shuffle(results)
-    cut = random.randint(0, len(results))
-    assert among_nodes(dict(results[:cut]), dict(results[cut:])) == said
+    assert fleet_checksums.compare(dict(results)) == said
 
 
 @given(st.lists(letters, min_size=1, max_size=6), st.integers(1, 30))
@@ -194,7 +189,7 @@ def test_healthy_nodes_more_never_name_a_healthy_one_and_find_the_others(nodes: 
         for device, value in enumerate(values)
         if value != "a"
     }
-    found = findings(among_nodes(fleet(*nodes, *(["aaaa"] * (more + len(nodes))))))
+    found = findings(fleet_checksums.compare(fleet(*nodes, *(["aaaa"] * (more + len(nodes))))))
     assert set(found) == odd
     assert {one.state for one in found.values()} <= {State.DEGRADED}
 

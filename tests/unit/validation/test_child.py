@@ -22,6 +22,8 @@ from validation.processes.pool import ROOT, Ending, Outcome, WorkerPool, run_chi
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.component
+
 BUDGET_S = 60.0
 SHORT_S = 1.5
 

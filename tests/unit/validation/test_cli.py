@@ -79,6 +79,7 @@ def test_a_change_of_the_source_changes_the_build(tmp_path: Path) -> None:
     assert archive.build(tmp_path / "one" / "validation") != archive.build(tmp_path / "two" / "validation")
 
 
+@pytest.mark.component
 def test_an_older_python_is_told_what_is_needed(tmp_path: Path) -> None:
     """Its status must not be that of a broken GPU."""
     payload = tmp_path / "validation.pyz"
@@ -91,6 +92,7 @@ def test_an_older_python_is_told_what_is_needed(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, said)
 
 
+@pytest.mark.component
 def test_an_isolated_run_imports_nothing_that_its_surroundings_bring(payload: Path, tmp_path: Path) -> None:
     """As root runs it on a node, with the processes that it starts."""
     folders = [tmp_path / name for name in ("cwd", "path")]
@@ -108,6 +110,7 @@ def test_an_isolated_run_imports_nothing_that_its_surroundings_bring(payload: Pa
     assert not (tmp_path / "imported").exists()
 
 
+@pytest.mark.component
 def test_the_one_file_build_carries_the_references_for_a_python_without_yaml(
     payload: Path, tmp_path: Path
 ) -> None:
@@ -122,6 +125,7 @@ def test_the_one_file_build_carries_the_references_for_a_python_without_yaml(
     assert float(done.stdout) == model["floor"]["bf16_tflops"]["value"], done.stderr
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("where", ["one file", "checkout"])
 def test_findings_are_explained_by_a_python_without_yaml(where: str, payload: Path, tmp_path: Path) -> None:
     program = [str(payload)] if where == "one file" else ["-m", "validation"]
@@ -161,6 +165,7 @@ def test_where_no_table_is_at_hand_there_are_no_references(tmp_path: Path) -> No
     assert gpu_models.table(tmp_path / "gpu_models.yml") is None
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("how", ["checkout", "file"])
 def test_list_names_every_test_and_plan(how: str, payload: Path, tmp_path: Path) -> None:
     if how == "checkout":
@@ -172,6 +177,7 @@ def test_list_names_every_test_and_plan(how: str, payload: Path, tmp_path: Path)
         assert f"  {word} " in done.stdout
 
 
+@pytest.mark.component
 def test_the_one_file_build_runs_on_a_machine_without_torch_and_says_what_is_missing(
     payload: Path, tmp_path: Path
 ) -> None:
@@ -192,6 +198,7 @@ def test_the_one_file_build_runs_on_a_machine_without_torch_and_says_what_is_mis
     assert "cpu_matmul not-run" in done.stderr
 
 
+@pytest.mark.component
 def test_processes_of_the_one_file_build_import_nothing_from_the_current_folder(
     payload: Path, tmp_path: Path
 ) -> None:
@@ -203,6 +210,7 @@ def test_processes_of_the_one_file_build_import_nothing_from_the_current_folder(
     assert f"{missing} cannot be used" in test.reason
 
 
+@pytest.mark.component
 def test_an_expectation_is_read_from_standard_input_and_the_result_written_to_standard_output(
     payload: Path,
 ) -> None:
@@ -246,6 +254,7 @@ def test_a_wrong_expectation_is_an_error_before_anything_runs(
     assert captured.out == ""
 
 
+@pytest.mark.component
 def test_a_path_that_cannot_be_measured_is_not_passed_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,6 +314,7 @@ def test_where_there_is_a_gpu_it_must_be_measured_without_being_asked(
     assert "gpu_matmul is required and was not run" in capsys.readouterr().out
 
 
+@pytest.mark.component
 def test_a_run_by_hand_can_say_how_many_gpus_there_must_be(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -420,6 +430,7 @@ def judge(tmp_path: Path) -> Judge:
     return call
 
 
+@pytest.mark.component
 def test_a_fleet_with_a_missing_node_names_it_and_has_not_passed(
     fleet: Fleet, judge: Judge, tmp_path: Path
 ) -> None:
@@ -433,11 +444,13 @@ def test_a_fleet_with_a_missing_node_names_it_and_has_not_passed(
     assert json.loads((tmp_path / "reports" / "latest" / "summary.json").read_text())["exit_status"] == 2
 
 
+@pytest.mark.component
 def test_a_whole_fleet_that_passed_has_status_0(fleet: Fleet, judge: Judge) -> None:
     del fleet["expectations"]["nodes"]["gpu02"]
     assert judge(fleet).returncode == 0
 
 
+@pytest.mark.component
 def test_a_slow_gpu_has_status_1(fleet: Fleet, judge: Judge) -> None:
     fleet["results"]["gpu01"]["tests"][0]["measurements"][0]["value"] = 612.0
     done = judge(fleet)
@@ -445,6 +458,7 @@ def test_a_slow_gpu_has_status_1(fleet: Fleet, judge: Judge) -> None:
     assert "bf16 612 TFLOP/s on GPU 0, floor 672 (H100 SXM 80 GB)" in done.stdout
 
 
+@pytest.mark.component
 def test_a_result_that_is_none_makes_its_node_not_run_and_says_why(fleet: Fleet, judge: Judge) -> None:
     fleet["results"]["gpu01"]["tests"][0]["state"] = "splendid"
     done = judge(fleet)
@@ -452,6 +466,7 @@ def test_a_result_that_is_none_makes_its_node_not_run_and_says_why(fleet: Fleet,
     assert "its result cannot be read: tests[0].state: expected one of" in done.stdout
 
 
+@pytest.mark.component
 def test_a_result_of_a_node_that_nobody_expects_is_an_error(fleet: Fleet, judge: Judge) -> None:
     del fleet["expectations"]["nodes"]["gpu01"]
     done = judge(fleet)
@@ -459,6 +474,7 @@ def test_a_result_of_a_node_that_nobody_expects_is_an_error(fleet: Fleet, judge:
     assert "there is a result of gpu01, but nothing is expected of a node of this name" in done.stderr
 
 
+@pytest.mark.component
 def test_a_report_can_be_made_again_from_its_own_folder(fleet: Fleet, judge: Judge, tmp_path: Path) -> None:
     judge(fleet)
     first = tmp_path / "reports" / "now"
@@ -474,6 +490,7 @@ def test_a_report_can_be_made_again_from_its_own_folder(fleet: Fleet, judge: Jud
     assert (tmp_path / "again" / "summary.json").read_text() == (first / "summary.json").read_text()
 
 
+@pytest.mark.component
 def test_the_page_of_a_report_says_what_changed_since_the_last(
     fleet: Fleet, judge: Judge, tmp_path: Path
 ) -> None:
@@ -492,6 +509,7 @@ def test_the_page_of_a_report_says_what_changed_since_the_last(
     assert 'class="state fail"' in changed
 
 
+@pytest.mark.component
 def test_a_second_report_compares_with_the_first(fleet: Fleet, judge: Judge, tmp_path: Path) -> None:
     del fleet["expectations"]["nodes"]["gpu02"]
     result = fleet["results"]["gpu01"]
@@ -507,6 +525,7 @@ def test_a_second_report_compares_with_the_first(fleet: Fleet, judge: Judge, tmp
     assert len(dict(History(kept).past(["gpu01"]))["gpu01"].runs) == 1
 
 
+@pytest.mark.component
 def test_a_history_that_cannot_be_used_costs_no_verdict_but_is_the_status(
     fleet: Fleet, judge: Judge, tmp_path: Path
 ) -> None:
@@ -520,6 +539,7 @@ def test_a_history_that_cannot_be_used_costs_no_verdict_but_is_the_status(
     assert "not compared with its own past" in done.stdout
 
 
+@pytest.mark.component
 def test_files_of_an_earlier_form_are_taken_over_once_and_that_is_said(
     fleet: Fleet, judge: Judge, tmp_path: Path
 ) -> None:
@@ -534,6 +554,7 @@ def test_files_of_an_earlier_form_are_taken_over_once_and_that_is_said(
     assert "is a folder" in refused.stderr
 
 
+@pytest.mark.component
 def test_a_node_is_measured_by_its_next_runs_where_the_operator_accepts_its_level(
     fleet: Fleet, judge: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -549,6 +570,7 @@ def test_a_node_is_measured_by_its_next_runs_where_the_operator_accepts_its_leve
     assert "no such file" in capsys.readouterr().err
 
 
+@pytest.mark.component
 def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it(
     fleet: Fleet, judge: Judge, tmp_path: Path
 ) -> None:
@@ -633,6 +655,7 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path, capsys: pytest.Captur
     assert "none: no such folder" in capsys.readouterr().err
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_is_stopped_writes_no_result(number: signal.Signals, tmp_path: Path) -> None:
     # A nvidia-smi that hangs keeps the run busy until it is stopped.

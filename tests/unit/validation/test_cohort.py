@@ -40,14 +40,11 @@ def changed(result: NodeResult, **changes: Any) -> NodeResult:
     )
 
 
-def compared(*parts: dict[str, NodeResult]) -> Said:
-    """What is said of each test of a fleet, which may be cut into parts."""
-    members = [cohort.Members(part) for part in parts]
-    fleet = cohort.Cohorts.of(one.numbers() for one in members)
+def compared(results: dict[str, NodeResult]) -> Said:
+    """What is said of each test of a fleet."""
     return {
         (node, test): comparison
-        for one in members
-        for node, tests in one.compare(fleet).items()
+        for node, tests in cohort.compare(results).items()
         for test, comparison in tests.items()
     }
 
@@ -181,12 +178,11 @@ anything = st.floats(min_value=1, max_value=2000)
 
 
 @given(st.lists(anything, max_size=12), st.randoms(use_true_random=False))
-def test_neither_the_order_of_nodes_nor_parts_matter(values: list[float], random: Any) -> None:
+def test_the_order_of_nodes_does_not_matter(values: list[float], random: Any) -> None:
     results = list(fleet_of(*values).items())
     said = compared(dict(results))
     random.shuffle(results)
-    cut = random.randint(0, len(results))
-    assert compared(dict(results[:cut]), dict(results[cut:])) == said
+    assert compared(dict(results)) == said
 
 
 @given(st.lists(healthy, min_size=1, max_size=12), st.lists(healthy, max_size=12))

@@ -18,6 +18,8 @@ from validation.processes.command import CommandError, CommandTimeoutError
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 
 def test_status_and_both_outputs_come_back_whatever_their_bytes() -> None:
     program = "import sys; sys.stdout.buffer.write(b'\\xff!'); sys.stderr.write('no'); sys.exit(3)"

@@ -118,6 +118,7 @@ def test_a_gpu_with_less_memory_than_the_step_takes_is_not_run() -> None:
         compare(ScriptedBackend(free=1 << 20))
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 def test_a_cpu_computes_the_same_in_both_layouts_and_sees_where_it_does_not() -> None:
     errors, falls, damaged, before, within, after = there("""

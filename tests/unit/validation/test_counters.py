@@ -102,6 +102,7 @@ def test_the_link_is_named() -> None:
     )
 
 
+@pytest.mark.component
 def test_a_driver_without_nvlink_still_has_the_other_counters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_driver_without_nvlink_still_has_the_other_counters(
     assert counters.read() == {0: {"pcie_replays": 4, "ecc_corrected": 7}}
 
 
+@pytest.mark.component
 def test_without_nvidia_smi_there_are_no_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert counters.read() == {}

@@ -64,11 +64,13 @@ def printing(log: object, status: int = 0) -> str:
     return f"echo '{json.dumps(log)}'; exit {status}"
 
 
+@pytest.mark.component
 def test_nvme_cli_is_asked_about_the_drives_of_this_machine(root: Path, program: Program) -> None:
     program("nvme", f'[ "$*" = "smart-log /dev/nvme0 --output-format=json" ] || exit 9; {printing(LOG)}')
     assert drives.read(root) == Drives((HEALTHY,))
 
 
+@pytest.mark.component
 def test_newer_forms_of_its_numbers_are_read(root: Path, program: Program) -> None:
     log = {
         **LOG,
@@ -80,6 +82,7 @@ def test_newer_forms_of_its_numbers_are_read(root: Path, program: Program) -> No
     assert (drive.critical_warning, drive.media_errors) == (4, 1 << 64)
 
 
+@pytest.mark.component
 def test_smartctl_serves_where_there_is_no_nvme_cli_and_its_status_does_not_count(
     root: Path, program: Program
 ) -> None:
@@ -88,6 +91,7 @@ def test_smartctl_serves_where_there_is_no_nvme_cli_and_its_status_does_not_coun
     assert drives.read(root).read == (Drive("nvme0", HEALTHY.model, 1, 101, 5, 2),)
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("name", "script", "reason"),
     [
@@ -135,6 +139,7 @@ def test_all_that_a_drive_warns_of_is_said() -> None:
     assert "reliability" in found.text
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("tool", ["nvme", "other"])
 def test_a_drive_that_the_kernel_has_given_up_fails_the_node_whatever_is_installed(
     root: Path, program: Program, monkeypatch: pytest.MonkeyPatch, tool: str
@@ -174,6 +179,7 @@ def test_a_node_without_such_drives_is_not_measured(monkeypatch: pytest.MonkeyPa
         check.measure(Request("x", "y", "none"), lambda _: None)
 
 
+@pytest.mark.component
 @pytest.mark.skipif(os.path.exists("/sys/class/nvme"), reason="this machine has NVMe")  # noqa: PTH110
 def test_the_check_itself_asks_in_a_process_of_its_own() -> None:
     found = CHECKS["drive_health"].run(node())

@@ -72,6 +72,7 @@ def test_a_real_egl_draws_and_its_pixel_is_read() -> None:
     assert all(device.renderer for device in drawn)
 
 
+@pytest.mark.component
 def test_a_device_that_drew_on_each_gpu_passes(asked: Callable[..., Measured]) -> None:
     found = asked()
     assert found.findings == ()
@@ -79,6 +80,7 @@ def test_a_device_that_drew_on_each_gpu_passes(asked: Callable[..., Measured]) -
     assert found.details["devices"][1]["renderer"] == "NVIDIA Stand-In/PCIe/SSE2"
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("fault", "codes", "fact"),
     [
@@ -97,6 +99,7 @@ def test_one_that_does_not_draw_fails(
     assert {finding.state for finding in found} == {State.FAIL}
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("fault", "words"), [("old", "no eglQueryDevicesEXT"), ("query", "lists no devices")]
 )
@@ -119,11 +122,13 @@ def in_a_child(_request: Request, _stage: Callable[[str], None]) -> Measured:
     raise AssertionError
 
 
+@pytest.mark.component
 def test_a_driver_that_ends_its_process_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(monkeypatch, "in_a_child")
     assert (result.state, [finding.code for finding in result.findings]) == (State.FAIL, ["process-died"])
 
 
+@pytest.mark.component
 @pytest.mark.skipif(egl.has_nvidia(), reason="this machine has NVIDIA's graphics libraries")
 def test_without_the_libraries_for_graphics_it_is_not_run_and_says_what_installs_them() -> None:
     result = CHECKS["egl"].run(node(smi_xml(gpu_xml())))

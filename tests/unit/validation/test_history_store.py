@@ -200,6 +200,7 @@ def test_a_second_writer_waits_and_then_says_so(history: History) -> None:
     assert history.append([run(2)]) == 1
 
 
+@pytest.mark.component
 def test_writers_at_once_lose_nothing(history: History) -> None:
     code = """
         history = History(Path(sys.argv[1]))
@@ -234,6 +235,7 @@ def test_several_may_begin_a_history_at_once(tmp_path: Path) -> None:
         assert [len(runs(begun, f"gpu{number}")) for number in range(4)] == [1, 1, 1, 1]
 
 
+@pytest.mark.component
 def test_a_writer_that_is_killed_leaves_what_was_there(history: History) -> None:
     """Also for a reader of a copy that nobody may write to: the log of the killed one is not passed over."""
     history.append([run(1)])
@@ -253,6 +255,7 @@ def test_a_writer_that_is_killed_leaves_what_was_there(history: History) -> None
     assert history.append([run(2)]) == 1
 
 
+@pytest.mark.component
 def test_a_disk_that_is_full_is_said_and_nothing_is_lost(history: History) -> None:
     history.append([run(1)])
     size = history.path.stat().st_size
@@ -304,6 +307,7 @@ except HistoryError as error:
 """
 
 
+@pytest.mark.component
 def test_a_folder_that_is_read_only_is_read_and_a_writer_says_so(
     history: History, read_only: list[str]
 ) -> None:
@@ -320,6 +324,7 @@ def test_a_folder_that_is_read_only_is_read_and_a_writer_says_so(
     assert f"see that {history.path.parent} can be written to" in sentence
 
 
+@pytest.mark.component
 def test_a_log_that_cannot_be_read_along_is_not_passed_over(history: History, read_only: list[str]) -> None:
     """A killed writer leaves it; without it the newest run would be missing."""
     code = """

@@ -133,6 +133,7 @@ def test_an_expectation_that_no_node_can_meet_is_refused(wrong: dict[str, Any]) 
         fleet_from({"schema_version": EXPECTATIONS_VERSION, "nodes": nodes}, ())
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -164,6 +165,7 @@ def test_a_result_that_cannot_be_judged_costs_its_node_the_verdict_and_no_other(
     assert (tmp_path / "again/report.txt").read_text() == (first / "report.txt").read_text()
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("text", ["[]", "{}", '{"expectations": {}, "results": []}', "null"])
 def test_a_fleet_of_another_form_is_one_sentence(text: str) -> None:
     command = [*REPORT, "--output=unused"]
@@ -237,6 +239,7 @@ def test_a_link_in_the_place_of_a_lock_leads_nowhere(tmp_path: Path) -> None:
 QUIET = "--test=platform"  # where there is no GPU, it says so at once; with one, it reads some files
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     "redirection", ["2>/dev/full", "2>&-", "2> >(exit)", ">/dev/full 2>/dev/full", ">&- 2>&-"]
 )
@@ -246,6 +249,7 @@ def test_a_place_that_takes_no_words_is_no_fault_of_a_gpu(redirection: str) -> N
     assert done.returncode in {0, 2}, done.stderr
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("buffered", ["", "1"])
 @pytest.mark.parametrize(("command", "statuses"), [("explain >/dev/full", {2}), ("explain | true", {0, 2})])
 def test_output_that_nobody_reads_is_no_traceback(command: str, statuses: set[int], buffered: str) -> None:
@@ -261,6 +265,7 @@ def test_output_that_nobody_reads_is_no_traceback(command: str, statuses: set[in
     assert "Exception ignored" not in done.stderr
 
 
+@pytest.mark.component
 def test_a_name_that_the_terminal_cannot_show_costs_no_verdict() -> None:
     done = subprocess.run(
         [*VALIDATION, "run", QUIET, "--node=größe"],
@@ -273,6 +278,7 @@ def test_a_name_that_the_terminal_cannot_show_costs_no_verdict() -> None:
     assert "Verdict: " in done.stdout
 
 
+@pytest.mark.component
 def test_the_one_file_builds_itself(tmp_path: Path) -> None:
     first, second = tmp_path / "first.pyz", tmp_path / "second.pyz"
     assert main.main(["build", f"--output={first}"]) == 0

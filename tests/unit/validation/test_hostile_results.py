@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import io
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from temper.cli import judging
 from temper.judge import fleet_metrics
-from temper.judge.cohort import Cohorts
+from temper.report import make
 from temper.report import node as node_pages
-from temper.report import part as fleet_part
 from tests.unit.validation import hostile_results as hostile
 from tests.unit.validation.hostile_results import EVIL, OTHERS, REMOVED, as_json, good, report
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
@@ -140,7 +141,7 @@ def test_a_verdict_that_cannot_be_made_costs_no_other(
             raise KeyError("unforeseen")
         return judge_node(name, result, *others, **more)
 
-    monkeypatch.setattr(fleet_part, "judge_node", failing)
+    monkeypatch.setattr(make, "judge_node", failing)
     made = report(tmp_path, as_json(good(EVIL)))
     assert made.verdicts[EVIL]["reasons"][0].startswith("its result could not be judged: KeyError at ")
     assert f"{EVIL}: its verdict could not be made: KeyError" in made.out
@@ -193,7 +194,9 @@ def test_no_word_of_a_node_makes_a_line_of_the_report() -> None:
     assert "\x1b" not in found
 
 
-def test_names_too_long_for_a_file_cost_nobody_the_report(tmp_path: Path) -> None:
+def test_names_too_long_for_a_file_cost_nobody_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     long = ["n" * 62 + "." + "x" * 190, "n" * 62 + "." + "x" * 189 + "y", "gpu01"]
     expected = json.loads(dumps(expectation()))
     document = {
@@ -203,15 +206,11 @@ def test_names_too_long_for_a_file_cost_nobody_the_report(tmp_path: Path) -> Non
         },
         "results": {name: as_json(dataclasses.replace(good(EVIL), node=name)) for name in long},
     }
-    given = tmp_path / "slice.json"
-    given.write_text(json.dumps({"document": document}))
-    options = judging.parser().parse_args(["report", "--fleet", f"--output={tmp_path / 'report'}"])
-    options.metrics = tmp_path / "metrics"
-    part = fleet_part.FleetPart(options)
-    assert part.read([given]) == long
-    heard = part.hear(())
-    part.judge(fleet_part.Known(Cohorts.of([heard.numbers]), {}, ""))
-    part.finish("")
+    given = SimpleNamespace(buffer=io.BytesIO(json.dumps(document).encode()))
+    monkeypatch.setattr("sys.stdin", given)
+    judging.main(
+        ["report", "--fleet", f"--output={tmp_path / 'report'}", f"--metrics={tmp_path / 'metrics'}"]
+    )
     assert len(list((tmp_path / "report/results").iterdir())) == len(long)
     assert len(list((tmp_path / "metrics").iterdir())) == len(long)
 

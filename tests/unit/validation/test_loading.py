@@ -157,6 +157,7 @@ def test_without_torch_it_is_not_run() -> None:
     assert loading.DataLoading().run(node(torch=None)).state is State.NOT_RUN
 
 
+@pytest.mark.component
 @needs_torch
 def test_real_workers_load_for_real_and_none_is_left() -> None:
     found, left = there("""
@@ -179,6 +180,7 @@ def test_real_workers_load_for_real_and_none_is_left() -> None:
     assert left == 0
 
 
+@pytest.mark.component
 @needs_torch
 def test_workers_that_are_wrong_die_or_hang_are_found_and_none_is_left() -> None:
     said = there("""
@@ -249,6 +251,7 @@ def test_workers_that_are_wrong_die_or_hang_are_found_and_none_is_left() -> None
         assert not Path(f"/proc/{processes[0]}").exists()
 
 
+@pytest.mark.component
 @needs_torch
 def test_a_worker_that_is_killed_while_nobody_waits_for_it_is_named_at_the_next_batch() -> None:
     """Torch says so in a signal handler, in the middle of whatever this process is doing."""
@@ -280,6 +283,7 @@ def test_a_worker_that_is_killed_while_nobody_waits_for_it_is_named_at_the_next_
     assert done == ["what it was doing"]
 
 
+@pytest.mark.component
 @needs_torch
 def test_limits_on_files_and_processes_are_told_from_workers_that_die() -> None:
     """Of open files some are left, so that workers start or not, and batches come or not."""
@@ -322,6 +326,7 @@ def test_limits_on_files_and_processes_are_told_from_workers_that_die() -> None:
     assert left == 0
 
 
+@pytest.mark.component
 @needs_torch
 def test_a_worker_ends_with_its_parent_even_when_that_is_killed(tmp_path: Path) -> None:
     note = tmp_path / "pid"

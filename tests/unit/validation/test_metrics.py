@@ -266,6 +266,7 @@ def test_promtool_finds_nothing_to_say_of_any_metric() -> None:
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
+@pytest.mark.component
 def test_the_command_writes_a_file_that_node_exporter_serves(tmp_path: Path) -> None:
     path, payload = tmp_path / "textfile/temper.prom", tmp_path / "payload.pyz"
     assert main.main(["build", "--output", str(payload)]) == 0
@@ -319,6 +320,7 @@ def test_an_expectation_that_cannot_be_read_leaves_the_file(tmp_path: Path) -> N
     assert path.read_text() == "before"
 
 
+@pytest.mark.component
 def test_a_node_is_in_maintenance_while_its_flag_is_there(tmp_path: Path) -> None:
     path, flag = tmp_path / "temper.prom", tmp_path / "maintenance"
     for there in ("0", "1"):

@@ -17,6 +17,8 @@ from validation.processes.child import Request
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 # In the form of `ip -json`, iproute2 6.1.
 LINKS = [
     {"ifindex": 1, "ifname": "lo", "flags": ["LOOPBACK", "UP"], "mtu": 65536},

@@ -16,6 +16,8 @@ from validation.processes.pool import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", "a/b", "a\0b", ""])
 def test_a_name_that_leads_elsewhere_writes_nothing_there(name: str, tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 CHILDREN = "tests.unit.validation.children"
 SHORT_S = 1.5
 GPU = "0000:1b:00.0"

@@ -74,6 +74,7 @@ def bound(number: int, root: Path) -> str:
     return done.stdout or done.stderr
 
 
+@pytest.mark.component
 def test_a_process_binds_its_memory_for_real(tmp_path: Path) -> None:
     mine = str(min(os.sched_getaffinity(0)))
     said = bound(0, machine(tmp_path, "10", cpus=mine))
@@ -82,6 +83,7 @@ def test_a_process_binds_its_memory_for_real(tmp_path: Path) -> None:
         assert "bind:0" in said
 
 
+@pytest.mark.component
 def test_a_node_that_is_not_there_is_said(tmp_path: Path) -> None:
     mine = str(min(os.sched_getaffinity(0)))
     said = bound(700, machine(tmp_path, *(["10"] * 701), cpus=mine))

@@ -179,6 +179,7 @@ def test_no_name_of_a_process_hides_or_makes_a_gpu_or_a_fault(
     assert (len(report.gpus[0].processes), report.gpus[0].processes[1]) == (2, "other (pid 42)")
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("address", ["00000000:1B:00.0", "00000000:43:00.0"])
 def test_a_gpu_that_the_name_of_a_process_adds_is_found_out(address: str, fake: Path) -> None:
     """The driver's are then asked for alone, and each is the first in its report."""
@@ -303,6 +304,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("status", "output", "kind"),
     [
@@ -341,6 +343,7 @@ def says(fake: Path, status: int, text: str) -> None:
     program.chmod(0o755)
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("status", "said", "warnings"),
     [
@@ -366,6 +369,7 @@ def test_a_status_that_comes_with_a_report_does_not_lose_it(
 NO_HANDLE = "Unable to determine the device handle for GPU0000:02:00.0: Unknown Error"
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("status", "text", "message"),
     [
@@ -396,6 +400,7 @@ def test_a_failure_says_why_and_not_what_it_printed_before(
     assert str(caught.value) == f"nvidia-smi: {message}"
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("name", ["No devices were found", NO_HANDLE, "Failed to initialize NVML"])
 def test_a_process_that_is_named_like_a_failure_is_none(name: str, fake: Path) -> None:
     process = f"<process_info><pid>42</pid><process_name>grep {name}</process_name></process_info>"
@@ -406,12 +411,14 @@ def test_a_process_that_is_named_like_a_failure_is_none(name: str, fake: Path) -
 SAMPLES = "0, 1980, 512.30, 61, 5, 16, 0x0, P0, 0\n1, 1980, 512.30, 61, 5, 16, 0x0, P0, 0\n"
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("status", [0, 14])
 def test_samples_of_gpus_of_which_one_has_a_corrupt_inforom_are_samples(status: int, fake: Path) -> None:
     says(fake, status, f"{SAMPLES}WARNING: infoROM is corrupted at gpu 0000:03:00.0\n")
     assert [one.index for one in gpu_samples.sample()] == [0, 1]
 
 
+@pytest.mark.component
 def test_samples_of_gpus_of_which_one_is_lost_name_that_one(fake: Path) -> None:
     says(fake, 255, f"{SAMPLES}{NO_HANDLE}\n[Unknown Error], [Unknown Error]\n")
     with pytest.raises(NvidiaSmiError, match=NO_HANDLE) as caught:
@@ -419,6 +426,7 @@ def test_samples_of_gpus_of_which_one_is_lost_name_that_one(fake: Path) -> None:
     assert caught.value.kind == "lost"
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("script", "ending"),
     [("exit 255", "it ended with exit status 255"), ("kill -SEGV $$", "it was killed by SIGSEGV")],
@@ -431,6 +439,7 @@ def test_a_failure_without_a_word_says_how_it_ended(fake: Path, script: str, end
         nvidia_smi.query()
 
 
+@pytest.mark.component
 @pytest.mark.usefixtures("fake")
 def test_a_missing_program_is_said_to_be_missing() -> None:
     with pytest.raises(NvidiaSmiError, match="nvidia-smi is not installed") as caught:
@@ -438,6 +447,7 @@ def test_a_missing_program_is_said_to_be_missing() -> None:
     assert caught.value.kind == "missing"
 
 
+@pytest.mark.component
 def test_a_program_that_hangs_is_given_up(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = fake / "nvidia-smi"
     program.write_text("#!/bin/sh\nexec /bin/sleep 60\n")

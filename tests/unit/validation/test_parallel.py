@@ -152,6 +152,7 @@ def test_on_one_gpu_it_is_not_run() -> None:
     assert (result.state, result.measurements) == (State.NOT_RUN, ())
 
 
+@pytest.mark.component
 @needs_torch
 def test_real_ranks_train_together() -> None:
     found = there("""
@@ -173,6 +174,7 @@ def test_real_ranks_train_together() -> None:
     assert all(measurement["value"] > 0 for measurement in found["measurements"])
 
 
+@pytest.mark.component
 @needs_torch
 def test_a_gradient_that_is_not_the_mean_and_a_weight_of_its_own_are_seen() -> None:
     right, scaled, gradient, weight = there("""

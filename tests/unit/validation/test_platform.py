@@ -261,6 +261,7 @@ def test_links_are_read_with_those_that_are_down() -> None:
     assert nvlink.parse(text) == {0: Links(1, (1,)), 1: Links(1, ())}
 
 
+@pytest.mark.component
 def test_links_that_cannot_be_looked_at_are_an_error_and_not_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +292,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.component
 def test_the_fabric_manager_says_its_version(fake: Path) -> None:
     assert machine.fabric_manager_version() is None
     program(fake, "nv-fabricmanager", "echo 'Fabric Manager version is : 580.178.04'")
@@ -386,6 +388,7 @@ def buffer(folder: Path, *messages: str, priority: int = 4) -> None:
     write(folder / "kmsg", "".join(f"{record}\n SUBSYSTEM=pci\n" for record in records))
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("journalctl", "messages"),
     [
@@ -406,6 +409,7 @@ def test_xids_are_found_in_the_journal_or_in_the_kernels_buffer(
     )
 
 
+@pytest.mark.component
 def test_only_the_kernel_itself_is_asked_for_its_lines(fake: Path) -> None:
     """Systemd and others write to its log, too."""
     program(fake, "journalctl", f'echo "$@" >>{fake}/asked; exit 1')
@@ -443,6 +447,7 @@ def test_words_of_a_user_in_a_line_of_the_kernel_set_no_error_and_forget_none(me
     assert len(kernel_log.events([*real, f"[  12.3] {message}"])) == 1
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("words", [LINE.replace("1b", "43"), LOADED])
 def test_a_line_break_in_the_words_of_a_user_begins_no_message(words: str, fake: Path) -> None:
     buffer(fake, LINE, f"overlay: filesystem on x\\x0a{words}\\x0a not supported as upperdir")
@@ -462,11 +467,13 @@ def test_a_line_break_in_the_words_of_a_user_begins_no_message(words: str, fake:
     assert ([event.address for event in found.events], found.unreadable) == (["0000:1b:00"], "")
 
 
+@pytest.mark.component
 def test_a_journal_of_another_form_is_said(fake: Path) -> None:
     program(fake, "journalctl", "echo NVRM: x")
     assert "journalctl: expected an entry as JSON" in kernel_log.read_kernel_log().unreadable
 
 
+@pytest.mark.component
 def test_a_container_without_the_kernels_device_is_asked_through_dmesg(fake: Path) -> None:
     daemon = LINE.replace("1b", "43")
     program(fake, "journalctl", "exit 1")
@@ -568,6 +575,7 @@ GONE_AT_LOAD = (
 )
 
 
+@pytest.mark.component
 def test_a_gpu_that_is_gone_when_the_driver_loads_is_found_in_one_message_of_three_lines(fake: Path) -> None:
     write(fake / "entries", json.dumps({"MESSAGE": GONE_AT_LOAD}) + "\n")
     program(fake, "journalctl", f"/bin/cat {fake}/entries")
@@ -578,6 +586,7 @@ def test_a_gpu_that_is_gone_when_the_driver_loads_is_found_in_one_message_of_thr
     assert kernel_log.read_kernel_log().events == from_journal
 
 
+@pytest.mark.component
 def test_the_rest_of_a_message_that_was_cut_in_two_begins_none(fake: Path) -> None:
     """The kernel prints the name of a control group, which a user may choose, as a part of its own."""
     rest = LINE.replace("1b", "43")
@@ -585,18 +594,21 @@ def test_the_rest_of_a_message_that_was_cut_in_two_begins_none(fake: Path) -> No
     assert [event.address for event in kernel_log.read_kernel_log().events] == ["0000:1b:00"]
 
 
+@pytest.mark.component
 def test_a_device_that_shows_no_message_is_no_quiet_log(fake: Path) -> None:
     """What systemd-nspawn and kind put in the place of /dev/kmsg has none."""
     os.mkfifo(fake / "kmsg")
     assert f"{fake}/kmsg: it shows no message" in kernel_log.read_kernel_log().unreadable
 
 
+@pytest.mark.component
 def test_a_quiet_kernel_log_has_no_event(fake: Path) -> None:
     program(fake, "journalctl", "exit 1")
     buffer(fake, "booted")
     assert kernel_log.read_kernel_log() == kernel_log.KernelLog()
 
 
+@pytest.mark.component
 def test_a_journal_that_shows_this_user_nothing_is_not_a_quiet_one(fake: Path) -> None:
     """With --quiet, journalctl says nothing at all to a user who may not read the system's journal."""
     program(fake, "journalctl", "exit 1")
@@ -629,10 +641,12 @@ def test_without_the_journals_answer_the_kernels_buffer_says_all_only_from_its_b
     assert found.unreadable == (reason if lost else "")
 
 
+@pytest.mark.component
 def test_a_quiet_journal_is_enough_where_the_kernels_buffer_is_closed(fake: Path) -> None:
     program(fake, "journalctl", 'case "$*" in *--lines=1*) echo booted;; *) exit 1;; esac')
     assert kernel_log.read_kernel_log() == kernel_log.KernelLog()
 
 
+@pytest.mark.component
 def test_a_log_that_nobody_may_read_is_not_a_quiet_one(fake: Path) -> None:
     assert f"{fake}/kmsg: No such file" in kernel_log.read_kernel_log().unreadable

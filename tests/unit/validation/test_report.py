@@ -114,11 +114,9 @@ def test_an_empty_fleet_is_said_to_be_empty() -> None:
 
 
 def test_a_report_is_written_whole(fleet: FleetVerdict, tmp_path: Path) -> None:
-    inputs = fleet_report.inputs_of({"gpu01": expectation()}, fleet.nodes)
-
     fleet_report.write_results(tmp_path / "r", {"gpu01": node_result(one_test("health"))})
-    fleet_report.write(tmp_path / "r", fleet, [inputs])
-    fleet_report.conclude(tmp_path / "r", fleet, [inputs])
+    fleet_report.write(tmp_path / "r", fleet, {"gpu01": expectation()})
+    fleet_report.conclude(tmp_path / "r", fleet)
     assert sorted(
         path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
     ) == [
@@ -153,6 +151,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.component
 def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     """A file size limit of nothing stands for a full disk."""
     path = tmp_path / "result.json"

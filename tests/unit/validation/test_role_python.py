@@ -31,7 +31,7 @@ for word in "$@"; do case $word in --requirement=*) cat "${word#*=}" >{folder}/r
 exit 1
 """
 SECRET_INDEX = "https://ops:s3cret@mirror.example/whl"
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
+pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from validation.processes.pool import ROOT, Ending, run_children
 from validation.run import runner
 
 
+@pytest.mark.component
 def test_what_a_killed_process_leaves_goes_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[Path] = []
 
@@ -90,6 +91,7 @@ def hold() -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
+@pytest.mark.component
 def test_the_next_run_removes_what_a_killed_one_left_and_leaves_one_that_runs_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,7 @@ def test_on_one_gpu_it_is_not_run() -> None:
     assert (result.state, result.measurements) == (State.NOT_RUN, ())
 
 
+@pytest.mark.component
 @needs_torch
 def test_real_ranks_train_in_shards() -> None:
     found = there("""
@@ -139,6 +140,7 @@ def test_real_ranks_train_in_shards() -> None:
     assert found["details"]["all ranks"]["memory_over_replicated"] > 0
 
 
+@pytest.mark.component
 @needs_torch
 def test_a_wrong_gradient_a_wrong_loss_and_a_lost_weight_are_seen_on_two_ranks() -> None:
     """On two real ranks: both have halves of every weight, and each has a batch of its own."""
@@ -198,6 +200,7 @@ def test_a_wrong_gradient_a_wrong_loss_and_a_lost_weight_are_seen_on_two_ranks()
     assert set(halves) == {0.5}
 
 
+@pytest.mark.component
 @needs_torch
 def test_torch_before_2_6_shards_over_gpus_alone() -> None:
     """It has the function in another place, where the first step wants streams of CUDA."""

@@ -300,6 +300,7 @@ def test_every_block_that_is_written_and_compared_is_progress(tmp_path: Path) ->
     assert told.count(f"comparing what was read from {tmp_path}") == found.details["checked_blocks"]
 
 
+@pytest.mark.component
 def test_storage_that_hangs_is_named_long_before_the_budget_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -459,6 +460,7 @@ def test_pages_that_cannot_be_dropped_are_a_cache_that_nobody_sees_through(
         assert measured(path).details["cache"] == storage.UNKNOWN
 
 
+@pytest.mark.component
 def test_a_file_system_is_found_whatever_its_folder_is_called(tmp_path: Path) -> None:
     """In a mount namespace of its own: a tmpfs with a name that mountinfo writes in another way."""
     folder = tmp_path / "a b\\ü\n"
@@ -480,6 +482,7 @@ def test_without_a_path_the_test_is_not_run() -> None:
     assert "--storage" in result.reason
 
 
+@pytest.mark.component
 def test_each_path_is_read_and_one_that_cannot_be_is_named(tmp_path: Path) -> None:
     run_options = RunOptions((tmp_path, tmp_path / "missing"))
     plan = node().plan.__class__(**{**vars(node().plan), "storage_bytes": 8 * BLOCK})
@@ -489,6 +492,7 @@ def test_each_path_is_read_and_one_that_cannot_be_is_named(tmp_path: Path) -> No
     assert {m.conditions["path"] for m in result.measurements} == {str(tmp_path)}
 
 
+@pytest.mark.component
 def test_nothing_is_left_where_the_process_is_killed(tmp_path: Path) -> None:
     """The budget ends it while it writes a file that no folder has: the kernel frees its space."""
     asked_for = asked(tmp_path, most_bytes=1 << 40, write_s=600)

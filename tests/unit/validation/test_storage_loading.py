@@ -171,6 +171,7 @@ def test_a_folder_without_end_is_looked_through_only_so_far(
     assert len(files.found(data, 1, go_on).pieces) == 10
 
 
+@pytest.mark.component
 def test_folders_that_are_nested_deeper_than_calls_hide_nothing(data: Path) -> None:
     folder = os.open(data, os.O_RDONLY)
     for _ in range(sys.getrecursionlimit() + 10):
@@ -207,6 +208,7 @@ def test_without_a_path_nothing_is_loaded() -> None:
     assert CHECKS["storage_loading"].run(node()).state is State.NOT_RUN
 
 
+@pytest.mark.component
 @needs_torch
 def test_epoch_after_epoch_brings_every_sample_in_its_place_whoever_loads_it(data: Path) -> None:
     found = there(f"""
@@ -233,6 +235,7 @@ def test_epoch_after_epoch_brings_every_sample_in_its_place_whoever_loads_it(dat
     assert all(one[2] for one in found)
 
 
+@pytest.mark.component
 @needs_torch
 def test_a_sample_that_is_not_what_is_in_its_file_is_seen(data: Path) -> None:
     errors = there(f"""

@@ -242,6 +242,7 @@ def test_a_quota_is_no_fault_of_the_storage(
         checkpoint(ScriptedBackend("cpu"), tmp_path)
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 def test_torch_brings_a_checkpoint_back_and_sees_every_damage(tmp_path: Path) -> None:
     size, tensors, times, told, reasons, full, empty = there(f"""

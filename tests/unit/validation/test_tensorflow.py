@@ -134,12 +134,14 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Me
     return ask
 
 
+@pytest.mark.component
 def test_one_that_works_passes(asked: Callable[[str], Measured]) -> None:
     found = asked("")
     assert found.findings == ()
     assert (found.details["version"], len(found.details["gpus"])) == ("2.20.0", 2)
 
 
+@pytest.mark.component
 def test_nothing_is_imported_from_the_current_folder(
     asked: Callable[[str], Measured], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +154,7 @@ def test_nothing_is_imported_from_the_current_folder(
     assert asked("").findings == ()
 
 
+@pytest.mark.component
 @pytest.mark.parametrize(
     ("fault", "code", "fact"),
     [
@@ -176,10 +179,12 @@ def test_one_that_does_not_is_named_with_its_fault(
     assert fact in first.text
 
 
+@pytest.mark.component
 def test_a_fault_of_a_gpu_is_that_of_its_number(asked: Callable[[str], Measured]) -> None:
     assert [finding.device for finding in asked("wrong").findings] == [0, 1]
 
 
+@pytest.mark.component
 def test_a_python_without_tensorflow_is_not_run_with_its_words(asked: Callable[[str], Measured]) -> None:
     with pytest.raises(NotRunError, match=r"cannot import TensorFlow: ImportError: libcudart\.so\.12"):
         asked("missing")
@@ -214,6 +219,7 @@ def test_it_runs_where_it_is_asked_for_and_is_required_then() -> None:
     assert asked_for(options, required=True) == ("tensorflow",)
 
 
+@pytest.mark.component
 def test_in_a_run_it_has_a_process_of_its_own_and_counts_the_nodes_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

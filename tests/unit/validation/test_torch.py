@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
 
-pytestmark = pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+pytestmark = [
+    pytest.mark.component,
+    pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch"),
+]
 
 
 def there(program: str) -> Any:

@@ -220,6 +220,7 @@ def test_the_command_line_runs_them_beside_a_named_test(
     assert set(asked[3]) == {"health"} | tests
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 def test_real_steps_are_profiled(tmp_path: Path) -> None:
     found = there(f"""
@@ -251,6 +252,7 @@ def test_real_steps_are_profiled(tmp_path: Path) -> None:
     assert not {"aten::randn", "aten::normal_"} & {*names}
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 def test_without_room_for_the_trace_the_profile_is_not_run() -> None:
     (said,) = there("""
@@ -271,6 +273,7 @@ def test_without_room_for_the_trace_the_profile_is_not_run() -> None:
     assert said == "there is no room for the profiler's trace: [Errno 28] No space left on device"
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 def test_a_profile_of_the_cpu_leaves_the_gpus_of_the_node_alone() -> None:
     asked = there("""

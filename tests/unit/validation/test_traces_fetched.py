@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
+
+pytestmark = pytest.mark.component
 
 ROOT = Path(__file__).parents[3]
 TASKS = ROOT / "roles" / "gpu_validation" / "tasks" / "measure.yml"

@@ -6,7 +6,10 @@ import pytest
 
 from tests.unit.validation.test_torch import PYTHON, there
 
-pytestmark = pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+pytestmark = [
+    pytest.mark.component,
+    pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch"),
+]
 
 RUN = """
     import dataclasses
