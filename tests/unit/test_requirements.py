@@ -61,11 +61,13 @@ def alone(path: str, then: str = "") -> str:
     ).stdout
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("name", ACTIONS)
 def test_action_loads_on_a_node_that_pulls_and_has_ansible_core_alone(name: str) -> None:
     alone(f"plugins/action/{name}.py")
 
 
+@pytest.mark.component
 def test_look_without_paramiko_says_what_to_install() -> None:
     asked = "ask_server(SshServer('127.0.0.1', 22), ['ops'], None).problem"
     said = alone("temper/compliance/outside/ssh.py", f"print(eval({asked!r}, found))")
