@@ -92,6 +92,8 @@ from ansible.module_utils.temper.settings.base import SettingError
 
 #: No kernel counts more (CONFIG_NR_CPUS).
 MOST_CPUS = 65536
+#: Of a number of 64 bits.
+MOST_DIGITS = 20
 NVIDIA_VENDOR_ID = "10de"
 # The part that says in its VPD that it manages NVLink switches: HGX B200 and later, where the switches are no
 # PCI devices of their own. NVIDIA's gpu-driver-container and nvidia-fabricmanager-start.sh test the same.
@@ -190,14 +192,13 @@ def numbers(text: str) -> list[int]:
 
 
 def number_in(path: Path, pattern: str) -> int | None:
-    """The number that a pattern finds in a file of the kernel's; None where there is none."""
+    """Return the number of up to 64 bits that a pattern finds in a file of the kernel, or None."""
     found = re.search(pattern, read(path), re.MULTILINE)
-    return int(found[1]) if found else None
+    return int(found[1]) if found and len(found[1]) <= MOST_DIGITS else None
 
 
 def memory_bytes(root: Path) -> int:
-    match = re.search(r"^MemTotal:\s+(\d+) kB", read(root / "proc/meminfo"), re.MULTILINE)
-    return int(match[1]) * 1024 if match else 0
+    return (number_in(root / "proc/meminfo", r"^MemTotal:\s+(\d+) kB") or 0) * 1024
 
 
 def disks(root: Path) -> list[dict[str, Any]]:

@@ -216,9 +216,13 @@ def _spoil(random: Random, holder: list[Any]) -> None:
         container[key] = nested
     elif kind == 6 and isinstance(value, list):
         most = min(MANY // (len(value) or 1), MOST_BYTES // len(repr(value)))
-        container[key] = value * (2 if random.random() < 0.9 else most)
+        times = 2 if random.random() < 0.9 else most
+        # No two places share an object: it would grow in all of them at once.
+        container[key] = [copy.deepcopy(one) for _ in range(times) for one in value]
     elif kind == 6 and isinstance(value, dict):
-        value[random.choice(("", "add_host", "ansible_facts", "_ansible_x", "\ud800", "../x"))] = value.copy()
+        value[random.choice(("", "add_host", "ansible_facts", "_ansible_x", "\ud800", "../x"))] = (
+            copy.deepcopy(value)
+        )
     else:
         container[key] = copy.deepcopy(random.choice((*ODD, *WORDS, "@deep@")))
 

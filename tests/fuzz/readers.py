@@ -429,7 +429,8 @@ def odd_name(_given: Any, found: Any) -> str:
 
 def odd_claim(_given: Any, found: Any) -> str:
     """Say whether the node has this machine connect to what is no port, or ask for what is no name."""
-    if any(not re.fullmatch(r"\w[\w.@-]*", name, re.ASCII) for name in found.accounts):
+    # A directory service has names with a backslash, spaces and dollars in them.
+    if any(not (name.isascii() and name.isprintable()) or name[0] in "- " for name in found.accounts):
         return "an account"
     return "a port" if any(not 1 <= port <= 65535 for port in found.listening) else ""
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
+from tests.fuzz import mutations
 from tests.fuzz.guard import Reader, examine
 from tests.fuzz.readers import READERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.component
 
@@ -66,3 +73,17 @@ def test_what_should_not_have_been_accepted_is_found() -> None:
 @pytest.mark.parametrize("reader", READERS[::9], ids=lambda reader: reader.name)
 def test_a_seed_gives_the_same_input_again(reader: Reader) -> None:
     assert repr(reader.input(7)) == repr(reader.input(7))
+
+
+def containers(value: Any) -> Iterator[int]:
+    """Yield what tells each object and list of a document apart, as often as it stands there."""
+    if isinstance(value, (dict, list)):
+        yield id(value)
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from containers(one)
+
+
+def test_no_two_places_of_a_document_share_what_a_further_change_may_grow() -> None:
+    documents = [mutations.document(Random(seed), [{"a": [{"b": {}}]}]) for seed in range(100)]
+    found = [list(containers(document)) for document in documents]
+    assert [len(places) for places in found] == [len(set(places)) for places in found]

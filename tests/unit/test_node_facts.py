@@ -307,6 +307,11 @@ def test_unreadable_memory_is_zero(root: Root) -> None:
     assert node_facts.memory_bytes(root.path) == 0
 
 
+def test_memory_that_no_kernel_can_count_is_zero(root: Root) -> None:
+    root.write("proc/meminfo", f"MemTotal:       {'9' * 5000} kB\n")
+    assert node_facts.memory_bytes(root.path) == 0
+
+
 def test_folders_of_one_file_system_are_one_disk(root: Root) -> None:
     for name in ("usr/local", "var"):
         (root.path / name).mkdir(parents=True)

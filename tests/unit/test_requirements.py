@@ -1,6 +1,8 @@
 """What is installed is what the requirements ask for: pinned, hashed, from wherever pip is told to look."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -39,6 +41,38 @@ def test_every_pin_has_hashes_and_nothing_names_an_index(layer: str) -> None:
 
 def test_developers_environment_holds_the_controllers_at_the_same_versions() -> None:
     assert pins("controller").items() <= pins("dev").items(), "tools/bootstrap.py installs dev.txt alone"
+
+
+#: Runs what follows without what a node that pulls has not got: ansible-core is all that it needs.
+ALONE = """
+import runpy, sys
+sys.modules |= dict.fromkeys(("ansible_runner", "ClusterShell", "paramiko"))
+found = runpy.run_path(sys.argv[1])
+"""
+# What compliance.yml and tune.yml load; the others do what a node does not do to itself.
+ACTIONS = ("compliance_check", "compliance_report", "jump_hosts", "preflight_plan", "settle")
+
+
+def alone(path: str, then: str = "") -> str:
+    """Return what Python says after a file was loaded there."""
+    command = [sys.executable, "-c", ALONE + then, str(ROOT / path)]
+    return subprocess.run(
+        command, cwd="/", env={"PYTHONPATH": str(ROOT)}, check=True, text=True, stdout=-1
+    ).stdout
+
+
+@pytest.mark.component
+@pytest.mark.parametrize("name", ACTIONS)
+def test_action_loads_on_a_node_that_pulls_and_has_ansible_core_alone(name: str) -> None:
+    alone(f"plugins/action/{name}.py")
+
+
+@pytest.mark.component
+def test_look_without_paramiko_says_what_to_install() -> None:
+    asked = "ask_server(SshServer('127.0.0.1', 22), ['ops'], None).problem"
+    said = alone("temper/compliance/outside/ssh.py", f"print(eval({asked!r}, found))")
+    assert "paramiko" in said
+    assert "requirements/controller.txt" in said
 
 
 @pytest.mark.parametrize("torch", TORCHES)

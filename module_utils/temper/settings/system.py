@@ -25,6 +25,8 @@ PROC_SYS = Path("/proc/sys")
 MOUNTINFO = Path("/proc/self/mountinfo")
 SYSCTL_DIRECTORIES = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d")
 OURS = "# Managed by Temper"
+# A longer line names no parameter, and comparing it as a pattern could take minutes.
+LONGEST_NAME = 255
 MOUNT_OPPOSITES = {"nodev": "dev", "nosuid": "suid", "noexec": "exec"}
 MOUNT_STAYS = ("ro", "nosymfollow")
 
@@ -73,8 +75,8 @@ class AtBoot:
             ours = lines[0].startswith(OURS)
             for number, line in enumerate(lines):
                 left, equals, right = line.strip().partition("=")
-                if equals and left.strip() and left[0] not in "#;":
-                    name = dotted(left.strip().lstrip("-").strip())
+                name = dotted(left.strip().lstrip("-").strip())
+                if equals and 0 < len(name) <= LONGEST_NAME and left[0] not in "#;":
                     value = " ".join(right.split())
                     found.append(BootLine(str(path), ours, name, value, lines[number - 1] == IN_FORCE))
         return found

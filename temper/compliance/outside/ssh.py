@@ -18,9 +18,13 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import paramiko
-
 from temper.compliance.outside.hello import Hello, HelloError, read_hello
+
+MISSING = ""
+try:
+    import paramiko
+except ModuleNotFoundError as error:  # on a node that pulls, which has ansible-core alone and asks no server
+    MISSING = f"{error}: install requirements/controller.txt here"
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -130,6 +134,8 @@ def ask_server(
     for account in accounts:
         if server.problem:
             break
+        if MISSING:
+            return replace(server, problem=MISSING)
         if not pace.next():
             return replace(server, problem="time was up before every account was asked for")
         server = _asked(server, account, pace.deadline, proxy)

@@ -617,6 +617,14 @@ def test_patterns_and_slashes_of_other_files_are_understood(harden: Run, node: N
     assert harden(("sysctl", {"name": "net.ipv4.conf.all.rp_filter", "value": "2"}))["overruled"]
 
 
+def test_a_name_that_no_parameter_can_have_is_compared_with_none(harden: Run, node: Node) -> None:
+    parameter = node.parameter("kernel.sysrq", "438\n")
+    node.file("sysctl.d/99-site.conf", f"kernel.{'[' * 300}* = 438\n")
+    assert system.AtBoot().lines == []
+    assert harden(("sysctl", {"name": "kernel.sysrq", "value": "176"}))["changed"]
+    assert parameter.read_text() == "176"
+
+
 def test_a_file_that_sorts_earlier_loses(harden: Run, node: Node) -> None:
     node.parameter("kernel.sysrq", "438\n")
     node.file("sysctl.d/50-default.conf", "kernel.sysrq = 438\n")
