@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT = "temper-lab"
+#: All labs together would weigh as one process of this machine does (version 1's setting and version 2's).
+WEIGHTS = {"cpu.shares": "10240", "cpu.weight": "1000"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ class Group:
                     file = directory / setting
                     if (directory / "cpuset.sched_load_balance").exists() and not file.read_text().strip():
                         file.write_text((parent / setting).read_text())
+                if part == ROOT:
+                    for setting, weight in WEIGHTS.items():
+                        if (directory / setting).exists():
+                            (directory / setting).write_text(weight)
             files.append(directory / "cgroup.procs")
         return files
 
