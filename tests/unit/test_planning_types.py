@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 BORDERS = {"from_dict", "from_fact", "as_dict", "as_fact", "plain", "read_yaml"}
 UNTYPED_FILES = {
     "role_variables.py": "an inventory's values are of any type until they are checked there",
+    "inventory.py": "what ansible-inventory prints, before its values are checked",
 }
 UNTYPED_FUNCTIONS = {
     # data/os_controls is as YAML has it.
