@@ -63,12 +63,16 @@ lint: setup ## Check style and types: ruff, mypy, ansible-lint with its producti
 
 .PHONY: unit
 unit: setup ## Run the unit tests, which start no process: minutes, no root
-	$(BIN)/pytest -m "not component" -n $$(nproc) --dist worksteal $(ARGS)
+	$(BIN)/pytest -m "not component and not nightly" -n $$(nproc) --dist worksteal $(ARGS)
 
 .PHONY: component
 component: packages setup payload ## Run the tests that start processes of this machine: Ansible, apt, gpg, sshd, torch
 	@# One more than there are cores: many of these tests wait.
-	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/pytest -m component -n $$(($$(nproc) + 1)) --dist worksteal $(ARGS)
+	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/pytest -m "component and not nightly" -n $$(($$(nproc) + 1)) --dist worksteal $(ARGS)
+
+.PHONY: thorough
+thorough: packages setup payload ## Run the tests that prove at length what make unit and make component prove in short
+	HYPOTHESIS_PROFILE=thorough TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/pytest -m "nightly or hypothesis" -n $$(nproc) --dist worksteal $(ARGS)
 
 .PHONY: fuzz
 fuzz: setup ## Give hostile input to every reader of foreign text, for MINUTES=5 of CPU; SEED=20261125000000 repeats a run

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import ansible.module_utils
+import hypothesis
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -13,6 +14,16 @@ os.environ["ANSIBLE_STDOUT_CALLBACK"] = "default"
 
 # On a node Ansible merges module_utils/ into its own package of that name; `__path__` does the same here.
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+
+# A busy machine is no failure: no example has a time limit. `make thorough` looks at more examples.
+for name, examples in (("fast", 50), ("thorough", 1000)):
+    hypothesis.settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 # A shell that starts tests in the background has them ignore SIGINT, as would all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -34,6 +34,7 @@ STEPS = (
     "generated",
     "unit",
     "component",
+    "thorough",
     "help",
     # The lab tests start from the nodes that this keeps.
     "molecule",

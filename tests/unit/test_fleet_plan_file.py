@@ -53,8 +53,8 @@ INVENTORY = {"gpu_nodes": {"hosts": {"one": NOBODY, "two": NOBODY}}}
     [
         ("harden", []),
         ("harden", ["--tags=ssh_hardening"]),
-        ("provision", ["--tags=no_such_tag"]),
-        ("tune", ["--tags=no_such_tag"]),
+        pytest.param("provision", ["--tags=no_such_tag"], marks=pytest.mark.nightly),
+        pytest.param("tune", ["--tags=no_such_tag"], marks=pytest.mark.nightly),
         ("validate", ["--tags=no_such_tag"]),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),

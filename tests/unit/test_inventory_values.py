@@ -18,28 +18,28 @@ pytestmark = pytest.mark.component
 PEERS = "{{ groups['gpu_nodes'] | map('extract', hostvars, 'ansible_host') | list }}"
 
 
-@pytest.mark.parametrize(
-    ("value", "found"),
-    [
-        (PEERS, ["192.0.2.11", "192.0.2.12"]),
-        ("{{ [hostvars['node02'].ansible_host] }}", ["192.0.2.12"]),
-        ("{{ [hostvars[inventory_hostname]['ansible_host']] }}", ["192.0.2.11"]),
-        (
-            "{{ ansible_play_hosts_all | map('regex_replace', 'node0', '192.0.2.1') | list }}",
-            ["192.0.2.11", "192.0.2.12"],
-        ),
-        ("{{ [lookup('ansible.builtin.vars', 'site_gateway')] }}", ["192.0.2.1"]),
-        ("{{ ['192.0.2.9'] if playbook_dir is abs and not ansible_check_mode else [] }}", ["192.0.2.9"]),
+SERVICES = ("slurmctld", "slurmd", "slurmdbd", "srun", "node_exporter", "dcgm_exporter")
+#: Of each value what the plan of node01 has.
+VALUES = {
+    PEERS: ["192.0.2.11", "192.0.2.12"],
+    "{{ [hostvars['node02'].ansible_host, '192.0.2.2'] }}": ["192.0.2.12", "192.0.2.2"],
+    "{{ [hostvars[inventory_hostname]['ansible_host'], '192.0.2.3'] }}": ["192.0.2.11", "192.0.2.3"],
+    "{{ ansible_play_hosts_all | map('regex_replace', 'node0', '192.0.2.10') | list }}": [
+        "192.0.2.101",
+        "192.0.2.102",
     ],
-)
-def test_a_value_sees_what_a_task_sees(tmp_path: Path, value: str, found: list[str]) -> None:
-    fleet = Fleet(
-        tmp_path / "fleet", {"site_gateway": "192.0.2.1", "firewall_services": {"node_exporter": value}}
-    )
+    "{{ [lookup('ansible.builtin.vars', 'site_gateway')] }}": ["192.0.2.4"],
+    "{{ ['192.0.2.9'] if playbook_dir is abs and not ansible_check_mode else [] }}": ["192.0.2.9"],
+}
+
+
+def test_a_value_sees_what_a_task_sees(tmp_path: Path) -> None:
+    services = dict(zip(SERVICES, VALUES, strict=True))
+    fleet = Fleet(tmp_path / "fleet", {"site_gateway": "192.0.2.4", "firewall_services": services})
     done = fleet.run("playbooks/preflight.yml", {})
     assert done.returncode == 0, done.stdout
-    document: dict[str, Any] = json.loads((fleet.folder / "plan.json").read_text())
-    assert json.dumps(found)[1:-1] in json.dumps(document), done.stdout
+    document = json.dumps(json.loads((fleet.folder / "plan.json").read_text()))
+    assert [found for found in VALUES.values() if json.dumps(found)[1:-1] not in document] == []
 
 
 def test_values_come_from_a_vault_and_from_files_beside_the_inventory(tmp_path: Path) -> None:

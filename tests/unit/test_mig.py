@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ansible.module_utils.temper import process
 from ansible.module_utils.temper.driver import gpu_settings, holders, mig, smi
 from ansible.module_utils.temper.driver.gpu_settings import settle
 from ansible.module_utils.temper.driver.gpus import GpuSettings, pending
@@ -20,8 +22,6 @@ from tests.unit.gpu_simulator.conftest import PACKAGES, SimulatedNode
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-pytestmark = pytest.mark.component
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
 FIRST = f"GPU 0 ({H100})"
@@ -66,16 +66,16 @@ PROFILES = {
 
 
 class Machine:
-    """A node with simulated GPUs whose nvidia-smi is the one on PATH, and a /proc of its own."""
+    """A node with simulated GPUs, whose nvidia-smi runs in this process, and a /proc of its own."""
 
-    def __init__(self, node: SimulatedNode, calls: Path) -> None:
+    def __init__(self, node: SimulatedNode, calls: list[str]) -> None:
         self.node = node
         self.calls = calls
 
     def changes(self) -> list[str]:
         """What changed something since the last time, as `-i 0 -mig 1`."""
-        lines = self.calls.read_text().splitlines() if self.calls.exists() else []
-        self.calls.unlink(missing_ok=True)
+        lines = list(self.calls)
+        self.calls.clear()
         return [line for line in lines if "query" not in line and " -l" not in line and "-pm" not in line]
 
     def layout(self, index: int = 0) -> list[str]:
@@ -106,14 +106,15 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ma
         node.install(version, flavour)
         node.boot()
         node.smi("-pm", "1")
-        binary, calls = tmp_path / "bin" / "nvidia-smi", tmp_path / "calls"
-        binary.parent.mkdir()
-        binary.write_text(
-            f'#!/bin/sh\necho "$*" >>{calls}\nexport GPU_SIMULATOR_ROOT={node.root} GPU_SIMULATOR_UID=0\n'
-            f'exec {sys.executable} -IS {PACKAGES}/nvidia_smi.py "$@"\n'
-        )
-        binary.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{binary.parent}:{os.environ['PATH']}")
+        calls: list[str] = []
+
+        def complete(command: list[str], _timeout_s: float) -> subprocess.CompletedProcess[str]:
+            assert command[0] == "nvidia-smi"
+            calls.append(" ".join(command[1:]))
+            return node.smi(*command[1:])
+
+        monkeypatch.setattr(smi, "process", SimpleNamespace(complete=complete))
+        monkeypatch.setattr(process, "which", lambda name: f"/usr/bin/{name}")
         monkeypatch.setattr(gpu_settings, "RECORD", tmp_path / "run" / "gpu-settings.json")
         monkeypatch.setattr(holders, "PROC", node.root / "proc")
         return Machine(node, calls)
@@ -475,10 +476,17 @@ def test_a_layout_that_cannot_be_keeps_no_gpu_from_its_clocks_at_boot(
     assert node.node.query("clocks.sm") == [["1500"]]
 
 
+@pytest.mark.component
 def test_the_installed_program_divides_without_ansible(
     machine: Callable[..., Machine], tmp_path: Path
 ) -> None:
     node = machine()
+    binary = tmp_path / "nvidia-smi"
+    binary.write_text(
+        f"#!/bin/sh\nexport GPU_SIMULATOR_ROOT={node.node.root} GPU_SIMULATOR_UID=0\n"
+        f'exec {sys.executable} -IS {PACKAGES}/nvidia_smi.py "$@"\n'
+    )
+    binary.chmod(0o755)
     settle(wish({0: ["7g.80gb"]}))
     node.reboot()
     folder = tmp_path / "temper"
@@ -489,6 +497,7 @@ def test_the_installed_program_divides_without_ansible(
     (folder / "settings.json").write_text(json.dumps(wish({"0": ["7g.80gb"]})))
     done = subprocess.run(
         [sys.executable, "-B", "-S", str(folder / "gpu_settings.py"), str(folder / "settings.json")],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         timeout=60,

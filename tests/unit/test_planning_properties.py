@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from temper.plan.tables import load_tables
@@ -71,7 +71,6 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(nodes(), OPTIONS)
 def test_the_same_node_gets_the_same_plan_and_stays_as_it_was(
     facts: dict[str, Any], options: dict[str, Any]
@@ -81,7 +80,6 @@ def test_the_same_node_gets_the_same_plan_and_stays_as_it_was(
     assert facts == before
 
 
-@settings(max_examples=300, deadline=None)
 @given(nodes(), OPTIONS)
 def test_a_plan_without_problems_is_whole(facts: dict[str, Any], options: dict[str, Any]) -> None:
     found = plan(facts, **options)
@@ -108,7 +106,6 @@ def test_a_plan_without_problems_is_whole(facts: dict[str, Any], options: dict[s
     )
 
 
-@settings(max_examples=300, deadline=None)
 @given(nodes(), OPTIONS)
 def test_every_gpu_of_an_accepted_node_can_use_the_driver(
     facts: dict[str, Any], options: dict[str, Any]
@@ -228,7 +225,6 @@ def test_every_gpu_is_driven_or_refused_with_its_name_and_a_remedy(
             assert found["problems"] == [], device_id
 
 
-@settings(max_examples=150, deadline=None)
 @given(nodes(), OPTIONS)
 def test_a_problem_is_a_sentence(facts: dict[str, Any], options: dict[str, Any]) -> None:
     for text in plan(facts, **options)["problems"]:

@@ -322,8 +322,10 @@ ONE = """\
 
 
 @pytest.mark.component
-def test_check_mode_says_what_would_change(run: Runner) -> None:
-    said = run(ONE, "--check", "--diff")
+def test_check_mode_says_what_would_change_in_the_colours_that_are_asked_for(run: Runner) -> None:
+    coloured = run(ONE, "--check", "--diff", ANSIBLE_FORCE_COLOR="1")
+    assert "\x1b[0;32m    +new\x1b[0m" in coloured
+    said = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
     assert "== Tune (check mode: nothing is changed)" in said
     assert "would change: n01\n  Write a file" in said
     assert "+new" in said
@@ -355,7 +357,7 @@ def test_the_second_run_changes_nothing_and_each_of_few_nodes_has_its_counters(r
 
 
 @pytest.mark.component
-@pytest.mark.parametrize("asked", ["-v", "ANSIBLE_STDOUT_CALLBACK"])
+@pytest.mark.parametrize("asked", ["-v", pytest.param("ANSIBLE_STDOUT_CALLBACK", marks=pytest.mark.nightly)])
 def test_ansibles_own_output_comes_back_where_it_is_asked_for(run: Runner, asked: str) -> None:
     said = run(ONE, "-v") if asked == "-v" else run(ONE, ANSIBLE_STDOUT_CALLBACK="default")
     assert "TASK [Write a file]" in said
@@ -363,6 +365,7 @@ def test_ansibles_own_output_comes_back_where_it_is_asked_for(run: Runner, asked
     assert "== " not in said
 
 
+@pytest.mark.nightly
 @pytest.mark.component
 def test_a_list_of_tasks_is_ansibles_own(run: Runner) -> None:
     assert "Write a file\tTAGS: []" in run(ONE, "--list-tasks")
@@ -432,6 +435,7 @@ def test_a_terminal_has_one_line_that_moves_and_goes(run: Runner) -> None:
     assert displayed(written)[-2:] == ["changed: 2", ""]
 
 
+@pytest.mark.nightly
 @pytest.mark.component
 def test_what_others_display_is_not_written_into_the_line(run: Runner) -> None:
     (run.folder / "callback_plugins").mkdir()
@@ -440,6 +444,7 @@ def test_what_others_display_is_not_written_into_the_line(run: Runner) -> None:
     assert shown == ["[WARNING]: Mind the fan"]
 
 
+@pytest.mark.nightly
 @pytest.mark.component
 def test_a_terminal_that_can_move_nothing_gets_lines(run: Runner) -> None:
     written = run.on_terminal(WAITS, TERM="dumb", TEMPER_PROGRESS_INTERVAL_S="0.1")
@@ -448,6 +453,5 @@ def test_a_terminal_that_can_move_nothing_gets_lines(run: Runner) -> None:
 
 
 @pytest.mark.component
-def test_a_pipe_has_colours_only_where_they_are_forced(run: Runner, runs: tuple[str, str]) -> None:
-    assert "\x1b[0;32m    +new\x1b[0m" in run(ONE, "--diff", ANSIBLE_FORCE_COLOR="1")
+def test_a_pipe_has_no_colours(runs: tuple[str, str]) -> None:
     assert "\x1b" not in "".join(runs)

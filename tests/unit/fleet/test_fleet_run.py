@@ -120,6 +120,7 @@ def test_slices_run_and_each_node_comes_to_its_own(playbook: Path, tmp_path: Pat
     assert not list((tmp_path / "run").glob("*/artifacts/job_events"))
 
 
+@pytest.mark.nightly
 @pytest.mark.component
 def test_a_run_goes_on_in_a_process_of_the_same_number(playbook: Path, tmp_path: Path) -> None:
     """As in a container, where each controller is process 1. Slices begin again at 1."""
@@ -141,6 +142,7 @@ def test_a_run_goes_on_in_a_process_of_the_same_number(playbook: Path, tmp_path:
     assert all(name.startswith("0001-1-") and (tmp_path / "run" / name).is_dir() for name in folders)
 
 
+@pytest.mark.nightly
 @pytest.mark.component
 def test_a_lease_outlasts_the_measurements_of_its_node(tmp_path: Path) -> None:
     path = tmp_path / "lease.yml"
@@ -182,12 +184,13 @@ def test_a_slice_that_knows_all_nodes_works_on_its_own_alone(tmp_path: Path) -> 
 def test_a_run_that_comes_to_no_node_is_given_up_with_what_ansible_said(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yml"
     broken.write_text("- hosts: gpu_nodes\n  tusks: []\n")
-    run = carried_out(tmp_path, job(broken))
+    run = carried_out(tmp_path, job(broken), size=4)
     assert set(run.board.left) == set(NODES)
     assert all("tusks" in reason for reason in run.board.left.values())
     assert not run.board.outcomes
 
 
+@pytest.mark.nightly
 @pytest.mark.component
 def test_a_worker_ends_its_run_when_its_input_ends(tmp_path: Path) -> None:
     started = tmp_path / "started"
@@ -274,6 +277,7 @@ def test_a_run_that_is_stopped_begins_nothing_and_ends_its_slices(
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.component
 def test_a_slice_on_this_machine_that_is_given_up_ends(
     waits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from temper.fleet.slices import ATTEMPTS, LOSSES, Board, NodeOutcome, Place, cut
@@ -69,7 +69,6 @@ def test_a_run_that_goes_on_comes_with_later_attempts_than_any_before() -> None:
     assert begun == {**dict.fromkeys(NODES, 1), "gpu02": 3, "gpu05": 3, "gpu07": 2}
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.integers(1, 7),
     st.lists(st.integers(1, 3), min_size=1, max_size=3),

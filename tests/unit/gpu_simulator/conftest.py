@@ -1,14 +1,19 @@
-"""A simulated node without a node: files below a temporary directory, programs as ordinary processes."""
+"""A simulated node without a node: files below a temporary directory, programs as calls or as processes."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
@@ -16,10 +21,16 @@ from tests.lab.gpu_simulator import nvidia_packages, profiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType
 
 SIMULATOR = Path(profiles.__file__).parent
 MACHINE = SIMULATOR / "node/usr/lib/gpu-simulator/machine.py"
 PACKAGES = SIMULATOR / "packages"
+
+
+@functools.cache
+def code_of(program: Path) -> CodeType:
+    return compile(program.read_text(), str(program), "exec")
 
 
 class SimulatedNode:
@@ -47,26 +58,44 @@ class SimulatedNode:
         self.write(f"lib/modules/{os.uname().release}/updates/dkms/nvidia.ko", json.dumps(module))
         self.write("usr/lib/modprobe.d/nvidia.conf", "blacklist nouveau\n")
 
-    def run(self, program: Path, *arguments: str, user: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run one of the simulator's programs against this node's files."""
+    def run(self, program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run one of the simulator's programs as a process of its own, against this node's files."""
         command = [sys.executable, "-IS", str(program), *arguments]
-        environment = {**self.environment, "GPU_SIMULATOR_UID": str(user)}
+        environment = {**self.environment, "GPU_SIMULATOR_UID": "0"}
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+
+    def call(self, program: Path, *arguments: str, user: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run one of the simulator's programs from its first line to its exit status, in this process."""
+        command = [str(program), *arguments]
+        out, err = io.StringIO(), io.StringIO()
+        status = None
+        with (
+            mock.patch.dict(os.environ, {**self.environment, "GPU_SIMULATOR_UID": str(user)}, clear=True),
+            mock.patch.multiple(sys, argv=command, path=list(sys.path), dont_write_bytecode=True),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            try:
+                exec(code_of(program), {"__name__": "__main__", "__file__": str(program)})  # noqa: S102
+            except SystemExit as end:
+                status = end.code
+        assert isinstance(status, int)
+        return subprocess.CompletedProcess(command, status, out.getvalue(), err.getvalue())
 
     def machine(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the simulated kernel side."""
-        return self.run(MACHINE, *arguments)
+        return self.call(MACHINE, *arguments)
 
     def boot(self) -> None:
         """Start over: what lives in memory is gone."""
         for name in ("sys", "run", "proc", "dev"):
-            subprocess.run(["rm", "-rf", str(self.root / name)], check=True)
+            shutil.rmtree(self.root / name, ignore_errors=True)
         result = self.machine("boot")
         assert result.returncode == 0, result.stderr
 
     def smi(self, *arguments: str, user: int = 0) -> subprocess.CompletedProcess[str]:
         """Run nvidia-smi."""
-        return self.run(PACKAGES / "nvidia_smi.py", *arguments, user=user)
+        return self.call(PACKAGES / "nvidia_smi.py", *arguments, user=user)
 
     def query(self, fields: str, *more: str) -> list[list[str]]:
         """Return the rows of --query-gpu without header and units."""

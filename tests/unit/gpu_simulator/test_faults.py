@@ -14,8 +14,6 @@ from tests.unit.gpu_simulator.conftest import MACHINE
 if TYPE_CHECKING:
     from tests.unit.gpu_simulator.conftest import SimulatedNode
 
-pytestmark = pytest.mark.component
-
 HEALTH = (
     "clocks_event_reasons.active,ecc.errors.uncorrected.volatile.total,remapped_rows.failure,"
     "pcie.link.gen.gpucurrent,fabric.state,utilization.gpu"

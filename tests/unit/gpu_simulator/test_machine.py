@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     MakeNode = Callable[..., SimulatedNode]
 
-pytestmark = pytest.mark.component
-
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_gpu_and_nvswitch_is_a_pci_device(bare: MakeNode, profile: str) -> None:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     MakeNode = Callable[..., SimulatedNode]
 
-pytestmark = pytest.mark.component
-
 FIRST_H100 = "00000000:1B:00.0"
 DRIVER_OF = {"v100-1": ("580.178.04", "proprietary")}
 
@@ -96,6 +94,7 @@ def test_settings_need_root_and_fail_with_4(l4: SimulatedNode, arguments: list[s
     assert l4.query("persistence_mode,power.limit") == [["Enabled", "72.00"]]
 
 
+@pytest.mark.component
 def test_a_reader_that_goes_away_is_no_traceback(h100: SimulatedNode) -> None:
     pipeline = f"'{sys.executable}' -IS '{PACKAGES}/nvidia_smi.py' -q -x | head -1"
     result = subprocess.run(

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     MakeNode = Callable[..., SimulatedNode]
 
-pytestmark = pytest.mark.component
-
 # `nvidia-smi mig -lgip` of an H100 80GB HBM3, driver 580.173.02, MIG off (starkdrift/prickle-exporter,
 # h100-default-20260729).
 PROFILES = """\

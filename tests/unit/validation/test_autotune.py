@@ -667,6 +667,7 @@ bench.setup.node.close()
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.component
 @pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 def test_real_trials_measure_with_far_too_many_threads_and_with_workers() -> None:

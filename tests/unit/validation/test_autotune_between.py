@@ -324,6 +324,7 @@ TOGETHER = """
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.component
 @pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 def test_real_ranks_measure_together_and_go_on_after_a_trial_that_fails() -> None:

@@ -212,7 +212,7 @@ from validation.model.plans import Timing
 def make_step(batch):
     weight = torch.ones(8, requires_grad=True)
     def step():
-        if batch > 5:
+        if batch > 1:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         if os.getpid() == PARENT:
             raise AssertionError("not in the caller's own process")
@@ -228,23 +228,23 @@ if __name__ == "__main__":
     )
     assert done.returncode == 0, done.stderr
     largest, tried, budget_gb, why = json.loads(done.stdout)
-    assert (largest, tried, budget_gb) == (5, [1, 2, 4, 5, 6, 8], 1.0)
+    assert (largest, tried, budget_gb) == (1, [1, 2], 1.0)
     assert "out of memory" in why
 
 
 @pytest.mark.component
 @needs_torch
 def test_the_command_line_searches_within_the_memory_that_it_is_given(tmp_path: Path) -> None:
-    """200 kB a sample, and a megabyte: memory is really counted."""
+    """600 kB a sample, and a megabyte: memory is really counted."""
     program = """
 import torch
 def make_step(batch):
-    data = torch.zeros(batch, 50_000)
+    data = torch.zeros(batch, 150_000)
     return lambda: data.add_(1)
 """
     done = run(tmp_path, program, "train.py:make_step", "--device=cpu", "--memory=0.001", "--most=64")
     assert done.returncode == 0, done.stderr
-    assert "Largest batch on cpu within 0.001 GB (to 1 part in 32): 5, " in done.stdout
+    assert "Largest batch on cpu within 0.001 GB (to 1 part in 32): 1, " in done.stdout
 
 
 @pytest.mark.component
@@ -254,8 +254,8 @@ def make_step(batch):
     [
         ("def make_step(batch):\n    return batch\n", "returned int; expected a function"),
         ("def make_step(batch):\n    raise KeyError('weights.pt')\n", "weights.pt"),
-        ("import nowhere_to_be_found\n", "nowhere_to_be_found"),
-        ("", "no function make_step"),
+        pytest.param("import nowhere_to_be_found\n", "nowhere_to_be_found", marks=pytest.mark.nightly),
+        pytest.param("", "no function make_step", marks=pytest.mark.nightly),
     ],
 )
 def test_a_step_that_is_wrong_is_named_with_its_error(tmp_path: Path, program: str, words: str) -> None:

@@ -96,6 +96,7 @@ def test_the_password_of_an_index_is_in_no_log_and_no_process_list(tmp_path: Pat
     assert (mode, options[-1]) == ("600", SECRET_INDEX)
 
 
+@pytest.mark.nightly
 def test_nothing_of_the_options_stays_on_the_node(tmp_path: Path) -> None:
     install(tmp_path, f"--index-url {SECRET_INDEX}", "requirements/torch/2.11.0.txt")
     assert (tmp_path / "argv").exists()
@@ -110,6 +111,7 @@ def test_what_is_pinned_is_installed_with_hashes(tmp_path: Path) -> None:
     assert (tmp_path / "requirements").read_text() == (ROOT / "requirements/torch/2.11.0.txt").read_text()
 
 
+@pytest.mark.nightly
 def test_without_hashes_wheels_alone_are_installed(tmp_path: Path) -> None:
     found = install(tmp_path)
     assert "--only-binary=:all:" in found.arguments

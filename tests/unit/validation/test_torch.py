@@ -5,6 +5,8 @@ They need a Python with torch, which Temper's own environment does not have: TEM
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import subprocess
@@ -28,14 +30,35 @@ pytestmark = [
 ]
 
 
+#: Threads of OpenMP that wait for one another burn no CPU, of which a busy machine has none to spare.
+PATIENT = {"OMP_WAIT_POLICY": "passive"}
+
+
+@functools.cache
+def server() -> subprocess.Popen[str]:
+    """A process that has imported torch, and runs programs until this one ends."""
+    started = subprocess.Popen(
+        [str(PYTHON), "-m", "tests.unit.validation.torch_server"],
+        cwd=ROOT,
+        env={**os.environ, **PATIENT},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(started.communicate)
+    return started
+
+
 def there(program: str) -> Any:
     """Run a program in the Python with torch; what it assigned to `answer`."""
     code = textwrap.dedent(program) + "\nimport json\nprint(json.dumps(answer))\n"
-    done = subprocess.run(
-        [str(PYTHON), "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    stdin, stdout = server().stdin, server().stdout
+    assert stdin
+    assert stdout
+    print(json.dumps({"program": code, "environment": {**os.environ, **PATIENT}}), file=stdin, flush=True)
+    done = json.loads(stdout.readline())
+    assert done["status"] == 0, done["err"]
+    return json.loads(done["out"])
 
 
 @pytest.fixture(scope="module")

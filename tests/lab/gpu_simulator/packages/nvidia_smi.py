@@ -1509,24 +1509,32 @@ FLAGS = {"-q", "-x", "-L", "-h", "-rgc", "-rmc", "-rac", "--version", *HELP_OPTI
 WITH_VALUE = {"-i", "-d", "--format", *QUERY_OPTIONS, *(set(SETTERS) - FLAGS)}
 
 
-def apply_settings(wanted: str | None, options: list[tuple[str, str]]) -> None:
-    """Run setters on the chosen GPUs, in the order given; one nvidia-smi writes at a time."""
+def settings_lock() -> Any:
+    """Open the lock that one nvidia-smi at a time holds while it writes; only root writes."""
     import fcntl
 
-    if UID == 0:
-        os.makedirs(RUN, exist_ok=True)
-        fcntl.flock(os.open(f"{RUN}/settings.lock", os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX)
-    node = Node()
-    gpus = node.select(wanted)
-    for name, value in options:
-        if name == "-pl":  # a limit that one GPU does not take is set on none
+    if UID:
+        return open(os.devnull)
+    os.makedirs(RUN, exist_ok=True)
+    lock = open(os.open(f"{RUN}/settings.lock", os.O_CREAT | os.O_RDWR, 0o600))  # noqa: SIM115 - the caller's
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+def apply_settings(wanted: str | None, options: list[tuple[str, str]]) -> None:
+    """Run setters on the chosen GPUs, in the order given; one nvidia-smi writes at a time."""
+    with settings_lock():
+        node = Node()
+        gpus = node.select(wanted)
+        for name, value in options:
+            if name == "-pl":  # a limit that one GPU does not take is set on none
+                for gpu in gpus:
+                    power_limit(gpu, value)
             for gpu in gpus:
-                power_limit(gpu, value)
-        for gpu in gpus:
-            SETTERS[name](node, gpu, value)
-        print("All done.")
-        if name == "-e" and any(gpu.mode("ecc") != gpu.mode("ecc", pending=True) for gpu in gpus):
-            print("Reboot required.")
+                SETTERS[name](node, gpu, value)
+            print("All done.")
+            if name == "-e" and any(gpu.mode("ecc") != gpu.mode("ecc", pending=True) for gpu in gpus):
+                print("Reboot required.")
 
 
 def parse(arguments: list[str]) -> list[tuple[str, str]]:
@@ -1611,15 +1619,11 @@ def mig() -> Any:
 
 def mig_command(arguments: list[str]) -> int:
     """`nvidia-smi mig [-i GPUS] ...`: one at a time writes, as with settings."""
-    import fcntl
-
     wanted, rest = (arguments[1], arguments[2:]) if arguments[:1] == ["-i"] else (None, arguments)
-    if UID == 0:
-        os.makedirs(RUN, exist_ok=True)
-        fcntl.flock(os.open(f"{RUN}/settings.lock", os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX)
     module = mig()
     try:
-        print(module.run(rest, Node().select(wanted), RUN, root=UID == 0))
+        with settings_lock():
+            print(module.run(rest, Node().select(wanted), RUN, root=UID == 0))
     except module.MigError as stop:
         raise SmiError(stop.status, str(stop)) from stop
     return 0
