@@ -32,7 +32,7 @@ site: packages controller ## Boot the lab, make its bare nodes hardened, tuned, 
 	@$(BIN)/ansible-playbook site.yml $(ARGS)
 
 .PHONY: test
-test: packages setup lint unit monitoring browser schedulers component molecule lab-test ## Run everything that must pass: lint, types, unit, component, Molecule and lab tests
+test: packages setup lint unit monitoring browser schedulers component molecule lab-smoke ## Run everything that must pass before a merge: lint, types, unit, component, Molecule and the smoke tests on nodes
 
 ##@ The lab
 
@@ -74,6 +74,10 @@ component: packages setup payload ## Run the tests that start processes of this 
 fuzz: setup ## Give hostile input to every reader of foreign text, for MINUTES=5 of CPU; SEED=20261125000000 repeats a run
 	nice $(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+.PHONY: lab-smoke
+lab-smoke: packages setup payload ## Run the few tests that boot nodes which `make test` has: one for each kind of failure
+	$(BIN)/pytest tests/lab -m smoke -n 3 --dist loadfile --no-loadscope-reorder -v --durations=20 $(ARGS)
+
 .PHONY: lab-test
 lab-test: packages setup ## Run the tests that boot nodes, but the slow ones
 	@# Several files at a time: each has a lab of its own, and waits for its nodes most of the time.
@@ -112,6 +116,10 @@ molecule: packages setup ## Converge bare nodes with Molecule, verify with testi
 	@# Strict: the lab's inventory is not for the steps that make and end the lab.
 	$(WITH_PATH) MOLECULE_GLOB="tests/molecule/*/molecule.yml" MOLECULE_ANSIBLE_ARGS_STRICT_MODE=true \
 		MOLECULE_COMMAND_BORDERS=false molecule $(or $(STEP),test) $(ARGS)
+
+.PHONY: nightly
+nightly: packages setup payload monitoring browser schedulers ## Run everything, also what takes hours, and print a table; one step: ARGS="fuzz"
+	$(BIN)/python -m tests.nightly $(ARGS)
 
 .PHONY: bench
 bench: packages controller payload ## Time a ping, site.yml and the hardening roles, first and second run side by side

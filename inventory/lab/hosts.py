@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.lab import lab as labs
 from tests.lab.process import LabError
-from tests.lab.settings import ADMINISTRATOR, Lab
+from tests.lab.settings import ADMINISTRATOR, NETWORKS, Lab
 
 
 def inventory(lab: Lab) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def inventory(lab: Lab) -> dict[str, Any]:
         "-o GlobalKnownHostsFile=/dev/null -o StrictHostKeyChecking=yes -o IdentitiesOnly=yes",
         "lab_repository_url": status["repository_url"],
         "lab_key_fingerprints": status["key_fingerprints"],
-        "lab_networks": [lab.network, f"{lab.prefix6}/64"],
+        "lab_networks": NETWORKS,
     }
     return {
         "gpu_nodes": {"hosts": [node["name"] for node in nodes], "vars": shared},

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 class ActionModule(NodeAction):
     """compliance_check: known; outside, whether to look at the node from here; addresses to look at as well.
 
-    Two executions; one that fails is part of the result, not a failed task. The look goes on beside the
-    second one.
+    Two executions; one that fails is part of the result, not a failed task. The look goes on beside them.
     """
 
     _VALID_ARGS = frozenset(("known", "outside", "addresses"))
@@ -40,6 +39,9 @@ class ActionModule(NodeAction):
         result = super().run(tmp, task_vars) | {"changed": False}
         variables = task_vars or {}
         own = self.own(variables)
+        outside = None
+        if boolean(self._task.args["outside"]):
+            outside = Outside(self._connection, self._task.args["addresses"])
         read = self.ask("node_facts", {}, variables)
         facts = node_facts(read).get("temper")
         if facts is None:
@@ -52,9 +54,8 @@ class ActionModule(NodeAction):
         if listed := administrators(plan):
             # The account that Ansible comes through is known to the operator.
             arguments["administrators"] = [*listed, known["user"]]
-        outside = None
-        if boolean(self._task.args["outside"]):
-            outside = Outside(plan, self._connection, self._task.args["addresses"])
+        if outside:
+            outside.expect(plan)
         compared = self.ask("node_compliance", arguments, variables)
         if not isinstance(compared.get("observations"), dict):
             return result | {"problem": self.reason(compared), "warnings": self.warnings}

@@ -21,7 +21,7 @@ from temper.plan.identity import twins  # noqa: E402 - likewise
 from validation.processes.files import own, write_atomically  # noqa: E402 - likewise
 
 #: What preflight gives all nodes of a batch before it reads the first.
-STARTED = "__preflight_fleet"
+STARTED = "__preflight_ways"
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -23,7 +23,8 @@ from temper.plan.ssh_client import look_on_the_way  # noqa: E402 - likewise
 class ActionModule(NodeAction):
     """preflight_plan: known, simulate, payload_python, lease, image, image_kernel. At most two executions.
 
-    Nothing is changed on the node, but for the lease where there is one to take.
+    Nothing is changed on the node, but for the lease where there is one to take. A jump host joins the group
+    of its level, by which the plays of playbooks/harden.yml go.
     """
 
     _VALID_ARGS = frozenset(("known", "simulate", "payload_python", "lease", "image", "image_kernel"))
@@ -32,6 +33,7 @@ class ActionModule(NodeAction):
         """The plan is `plan`, for the fact of this name; `reached` whether the node answered."""
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
+        name = str(variables["inventory_hostname"])
         own = self.own(variables)
         known = self.known(variables)
         python = self._task.args["payload_python"]
@@ -45,7 +47,7 @@ class ActionModule(NodeAction):
         plan = preflight_plan(node, own, known)
         plan["problems"] += self.unseen(variables)
         if not self.reached:
-            name, jumps = str(variables["inventory_hostname"]), read(variables.get("__preflight_ways"))
+            jumps = read(variables.get("__preflight_ways"))
             through, looked = look_on_the_way(name, jumps, variables, self._templar)
             if looked.forbidden:
                 plan["problems"].append(f"{forbidden([name], through)}. Harden that first (--limit)")
@@ -54,6 +56,9 @@ class ActionModule(NodeAction):
         if boolean(self._task.args["simulate"]) and not plan["problems"] and not plan["settled"]:
             preview = self.ask("package_preview", preview_arguments(plan), variables)
             plan = preflight_plan(node, own, known, preview)
+        if jump := read(known).get(name):
+            result["add_group"] = f"temper_jump_hosts_{jump.level}"
+            result["parent_groups"] = ["temper_jump_hosts"]
         return result | {
             "changed": False,
             "plan": plan,

@@ -18,7 +18,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 ROOT = str(Path(__file__).resolve().parents[2])
 
 #: What preflight gives all nodes of a batch before it reads the first.
-STARTED = "__preflight_fleet"
+STARTED = "__preflight_ways"
 NO_TRACE = (
     "an earlier step failed on this node or its connection broke; the error stands further up in this run"
 )

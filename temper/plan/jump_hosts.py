@@ -206,7 +206,7 @@ def problems(jump: JumpHost, wish: SshHardening, given: Collection[str]) -> Iter
 
 
 def read(known: object) -> dict[str, JumpHost]:
-    """Return the jump hosts from the result of action jump_hosts, which may have had no turn."""
+    """Return the jump hosts from the result of action fleet_ways, which may have had no turn."""
     found = known.get("jump_hosts") if isinstance(known, Mapping) else None
     return {str(name): JumpHost.from_dict(one) for name, one in (found or {}).items()}
 

@@ -76,8 +76,8 @@ def preflight_plan(
 
     `result` is what the task with module node_facts returned, `host_variables` the node's variables. `known`
     is what the controller knows: the node's `address` and `user` in the inventory, `today` ("2026-11-21"),
-    the `fleet` as lookup fleet_addresses returns it, and `jump_hosts` as action jump_hosts does. `preview` is
-    what module package_preview returned, where it has been asked.
+    the `fleet` and the `jump_hosts` as action fleet_ways returns them. `preview` is what module
+    package_preview returned, where it has been asked.
     """
     checked = role_variables(host_variables, argument_specs())
     variables = typed_variables(checked["values"])

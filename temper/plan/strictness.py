@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FILE = Path(__file__).resolve().parents[2] / "data" / "strictness.yml"
 EXACTLY = "exactly"
 # Orders of whole files: see data/strictness.yml.
-ALONE, ASKED, TELLS_NOTHING = "alone", "asked", "tells nothing"
+ALONE, ASKED, TELLS_NOTHING, LOADS_NOTHING = "alone", "asked", "tells nothing", "loads nothing"
 # The key of an order that a file has as a whole.
 WHOLE = "every"
 

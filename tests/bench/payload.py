@@ -31,10 +31,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 OPERATION = """
     import json, time, torch
-    from validation.backends import MatmulShape, make
+    from validation.backends.factory import make
+    from validation.model.shapes import MatmulShape
 
     device, rounds = torch.device("{device}"), {rounds}
-    backend = make("{device}", 0)
+    backend = make("{device}", 0, lambda stage: None)
     {operation}
 
     def plain(count):

@@ -29,7 +29,7 @@ from ansible.module_utils.temper.driver import gpu_settings, mig, secure_boot, s
 from ansible.module_utils.temper.engines import cdi_nccl, config_dump, daemon_json, others, toolkit_config
 from ansible.module_utils.temper.kernel import grub, upgrade
 from ansible.module_utils.temper.packaging import apt_preview, apt_sources, openpgp, packages, rpm_files
-from ansible.module_utils.temper.settings import audit, files, record, system
+from ansible.module_utils.temper.settings import audit, files, modprobe, pam_lines, record, system
 from ansible.module_utils.temper.settings.base import RefusedError, SettingError
 from ansible.module_utils.temper.settings.site_lines import UnreadableError
 from gpu_validation import validation_outcome
@@ -102,7 +102,7 @@ from tests.unit.harden import test_listeners, test_packet_filters, test_tunnels
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
 from tests.unit.rollout import test_drain_slurm, test_gpu_settings_read_back
-from tests.unit.settings import test_audit, test_site_lines
+from tests.unit.settings import test_audit, test_pam_lines, test_site_lines
 from tests.unit.validation import test_checks, test_counters, test_drives, test_health, test_nvidia_smi
 from tests.unit.validation.real_reports import from_table
 from tests.unit.validation.samples import gpu_xml, smi_xml
@@ -230,6 +230,10 @@ def of_a_site() -> dict[Any, list[str]]:
     texts: dict[Any, list[str]] = {}
     for lines, text, _ in test_site_lines.CASES:
         texts.setdefault(lines, []).append(text)
+    texts[pam_lines.stack_lines] = [test_pam_lines.STACK]
+    texts[modprobe.installs] = [
+        "install usb-storage /bin/true\ninstall cram* /sbin/modprobe -i \\\n  cramfs\n"
+    ]
     return texts
 
 

@@ -38,7 +38,15 @@ def _parser() -> argparse.ArgumentParser:
         "LAB_NAME (temper) names the lab, TEMPER_LAB_CACHE moves its cache.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("up", help="make the nodes run; what runs already is left alone")
+    up = commands.add_parser("up", help="make the nodes run; what runs already is left alone")
+    up.add_argument(
+        "--converged",
+        action="store_true",
+        help="start new nodes from what `keep` has in the cache, if anything",
+    )
+    commands.add_parser(
+        "keep", help="switch the nodes off and keep what site.yml has made of them in the cache"
+    )
     commands.add_parser("down", help="end the lab and leave nothing of it but the cache")
     commands.add_parser("check", help="say what this machine lacks, and do nothing")
     commands.add_parser("reset", help="throw away what the nodes have stored and boot them bare again")
@@ -63,7 +71,9 @@ def _run(options: argparse.Namespace, lab: Lab) -> None:
         raise LabError("The lab needs root; run it as root (sudo make ...).")
     match options.command:
         case "up":
-            labs.up(lab, wanted_nodes())
+            labs.up(lab, wanted_nodes(), as_converged=options.converged)
+        case "keep":
+            labs.keep(lab)
         case "down":
             labs.down(lab)
         case "check":

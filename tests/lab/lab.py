@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import json
 import os
 import threading
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.lab import (
     cgroups,
+    converged,
     host_apt,
     host_settings,
     images,
@@ -26,7 +28,7 @@ from tests.lab.cache import locked, remove_tree
 from tests.lab.gpu_simulator.faults import FAULTS
 from tests.lab.gpu_simulator.profiles import hardware
 from tests.lab.process import LabError, run, say, tail, warn
-from tests.lab.settings import CHECKOUT, RUNTIME_ROOT, Release
+from tests.lab.settings import CHECKOUT, RUNTIME_ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,20 +38,25 @@ if TYPE_CHECKING:
 _NODES_AT_ONCE = 4 * (os.cpu_count() or 1)
 
 
-def up(lab: Lab, count: int) -> None:
+def up(lab: Lab, count: int, *, as_converged: bool = False) -> None:
     """Make the first `count` nodes run, whatever there is already; nodes that run are left alone.
 
     Nodes keep what they have stored, but not over a restart of the host, whose disk they do not wait for.
+
+    Args:
+        lab: the lab.
+        count: how many nodes.
+        as_converged: start new nodes from the result of an earlier site.yml, where the cache has one.
 
     Raises:
         LabError: the machine lacks something, another checkout holds the lab, or a node did not boot.
     """
     with exclusive(lab, "up"):
         refuse_foreign(lab)
-        _up(lab, count)
+        _up(lab, count, as_converged=as_converged)
 
 
-def _up(lab: Lab, count: int) -> None:
+def _up(lab: Lab, count: int, *, as_converged: bool = False) -> None:
     start = time.monotonic()
     if describe(lab).get("host_boot_id") not in (None, host_settings.boot_id()):
         say("This machine was restarted since the lab's nodes last ran; they start bare.")
@@ -58,7 +65,7 @@ def _up(lab: Lab, count: int) -> None:
     missing = [node for node in wanted if machine.state(node) not in ("running", "degraded")]
     if missing or not repositories.served(lab):
         requirements.check(lab, count)
-        _bring_up(lab, wanted, missing)
+        _bring_up(lab, wanted, missing, as_converged=as_converged)
     _write_known_hosts(lab)
     running = [node for node in existing_nodes(lab) if machine.leader(node) is not None]
     say(
@@ -67,9 +74,9 @@ def _up(lab: Lab, count: int) -> None:
     )
 
 
-def _bring_up(lab: Lab, wanted: Sequence[Node], missing: Sequence[Node]) -> None:
+def _bring_up(lab: Lab, wanted: Sequence[Node], missing: Sequence[Node], *, as_converged: bool) -> None:
     new = [node for node in missing if not node.state.exists()]
-    made_of = _layers(lab, {node.release for node in new})
+    made_of = _layers(lab, new, as_converged=as_converged)
     lab.state.joinpath("nodes").mkdir(parents=True, exist_ok=True)
     _make_ssh_key(lab)
     host_settings.apply()
@@ -80,7 +87,7 @@ def _bring_up(lab: Lab, wanted: Sequence[Node], missing: Sequence[Node]) -> None
 
     def boot(node: Node, interrupted: threading.Event) -> None:
         if node in new:
-            machine.create(node, made_of[node.release], wanted, hardware(node.profile, node.name), proxies)
+            machine.create(node, made_of[node], wanted, hardware(node.profile, node.name), proxies)
         supervisor = machine.start(node)
         if machine.wait_ready(node, lambda: supervisor.poll() is not None, interrupted) == "degraded":
             failed = machine.run_inside(node, ["systemctl", "--failed", "--plain", "--no-legend"])
@@ -95,12 +102,15 @@ def _bring_up(lab: Lab, wanted: Sequence[Node], missing: Sequence[Node]) -> None
         _warn_if_cut_off(new[0])
 
 
-def _layers(lab: Lab, releases: set[Release]) -> dict[Release, machine.Layers]:
-    """The layers for new nodes of each release, built if the cache lacks them."""
+def _layers(lab: Lab, nodes: Sequence[Node], *, as_converged: bool) -> dict[Node, machine.Layers]:
+    """The layers for new nodes. The cache's are built if they are missing, except the converged one."""
     result = {}
-    for release in sorted(releases, key=lambda release: release.version):
-        root = images.root_file_system(lab, release)
-        result[release] = machine.Layers(root, images.lab_layer(lab, root), payload_python.tree(lab))
+    for node in nodes:
+        root = images.root_file_system(lab, node.release)
+        made_of = machine.Layers(root, images.lab_layer(lab, root), payload_python.tree(lab))
+        if as_converged and (layer := converged.layer(node, made_of)).exists():
+            made_of = dataclasses.replace(made_of, converged=layer)
+        result[node] = made_of
     return result
 
 
@@ -171,6 +181,13 @@ def reset(lab: Lab, count: int) -> None:
         refuse_foreign(lab)
         _delete_nodes(lab)
         _up(lab, count)
+
+
+def keep(lab: Lab) -> None:
+    """Switch the nodes off, and keep the result of site.yml for labs that start with converged nodes."""
+    with exclusive(lab, "keep"):
+        refuse_foreign(lab)
+        _for_each(existing_nodes(lab), lambda node, _: converged.keep(node))
 
 
 def _delete_nodes(lab: Lab) -> None:

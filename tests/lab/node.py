@@ -48,6 +48,7 @@ class Layers:
     root: Path
     lab: Path
     payload: Path
+    converged: Path | None = None  # over the others: the result of site.yml on such a node
 
 
 def group(node: Node) -> Group:
@@ -100,6 +101,7 @@ def create(
         "root": str(layers.root),
         "lab": str(layers.lab),
         "payload": str(layers.payload),
+        "converged": str(layers.converged or ""),
     }
     (unfinished / "node.json").write_text(json.dumps(description, indent=2) + "\n")
     unfinished.rename(node.state)
@@ -132,7 +134,9 @@ def _public_key(node: Node) -> str:
 def layers(node: Node) -> Layers:
     """The layers that a node was created on; it keeps them for its life, whatever is newer."""
     description = json.loads((node.state / "node.json").read_text())
-    return Layers(Path(description["root"]), Path(description["lab"]), Path(description["payload"]))
+    root, lab, payload = (Path(description[name]) for name in ("root", "lab", "payload"))
+    converged = description.get("converged")
+    return Layers(root, lab, payload, Path(converged) if converged else None)
 
 
 def known_hosts(node: Node) -> str:
@@ -162,14 +166,14 @@ def start(node: Node) -> subprocess.Popen[bytes]:
     """
     stop(node)
     parts = layers(node)
-    for path in (parts.root, parts.lab, parts.payload):
-        if not path.exists():
+    for path in (parts.root, parts.lab, parts.payload, parts.converged):
+        if path and not path.exists():
             raise LabError(
                 f"{node.name} cannot start: its layer {path} is gone. Bare again: python3 -m tests.lab reset"
             )
     network.create_node(node)
     root = node.state / "root"
-    below = f"lowerdir={parts.lab}:{parts.root}"
+    below = "lowerdir=" + ":".join(str(path) for path in (parts.converged, parts.lab, parts.root) if path)
     # Without waiting for the disk: a third less time for apt. What that risks ends with the host, see lab.up.
     own = f"upperdir={node.state}/upper,workdir={node.state}/work,volatile"
     # overlayfs leaves a mark there that a volatile layer was not closed well, and mounts it no more.

@@ -18,6 +18,8 @@ RUNTIME_ROOT = Path("/run/temper-lab")
 MAX_NODES = 99
 REPOSITORY_PORT = 8080
 ADMINISTRATOR = "ops"
+# Of all labs: `network` and `prefix6` are parts of them.
+NETWORKS = ["10.213.0.0/16", "fd74:656d:7000::/40"]
 PAYLOAD_TREE_ON_NODE = "/opt/temper/venv"
 
 

@@ -51,6 +51,7 @@ def snapshot(node: Node) -> str:
     )
 
 
+@pytest.mark.smoke
 def test_every_problem_of_a_node_stands_in_one_list_and_nothing_is_changed() -> None:
     before = snapshot(FIRST)
     result = playbook(

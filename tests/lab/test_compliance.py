@@ -86,7 +86,7 @@ def play(inventory: Path, playbook: str, **variables: object) -> Run:
 def node(inventory: Path) -> Iterator[None]:
     """A node as site.yml leaves it."""
     FLEET.command("down")
-    FLEET.command("up")
+    FLEET.command("up", "--converged")
     run = play(inventory, "site.yml")
     assert run.status == 0, run.output
     yield
@@ -104,6 +104,7 @@ def failing(inventory: Path) -> dict[str, dict[str, Any]]:
     return {control["id"]: control for control in told["controls"] if control["state"] == "fail"}
 
 
+@pytest.mark.smoke
 def test_a_node_that_site_yml_has_made_is_compliant_and_left_as_it_is(inventory: Path) -> None:
     before = node_state.capture(NODE)
     run = play(inventory, "playbooks/compliance.yml")
@@ -114,6 +115,7 @@ def test_a_node_that_site_yml_has_made_is_compliant_and_left_as_it_is(inventory:
     assert not node_state.compare(before, node_state.capture(NODE), (*node_state.VOLATILE, ANSIBLES))
 
 
+@pytest.mark.smoke
 def test_every_drift_is_named_and_repaired_by_the_command_that_the_report_prints(inventory: Path) -> None:
     for drift in DRIFTS:
         on_node(NODE, drift.script)

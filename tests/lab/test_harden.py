@@ -12,6 +12,7 @@ from tests.lab.hardening import EXPORTER, NODES, ROLLBACK_S, SOON, Fleet, change
 pytestmark = pytest.mark.lab
 
 
+@pytest.mark.smoke
 def test_second_run_changes_nothing(fleet: Fleet) -> None:
     assert changed(fleet.harden()) == dict.fromkeys(NODES, 0)
 
@@ -60,7 +61,11 @@ MORE_LOCK_OUTS = [
 
 @pytest.mark.parametrize(
     ("variables", "reason"),
-    [*LOCK_OUTS, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_LOCK_OUTS)],
+    [
+        pytest.param(*LOCK_OUTS[0], marks=pytest.mark.smoke),
+        *LOCK_OUTS[1:],
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_LOCK_OUTS),
+    ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_lock_out_that_can_be_foreseen_is_refused(
@@ -127,6 +132,7 @@ def test_port_that_the_firewall_lacks_is_undone(fleet: Fleet) -> None:
     fleet.assert_undone(f"no new connection confirmed it within {ROLLBACK_S} s")
 
 
+@pytest.mark.smoke
 def test_ciphers_that_the_client_lacks_are_undone(fleet: Fleet) -> None:
     run = fleet.harden(
         ssh_hardening_ciphers=["aes256-ctr"],
@@ -138,6 +144,7 @@ def test_ciphers_that_the_client_lacks_are_undone(fleet: Fleet) -> None:
     fleet.assert_undone(f"no new connection confirmed it within {ROLLBACK_S} s")
 
 
+@pytest.mark.smoke
 def test_firewall_that_lets_no_new_connection_in_is_undone(fleet: Fleet) -> None:
     """Something that nobody could foresee is in the way: here, another table."""
     trap = "type filter hook input priority 10; tcp dport 22 ct state new drop;"

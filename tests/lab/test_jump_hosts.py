@@ -72,6 +72,7 @@ def jump(fleet: Fleet) -> Iterator[Jump]:
             assert fleet.harden().status == 0
 
 
+@pytest.mark.smoke
 def test_both_are_hardened_in_one_run(jump: Jump) -> None:
     """On nodes that nobody has hardened. The connection that the ways share would hide a cut."""
     assert jump.fleet.harden(ssh_hardening_state="absent").status == 0

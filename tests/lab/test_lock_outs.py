@@ -102,7 +102,7 @@ def test_what_keeps_new_logins_out_is_undone(fleet: Fleet, name: str) -> None:
         assert_undone(fleet)
 
 
-@pytest.mark.parametrize("name", BETWEEN)
+@pytest.mark.parametrize("name", [pytest.param("sudo", marks=pytest.mark.smoke), "expiry"])
 def test_what_comes_before_the_confirmation_is_undone(fleet: Fleet, name: str) -> None:
     spoil, mend = BETWEEN[name]
     connect()

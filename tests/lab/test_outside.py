@@ -79,6 +79,7 @@ def test_what_sshd_was_started_with_is_found_and_keeps_changes_from_being_confir
     fleet.assert_everybody_gets_in()
 
 
+@pytest.mark.smoke
 def test_port_that_answers_over_ipv6_alone_is_found(fleet: Fleet, tmp_path: Path) -> None:
     fleet.side_door(f"{SERVICE} && {OPEN_OVER_IPV6}")
     try:

@@ -71,6 +71,7 @@ def test_the_plan_has_the_exact_transaction_and_the_node_stays_as_it_was(tmp_pat
     assert [state(node) for node in (BOOKWORM, TRIXIE)] == before
 
 
+@pytest.mark.smoke
 def test_a_version_that_does_not_exist_refuses_that_node_alone(
     tmp_path: Path, repositories: Repositories
 ) -> None:
@@ -114,6 +115,33 @@ def test_a_system_that_is_not_what_it_says_is_refused_before_it_is_touched(
     assert plan["problems"]
     assert said in " ".join(plan["problems"])
     assert state(TRIXIE) == before
+
+
+#: What a hostile node answers to every module: a template, escape codes, and another way in to itself.
+HOSTILE = {
+    "changed": False,
+    "ansible_facts": {
+        "ansible_connection": "local",
+        "temper": {"gpus": "{{ lookup('pipe', 'touch TRACE') }}", "system": "\x1b]0;owned\x07"},
+    },
+}
+
+
+@pytest.mark.smoke
+def test_a_hostile_answer_costs_its_own_node_alone(tmp_path: Path) -> None:
+    trace, inventory, plans = (tmp_path / name for name in ("trace", "hostile.json", "plan.json"))
+    answer = json.dumps(HOSTILE).replace("TRACE", str(trace))
+    script = f"#!/bin/sh\ncat >/dev/null\ncat <<'ANSWER'\n{answer}\nANSWER\n"
+    on_node(TRIXIE, f"cat >/run/hostile <<'END'\n{script}END\nchmod 755 /run/hostile")
+    interpreter = {"ansible_python_interpreter": "/run/hostile"}
+    inventory.write_text(json.dumps({"gpu_nodes": {"hosts": {TRIXIE.name: interpreter}}}))
+    sources = ["-i", "inventory/lab", "-i", str(inventory), "-e", f"preflight_plan_file={plans}"]
+    run = FLEET.run(["ansible-playbook", *sources, "playbooks/preflight.yml"])
+    assert run.status != 0
+    assert {name: row["failed"] for name, row in run.recap.items()} == {BOOKWORM.name: 0, TRIXIE.name: 1}
+    assert json.loads(plans.read_text())["nodes"][BOOKWORM.name]["problems"] == []
+    assert not trace.exists()
+    assert "\x1b" not in run.output
 
 
 def test_nccl_gets_each_nodes_own_name_of_the_interface_in_the_fleets_first_network(tmp_path: Path) -> None:

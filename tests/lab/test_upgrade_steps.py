@@ -63,6 +63,7 @@ def test_the_playbook_for_one_node_says_what_it_would_do_also_while_it_has_work(
     assert run.changed(NODE) == 0
 
 
+@pytest.mark.smoke
 def test_before_anything_is_changed_both_stacks_are_on_the_node(way: Way) -> None:
     way.goes(Step.LEASE, Step.STAGE, Step.DRAIN)
     assert way.facts["former_stack"] == OLD
@@ -88,6 +89,7 @@ def test_who_holds_a_gpu_is_named_and_the_node_left_alone(way: Way) -> None:
     assert "holder.service" in result.reason
 
 
+@pytest.mark.smoke
 def test_the_node_gets_the_new_stack(way: Way) -> None:
     assert way.note_settings() == 8
     settings = way.executor._read(way.ticket(Step.BASELINE), "settings.json")
@@ -104,6 +106,7 @@ def test_the_node_gets_the_new_stack(way: Way) -> None:
     assert lost == []
 
 
+@pytest.mark.smoke
 def test_the_way_back_needs_no_repository(way: Way) -> None:
     repositories = Repositories(LAB)
     repositories.silence()
@@ -126,6 +129,7 @@ def test_errors_of_a_gpu_since_its_return_are_found(way: Way) -> None:
     assert "uncorrectable" in result.reason.lower()
 
 
+@pytest.mark.smoke
 def test_nothing_of_it_stays_on_the_node(way: Way, tmp_path: Path) -> None:
     way.goes(Step.RETURN)
     assert staged() == ""

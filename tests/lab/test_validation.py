@@ -116,6 +116,7 @@ def test_stages_that_have_nothing_to_do_share_one_execution(
     assert again() == (5, 1)
 
 
+@pytest.mark.smoke
 def test_nodes_that_did_what_is_required_pass_and_the_rest_is_said_not_to_have_run(
     first_run: tuple[int, str, dict[str, Any], Path],
 ) -> None:
@@ -275,7 +276,10 @@ def payload() -> str:
     return path
 
 
-@pytest.mark.parametrize("fault", sorted(CODES))
+SMOKE = {"ecc-errors": pytest.mark.smoke}
+
+
+@pytest.mark.parametrize("fault", [pytest.param(code, marks=SMOKE.get(code, ())) for code in sorted(CODES)])
 def test_health_finds_a_fault_and_only_that(fault: str, expectation: bytes, payload: str) -> None:
     command = f"{PAYLOAD_PYTHON} {payload} run --test=health --expect=- --output=- || test $? -eq 1"
     lab_command("fault", FIRST.name, fault, "on")

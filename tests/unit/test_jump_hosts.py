@@ -345,7 +345,7 @@ def test_ways_of_an_inventory_with_templates_and_files(tmp_path: Path, pulls: bo
     write = {"content": "{{ ways.jump_hosts }}", "dest": f"{tmp_path}/found.json"}
     once = {"run_once": True}
     tasks = [
-        {"jump_hosts": None, "register": "ways", **once},
+        {"fleet_ways": {"nodes": []}, "register": "ways", **once},
         {
             "ansible.builtin.copy": write,
             "delegate_to": "localhost",

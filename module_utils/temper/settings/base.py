@@ -191,3 +191,13 @@ def word_on_kept(clauses: Sequence[str], otherwise: str) -> list[str]:
     """Say what of the site stays, where anything does."""
     decides = f" ({otherwise} decides otherwise)" if otherwise else ""
     return [f"kept: {'; '.join(clauses)}{decides}."] if clauses else []
+
+
+def word_on_faults(subject: str, fault: Fault | None) -> list[str]:
+    """Say what keeps a file of ours from being in force, and who decides."""
+    if fault is None:
+        return []
+    return [
+        f"{subject} is not in force as a whole: {fault.reason}. Take that out, or waive the control "
+        "(os_hardening_waivers)."
+    ]

@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.temper.files import File, put_back, replace_file, saved
 from ansible.module_utils.temper.process import run
-from ansible.module_utils.temper.settings.base import Difference, Setting, SettingError, kept_value
-from ansible.module_utils.temper.settings.strictness import stricter, strictest
+from ansible.module_utils.temper.settings import pam_lines
+from ansible.module_utils.temper.settings.base import (
+    Difference,
+    Fault,
+    Setting,
+    SettingError,
+    kept_value,
+    word_on_faults,
+)
+from ansible.module_utils.temper.settings.strictness import implicit, stricter, strictest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ansible.module_utils.temper.settings.base import State
 
-PAM_STACKS = Path("/etc/pam.d")
 FAILLOCK = Path("/etc/security/faillock.conf")
+LOGIN_DEFS = Path("/etc/login.defs")
 CLOSES_ROOT = re.compile(r"\s*even_deny_root\s*(#|$)")
 
 
@@ -110,6 +118,8 @@ class Keyword(Setting):
         self.keyword = keyword
         self.wanted = value
         self.pattern = re.compile(rf"^\s*{re.escape(keyword)}(\s*=\s*|\s+)(.*?)\s*$")
+        #: What wins over it on a line of PAM.
+        self.argument = pam_lines.argument_of(self.path, keyword)
 
     def as_made(self) -> dict[str, Any]:
         """Return `spec` with the value as Temper makes it."""
@@ -121,6 +131,8 @@ class Keyword(Setting):
         found = self._values(self.read() or [])
         if self.original and found == [self.original["spec"].get("value")]:
             found = self._values(self.original["state"] or [])
+        elif self.in_use and not (found or self.original):
+            found = implicit(self.order)
         result = self.wanted
         programs = {}
         for value in found:
@@ -131,6 +143,18 @@ class Keyword(Setting):
             result = strictest(self.order, word, result)
         return programs.get(result, result)
 
+    @cached_property
+    def in_use(self) -> bool:
+        """Whether a module of PAM goes by the file; what other programs read is always in use."""
+        return self.argument is None or self.argument.left_to_file()
+
+    @cached_property
+    def by_pam(self) -> pam_lines.Verdict:
+        """What lines of PAM take in its place."""
+        if self.argument is None:
+            return pam_lines.Verdict([], [])
+        return pam_lines.judged(self.argument, self.keyword, self.order, self.wanted)
+
     @property
     def line(self) -> str:
         """The line that sets it."""
@@ -139,10 +163,20 @@ class Keyword(Setting):
         return f"{self.keyword}{between}{self.value}"
 
     def kept(self) -> list[str]:
-        """The value."""
-        if self.read() is None or not stricter(self.order, self.value.partition(" ")[0], self.wanted):
+        """The value, and what is stricter on lines of PAM."""
+        if self.read() is None:
             return []
-        return [kept_value(f"{self.keyword} in {self.path}", self.value, self.wanted)]
+        name = f"{self.keyword} in {self.path}"
+        own = stricter(self.order, self.value.partition(" ")[0], self.wanted)
+        return [*([kept_value(name, self.value, self.wanted)] if own else []), *self.by_pam.stricter]
+
+    def fault(self) -> Fault | None:
+        """Lines of PAM that win and are weaker."""
+        return Fault("; ".join(self.by_pam.weaker)) if self.by_pam.weaker else None
+
+    def warnings(self) -> list[str]:
+        """Likewise: the operator takes them out."""
+        return word_on_faults(f"{self.keyword} {self.value} in {self.path}", self.fault())
 
     def read(self) -> State:
         """The lines that set the keyword now, None where there is no file."""
@@ -151,11 +185,15 @@ class Keyword(Setting):
         return [line for line in self._lines() if self.pattern.match(line)]
 
     def settled(self) -> bool:
-        """Whether exactly one line sets it, to the wanted value. A file that is not there needs none."""
+        """Whether exactly one line sets it, to the wanted value. A file that is not there needs none.
+
+        Nor does one whose program takes that value without a line.
+        """
         lines = self.read()
         if lines is None:
             return True
-        return self._values(lines) == [self.value]
+        by_default = not (lines or self.original) and self.in_use and implicit(self.order) == [self.value]
+        return by_default or self._values(lines) == [self.value]
 
     def apply(self) -> None:
         """Put one line where the first one was, else at the end."""
@@ -263,33 +301,48 @@ def accesses(path: str, mode: str, groups: Sequence[str] = ("root",)) -> Iterato
 class PamProfile(Setting):
     """A profile of pam-auth-update (its file is another setting), switched on.
 
-    It is on when one line of the stack has all the words.
+    It is on when one line of the stack has all the words. `requisite` is no word of it: with that, a login
+    has to fail where the module refuses, by whatever control of pam.d(5).
     """
 
     def __init__(self, name: str, stack: str, words: Sequence[str]) -> None:
         self.key = f"pam:{name}"
         self.spec = {"name": name, "stack": stack, "words": list(words)}
         self.name = name
-        self.stack = PAM_STACKS / stack
-        self.words = set(words)
+        self.stack = stack
+        self.words = {*words} - {"requisite"}
+        self.binding = "requisite" in words
 
     def obstacle(self) -> str | None:
-        """Whether wrong passwords would close root, too, as soon as they are counted."""
-        if "pam_faillock.so" not in self.words or not FAILLOCK.is_file():
-            return None
-        text = FAILLOCK.read_text(encoding="utf-8", errors="replace")
-        for number, line in enumerate(text.split("\n"), 1):
-            if CLOSES_ROOT.match(line):
-                return (
-                    f"{FAILLOCK}:{number} has even_deny_root, and with {self.name} anybody could close root "
-                    "by wrong passwords: take it out"
-                )
+        """Whether wrong passwords would close root, too, or ours would loosen what a service has."""
+        if "pam_faillock.so" in self.words and FAILLOCK.is_file():
+            text = FAILLOCK.read_text(encoding="utf-8", errors="replace")
+            for number, line in enumerate(text.split("\n"), 1):
+                if CLOSES_ROOT.match(line):
+                    return (
+                        f"{FAILLOCK}:{number} has even_deny_root, and with {self.name} anybody could close "
+                        "root by wrong passwords: take it out"
+                    )
+        if "pam_umask.so" in self.words and (line := self.loosened()):
+            return (
+                f"{line} before it includes {self.stack}, where {self.name} would set the mask of login.defs "
+                "behind it: move that line to the end"
+            )
         return None
+
+    def loosened(self) -> str:
+        """The line of a service whose mask ours would take away."""
+        mask = Keyword(str(LOGIN_DEFS), "UMASK", "")
+        mask.order = "umask"
+        argument = mask.argument
+        return pam_lines.before(self.stack, argument, mask.order, mask.value) if argument else ""
 
     def read(self) -> State:
         """Whether its module is in the stack."""
-        lines = self.stack.read_text(encoding="utf-8").splitlines() if self.stack.is_file() else []
-        return any(self.words <= set(line.split()) for line in lines if not line.startswith("#"))
+        return any(
+            self.words <= {line.module, *line.arguments} and (line.binds or not self.binding)
+            for line in pam_lines.lines(pam_lines.STACKS / self.stack)
+        )
 
     def settled(self) -> bool:
         """Whether it is there."""
@@ -300,8 +353,9 @@ class PamProfile(Setting):
         run(["pam-auth-update", "--package", "--enable", self.name])
         if not self.read():
             raise SettingError(
-                f"{self.stack} was changed by hand, so pam-auth-update does not put {self.name} into it. "
-                "Run `pam-auth-update --force` on the node, or waive the control that asks for it."
+                f"{pam_lines.STACKS / self.stack} was changed by hand, so pam-auth-update does not put "
+                f"{self.name} into it. Run `pam-auth-update --force` on the node, or waive the control that "
+                "asks for it."
             )
 
     def restore(self, state: State) -> None:
@@ -311,4 +365,4 @@ class PamProfile(Setting):
 
     def change(self) -> list[Difference]:
         """Which module."""
-        return [Difference(self.key, "", f"{self.name} in {self.stack}")]
+        return [Difference(self.key, "", f"{self.name} in {pam_lines.STACKS / self.stack}")]

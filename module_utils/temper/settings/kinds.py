@@ -33,6 +33,10 @@ def file(path: str, wanted: Wanted, _options: Options) -> list[Setting]:
     if "/sysctl.d/" in path:
         return [SysctlFile(path, **details)]
     # Imported on demand: a node compiles whatever an execution imports.
+    if "/modprobe.d/" in path:
+        from ansible.module_utils.temper.settings.modprobe import ModprobeFile
+
+        return [ModprobeFile(path, **details)]
     from ansible.module_utils.temper.settings.shared_files import WHOLE, SharedFile, SiteFile
 
     return [(SiteFile if WHOLE in orders else SharedFile)(path, **details)]

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.temper.files import File, put_back, saved
-from ansible.module_utils.temper.settings.base import Difference, Fault, kept_value
+from ansible.module_utils.temper.settings import pam_lines
+from ansible.module_utils.temper.settings.base import Difference, Fault, kept_value, word_on_faults
 from ansible.module_utils.temper.settings.files import WholeFile
 from ansible.module_utils.temper.settings.site_lines import OFF, UnreadableError, grammar_of, is_ours
 from ansible.module_utils.temper.settings.strictness import EXACTLY, as_strict, stricter, strictest
@@ -27,6 +28,10 @@ WHOLE = "every"
 TELLS_NOTHING, ANY = "tells nothing", "any"
 #: ... and entries of the site's list are added to ours, without those that its distribution's file has.
 ADDED = "added"
+#: ... and of patterns that leave packages out, one that leaves out all of them is a fault.
+SOME = "some"
+#: What no pattern for some packages has in common: unattended-upgrade(8) asks re.match() of each.
+UNRELATED = ("apt", "linux-libc-dev", "openssl", "zlib1g")
 #: What a text before a login may have that tells the system's name or version: agetty(8).
 ESCAPE = re.compile(r"\\[mnorsvS]")
 RELEASE = Path("/etc/os-release")
@@ -63,7 +68,7 @@ def beside(path: Path, content: str, orders: Mapping[str, str], own: str) -> Tex
     for number, text in enumerate(content.splitlines(), 1):
         line = ours.get(number)
         order = orders.get(line.key) if line else None
-        if line is None or order is None or order == ADDED:
+        if line is None or order in (None, ADDED, SOME):
             found.lines.append(text)
             continue
         # A line for all concerns those of whom no line of ours says anything else.
@@ -78,6 +83,12 @@ def beside(path: Path, content: str, orders: Mapping[str, str], own: str) -> Tex
             for lines in (before, after)
         )
         put(found, line, text, order, earlier, later)
+    patterns = [key.lower() for key, order in orders.items() if order == SOME]
+    for line in [*before, *after]:
+        if line.key.lower() in patterns and leaves_out_all(line.value):
+            found.faults.append(
+                f"{line.place} has {line.value!r} for {line.key.rstrip(':')}: no package is left"
+            )
     for key in [key for key, order in orders.items() if order == ADDED]:
         add(found, key, {line.value for line in ours.values() if line.key == key}, before)
     return found
@@ -131,6 +142,14 @@ def add(found: Text, key: str, ours: set[str], before: Sequence[Line]) -> None:
         found.kept.append(f"{key} {line.value} ({line.place})")
 
 
+def leaves_out_all(pattern: str) -> bool:
+    """Whether a pattern matches packages that have nothing to do with each other."""
+    try:
+        return all(re.match(pattern, name) for name in UNRELATED)
+    except re.error:
+        return False  # unattended-upgrades passes it over
+
+
 def as_good(order: str, text: str, wanted: str) -> bool:
     """Whether the text of a site's file forbids all that the wanted one does."""
     if order != TELLS_NOTHING:
@@ -154,9 +173,17 @@ class SharedFile(WholeFile):
     def text(self) -> Text:
         """What it is to say; the site's files are read once."""
         try:
-            return beside(self.path, self.content, self.orders, site_text(self))
+            found = beside(self.path, self.content, self.orders, site_text(self))
+            for line in grammar_of(str(self.path)).lines(self.content, str(self.path)):
+                if argument := pam_lines.argument_of(self.path, line.key):
+                    by_pam = pam_lines.judged(argument, line.key, self.orders[line.key], line.value)
+                    found.faults += by_pam.weaker
+                    found.kept += by_pam.stricter
+            if self.path.parent.name == "limits.d":
+                found.faults += pam_lines.limits_elsewhere()
         except UnreadableError as error:
             return Text(self.content.splitlines(), unreadable=str(error))
+        return found
 
     @cached_property
     def file(self) -> File:
@@ -189,8 +216,7 @@ class SharedFile(WholeFile):
 
     def warnings(self) -> list[str]:
         """Likewise: the operator takes them out."""
-        fault = self.fault()
-        return [f"{self.path} is not in force as a whole: {fault.reason}."] if fault else []
+        return word_on_faults(str(self.path), self.fault())
 
 
 class SiteFile(WholeFile):

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from ansible.module_utils.temper.files import read_regular
+from ansible.module_utils.temper.settings.base import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +35,7 @@ _AUDIT = re.compile(r"\s*(-[bef]|--backlog_wait_time)(?:\s+|=|(?=[0-9]))(\S+)")
 _INCLUDE = re.compile(r'[@#](include|includedir)\s+("[^"]+"|(?:\\.|\S)+)$')
 
 
-class UnreadableError(Exception):
+class UnreadableError(SettingError):
     """A file of the site cannot be read; the message names the line, what was expected and what to do."""
 
 

@@ -11,8 +11,10 @@ An order is a text, as data/strictness.yml and the tables of sshd_strictness.py 
     umask                           octal digits that take rights away: more bits are stricter
     no > local|remote > yes         words, the strictest first; of two in one place neither is stricter
 
+    interval                        apt's days, or 12h, 30m, 10s, always: shorter is stricter, 0 is never
+
 Words may be the only numbers that a kernel takes. `, 3 4 default` at the end names values that are the
-distribution's own: nobody has chosen them.
+distribution's own: nobody has chosen them. `, 3 implicit` is what the program takes where no line sets it.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ EXACTLY = "exactly"
 # No limit of a kernel or a program has more digits.
 NUMBER = re.compile(r"-?[0-9]{1,20}")
 OCTAL = re.compile(r"0?[0-7]{1,3}")
+INTERVAL = re.compile(r"([0-9]{1,9})([smhd]?)")
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "": 86400}
 
 
 def as_strict(order: str, found: str, wanted: str) -> bool:
@@ -65,6 +69,11 @@ def chosen(order: str, value: str, wanted: str) -> bool:
     """Whether a value is somebody's choice, and not the distribution's own that the wanted one relaxes."""
     defaults = _named(order, "default")
     return value not in defaults or wanted in defaults
+
+
+def implicit(order: str) -> list[str]:
+    """Return what a program takes where no line sets a keyword: one value, or none that is known."""
+    return _named(order, "implicit")
 
 
 def _name(order: str) -> str:
@@ -110,6 +119,16 @@ def _bits(order: str, text: str) -> int:
     return -1 if text in _named(order, "all") else _whole(text)
 
 
+def _seconds(text: str) -> float:
+    """What apt makes of an interval; 0 is never."""
+    if text == "always":
+        return 0
+    match = INTERVAL.fullmatch(text)
+    if not match:
+        raise ValueError(text)
+    return int(match[1]) * SECONDS[match[2]] or math.inf
+
+
 def _names(text: str) -> list[str]:
     return [name for name in re.split(r"[,\s]+", text) if name]
 
@@ -138,6 +157,7 @@ _COMPARED: dict[str, Callable[[str, str, str], bool]] = {
     "contains": lambda _order, found, wanted: set(_names(found)) >= set(_names(wanted)),
     "bits": lambda order, found, wanted: not _bits(order, found) & ~_bits(order, wanted),
     "umask": lambda _order, found, wanted: not _octal(wanted) & ~_octal(found),
+    "interval": lambda _order, found, wanted: _seconds(found) <= _seconds(wanted),
 }
 _JOINED: dict[str, Callable[[str, str, str], str]] = {
     "subset": _common_names,

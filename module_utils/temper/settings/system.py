@@ -436,16 +436,31 @@ class Unit(Setting):
         return None
 
     def fault(self) -> Fault | None:
-        """A unit that is enabled in /run alone: the next boot forgets that.
+        """A timer whose service is masked, or a unit that is enabled in /run alone, until the next boot.
 
         systemd remembers its own answer until it reads all units anew; `is-enabled` reads the files.
         """
+        if self.on and not self.stays() and (fault := self.masked_service()):
+            return fault
         if not self.on or self._show()["UnitFileState"] != "enabled-runtime":
             return None
         if complete(["systemctl", "is-enabled", self.name]).stdout.strip() != "enabled-runtime":
             return None
         reason = f"{self.name} is enabled until the next boot only, which does not start it"
         return Fault(reason, [["enable", self.name]])
+
+    def masked_service(self) -> Fault | None:
+        """What keeps a timer from doing anything though it runs."""
+        stem, dot, kind = self.name.rpartition(".")
+        service = f"{stem}{dot}service"
+        if kind != "timer" or not self.live or units.unit_states([service])[service]["LoadState"] != "masked":
+            return None
+        return Fault(f"{service}, which {self.name} starts, is masked", [["unmask", service]])
+
+    def warnings(self) -> list[str]:
+        """Likewise, of a unit that is as wanted."""
+        fault = self.masked_service() if self.on and self.read() else None
+        return [f"{fault.reason}: `systemctl {' '.join(fault.repair[0])}`."] if fault else []
 
     def unmask(self) -> list[list[str]]:
         """The repair that takes a mask away, where one keeps the unit from running."""

@@ -6,9 +6,9 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from temper.compliance.outside.ports import SAMPLE, Port, look_at_ports
+from temper.compliance.outside.ports import SAMPLE, Answer, Port, look_at_ports
 from temper.compliance.outside.route import RouteError
 from temper.compliance.outside.ssh import Pace, SshServer, ask_server
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from temper.compliance.outside.claims import Claims
     from temper.compliance.outside.expected import Expected
     from temper.compliance.outside.route import Route
+
+Found = TypeVar("Found")
 
 ROOT = "root"
 #: No node has it: what sshd offers to it is what it offers where no Match line names somebody.
@@ -48,28 +50,35 @@ class Look:
 
 def look(
     way: Route,
-    wanted: Expected,
+    planned: Callable[[], Expected],
     later: Callable[[], Claims],
     further: Sequence[str] = (),
     seconds: float = LOOK_S,
 ) -> Look:
     """Look at a node. Its addresses are those of its host's name, and the operator's `further` ones.
 
-    What the node says itself is asked for `later`, when all else has been looked at: it may be still to come.
+    What is `planned`, and what the node says itself `later`, may be still to come: each is asked for when all
+    has been looked at that needs no more. Most of the time goes by until silent ports are given up.
     """
     pace = Pace(time.monotonic() + seconds)
     try:
         known, addresses = way.known_keys(), () if way.proxy else (*way.addresses(), *further)
     except RouteError as error:
         return Look(problem=str(error))
-    planned = {*wanted.ports, *SAMPLE, way.port}
-    ports = look_at_ports(addresses, planned, pace.deadline)
-    main = _way_in(way, [one.address for one in ports if one.port == way.port and one.is_ssh], pace)
-    claims = later()
+    asked = {*SAMPLE, way.port}
+    sample = beside(lambda: look_at_ports(addresses, asked - {way.port}, pace.deadline))
+    ports = look_at_ports(addresses, {way.port}, pace.deadline)
+    # A busy server may greet later than a port is waited for.
+    answering = sorted((one for one in ports if one.answer is Answer.OPEN), key=lambda one: not one.is_ssh)
+    main = _way_in(way, [one.address for one in answering], pace)
+    wanted = planned()
     # A node takes its time, which is not the look's.
     pace.deadline = time.monotonic() + seconds
+    ports += look_at_ports(addresses, wanted.ports - asked, pace.deadline) + sample.result()
+    claims = later()
+    pace.deadline = time.monotonic() + seconds
     soon = min(pace.deadline, time.monotonic() + UNPLANNED_S)
-    ports += look_at_ports(addresses, {*claims.listening} - planned, soon)
+    ports += look_at_ports(addresses, {*claims.listening} - asked - wanted.ports, soon)
     greeting = [SshServer(one.address, one.port) for one in ports if one.is_ssh]
     others = [one for one in greeting if (one.address, one.port) != (main.address, main.port)]
     others = [ask_server(one, everybody(way), pace) for one in others[:MOST_SERVERS]]
@@ -114,15 +123,7 @@ class Looking:
 
     def __init__(self, take: Callable[[Callable[[], Claims]], Look]) -> None:
         self._claims: Future[Claims] = Future()
-        self._seen: Future[Look] = Future()
-        threading.Thread(target=self._run, args=(take,), daemon=True).start()
-
-    def _run(self, take: Callable[[Callable[[], Claims]], Look]) -> None:
-        try:
-            self._seen.set_result(take(self._claims.result))
-        # Whatever it is, it is a look that could not be taken.
-        except Exception as error:  # noqa: BLE001
-            self._seen.set_result(Look(problem=f"it could not be looked at: {type(error).__name__}: {error}"))
+        self._seen = beside(lambda: take(self._claims.result))
 
     def end(self, claims: Claims, seconds: float = 2 * LOOK_S) -> Look:
         """Return what was seen, with what the node says of itself looked at as well."""
@@ -131,3 +132,20 @@ class Looking:
             return self._seen.result(seconds)
         except TimeoutError:
             return Look(problem=f"the look took longer than {seconds:.0f} s")
+        # Whatever it is, it is a look that could not be taken.
+        except Exception as error:  # noqa: BLE001
+            return Look(problem=f"it could not be looked at: {type(error).__name__}: {error}")
+
+
+def beside(work: Callable[[], Found]) -> Future[Found]:
+    """Begin a work in a thread of its own, which keeps no process from ending."""
+    future: Future[Found] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from temper.compliance.model import State
@@ -42,24 +43,35 @@ class Connection(Protocol):
 
 
 class Outside:
-    """A look that begins with it, and is judged once the node has answered."""
+    """A look that begins with it, goes on with the node's plan, and is judged once the node has answered."""
 
-    def __init__(self, plan: Mapping[str, Any], connection: Connection, further: Sequence[str] = ()) -> None:
+    def __init__(self, connection: Connection, further: Sequence[str] = ()) -> None:
         self._looking: Looking | Look | None = None
-        self._wanted = Expected(None, None)
+        self._wanted: Future[Expected] = Future()
         if connection.transport == SSH:
             try:
-                way, self._wanted = _asked(plan, connection)
+                self._way = way_to(connection)
                 for address in further:
                     _refuse_name(address)
-                self._looking = Looking(lambda later: look(way, self._wanted, later, further))
+                self._looking = Looking(lambda later: look(self._way, self._wanted.result, later, further))
             except RouteError as error:
                 self._looking = Look(problem=str(error))
+
+    def expect(self, plan: Mapping[str, Any]) -> None:
+        """Say what the plan is, once there is one."""
+        if not isinstance(self._looking, Looking):
+            self._wanted.set_result(Expected(None, None))
+            return
+        try:
+            self._wanted.set_result(planned(plan, self._way))
+        except RouteError as error:
+            self._wanted.set_result(Expected(None, None))
+            self._looking = Look(problem=str(error))
 
     def observations(
         self, said: object, own: Mapping[str, Iterable[Mapping[str, Any]]]
     ) -> tuple[Observation, ...]:
-        """Return an observation for each control. Raises ClaimsError.
+        """Return an observation for each control, of a node whose plan is known. Raises ClaimsError.
 
         `said` is what the node says of its ways in, `own` what it has observed of itself by role.
         """
@@ -67,7 +79,7 @@ class Outside:
         if self._looking is None:
             return unseen("it is not reached by SSH")
         seen = self._looking if isinstance(self._looking, Look) else self._looking.end(claims)
-        return judge(seen, self._wanted, claims, passing(own))
+        return judge(seen, self._wanted.result(), claims, passing(own))
 
 
 def passing(own: Mapping[str, Any]) -> set[str]:
@@ -105,9 +117,10 @@ def contradicted(change: str, plan: Mapping[str, Any], connection: Connection) -
 
 def _seen(change: str, plan: Mapping[str, Any], connection: Connection) -> tuple[Observation, ...]:
     """Return what decides about a change."""
-    way, wanted = _asked(plan, connection)
+    way = way_to(connection)
+    wanted = planned(plan, way)
     if change == "firewall":
-        looking = Looking(lambda later: look(way, wanted, later, seconds=CONFIRM_S))
+        looking = Looking(lambda later: look(way, lambda: wanted, later, seconds=CONFIRM_S))
     else:
         looking = Looking(lambda _: look_at_ssh(way, CONFIRM_S))
     found = judge(looking.end(Claims(), 2 * CONFIRM_S), wanted, None)
@@ -128,10 +141,14 @@ def _refuse_name(text: str) -> None:
         raise RouteError(f"compliance_outside_addresses: expected addresses, found {text!r}") from None
 
 
-def _asked(plan: Mapping[str, Any], connection: Connection) -> tuple[Route, Expected]:
-    """Return how the node is reached, and what its plan lets a stranger find. Raises RouteError."""
-    way = route({name: connection.get_option(name) for name in OPTIONS})
+def way_to(connection: Connection) -> Route:
+    """Return how the node is reached. Raises RouteError."""
+    return route({name: connection.get_option(name) for name in OPTIONS})
+
+
+def planned(plan: Mapping[str, Any], way: Route) -> Expected:
+    """Return what the plan lets a stranger find. Raises RouteError."""
     try:
-        return way, expected(role_plans(plan), way.port)
+        return expected(role_plans(plan), way.port)
     except RefusedError as error:
         raise RouteError(f"the plan cannot be carried out: {error}") from None

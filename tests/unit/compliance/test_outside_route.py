@@ -14,8 +14,14 @@ from temper.compliance.outside.route import Route, RouteError, route
 from temper.compliance.outside.ssh import SshServer
 from tests.unit.compliance.fleets import plan
 
+# isort: split
+from ansible.module_utils.temper.settings.base import RefusedError
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from temper.compliance.model import Observation
+    from temper.compliance.outside.expected import Expected
 
 pytestmark = pytest.mark.component
 
@@ -83,14 +89,31 @@ def fact(**variables: Any) -> dict[str, Any]:
     return plan(**variables).as_fact()
 
 
+def seen_by(connection: Connection) -> tuple[Observation, ...]:
+    outside = node.Outside(connection)
+    outside.expect(fact())
+    return outside.observations({}, {})
+
+
 def test_node_that_is_not_reached_by_ssh_has_no_outside() -> None:
-    found = node.Outside(fact(), Connection("local")).observations({}, {})
+    found = seen_by(Connection("local"))
     assert {one.state for one in found} == {"not-applicable"}
 
 
 def test_node_whose_way_is_unknown_is_not_checked() -> None:
-    found = node.Outside(fact(), Connection(ssh_args="-o NoSuchOption=1")).observations({}, {})
+    found = seen_by(Connection(ssh_args="-o NoSuchOption=1"))
     assert {one.state for one in found} == {"not-checked"}
+
+
+def test_plan_that_no_firewall_can_be_made_of_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> Expected:
+        raise RefusedError("a port is missing")
+
+    monkeypatch.setattr(node, "look", lambda *_: Look())
+    monkeypatch.setattr(node, "expected", refuses)
+    assert {(one.state, one.reason) for one in seen_by(Connection())} == {
+        ("not-checked", "the plan cannot be carried out: a port is missing")
+    }
 
 
 def test_look_that_fails_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +121,7 @@ def test_look_that_fails_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None
         raise RuntimeError("x")
 
     monkeypatch.setattr(node, "look", fails)
-    found = node.Outside(fact(), Connection()).observations({}, {})
+    found = seen_by(Connection())
     assert {(one.state, one.reason) for one in found} == {
         ("not-checked", "it could not be looked at: RuntimeError: x")
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import struct
@@ -19,7 +20,7 @@ from temper.compliance.outside import look, ports, ssh
 from temper.compliance.outside.claims import Claims
 from temper.compliance.outside.expected import Expected
 from temper.compliance.outside.hello import MOST_LINES, HelloError, read_hello
-from temper.compliance.outside.ports import Answer, look_at_ports
+from temper.compliance.outside.ports import Answer, Port, look_at_ports
 from temper.compliance.outside.route import Route
 from temper.compliance.outside.ssh import MOST_BYTES, MOST_METHODS, NO_PROOF, Pace, SshServer, ask_server
 from tests.unit.harden.real_sshd import LAB_ROOTS
@@ -325,10 +326,48 @@ def test_second_server_that_only_the_node_names_is_asked_too(monkeypatch: pytest
     monkeypatch.setattr(look, "SAMPLE", ())
     with serving(offers("publickey")) as port, serving(offers("password")) as other:
         way = Route(HERE, port, "ops", HERE)
-        seen = look.look(way, Expected(None, ()), lambda: Claims(listening=(other,), accounts=("games",)))
+        seen = look.look(
+            way, lambda: Expected(None, ()), lambda: Claims(listening=(other,), accounts=("games",))
+        )
     main, second = seen.servers
     assert set(main.methods) == {"ops", "root", look.NOBODY, "games"}
     assert (second.port, second.methods["root"]) == (other, ("password",))
+
+
+def test_look_goes_as_far_as_it_can_before_there_is_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silent ports are waited for while the node is still read."""
+    asked, begun = [], threading.Event()
+
+    def look_at(_addresses: object, wanted: set[int], _deadline: float) -> list[Port]:
+        asked.append(wanted)
+        if 2222 in wanted:
+            begun.set()
+        return []
+
+    def planned() -> Expected:
+        assert begun.wait(PATIENCE_S)
+        assert {22} in asked
+        return Expected(None, ())
+
+    monkeypatch.setattr(look, "SAMPLE", (22, 2222))
+    monkeypatch.setattr(look, "look_at_ports", look_at)
+    assert look.look(Route(HERE, 22, "ops", HERE), planned, lambda: Claims(listening=(22, 99))).problem == ""
+    assert sorted(map(sorted, asked)) == [[], [22], [99], [2222]]
+
+
+def test_server_that_greets_late_is_the_way_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look, "SAMPLE", ())
+    serve, connections = offers("publickey"), itertools.count()
+
+    def late(connection: socket.socket) -> None:
+        if next(connections):
+            serve(connection)
+        else:
+            says(b"")(connection)  # to the look at ports
+
+    with serving(late) as port:
+        seen = look.look(Route(HERE, port, "ops", HERE), lambda: Expected(None, ()), Claims)
+    assert seen.servers[0].methods["ops"] == ("publickey",)
 
 
 @pytest.mark.component
@@ -340,6 +379,6 @@ def test_node_behind_another_is_asked_through_the_proxy() -> None:
             "threading.Thread(target=up,daemon=True).start()\nwhile d:=s.recv(4096): os.write(1,d)\n"
         )
         way = Route("192.0.2.9", 22, "ops", "x", (), ("python3", "-c", program), "gpu01")
-        seen = look.look(way, Expected(None, ()), Claims)
+        seen = look.look(way, lambda: Expected(None, ()), Claims)
     assert set(seen.servers[0].methods) == {"ops", "root"}
     assert (seen.ports, seen.through) == ((), "gpu01")

@@ -14,7 +14,7 @@ from ansible.module_utils.temper import process, units
 from ansible.module_utils.temper.access.ssh_login import Login
 from ansible.module_utils.temper.engines import busy
 from ansible.module_utils.temper.packaging.packages import PackageError
-from ansible.module_utils.temper.settings import engine, files, record, system
+from ansible.module_utils.temper.settings import engine, files, pam_lines, record, system
 
 from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
@@ -130,7 +130,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     monkeypatch.setattr(busy, "gpu_processes", list)
     monkeypatch.setattr(system, "PROC_SYS", node.sysctl)
     monkeypatch.setattr(system, "SYSCTL_DIRECTORIES", (str(node.sysctl_d),))
-    monkeypatch.setattr(files, "PAM_STACKS", node.stacks)
+    monkeypatch.setattr(pam_lines, "STACKS", node.stacks)
+    monkeypatch.setattr(pam_lines, "VENDOR", node.stacks)
     monkeypatch.setenv("PATH", f"{node.bin}:{os.environ['PATH']}")
     return node
 

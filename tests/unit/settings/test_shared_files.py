@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 from ansible.module_utils.temper.settings import observe, record
 from ansible.module_utils.temper.settings.kinds import file
-from ansible.module_utils.temper.settings.shared_files import TELLS_NOTHING
+from ansible.module_utils.temper.settings.shared_files import ADDED, TELLS_NOTHING
 from ansible.module_utils.temper.settings.site_lines import GRAMMARS, grammar_of
-from ansible.module_utils.temper.settings.strictness import NAMES
+from ansible.module_utils.temper.settings.strictness import NAMES, implicit, stricter
 
 from temper.plan.node_plan import Kind
 from temper.plan.os_controls import hardening, load_controls, settings_of
-from temper.plan.strictness import ALONE, ASKED, orders_of_files
+from temper.plan.strictness import ALONE, ASKED, LOADS_NOTHING, orders_of_files
 from temper.plan.variables import OsHardening
 from tests.unit.planning_roles.plans import trixie, whole_plan
 from tests.unit.settings.role_plans import carried_out, item, role_plan
@@ -74,11 +74,12 @@ CASES = {
     (AUDIT, "-b"): Case("-b {}", ("65536",), ("64", "x")),
     (AUDIT, "-f"): Case("-f {}", ("2",), ("0", "x")),
     (AUDIT, "--backlog_wait_time"): Case("--backlog_wait_time {}", (), ("60000",)),
+    (AUTO, "APT::Periodic::Enable"): Case('APT::Periodic::Enable "{}";', (), ("0",)),
     (AUTO, "APT::Periodic::Update-Package-Lists"): Case(
-        'APT::Periodic {{ Update-Package-Lists "{}"; }};', ("always",), ("0", "7")
+        'APT::Periodic {{ Update-Package-Lists "{}"; }};', ("always", "12h"), ("0", "7", "2d", "x")
     ),
     (AUTO, "APT::Periodic::Unattended-Upgrade"): Case(
-        'apt::periodic::unattended-upgrade "{}";', ("always",), ("0", "7")
+        'apt::periodic::unattended-upgrade "{}";', ("always", "30m"), ("0", "7", "0h")
     ),
     (UPDATES, "Unattended-Upgrade::Automatic-Reboot"): Case(
         'Unattended-Upgrade::Automatic-Reboot "{}";', (), ("true",)
@@ -179,13 +180,24 @@ def test_no_file_is_without_a_decision() -> None:
 def test_each_key_of_a_file_has_an_order_and_a_case(path: str, orders: str | Mapping[str, str]) -> None:
     assert path in files_of_controls() | files_of_roles()
     if isinstance(orders, str):
-        assert orders in (ALONE, ASKED, TELLS_NOTHING, *NAMES)
+        assert orders in (ALONE, ASKED, TELLS_NOTHING, LOADS_NOTHING, *NAMES)
         return
     said = {line.key for line in grammar_of(path).lines(WANTED[path]["content"], path)}
     # Entries of lists add up.
     single = {key for key in said if not key.endswith("::")}
     assert single <= orders.keys() <= said
     assert single == {key for own, key in CASES if own == path}
+
+
+def test_no_default_of_a_program_is_stricter_than_the_line_that_we_write() -> None:
+    """A file of ours has a line for each key: a site without one has had what its program takes."""
+    violations = []
+    for path, orders in orders_of_files().items():
+        wanted = {} if isinstance(orders, str) else grammar_of(path).lines(WANTED[path]["content"], path)
+        for line in wanted:
+            order = orders.get(line.key, ADDED)  # type: ignore[union-attr]
+            violations += [(path, line) for value in implicit(order) if stricter(order, value, line.value)]
+    assert violations == []
 
 
 @pytest.mark.parametrize(("own", "key", "value"), STRICTER)
@@ -282,6 +294,16 @@ def test_origins_of_a_site_are_added_without_those_of_the_distribution(site: Sit
     text = Path(f"{site.root}{UPDATES}").read_text()
     assert text.endswith('Unattended-Upgrade::Origins-Pattern:: "origin=Site";\n')
     assert text.startswith(WANTED[UPDATES]["content"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "at_fault"), [("", True), (".*", True), ("[a-z]", True), ("postgresql-", False), ("(", False)]
+)
+def test_updates_that_leave_out_all_packages_are_a_fault(site: Site, pattern: str, at_fault: bool) -> None:
+    text = f'Unattended-Upgrade::Package-Blacklist {{ "{pattern}"; }};\n'
+    path = site.write("/etc/apt/apt.conf.d/10site", text)
+    fault = site.made(UPDATES).fault()
+    assert (f"{path}:1" in str(fault)) == at_fault
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_every_node_of_the_run_is_in_the_fleet_with_its_result_or_its_reason() -
         "lost": {"preflight_plan": PLAN},
         "silent": {},
     }
-    hostvars = {name: known | {"__preflight_fleet": {}} for name, known in hostvars.items()}
+    hostvars = {name: known | {"__preflight_ways": {}} for name, known in hostvars.items()}
     hostvars["of the next batch"] = {}
     fleet = json.loads(json.dumps(gpu_validation.validation_fleet(hostvars, hostvars)))
     expectations = fleet_from(fleet["expectations"], TESTS)

@@ -1,4 +1,4 @@
-"""Find the nodes that others are reached through, from the inventory and this machine's ssh."""
+"""Look up the addresses of the fleet, and find the nodes that others are reached through."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 from temper.plan.convert import plain  # noqa: E402 - likewise
-from temper.plan.fleet_addresses import AT_ONCE, resolve  # noqa: E402 - needs the path above
+from temper.plan.fleet_addresses import AT_ONCE, fleet, resolve  # noqa: E402 - needs the path above
 from temper.plan.jump_hosts import Node, jump_hosts, named  # noqa: E402 - likewise
 from temper.plan.ssh_client import SshClient, connections  # noqa: E402 - likewise
 
@@ -30,17 +30,18 @@ def addresses(names: Collection[str]) -> dict[str, set[str]]:
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
-    """jump_hosts: no arguments. Once for all nodes of the inventory, whatever --limit says.
+    """fleet_ways: nodes, pairs of a node's name and its `ansible_host` or an empty text.
 
-    A run on some must not close the ways to the others.
+    Once for all nodes of the inventory, whatever --limit says: a run on some must not close the ways to the
+    others.
     """
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS: frozenset[str] = frozenset()
+    _VALID_ARGS = frozenset(("nodes",))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The result has `jump_hosts`: those of temper.plan.jump_hosts.JumpHost, by name."""
+        """The result has the `fleet` (its addresses), and `jump_hosts`: a JumpHost by each one's name."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         names = variables["groups"].get("gpu_nodes", [])
@@ -57,5 +58,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             warnings.append(
                 f"ssh on this machine does not say (ssh -G) through which nodes it reaches {named(unknown)}"
             )
-        jumps = plain(jump_hosts(nodes, addresses))
-        return result | {"changed": False, "jump_hosts": jumps, "warnings": warnings}
+        pairs = [(str(name), str(host)) for name, host in self._task.args["nodes"]]
+        found_ways = {"fleet": fleet(pairs), "jump_hosts": plain(jump_hosts(nodes, addresses))}
+        return result | {"changed": False, "warnings": warnings} | found_ways

@@ -1,0 +1,1 @@
+"""What takes hours: everything that `make test` leaves out, in one run."""

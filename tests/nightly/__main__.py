@@ -1,0 +1,150 @@
+"""Run every check that there is, also those that `make test` leaves out.
+
+    python3 -m tests.nightly               run all steps
+    python3 -m tests.nightly bench fuzz    run these
+    python3 -m tests.nightly --list        print them
+
+A step that fails does not end the run. reports/nightly/START/ gets the output of each, and summary.txt, a
+table of steps, seconds and status. Exit status: 0 if none failed, 1 if one failed, 2 for an unknown step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.lab.cuda.environment import VERSIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORTS = ROOT / "reports" / "nightly"
+# A test that hangs must not keep the rest from running.
+TIME_LIMIT_S = 4 * 3600
+
+#: make's targets with small counts. What is cheap comes first, and what others need.
+STEPS = (
+    "lint",
+    "documents",
+    "generated",
+    "unit",
+    "component",
+    "help",
+    # The lab tests start from the nodes that this keeps.
+    "molecule",
+    "molecule STEP=check",
+    "lab-up LAB_NAME=nightly",
+    "lab-status LAB_NAME=nightly",
+    "lab-down LAB_NAME=nightly",
+    "lab-smoke",
+    "lab-test",
+    "site LAB_NAME=nightly",
+    "lab-down LAB_NAME=nightly",
+    "fuzz",
+    "rollout-simulation COUNT=20 NODES=200",
+    "bench",
+    "cutoff-test COUNT=3",
+    "compliance-campaign COUNT=8",
+    "upgrade-campaign ARGS='--part 1/8'",
+    "upgrade-campaign RUN=fleet COUNT=4",
+    "fleet-campaign COUNT=3",
+    "slow-test",
+    "cuda-test",
+)
+#: Documented targets that no step runs, and why.
+LEFT_OUT = {
+    "test": "its parts are steps",
+    "nightly": "it is this program",
+    "setup": "other targets do it first",
+    "docs": "`generated` runs it and looks at the result",
+    "requirements": "renews pins: a change that a person has to look at",
+    "torch-requirements": "renews pins, too",
+    "os-values": "changes this machine's own settings, and needs one without other work",
+    "screenshots": "writes new pictures, for a person to look at",
+    "clean": "removes what the next steps need",
+}
+#: Steps that are no targets: what they run.
+COMMANDS = {
+    "documents": ".venv/bin/pytest tests/nightly -q",
+    # What `make docs` writes is committed.
+    "generated": 'before=$(git diff | sha256sum) && make docs && test "$before" = "$(git diff | sha256sum)"',
+}
+#: Steps that need something of others, and the command that looks whether it can be had.
+NEEDS = {"cuda-test": f"echo torch=={VERSIONS[-1]} | .venv/bin/uv pip compile --quiet --no-deps -"}
+#: What `make nightly` was given is not for the targets that it starts.
+OF_MAKE = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+
+
+def targets() -> list[str]:
+    """The targets that `make help` lists."""
+    return re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """How a step ended."""
+
+    step: str
+    seconds: float
+    status: str
+
+
+def run(command: str, log: Path) -> int:
+    """Run a shell command to its end or its time limit, and keep its output; return its exit status."""
+    environment = {name: value for name, value in os.environ.items() if name not in OF_MAKE}
+    limited = ["timeout", f"{TIME_LIMIT_S}", "sh", "-c", command]
+    with log.open("ab") as output:
+        done = subprocess.run(limited, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    return done.returncode
+
+
+def perform(step: str, log: Path) -> StepResult:
+    """Run a step, unless what it needs is missing."""
+    print(f"{datetime.now(UTC):%H:%M:%S} {step} ...", flush=True)
+    started = time.monotonic()
+    if step in NEEDS and run(NEEDS[step], log) != 0:
+        status = f"skipped: what it needs cannot be had: {log}"
+    elif (code := run(COMMANDS.get(step, f"make {step}"), log)) == 0:
+        status = "passed"
+    else:
+        status = f"failed ({f'not finished after {TIME_LIMIT_S} s' if code == 124 else code}): {log}"
+    return StepResult(step, time.monotonic() - started, status)
+
+
+def table(results: list[StepResult]) -> str:
+    """Write what ran, how long it took, and how it ended."""
+    rows = [f"{result.step:<40} {result.seconds:8.0f}  {result.status}\n" for result in results]
+    return f"{'STEP':<40}  SECONDS  STATUS\n{''.join(rows)}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the steps; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python3 -m tests.nightly", description=__doc__.partition("\n")[0])
+    parser.add_argument("--list", action="store_true", help="print the steps, and run nothing")
+    parser.add_argument("words", nargs="*", help="run the steps of these names only")
+    options = parser.parse_args(arguments)
+    names = {step.split()[0] for step in STEPS}
+    if unknown := sorted(set(options.words) - names):
+        parser.error(f"no step is named {', '.join(unknown)}; there are: {', '.join(sorted(names))}")
+    steps = [step for step in STEPS if not options.words or step.split()[0] in options.words]
+    if options.list:
+        print("\n".join(steps))
+        return 0
+    folder = REPORTS / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
+    folder.mkdir(parents=True)
+    results: list[StepResult] = []
+    for number, step in enumerate(steps, 1):
+        results.append(perform(step, folder / f"{number:02d}-{step.split()[0]}.log"))
+        print(f"  {results[-1].status}, {results[-1].seconds:.0f} s", flush=True)
+        (folder / "summary.txt").write_text(table(results), encoding="utf-8")
+    print(f"\n{table(results)}\n{os.path.relpath(folder, ROOT)}")
+    return int(any(result.status.startswith("failed") for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,298 @@
+"""Lines of PAM's stacks are read as PAM reads them, and their arguments win over the files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible.module_utils.temper.settings import files, observe, pam_lines, record
+from ansible.module_utils.temper.settings.kinds import build
+from ansible.module_utils.temper.settings.pam_lines import ARGUMENTS, PamLine
+from ansible.module_utils.temper.settings.strictness import implicit
+
+from temper.plan.os_controls import load_controls, settings_of
+from temper.plan.strictness import order_of, orders_of_files
+from tests.unit.settings.role_plans import carried_out, item, role_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CONTROLS = load_controls(Path(__file__).resolve().parents[3] / "data" / "os_controls")
+QUALITY = "/etc/security/pwquality.conf.d/50-temper-hardening.conf"
+
+STACK = """\
+# auth required pam_no.so
+@include common-auth
+-auth [success=1 default=ignore] /usr/lib/security/pam_unix.so \\
+  nullok # why
+AUTH\tRequired pam_faillock.so preauth deny=3 deny=4
+session optional pam_exec.so [cmd=/bin/a b]
+auth required
+"""
+
+
+@pytest.fixture(autouse=True)
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(record, "FORMER", {})
+
+
+def test_a_line_is_read_with_its_brackets_comments_and_continuations(pam: Path) -> None:
+    stack = pam / "sshd"
+    stack.write_text(STACK)
+    path = str(stack)
+    assert [*pam_lines.lines(stack)] == [
+        PamLine(path, 2, "", "include", "common-auth", ()),
+        PamLine(path, 3, "auth", "[success=1 default=ignore]", "pam_unix.so", ["nullok"]),
+        PamLine(path, 5, "auth", "required", "pam_faillock.so", ["preauth", "deny=3", "deny=4"]),
+        PamLine(path, 6, "session", "optional", "pam_exec.so", ["[cmd=/bin/a b]"]),
+    ]
+    assert [*pam_lines.lines(stack)][2].value("deny") == "4"
+
+
+@pytest.mark.parametrize(
+    ("control", "binds"),
+    [
+        ("required", True),
+        ("requisite", True),
+        ("sufficient", False),
+        ("optional", False),
+        ("[default=die]", True),
+        ("[success=1 default=bad]", True),
+        ("[success=ok new_authtok_reqd=ok ignore=ignore default=bad]", True),
+        ("[success=1 default=ignore]", False),
+        ("[default=die auth_err=ignore]", False),
+        ("[success=ok]", False),
+    ],
+)
+def test_a_control_binds_where_a_refusal_ends_the_login(control: str, binds: bool) -> None:
+    assert PamLine("", 1, "auth", control, "m", ()).binds == binds
+
+
+def test_files_that_are_no_service_are_left_out_and_included_ones_are_followed(pam: Path) -> None:
+    shared = pam.parent / "authselect"
+    shared.mkdir()
+    (shared / "system-auth").write_text("auth required a.so\n")
+    (shared / "extra").write_text("auth required b.so\n")
+    (pam / "system-auth").symlink_to(shared / "system-auth")
+    (pam / "sshd").write_text(f"auth substack system-auth\nauth include {shared}/extra\nauth include sshd\n")
+    pam_lines.VENDOR.mkdir()
+    (pam_lines.VENDOR / "sshd").write_text("auth required hidden.so\n")
+    (pam_lines.VENDOR / "polkit").write_text("auth required c.so\n")
+    for name in ("sshd.dpkg-old", "common-auth.pam-old", "sshd~", "sshd.rpmnew", "sshd.bak"):
+        (pam / name).write_text("auth required no.so\n")
+    modules = [line.module for line in pam_lines.stacks() if line.control == "required"]
+    assert sorted(modules) == ["a.so", "b.so", "c.so"]
+
+
+# ---------------------------------------------------------------- four values of each argument
+
+
+FAILLOCK = "auth [default=die] pam_faillock.so authfail {}={{}}"
+PWQUALITY = "password requisite pam_pwquality.so retry=3 {}={{}}"
+#: Values as they stand on the line. Foreign ones the module would not take, or nobody can compare.
+ROWS = {
+    ("/etc/security/faillock.conf", "deny"): (FAILLOCK, "5", "3", "50 0", "x -1"),
+    ("/etc/security/faillock.conf", "unlock_time"): (FAILLOCK, "900", "1800 0 never", "1 600", "x -1"),
+    ("/etc/security/faillock.conf", "fail_interval"): (FAILLOCK, "900", "3600", "60 0", "x"),
+    (QUALITY, "minlen"): (PWQUALITY, "14", "20", "4", "x"),
+    (QUALITY, "difok"): (PWQUALITY, "2", "5", "0", "x"),
+    (QUALITY, "maxrepeat"): (PWQUALITY, "3", "2", "9 0", "x"),
+    (QUALITY, "maxsequence"): (PWQUALITY, "3", "2", "9 0", "x"),
+    (QUALITY, "dictcheck"): (PWQUALITY, "1", "", "0", "x"),
+    (QUALITY, "enforcing"): (PWQUALITY, "1", "", "0", "x"),
+    ("/etc/login.defs", "UMASK"): (
+        "session optional pam_umask.so umask={{}}", "0027 027", "077", "000 0022 002", "x",
+    ),
+    ("/etc/login.defs", "ENCRYPT_METHOD"): (
+        "password [success=1 default=ignore] pam_unix.so obscure {{}}",
+        "yescrypt md5\tyescrypt", "", "md5 sha512 bigcrypt yescrypt\tmd5", "gost_yescrypt",
+    ),
+    ("/etc/login.defs", "YESCRYPT_COST_FACTOR"): (
+        "password sufficient pam_unix.so yescrypt rounds={{}}", "5", "11", "1 0", "x",
+    ),
+}  # fmt: skip
+CASES = ("equal", "stricter", "weaker", "foreign")
+#: Where a site's line stands: in what services include, of two families, or in the file of a service.
+LAYOUTS = ("common-auth", "system-auth", "sshd")
+
+
+def wanted_of(path: str, keyword: str) -> str:
+    if path != QUALITY:
+        keywords = [
+            settings_of(control, "cis-level2").get("keywords", {}).get(path, {})
+            for control in CONTROLS.values()
+        ]
+        return str(next(one[keyword] for one in keywords if keyword in one))
+    text: str = settings_of(CONTROLS["password-quality"], "cis-level2")["files"][QUALITY]
+    lines = text.splitlines()
+    return next(line.partition(" = ")[2] for line in lines if line.startswith(f"{keyword} ="))
+
+
+def plan_of(root: Path, path: str, keyword: str) -> dict[str, Any]:
+    wanted = wanted_of(path, keyword)
+    if path == QUALITY:
+        content = f"# Managed by Temper.\n{keyword} = {wanted}\n"
+        whole = {"content": content, "mode": "0644", "orders": {keyword: orders_of_files()[QUALITY][keyword]}}  # type: ignore[index]
+        return role_plan("os_hardening", [item("file", f"{root}{path}", whole, "control")], atomic=True)
+    one = {**item("keyword", f"{root}{path}:{keyword}", wanted, "control")}
+    one["order"] = order_of("keyword", f"{path}:{keyword}")
+    return role_plan("os_hardening", [one], atomic=True)
+
+
+def cases() -> Iterator[tuple[str, str, str, str, str]]:
+    for (path, keyword), (line, *values) in ROWS.items():
+        for case, several in zip(CASES, values, strict=True):
+            for value in several.split(" ") if several else []:
+                text = line.format(keyword).format(value.replace("\t", " "))
+                yield path, keyword, case, value, text
+
+
+def test_each_argument_of_a_module_has_four_values() -> None:
+    told = {
+        (Path(path).name if path != QUALITY else Path(path).parent.name, keyword) for path, keyword in ROWS
+    }
+    assert told == {(name, keyword) for name, arguments in ARGUMENTS.items() for keyword in arguments}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_stricter_argument_is_kept_and_a_weaker_one_fails_with_its_place(
+    layout: str, pam: Path, tmp_path: Path, run_module: Callable[..., dict[str, Any]]
+) -> None:
+    violations = []
+    for number, (path, keyword, case, value, line) in enumerate(cases()):
+        root = tmp_path / str(number)
+        (root / "etc/security/pwquality.conf.d").mkdir(parents=True)
+        for name in ("login.defs", "security/faillock.conf"):
+            (root / "etc" / name).write_text("# nothing\n")
+        (pam / layout).write_text(f"# the site's\n{line}\n")
+        plan = plan_of(root, path, keyword)
+        first = carried_out(run_module, plan)
+        again = carried_out(run_module, plan)
+        (found,) = observe.observe(plan)
+        place, wanted = f"{pam / layout}:2", wanted_of(path, keyword)
+        said = json.dumps(first["warnings"])
+        state = {"equal": "pass", "stricter": "pass"}.get(case, "fail")
+        shown = value.split("\t")[-1].upper() if keyword == "ENCRYPT_METHOD" else value
+        expected = {
+            "equal": "kept" not in said and place not in said,
+            "stricter": f"kept: {keyword} {shown} ({place}), which is stricter than {wanted}" in said,
+        }.get(
+            case,
+            f"{place} has {line.split('.so')[0].split()[-1]}.so take {shown} for {keyword}, not {wanted}"
+            in said,
+        )
+        if found["state"] != state or again["changed"] or not expected or "msg" in first:
+            violations.append((path, keyword, case, value, found["state"], again["changed"], said))
+        (record.RECORDS / "os_hardening.json").unlink(missing_ok=True)
+    assert violations == []
+
+
+@pytest.mark.parametrize(("gecos", "state"), [("Ann,,,,umask=000", "fail"), ("Ann,umask=077", "pass")])
+def test_the_mask_of_an_account_comes_before_all_others(
+    gecos: str, state: str, tmp_path: Path, run_module: Callable[..., dict[str, Any]]
+) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/login.defs").write_text("UMASK 027\n")
+    pam_lines.ACCOUNTS.write_text(f"root:x:0:0:root:/root:/bin/sh\nann:x:1:1:{gecos}:/home/ann:/bin/sh\n")
+    plan = plan_of(tmp_path, "/etc/login.defs", "UMASK")
+    assert carried_out(run_module, plan)["changed"] is False
+    (found,) = observe.observe(plan)
+    assert found["state"] == state
+    assert f"{pam_lines.ACCOUNTS}:2 (ann)" in found["reason"]
+
+
+@pytest.mark.parametrize(("other", "state"), [("deny = 4\n", "pass"), ("deny = 50\n", "fail"), ("", "pass")])
+def test_another_file_that_faillock_is_told_to_read_counts_in_place_of_the_usual_one(
+    other: str, state: str, pam: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "etc/security").mkdir(parents=True)
+    (tmp_path / "etc/security/faillock.conf").write_text("deny = 5\n")
+    (tmp_path / "other.conf").write_text(other)
+    (pam / "common-auth").write_text(f"auth required pam_faillock.so preauth conf={tmp_path}/other.conf\n")
+    (found,) = observe.observe(plan_of(tmp_path, "/etc/security/faillock.conf", "deny"))
+    assert found["state"] == state
+    assert "other.conf" in found["reason"]
+
+
+# ---------------------------------------------------------------- what a program takes without a line
+
+
+def keyword_of(root: Path, keyword: str) -> Any:
+    plan = plan_of(root, "/etc/security/faillock.conf", keyword)
+    ((setting, _),) = build(
+        "os_hardening", plan["settings"], plan["options"], record.Record("os_hardening").originals
+    )
+    return setting
+
+
+@pytest.mark.parametrize(
+    ("keyword", "in_use", "line"),
+    [
+        ("deny", True, None),
+        ("deny", False, "deny = 5"),
+        ("fail_interval", True, None),
+        ("unlock_time", True, "unlock_time = 900"),
+    ],
+)
+def test_a_default_of_faillock_counts_where_a_site_counts_wrong_passwords(
+    keyword: str,
+    in_use: bool,
+    line: str | None,
+    pam: Path,
+    tmp_path: Path,
+    run_module: Callable[..., dict[str, Any]],
+) -> None:
+    """3, 600 s and 900 s: faillock.conf(5)."""
+    (tmp_path / "etc/security").mkdir(parents=True)
+    file = tmp_path / "etc/security/faillock.conf"
+    file.write_text("# deny = 3\n")
+    if in_use:
+        (pam / "common-auth").write_text("auth required pam_faillock.so preauth\n")
+    plan = plan_of(tmp_path, "/etc/security/faillock.conf", keyword)
+    said = carried_out(run_module, plan)
+    assert file.read_text().splitlines()[1:] == ([line] if line else [])
+    assert ("kept: deny" in str(said["warnings"])) == (keyword == "deny" and in_use)
+    assert [one["state"] for one in observe.observe(plan)] == ["pass"]
+    # Ours counts from now on; the default that it took the place of was nobody's.
+    (pam / "common-auth").write_text("auth required pam_faillock.so preauth\n")
+    assert not carried_out(run_module, plan)["changed"]
+
+
+def test_defaults_of_programs_are_those_of_their_manuals() -> None:
+    told = {key: implicit(str(order_of("keyword", f"/etc/{key}"))) for key in (
+        "security/faillock.conf:deny", "security/faillock.conf:unlock_time",
+        "security/faillock.conf:fail_interval", "login.defs:UMASK", "login.defs:PASS_MAX_DAYS",
+        "login.defs:PASS_MIN_DAYS", "login.defs:PASS_WARN_AGE", "login.defs:YESCRYPT_COST_FACTOR",
+    )}  # fmt: skip
+    assert [*told.values()] == [["3"], ["600"], ["900"], ["022"], ["-1"], ["0"], ["-1"], ["5"]]
+
+
+# ---------------------------------------------------------------- a mask that ours would take away
+
+
+@pytest.mark.parametrize(
+    ("service", "refused"),
+    [
+        ("session optional pam_umask.so umask=077\n@include common-session\n", True),
+        ("session optional pam_umask.so umask=022\n@include common-session\n", False),
+        ("@include common-session\nsession optional pam_umask.so umask=077\n", False),
+        ("session optional pam_umask.so umask=077\n", False),
+    ],
+)
+def test_a_stricter_mask_before_ours_is_an_obstacle(
+    service: str, refused: bool, pam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LOGIN_DEFS", tmp_path / "login.defs")
+    (tmp_path / "login.defs").write_text("UMASK 027\n")
+    (pam / "sshd").write_text(service)
+    (pam / "common-session").write_text("session required pam_unix.so\n")
+    profile = files.PamProfile("temper-umask", "common-session", ["pam_umask.so"])
+    assert (f"{pam}/sshd:1 sets umask=077" in (profile.obstacle() or "")) == refused
+
+
+def test_limits_that_pam_reads_from_another_file_alone_are_a_fault(pam: Path) -> None:
+    (pam / "sshd").write_text("session required pam_limits.so\nsession required pam_limits.so conf=/etc/l\n")
+    assert pam_lines.limits_elsewhere() == [f"{pam}/sshd:2 has pam_limits.so read /etc/l alone"]

@@ -1,0 +1,36 @@
+"""The bench of the payload, with shapes that take no time: on a GPU it is started by tools/record_gpu.py."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.bench.payload import ALL_REDUCE, COPY, MATMUL, OPERATION, run
+
+PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
+ROUNDS = 2
+pytestmark = [
+    pytest.mark.component,
+    pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch"),
+]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        MATMUL.format(dtype="fp32", kind="float32", size=16),
+        COPY.format(direction="local", size_bytes=4096, places=[{}, {}]),
+    ],
+)
+def test_operation_is_timed_on_both_sides(operation: str) -> None:
+    program = OPERATION.format(device="cpu", rounds=ROUNDS, operation=operation, warm_up_s=0)
+    (pairs,) = run(str(PYTHON), program, [[]])
+    assert [[len(times) for times in sides] for sides in pairs] == [[5, 5]] * ROUNDS
+
+
+def test_all_reduce_is_timed_on_both_ranks(tmp_path: object) -> None:
+    program = ALL_REDUCE.format(size_bytes=4096, rounds=ROUNDS)
+    ranks = run(str(PYTHON), program, [[rank, f"{tmp_path}/store"] for rank in ("0", "1")])
+    counted = [[[len(times) for times in sides] for sides in pairs] for pairs in ranks]
+    assert counted == [[[5, 5]] * ROUNDS] * 2
