@@ -37,6 +37,11 @@ class Command:
 
 JUDGING = "temper.cli.judging"
 COMMANDS = {
+    "plan": Command(
+        "temper.cli.plan",
+        "show what site.yml would do to the nodes, and why it refuses one",
+        "-i inventory/mine",
+    ),
     "rollout": Command(
         "temper.cli.rollout",
         "upgrade drivers and kernels node by node, with a way back",

@@ -25,7 +25,7 @@ def test_each_command_is_listed_and_explains_itself(name: str, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"), [("rolout", "did you mean rollout?"), ("xyz", "expected one of rollout")]
+    ("word", "hint"), [("rolout", "did you mean rollout?"), ("xyz", "expected one of plan")]
 )
 def test_a_word_that_is_no_command_is_named(word: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word]) == 2
