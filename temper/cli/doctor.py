@@ -12,12 +12,13 @@ import shutil
 import stat
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temper.base.nodes import counted, ranges
+from temper.cli import json_document
 from temper.fleet.inventory import InventoryError, read
 from validation.model.printable import printable
 
@@ -191,7 +192,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="temper doctor", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
+    json_document.add_option(parser)
     given = parser.parse_args(arguments)
     findings = [*(check() for check in ALONE), *inventory(given.inventory)]
-    print(table(findings))
+    document = {"findings": [asdict(one) | {"good": not one.remedy} for one in findings]}
+    json_document.show(given, document, table(findings))
     return int(any(one.remedy for one in findings))

@@ -18,8 +18,9 @@ def add_option(parser: argparse.ArgumentParser) -> None:
 
 
 def show(given: argparse.Namespace, document: Mapping[str, object], text: str) -> None:
-    """Print the document where the command line asks for it, else the text."""
-    print(dumps(document) if given.json else text)
+    """Print the document where the command line asks for it, else the text of some lines."""
+    if said := dumps(document) if given.json else text.removesuffix("\n"):
+        print(said)
 
 
 def dumps(document: Mapping[str, object]) -> str:

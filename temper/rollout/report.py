@@ -155,7 +155,7 @@ def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[st
     for event in events:
         steps[event.node].append(
             {
-                "at": _iso(event.at),
+                "at": iso(event.at),
                 "state": event.state,
                 "step": event.step,
                 "outcome": event.outcome,
@@ -171,7 +171,7 @@ def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[st
             "cohort": rollout.nodes[name].cohort,
             "wave": record.wave,
             "state": str(record.state),
-            "since": _iso(record.since),
+            "since": iso(record.since),
             "sentence": sentence(record),
             "reason": record.reason,
             "snapshot": record.facts.get("snapshot", ""),
@@ -186,7 +186,7 @@ def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[st
         "rollout": rollout.number,
         "stack": rollout.stack,
         "kernel": rollout.policy.kernel,
-        "made_at": _iso(now),
+        "made_at": iso(now),
         "mode": str(rollout.mode),
         "reason": rollout.reason,
         "minutes": {"elapsed": spent.elapsed, "nodes": spent.node_minutes, "longest_node": spent.critical},
@@ -195,7 +195,8 @@ def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[st
     }
 
 
-def _iso(instant: datetime) -> str:
+def iso(instant: datetime) -> str:
+    """An instant as text: ISO 8601 in UTC."""
     return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
