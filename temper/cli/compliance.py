@@ -88,22 +88,27 @@ def drifts(given: argparse.Namespace, history: Path) -> int:
     return 0
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="temper compliance", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("command", choices=["status", "verify", "head", "drifts"])
-    parser.add_argument("--reports", type=Path, default=REPORTS, help="folder of the reports (%(default)s)")
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    """Make the parser."""
+    made = argparse.ArgumentParser(prog="temper compliance", description=(__doc__ or "").splitlines()[0])
+    made.add_argument("command", choices=["status", "verify", "head", "drifts"])
+    made.add_argument("--reports", type=Path, default=REPORTS, help="folder of the reports (%(default)s)")
+    made.add_argument(
         "--history", type=Path, help=f"the fleet's history (default: {HISTORY} beside that folder)"
     )
-    parser.add_argument("--signers", type=Path, help="allowed_signers file that every signature must be of")
-    parser.add_argument(
+    made.add_argument("--signers", type=Path, help="allowed_signers file that every signature must be of")
+    made.add_argument(
         "--head",
         default="",
         help="head that was kept elsewhere, or a file with several: the chain must have it",
     )
-    json_document.add_option(parser)
-    given = parser.parse_args(arguments)
+    json_document.add_option(made)
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    given = parser().parse_args(arguments)
     history = given.history or given.reports.absolute().parent / HISTORY
     needed = given.reports / "latest" if given.command == "status" else history
     if not needed.exists():

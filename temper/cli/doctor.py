@@ -188,12 +188,17 @@ def table(findings: Sequence[Finding]) -> str:
     return printable("\n".join(lines))
 
 
+def parser() -> argparse.ArgumentParser:
+    """Make the parser."""
+    made = argparse.ArgumentParser(prog="temper doctor", description=(__doc__ or "").splitlines()[0])
+    made.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
+    json_document.add_option(made)
+    return made
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(prog="temper doctor", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
-    json_document.add_option(parser)
-    given = parser.parse_args(arguments)
+    given = parser().parse_args(arguments)
     findings = [*(check() for check in ALONE), *inventory(given.inventory)]
     document = {"findings": [asdict(one) | {"good": not one.remedy} for one in findings]}
     json_document.show(given, document, table(findings))

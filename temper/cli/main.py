@@ -68,6 +68,9 @@ COMMANDS = {
     "doctor": Command(
         "temper.cli.doctor", "check this machine and an inventory before a run", "-i inventory/mine"
     ),
+    "completion": Command(
+        "temper.cli.completion", "print a script that completes command lines in a shell", "bash"
+    ),
     "pages": Command(
         "temper.cli.pages",
         "make the pages of a report anew, of validation, of compliance, or of both",

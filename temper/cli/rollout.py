@@ -401,12 +401,12 @@ def _last(store: Store) -> Rollout:
     return last
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Make the parser."""
+    whole = argparse.ArgumentParser(
         prog="temper rollout", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(function: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
         summary = (function.__doc__ or "").rstrip(".")
@@ -470,7 +470,12 @@ def main(arguments: list[str] | None = None) -> int:
     for function in (hold, abort):
         command(function).add_argument("--reason", required=True, help="for whoever reads the status")
     command(retry).add_argument("node", metavar="NODE")
-    given = parser.parse_args(arguments)
+    return whole
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    given = parser().parse_args(arguments)
     exit_status = 1
     try:
         exit_status = int(given.function(given))
