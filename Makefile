@@ -139,11 +139,12 @@ setup: python ## Make .venv with everything that running and testing needs
 	@$(PYTHON) -m tools.bootstrap environment dev
 
 .PHONY: docs
-docs: setup ## Write defaults, READMEs and typed variables from the argument specs, the tables of tests and of plans, the lists of controls and findings, alert rules
+docs: setup ## Write defaults, READMEs and typed variables from the argument specs, the tables of tests and of plans, the lists of controls, findings and refusals, alert rules
 	$(BIN)/python -m tools.check_docs
 	$(BIN)/python -m tools.role_files
 	$(BIN)/python -m tools.control_docs
 	$(BIN)/python -m tools.finding_docs
+	$(BIN)/python -m tools.refusal_docs
 	$(BIN)/python -m tools.alert_rules
 	$(BIN)/python -m tools.dashboards
 	$(BIN)/python -m tools.plan_matrix

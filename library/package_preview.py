@@ -153,6 +153,12 @@ unresolved:
     rule of the node's owner (apt's preferences, exclusions and locks of dnf) is why.
   returned: always
   type: bool
+not_offered:
+  description: Packages that no repository offers (C(name)), or not in this C(version): empty where there is
+    none of this name.
+  returned: always
+  type: list
+  elements: dict
 former:
   description: Package -> the version that is installed now and has been fetched (O(stage)).
   returned: always

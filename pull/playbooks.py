@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 #: a job. The role's argument spec has the same choices.
 REPAIRABLE = ("compute_environment", "gpu_settings", "monitoring", "os_tuning")
 PLAY_TIMEOUT_S = 1800.0
-#: What the checkout's callback displays of a refusal or failure: whom it is about, then why, indented.
-COMPLAINT = re.compile(r"^(?:refused|failed|unreachable): .*\n((?:(?:  .*)?\n)+)", re.MULTILINE)
 #: Of what Ansible wrote, where it has no better reason.
 LAST_LINES = 3
 #: What no inventory can make of a node that pulls: a repair disturbs no job, and leaves the driver alone.
@@ -91,6 +88,7 @@ class Playbooks:
                 f"pull_python: expected the Python of a virtual environment with ansible-core at {python}, "
                 "found none. Make it from requirements/controller.txt (docs/pull.md)."
             )
+        reasons = Path(tempfile.mkdtemp(dir=self.scratch)) / "reasons"
         environment = {
             "PATH": f"{python.parent}:{PROGRAMS}",
             "HOME": str(self.scratch),
@@ -99,6 +97,7 @@ class Playbooks:
             "ANSIBLE_HOME": str(self.scratch / ".ansible"),
             "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_NO_TARGET_SYSLOG": "1",
+            "TEMPER_REASONS_FILE": str(reasons),
         }
         program = str(python.with_name("ansible-playbook"))
         command = [str(python), program, f"playbooks/{name}.yml"]
@@ -109,11 +108,19 @@ class Playbooks:
             raise PlaybookError(f"playbooks/{name}.yml {error}.") from error
         output = done.stdout + done.stderr
         print(output, flush=True)
-        return done.returncode, reason(output)
+        return done.returncode, told(reasons) or last_words(output)
 
 
-def reason(output: str) -> str:
-    """Return why a run failed, in one line; Ansible's last words where it gives no reason."""
+def told(reasons: Path) -> str:
+    """Return what the checkout's callback has written of refusals and failures, in one line."""
+    try:
+        found = [json.loads(line) for line in reasons.read_text(encoding="utf-8").splitlines()]
+        return " ".join(" ".join(f"{one['task']} {one['text']}" for one in found).split())
+    except (OSError, ValueError, TypeError, KeyError):
+        return ""
+
+
+def last_words(output: str) -> str:
+    """Return the end of what Ansible wrote, in one line, where it gives no reason."""
     lines = [line for line in output.splitlines() if line.strip()]
-    said = " ".join(" ".join(COMPLAINT.findall(output)).split())
-    return said or " ".join(" ".join(lines[-LAST_LINES:]).split()) or "Ansible said nothing"
+    return " ".join(" ".join(lines[-LAST_LINES:]).split()) or "Ansible said nothing"

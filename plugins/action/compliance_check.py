@@ -19,6 +19,7 @@ from temper.compliance.outside.claims import ClaimsError  # noqa: E402 - likewis
 from temper.compliance.outside.node import Outside  # noqa: E402 - likewise
 from temper.plan.module_answers import node_facts  # noqa: E402 - likewise
 from temper.plan.node_action import NodeAction  # noqa: E402 - likewise
+from temper.plan.node_plan import refused  # noqa: E402 - likewise
 from temper.plan.os_controls import OPERATOR, demanded, load_controls  # noqa: E402 - likewise
 from temper.plan.preflight import DATA, preflight_plan  # noqa: E402 - likewise
 
@@ -47,8 +48,7 @@ class ActionModule(NodeAction):
         if facts is None:
             return result | {"problem": self.reason(read), "warnings": self.warnings}
         known = self.known(variables)
-        plan = preflight_plan(read, own, known)
-        plan["problems"] += self.unseen(variables)
+        plan = refused(preflight_plan(read, own, known), *self.unseen(variables))
         arguments: dict[str, Any] = {"roles": f"[{','.join(plan['roles'].values())}]"}
         arguments["demanded"] = demanded_of(plan)
         if listed := administrators(plan):

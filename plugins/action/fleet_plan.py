@@ -18,6 +18,7 @@ if ROOT not in sys.path:
 
 from temper.plan.fleet import FleetPlan, grouped  # noqa: E402 - needs the path above
 from temper.plan.identity import twins  # noqa: E402 - likewise
+from temper.plan.node_plan import refused  # noqa: E402 - likewise
 from validation.processes.files import own, write_atomically  # noqa: E402 - likewise
 
 #: What preflight gives all nodes of a batch before it reads the first.
@@ -52,8 +53,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         names = [name for name in variables["ansible_play_hosts_all"] if STARTED in hostvars[name]]
         plans = {name: hostvars[name].get("preflight_plan") for name in names}
         same = twins({name: (plan or {}).get("machine", ()) for name, plan in plans.items()})
-        for name, sentence in same.items():
-            plans[name] = {**plans[name], "problems": [*plans[name]["problems"], sentence]}
+        plans |= {name: refused(plans[name], twin) for name, twin in same.items()}
         fleet = FleetPlan.from_dict(plans)
         texts = {name: (plans.get(name) or {}).get("text", "") for name in variables["ansible_play_batch"]}
         said = [grouped(texts), fleet.text()]
@@ -65,7 +65,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             said.append(f"Plans: {path}")
         # Shown without -v, as debug's is: that is what the task is for.
         result["_ansible_verbose_always"] = True
-        return result | {"changed": False, "twins": same, "msg": "\n".join(filter(None, said))}
+        return result | {
+            "changed": False,
+            "twins": {name: twin.text for name, twin in same.items()},
+            "msg": "\n".join(filter(None, said)),
+        }
 
     def write(self, path: Path, fleet: FleetPlan) -> None:
         """Write the plans as JSON."""

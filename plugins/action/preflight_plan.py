@@ -16,7 +16,9 @@ if ROOT not in sys.path:
 from temper.plan.jump_hosts import forbidden, kept_open, read  # noqa: E402 - likewise
 from temper.plan.module_answers import node_facts  # noqa: E402 - needs the path above
 from temper.plan.node_action import NodeAction  # noqa: E402 - likewise
+from temper.plan.node_plan import refused  # noqa: E402 - likewise
 from temper.plan.preflight import preflight_plan, preview_arguments  # noqa: E402 - likewise
+from temper.plan.refusals import refusal  # noqa: E402 - likewise
 from temper.plan.ssh_client import look_on_the_way  # noqa: E402 - likewise
 
 
@@ -44,16 +46,15 @@ class ActionModule(NodeAction):
         if boolean(self._task.args.get("image", False), strict=False):
             asked |= {"image": True, "image_kernel": self._task.args["image_kernel"]}
         node = self.ask("node_facts", asked, variables)
-        plan = preflight_plan(node, own, known)
-        plan["problems"] += self.unseen(variables)
+        plan = refused(preflight_plan(node, own, known), *self.unseen(variables))
         if not self.reached:
             jumps = read(variables.get("__preflight_ways"))
             through, looked = look_on_the_way(name, jumps, variables, self._templar)
             if looked.forbidden:
-                plan["problems"].append(f"{forbidden([name], through)}. Harden that first (--limit)")
+                plan = refused(plan, refusal("jump-host-forbids", reason=forbidden([name], through)))
             elif looked.reached:
-                plan["problems"].append(kept_open(name, through))
-        if boolean(self._task.args["simulate"]) and not plan["problems"] and not plan["settled"]:
+                plan = refused(plan, refusal("jump-host-connection", reason=kept_open(name, through)))
+        if boolean(self._task.args["simulate"]) and not plan["refusals"] and not plan["settled"]:
             preview = self.ask("package_preview", preview_arguments(plan), variables)
             plan = preflight_plan(node, own, known, preview)
         if jump := read(known).get(name):

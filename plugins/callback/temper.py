@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import functools
+import json
 import os
 import re
 import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -50,6 +52,12 @@ options:
     default: 60
     env: [{name: TEMPER_PROGRESS_INTERVAL_S}]
     ini: [{section: callback_temper, key: progress_interval_s}]
+  reasons_file:
+    description: A file that gets each refusal and failure as a line of JSON (C(kind), C(node), C(task),
+      C(text)), for the program that has started the run; none where it is empty.
+    type: str
+    default: ''
+    env: [{name: TEMPER_REASONS_FILE}]
 extends_documentation_fragment: [default_callback, result_format_callback]
 requirements: [set as stdout in configuration]
 """
@@ -236,9 +244,17 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         if kind:
             whole = once and kind in ("refused", "failed", "ignored", "rescued")
             where = located(result.task) if kind in ("failed", "ignored", "rescued") else ""
-            self.run.note(self.stage, Note(kind, "" if whole else node, f"{task}{where}", text))
+            note = self.run.note(self.stage, Note(kind, "" if whole else node, f"{task}{where}", text))
+            if kind in BAD:
+                self.keep_reason(note)
         for message in messages(result.result, self.dumped) if kind in ("", "changed") else ():
             self.run.note(self.stage, Note("said", "" if once else node, task, message))
+
+    def keep_reason(self, note: Note) -> None:
+        """Write why a node does not go on, for the program that has started the run."""
+        if path := self.get_option("reasons_file"):
+            with Path(path).open("a", encoding="utf-8") as file:
+                file.write(f"{json.dumps(asdict(note))}\n")
 
     def dumped(self, values: Mapping[str, Any]) -> str:
         """Values as Ansible's own callback shows them."""
@@ -301,7 +317,7 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """A node failed, was refused, or goes on in spite of that."""
         kind = "ignored" if ignore_errors else "rescued" if is_rescued(result.task) else "failed"
-        if not ignore_errors and refused(result.result, result.task.action, titled(result.task)):
+        if not ignore_errors and refused(result.result):
             kind = "unreachable" if result.host.get_name() in self.silent else "refused"
         self.take(result, kind, complaint(result.result, self.dumped))
 

@@ -76,7 +76,7 @@ class Store:
                     connection.execute("PRAGMA journal_mode = WAL")
                 except sqlite3.OperationalError as error:
                     # SQLite does not wait here. Beside another writer this is left to a later one.
-                    if "locked" not in str(error):
+                    if not _in_use(error):
                         raise
                 connection.execute("BEGIN IMMEDIATE")
                 self._make_tables(connection)
@@ -168,7 +168,7 @@ class Store:
 
     def _unusable(self, purpose: str, error: Exception) -> HistoryError:
         outcome = "; nothing was recorded" if purpose == "written" else ""
-        if "locked" in str(error):
+        if _in_use(error):
             return HistoryError(
                 f"the history {self.path} is in use: another run has been writing to it for "
                 f"{self.patience_s:g} s; run again when that has ended{outcome}"
@@ -178,3 +178,9 @@ class Store:
         elif purpose == "written":
             outcome += f"; see that {self.path.parent} can be written to and has space left"
         return HistoryError(f"the history {self.path} cannot be {purpose}: {error}{outcome}")
+
+
+def _in_use(error: Exception) -> bool:
+    """Whether another connection has the file. Extended codes have the primary one in their last byte."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

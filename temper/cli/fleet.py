@@ -82,9 +82,12 @@ NOT_SLICED = {
         "a roll-out decides node by node, and each slice would start one of its own",
         "temper rollout run -i INVENTORY --stack STACK",
     ),
-    "playbooks/upgrade_step.yml": (
-        "it is one step of a roll-out, which decides node by node",
-        "temper rollout run -i INVENTORY --stack STACK",
+    **dict.fromkeys(
+        ("playbooks/upgrade_step.yml", "playbooks/upgrade_settle.yml"),
+        (
+            "it is one step of a roll-out, which decides node by node",
+            "temper rollout run -i INVENTORY --stack STACK",
+        ),
     ),
 }
 #: Runs that take nodes, and as many others, that are kept; those of which slices failed have their output.

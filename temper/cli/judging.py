@@ -139,6 +139,7 @@ def parser() -> argparse.ArgumentParser:
     proposing.add_argument(
         "--output", type=Path, help="a file of an inventory, which is there only as an earlier proposal"
     )
+    proposing.add_argument("--json", action="store_true", help="say as JSON whether the file was written")
 
     command("groups", _groups, "say which nodes measure with which in the next rounds")
     return whole
@@ -193,7 +194,8 @@ def _propose(options: argparse.Namespace) -> int:
     except ProposalError as error:
         raise UsageError(str(error)) from error
     said = "written; read it before you commit it" if written else "not written: nothing is worth a change"
-    print(f"{options.output}: {said}")
+    text = f"{options.output}: {said}"
+    print(json.dumps({"written": written, "text": text}) if options.json else text)
     return EXIT_PASS
 
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from temper.compliance.model import Observation, State
 from temper.compliance.statement import DEMANDED, NODE, OUTSIDE, OUTSIDE_TITLES, TITLES
 from temper.plan.convert import plain
-from temper.plan.node_plan import Kind, NodePlan, RolePlan
+from temper.plan.node_plan import NodePlan, RolePlan
 from temper.plan.os_controls import OPERATOR, demanded, load_controls
 from temper.plan.preflight import DATA
+from temper.plan.wanted import FileWanted, Kind, Wanted
 from validation.model.bounds import Bounds
 from validation.model.contract import ContractError, decode, parse
 from validation.model.printable import printable
@@ -94,7 +95,7 @@ def answer(
     Of the plan (its fact) only what a statement needs. What settings are to be is most of it, with the whole
     fleet's addresses and programs in it, and that of all nodes would not fit into the controller's memory.
     """
-    same = ("schema_version", "problems", "system", "architecture", "gpus", "waived")
+    same = ("schema_version", "problems", "refusals", "system", "architecture", "gpus", "waived")
     needed = {name: plan[name] for name in same}
     roles = {name: json.loads(text) for name, text in plan["roles"].items()}
     short = {
@@ -229,7 +230,7 @@ class Item(NamedTuple):
     kind: str
     key: str
     controls: Collection[str]
-    wanted: Any = None
+    wanted: Wanted = None
 
 
 class Asked:
@@ -264,8 +265,8 @@ class Asked:
                 )
             self.patterns.append((key, controls))
         elif item.kind == Kind.FILE:
-            wanted = item.wanted or {}
-            here = not wanted.get("secret") and wanted.get("machine", machine) == machine
+            wanted = item.wanted if isinstance(item.wanted, FileWanted) else FileWanted()
+            here = not wanted.secret and wanted.machine in (None, machine)
             if here:
                 self.require(key, controls)
             if item.key.startswith(AUDIT_RULES) and self.role != DEMANDED:

@@ -19,6 +19,8 @@ from temper.compliance.model import Verdict
 from temper.plan.convert import checked
 from temper.plan.fleet import FleetPlan
 from temper.plan.identity import twins
+from temper.plan.node_plan import NodePlan, refused
+from temper.plan.refusals import refusal, texts
 from temper.report import statement as report
 from temper.report.compliance import check, checked_nodes, elsewhere, settings_of
 from validation.model.contract import EXPECTATIONS_VERSION
@@ -99,13 +101,18 @@ def plans(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
     if not parts:
         return None
     known = {name for part in parts for name in part["nodes"]}
-    refused = {name: {"problems": [reason]} for name, reason in silent.items() if name not in known}
-    fleet = FleetPlan.merged([{"nodes": refused, "settings": {}, "waived": {}}, *map(readable, parts)])
+    absent = {name: without_plan(reason) for name, reason in silent.items() if name not in known}
+    fleet = FleetPlan.merged([{"nodes": absent, "settings": {}, "waived": {}}, *map(readable, parts)])
     same = twins({name: plan.machine for name, plan in fleet.plans.items()})
     path = ROOT / PLANS
     own(path.parent)
     write_atomically(path, json.dumps(fleet.as_dict(), indent=1) + "\n", 0o600)
-    return Said("\n".join([fleet.text(), *same.values(), f"Plans: {path}"]), 1 if same else 0)
+    return Said("\n".join([fleet.text(), *texts(same.values()), f"Plans: {path}"]), 1 if same else 0)
+
+
+def without_plan(reason: str) -> dict[str, Any]:
+    """What is kept of a node that has no plan."""
+    return refused({}, refusal("other", reason=reason))
 
 
 def report_command(chosen: Mapping[str, Any], now: datetime) -> list[str]:
@@ -127,8 +134,9 @@ def readable(part: Mapping[str, Any]) -> Mapping[str, Any]:
         FleetPlan.merged([part])
         for fact in part["nodes"].values():
             " ".join(fact["problems"])  # texts, and nothing else
+            NodePlan.from_dict({"refusals": fact.get("refusals", [])})
     except UNREADABLE as error:
-        why = {"problems": [f"its plan, as a slice handed it over, cannot be read: {error}"]}
+        why = without_plan(f"its plan, as a slice handed it over, cannot be read: {error}")
         return {"nodes": dict.fromkeys(part["nodes"], why), "settings": {}, "waived": {}}
     return part
 

@@ -30,7 +30,7 @@ from temper.fleet.journal import NodeRecord
 from temper.fleet.slices import Board, Outcome, Place, Slice
 from temper.fleet.stream import COLLECTED, OUTPUT, Received, StreamError
 from temper.fleet.worker import FAILED, IDENT, STATS, UNREACHABLE
-from temper.rollout.playbooks import LAST_LINES, REFUSES, failure, last_words
+from temper.rollout.playbooks import LAST_LINES, failure, last_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -82,7 +82,7 @@ class Events:
         elif kind in (FAILED, UNREACHABLE):
             if not data.get("ignore_errors"):
                 task, result = str(data.get("task")), data.get("res") or {}
-                refused = bool(result.get("refused")) or task.startswith(REFUSES)
+                refused = result.get("refused") is True
                 self.reasons[str(data.get("host"))] = failure(task, result)[:LONGEST_LINE], refused
         else:
             self.task = str(data.get("task") or "")

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from validation.autotune.search import KnobVerdict
 
 MARK = "# Proposed by Temper's autotune; the sha256 of all lines below is "
-MEASURED = re.compile(r"^# Measured on (\S+) at ", re.MULTILINE)
+#: The line of a proposal that says whose it is.
+MEASURED = "# Measured on {node} at "
+MEASURED_LINE = re.compile("^" + MEASURED.format(node=r"(\S+)"), re.MULTILINE)
 VARIABLE = re.compile(r"^(\w+): \S+$", re.MULTILINE)
 
 
@@ -59,7 +61,7 @@ def write(path: Path, evidence: Evidence) -> bool:
         first, _, below = before.partition("\n")
         if first != f"{MARK}{_digest(below)}":
             raise ProposalError(_taken(path))
-        if (found := MEASURED.search(before)) and found[1] != evidence.node:
+        if (found := MEASURED_LINE.search(before)) and found[1] != evidence.node:
             raise ProposalError(
                 f"{path} has the proposal of {found[1]}, expected one of {evidence.node} or none: "
                 "name a place for each node"
@@ -95,7 +97,8 @@ def _digest(content: str) -> str:
 def _lines(evidence: Evidence, earlier: str) -> Iterator[str]:
     machine = evidence.machine
     yield "# Read it, change what you know better, and commit it; or delete it."
-    yield f"# Measured on {evidence.node} at {evidence.started_at}: {machine.cpu_model}, {machine.cpus} CPUs,"
+    measured = MEASURED.format(node=evidence.node)
+    yield f"{measured}{evidence.started_at}: {machine.cpu_model}, {machine.cpus} CPUs,"
     yield f"# torch {machine.torch}, driver {machine.driver or 'none'}; processes: {evidence.processes}."
     if evidence.nodes:
         yield f"# Measured with {evidence.library} between {', '.join(evidence.nodes)}."

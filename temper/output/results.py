@@ -111,10 +111,6 @@ def warnings(result: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(str(one) for found in lists if isinstance(found, list) for one in found))
 
 
-def refused(result: Mapping[str, Any], action: str, task: str) -> bool:
-    """Whether a failure is a refusal: nothing was changed.
-
-    A module says so (`refused`); a task with `fail` has a name that begins with "Refuse".
-    """
-    by_name = action.rpartition(".")[2] == "fail" and task.rpartition(": ")[2].startswith("Refuse ")
-    return bool(result.get("refused")) or by_name
+def refused(result: Mapping[str, Any]) -> bool:
+    """Whether a failure is a refusal: nothing was changed. Modules and action `refuse` say so."""
+    return result.get("refused") is True

@@ -89,8 +89,8 @@ class Run:
         if node not in self.worst or STATES.index(state) > STATES.index(self.worst[node][0]):
             self.worst[node] = state, stage.name
 
-    def note(self, stage: Stage, note: Note) -> None:
-        """Keep what there is to say, and what it makes of the node."""
+    def note(self, stage: Stage, note: Note) -> Note:
+        """Keep what there is to say, and what it makes of the node; return what is kept."""
         text = note.text
         # A node's own words. What is said of all nodes is as long as there are nodes.
         if note.node and len(text) > MOST_CHARACTERS:
@@ -99,7 +99,7 @@ class Run:
         kept = Note(note.kind, note.node, note.task, text)
         if note.kind == "warning":
             if (known := (note.kind, note.node, text)) in self.said:
-                return
+                return kept
             self.said.add(known)
         (stage.changes if note.kind == "changed" else stage.notes).append(kept)
         if note.kind in ("ignored", "rescued"):
@@ -109,6 +109,7 @@ class Run:
                 self.settle(stage, note.node, note.kind)
             elif note.kind in BAD:
                 self.shared.append(f"{stage.name}: {note.task}: {text.partition(chr(10))[0]}")
+        return kept
 
     def blocks(self, notes: Iterable[Note], *, check: bool = False) -> list[Block]:
         """What notes say, once for all nodes of which it is the same, in the order of the first."""

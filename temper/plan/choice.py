@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from temper.plan.distro_source import driver_choice
 from temper.plan.fitting import fitting_stacks
+from temper.plan.refusals import Remedy, advice
 from temper.plan.rules import gpu_problems, stack_problems, tied_to_modules
 
 if TYPE_CHECKING:
@@ -23,14 +24,14 @@ def chosen_stack(request: Request) -> str:
     # Where none fits, the one that breaks the fewest rules: its sentences say what really is in the way.
     # Of two such, the one that the GPUs can use.
     def rules_broken(name: str) -> tuple[int, int]:
-        unusable = [text for gpu in request.gpus for text in gpu_problems(stacks[name], gpu, request.tables)]
+        unusable = [one for gpu in request.gpus for one in gpu_problems(stacks[name], gpu, request.tables)]
         return len(stack_problems(stacks[name], request)), len(unusable)
 
     nearest = min(order, key=rules_broken)
     return (fitting or [nearest])[0]
 
 
-def remedy(request: Request) -> str:
+def remedy(request: Request) -> Remedy:
     """What to do where a stack does not fit: another one that fits all GPUs of the node, if there is one.
 
     Modules that the GPUs cannot have are a sentence of their own.
@@ -38,14 +39,10 @@ def remedy(request: Request) -> str:
     wanted = replace(request.variables.nvidia_stack, kernel_modules="auto", name="")
     request = replace(request, variables=replace(request.variables, nvidia_stack=wanted))
     if fitting := fitting_stacks(request):
-        return f"set nvidia_stack_name: {fitting[0].name}"
+        return advice("use-stack", stack=fitting[0].name)
     if all(tied_to_modules(request)):
-        return "no stack fits all GPUs of this node; move one of them to another node"
-    none = "no stack in data/stacks.yml fits all GPUs of this node on this system"
+        return advice("move-gpu")
     row = request.tables.distro_drivers.get(request.distribution.name)
     if row and not driver_choice(row, request).problems:
-        return f"{none}; nvidia_stack_source: distro has another driver"
-    return (
-        f"{none}; choose another system, a mirror with such packages (nvidia_stack_cuda_repository_url), or "
-        "add a stack with a driver for them (CONTRIBUTING.md)"
-    )
+        return advice("use-distro")
+    return advice("other-system")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from temper.plan.refusals import Refusal, advice, refusal
 from temper.plan.versions import version
 
 if TYPE_CHECKING:
@@ -74,19 +75,16 @@ def graphics_packages(request: Request, stack: Stack) -> dict[str, str]:
     return dict.fromkeys((name.format(suffix=suffix) for name in names), distribution.driver_version(stack))
 
 
-def graphics_problems(names: Collection[str], request: Request) -> list[str]:
+def graphics_problems(names: Collection[str], request: Request) -> list[Refusal]:
     """Why a node cannot have graphics libraries: packages whose names are a guess are not installed."""
     if names or not request.variables.nvidia_stack.graphics:
         return []
     family, source = request.distribution.release.family, request.variables.nvidia_stack.source
     own = request.tables.distro_driver_packages.get(family)
     known = {"nvidia": family in request.tables.graphics_packages, "distro": bool(own and own.graphics)}
-    other = next((f"nvidia_stack_source: {name}, or " for name in known if known[name]), "")
-    return [
-        f"nvidia_stack_graphics: the names of the packages with graphics libraries on "
-        f"{request.distribution.name} from nvidia_stack_source: {source} are in no table; set "
-        f"{other}nvidia_stack_graphics: false"
-    ]
+    other = next((name for name in known if known[name]), "")
+    remedy = advice("graphics-elsewhere", source=other) if other else advice("graphics-off")
+    return [refusal("graphics-unknown", remedy, system=request.distribution.name, source=source)]
 
 
 def services(request: Request) -> tuple[str, ...]:

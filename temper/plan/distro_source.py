@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from temper.plan.components import CONTAINER_TOOLKIT, build_packages, graphics_problems
 from temper.plan.fitting import fitting_stacks
 from temper.plan.model import Driver, Offer, Runtime
+from temper.plan.refusals import Refusal, refusal
 from temper.plan.repositories import container_repository
 from temper.plan.rules import kernel_modules, module_need
 from temper.plan.versions import branch, upstream, version
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 DRIVER_PACKAGE = re.compile(r"nvidia-kernel-dkms|nvidia-headless-no-dkms-\d+-server(-open)?")
 KERNEL_SERIES = re.compile(r"\d+\.\d+")
 PACKAGE_VERSION = re.compile(r"\d+(\.\d+)+-\S+")
-NVIDIA_REMEDY = "set nvidia_stack_source: nvidia"
 PREBUILT_HINT = (
     "Ubuntu has its driver in the component restricted of -updates and -security, the fabric manager in "
     "multiverse (`add-apt-repository restricted multiverse`), and modules only for kernels that it still "
@@ -47,7 +47,7 @@ class DriverChoice:
     listed: DistroPackages
     prebuilt: dict[str, str]
     kernels: dict[str, str]
-    problems: tuple[str, ...]
+    problems: tuple[Refusal, ...]
 
 
 def offer(request: Request) -> Offer:
@@ -55,11 +55,8 @@ def offer(request: Request) -> Offer:
     tables, wanted, name = request.tables, request.variables.nvidia_stack, request.distribution.name
     row = tables.distro_drivers.get(name)
     if not row:
-        problem = (
-            f"nvidia_stack_source: distro is not known for {name}; "
-            f"expected one of: {', '.join(sorted(tables.distro_drivers))}; {NVIDIA_REMEDY}"
-        )
-        return Offer(stack="none", problems=(problem,))
+        problem = refusal("distro-unknown", system=name, known=sorted(tables.distro_drivers))
+        return Offer(stack="none", refusals=(problem,))
     mirrors, problems, warnings = request.distribution.own_repositories(request.node, wanted)
     secure = any("security" in (mirror.suite or "") for mirror in mirrors)
     choice = driver_choice(row, request)
@@ -93,7 +90,7 @@ def offer(request: Request) -> Offer:
             nccl=row.nccl.version if row.nccl else None,
             fabric_manager=upstream(package_version) if request.fabric == "nvswitch" else None,
         ),
-        problems=(
+        refusals=(
             *problems,
             *choice.problems,
             *option_problems(row, request),
@@ -175,11 +172,11 @@ def driver_choice(row: DistroDriver, request: Request) -> DriverChoice:
     )
 
 
-def or_nvidia(request: Request) -> str:
-    """NVIDIA's packages as another way out, where they have a driver for this node."""
+def or_nvidia(request: Request) -> bool:
+    """Whether NVIDIA's packages are another way out: they have a driver for this node."""
     wanted = replace(request.variables.nvidia_stack, name="")
     unnamed = replace(request, variables=replace(request.variables, nvidia_stack=wanted))
-    return f", or {NVIDIA_REMEDY}" if fitting_stacks(unnamed) else ""
+    return bool(fitting_stacks(unnamed))
 
 
 def has_signed_modules(request: Request) -> bool:
@@ -188,59 +185,50 @@ def has_signed_modules(request: Request) -> bool:
     return bool(row and row.flavours and not driver_choice(row, request).problems)
 
 
-def chosen_modules(row: DistroDriver, request: Request) -> tuple[str, list[str]]:
+def chosen_modules(row: DistroDriver, request: Request) -> tuple[str, list[Refusal]]:
     """The flavour of the kernel modules, and why it does not do for this node."""
     if row.has("open"):
         return kernel_modules(request, upstream(row.driver["release"]))
     return "proprietary", [*closed_problems(row, request)]
 
 
-def closed_problems(row: DistroDriver, request: Request) -> Iterator[str]:
+def closed_problems(row: DistroDriver, request: Request) -> Iterator[Refusal]:
     """Why the proprietary modules, the only ones, do not do for this node."""
     opened = row.modules["open"]
     if request.variables.nvidia_stack.kernel_modules == "open" and not opened.builds:
-        yield (
-            f"{opened.package} does not build: {opened.reason}; set "
-            f"nvidia_stack_kernel_modules: auto for the proprietary modules{or_nvidia(request)}"
+        yield refusal(
+            "distro-open-does-not-build",
+            package=opened.package,
+            reason=opened.reason,
+            or_nvidia=or_nvidia(request),
         )
     for gpu in request.gpus:
         if module_need(gpu, request.tables) == "required":
-            yield (
-                f"{gpu.name} works only with open kernel modules, and the distribution's do not build "
-                f"({opened.reason}); {NVIDIA_REMEDY}"
-            )
+            yield refusal("distro-gpu-needs-open", gpu=gpu.name, reason=opened.reason)
 
 
-def newer_problems(row: DistroDriver, request: Request) -> Iterator[str]:
+def newer_problems(row: DistroDriver, request: Request) -> Iterator[Refusal]:
     """GPUs that came after the tables."""
     if request.unknown_gpus:
-        yield (
-            f"the distribution's driver {row.branch} is older than a GPU that no table knows "
-            f"(10de:{', 10de:'.join(dict.fromkeys(request.unknown_gpus))}); {NVIDIA_REMEDY}"
-        )
+        pci_ids = [f"10de:{one}" for one in dict.fromkeys(request.unknown_gpus)]
+        yield refusal("distro-gpu-unknown", branch=row.branch, pci_ids=pci_ids)
 
 
-def branch_problems(row: DistroDriver, request: Request) -> Iterator[str]:
+def branch_problems(row: DistroDriver, request: Request) -> Iterator[Refusal]:
     """GPUs that the distribution's driver branch is too old or too new for."""
     for gpu in request.gpus:
         rule = request.tables.architectures[gpu.architecture]
         if rule.first_branch and row.branch < rule.first_branch:
-            limit = f"{rule.first_branch} or newer"
+            code, limit = "distro-gpu-needs-newer-branch", rule.first_branch
         elif rule.last_branch and row.branch > rule.last_branch:
-            limit = f"{rule.last_branch} or older"
+            code, limit = "distro-gpu-needs-older-branch", rule.last_branch
         else:
             continue
-        yield (
-            f"{gpu.name} ({gpu.architecture}) needs driver branch {limit}; the distribution has "
-            f"{row.branch}; {NVIDIA_REMEDY}"
-        )
+        yield refusal(code, gpu=gpu.name, architecture=gpu.architecture, limit=limit, found=row.branch)
     found = {device.device_id for device in request.node.own_pci}.intersection(row.unlisted)
     for device_id in sorted(found):
         name = request.tables.models[request.tables.models_by_id[device_id]].name
-        yield (
-            f"{name} (10de:{device_id}) is not among the GPUs that driver branch {row.branch} of the "
-            f"distribution lists; {NVIDIA_REMEDY}"
-        )
+        yield refusal("distro-gpu-not-listed", gpu=name, pci_id=f"10de:{device_id}", branch=row.branch)
 
 
 def newer_kernels(row: DistroDriver, request: Request) -> Iterator[str]:
@@ -252,14 +240,16 @@ def newer_kernels(row: DistroDriver, request: Request) -> Iterator[str]:
             yield release
 
 
-def kernel_problems(row: DistroDriver, request: Request) -> Iterator[str]:
+def kernel_problems(row: DistroDriver, request: Request) -> Iterator[Refusal]:
     """The distribution's own kernels that are too new, from backports for instance."""
     for release in newer_kernels(row, request):
         if request.distribution.KERNEL.fullmatch(release):
-            yield (
-                f"the distribution's driver {row.branch} is known to build for kernels up to "
-                f"{row.last_kernel}, and this node has {release}; boot the release's own kernel and remove "
-                f"that one{or_nvidia(request)}"
+            yield refusal(
+                "distro-kernel-too-new",
+                branch=row.branch,
+                limit=row.last_kernel or "",
+                kernel=release,
+                or_nvidia=or_nvidia(request),
             )
 
 
@@ -273,44 +263,26 @@ def kernel_warnings(row: DistroDriver, request: Request) -> Iterator[str]:
             )
 
 
-def option_problems(row: DistroDriver, request: Request) -> Iterator[str]:
+def option_problems(row: DistroDriver, request: Request) -> Iterator[Refusal]:
     """What the operator asks for and the distribution does not have."""
     wanted = request.variables.nvidia_stack
     if wanted.name:
-        yield (
-            "nvidia_stack_name has no effect with nvidia_stack_source: distro, which offers only "
-            f"{row.stack}; leave it empty"
-        )
+        yield refusal("distro-stack-name", stack=row.stack)
     if wanted.distro_driver and not PACKAGE_VERSION.fullmatch(wanted.distro_driver):
-        yield (
-            "nvidia_stack_distro_driver: expected the version of a package, such as "
-            f"{row.driver['release']}, found {wanted.distro_driver}"
-        )
+        yield refusal("distro-driver-version", example=row.driver["release"], found=wanted.distro_driver)
     elif wanted.distro_driver and row.flavours:
-        yield (
-            "nvidia_stack_distro_driver cannot choose Canonical's modules, whose packages have the kernels' "
-            "versions; leave it empty, and take updates as docs/nvidia_stack.md says"
-        )
+        yield refusal("distro-driver-of-canonical")
     asked = {"dcgm": wanted.dcgm, "dcgm_exporter": wanted.dcgm_exporter, "imex": wanted.imex}
     if absent := [f"nvidia_stack_{name}" for name, given in asked.items() if given]:
-        yield (
-            f"the distribution has no packages for {', '.join(absent)}; set {': false, '.join(absent)}: false"
-            f"{or_nvidia(request)}"
-        )
+        yield refusal("distro-packages-absent", variables=absent, or_nvidia=or_nvidia(request))
 
 
-def fabric_problems(listed: DistroPackages, request: Request) -> Iterator[str]:
+def fabric_problems(listed: DistroPackages, request: Request) -> Iterator[Refusal]:
     """A node whose GPUs are joined by switches runs no CUDA program without a fabric manager."""
     if request.fabric == "nvlink5" and listed.fabric:
-        yield (
-            "NVLink 5 switches join the GPUs of this node and need NVIDIA's subnet manager, which the "
-            f"distribution does not package; {NVIDIA_REMEDY}"
-        )
+        yield refusal("distro-subnet-manager")
     elif request.fabric != "none" and not listed.fabric:
-        yield (
-            "NVLink switches join the GPUs of this node and need a fabric manager of the driver's version, "
-            f"which the distribution does not package; {NVIDIA_REMEDY}"
-        )
+        yield refusal("distro-fabric-manager")
 
 
 def resolved_driver(driver: Driver, resolved: dict[str, str]) -> Driver:

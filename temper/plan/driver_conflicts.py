@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from temper.plan.refusals import Refusal, refusal
+
 if TYPE_CHECKING:
     from temper.plan.distributions import Distribution
     from temper.plan.facts import NodeFacts
@@ -41,22 +43,17 @@ DRIVER = re.compile(
 )
 
 
-def driver_conflicts(node: NodeFacts, source: str, distribution: Distribution, tables: Tables) -> list[str]:
+def driver_conflicts(
+    node: NodeFacts, source: str, distribution: Distribution, tables: Tables
+) -> list[Refusal]:
     """Why a driver of this source cannot be installed: another one's is there. With the exact steps."""
     if node.nvidia.vgpu_software or any(map(VGPU.fullmatch, node.packages)):
-        return [
-            "the driver of NVIDIA's vGPU software is installed (nvidia-linux-grid, /etc/nvidia/gridd.conf): "
-            "a virtual GPU needs the one that fits its host's, with a licence, which no repository here has. "
-            "Leave this node out of the inventory; or, where it has whole GPUs, uninstall that driver, "
-            "remove /etc/nvidia/gridd.conf*, reboot the node and run again"
-        ]
+        return [refusal("driver-of-vgpu-software")]
     known = (*node.packages, *node.broken_packages)
     if node.nvidia.userspace_version and not any(map(LIBRARY.fullmatch, known)):
+        installed_version = node.nvidia.userspace_version
         return [
-            f"driver {node.nvidia.userspace_version} is installed, and none of its packages: it comes from "
-            "NVIDIA's .run installer, or from a repository that is not known here, and shares files with "
-            "the planned one. Drain the node, run `nvidia-uninstall` there (or remove the package that "
-            f"`{distribution.owner_query}` names, with what belongs to it), reboot it and run again"
+            refusal("driver-without-package", version=installed_version, owner_query=distribution.owner_query)
         ]
     other = "distro" if source == "nvidia" else "nvidia"
     module, packages = SIGNS[other]
@@ -72,7 +69,6 @@ def driver_conflicts(node: NodeFacts, source: str, distribution: Distribution, t
     branches = {int(found[1]) for found in map(BRANCH.fullmatch, node.packages) if found}
     planned = own_driver is not None and branches <= {own_driver.branch}
     possible = other == "nvidia" or (planned and not any(map(DESKTOP.fullmatch, node.packages)))
-    keep = f"Keep the driver with nvidia_stack_source: {other}; or drain" if possible else "Drain"
     installed = sorted(name for name in node.packages if DRIVER.match(name))
     registered = sorted({f"{one.module}/{one.version}" for one in records if module.fullmatch(one.module)})
     # A module without its package is what a removal has left to DKMS.
@@ -81,8 +77,7 @@ def driver_conflicts(node: NodeFacts, source: str, distribution: Distribution, t
         if installed
         else " and ".join(f"`dkms remove {name} --all`" for name in registered)
     )
-    return [
-        f"a driver from {NAMES[other]} is installed, but nvidia_stack_source: {source} asks for one from "
-        f"{NAMES[source]}; the two cannot be mixed. {keep} the node, run {removal} there, reboot it and run "
-        "again"
-    ]
+    facts = {"whose": NAMES[other], "source": source, "wanted": NAMES[source], "removal": removal}
+    if possible:
+        return [refusal("driver-of-other-source-may-stay", other=other, **facts)]
+    return [refusal("driver-of-other-source", **facts)]

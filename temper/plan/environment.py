@@ -12,6 +12,7 @@ from temper.plan.fit_links import a_network, fit_link, matches, networks_of
 from temper.plan.fleet_networks import in_order, links, reason
 from temper.plan.fleet_networks import problems as network_problems
 from temper.plan.model import Environment, FleetNetworks
+from temper.plan.refusals import Refusal, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -98,7 +99,7 @@ def selected(text: str, interfaces: Iterable[Interface]) -> list[Interface]:
     return [item for item in interfaces if any(alike(item.name, name) for name in names)]
 
 
-def interface_problems(wanted: ComputeEnvironment, interfaces: Collection[Interface]) -> list[str]:
+def interface_problems(wanted: ComputeEnvironment, interfaces: Collection[Interface]) -> list[Refusal]:
     """Where NCCL would find none of the interfaces that it is given, and start no job."""
     if not interfaces or wanted.state == "absent":
         return []
@@ -109,10 +110,7 @@ def interface_problems(wanted: ComputeEnvironment, interfaces: Collection[Interf
     if not text or text.startswith("^") or selected(text, [loopback, *interfaces]):
         return []
     here = ", ".join(item.name for item in interfaces if item.addresses) or "none with an address"
-    return [
-        f"{variable} asks for the interface {text}, and this node has {here}: "
-        "NCCL would start no job; name one of them, or leave it out"
-    ]
+    return [refusal("nccl-interface", variable=variable, interface=text, found=here)]
 
 
 def firewall_warnings(
@@ -157,16 +155,12 @@ def portable(nccl: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def environment_problems(wanted: ComputeEnvironment, system: str) -> list[str]:
+def environment_problems(wanted: ComputeEnvironment, system: str) -> list[Refusal]:
     """Why services that the operator names would not get the thread count on this system."""
     if wanted.services and system in OLD_SYSTEMD:
-        return [
-            f"compute_environment_services needs ManagerEnvironment= of systemd 248, and {system} has "
-            f"{OLD_SYSTEMD[system]}; leave it out for this node, and set OMP_NUM_THREADS in the units"
-        ]
+        return [refusal("services-need-systemd", system=system, found=OLD_SYSTEMD[system])]
     return [
-        f"compute_environment_services names {name!r}: expected the name of a service of systemd, such as "
-        "jupyterhub or triton.service"
+        refusal("service-name", service=name)
         for name in wanted.services
         if not SERVICE.fullmatch(name) or ("." in name and not name.endswith(".service"))
     ]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from temper.plan.convert import plain
 from temper.plan.identity import twins
-from temper.plan.node_plan import NodePlan
+from temper.plan.node_plan import NodePlan, refused
+from temper.plan.refusals import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -109,7 +110,7 @@ class FleetPlan:
     @classmethod
     def from_dict(cls, facts: Mapping[str, Mapping[str, Any] | None]) -> FleetPlan:
         """From each node's fact `preflight_plan` by its name, None for a node that has none."""
-        silent: dict[str, Any] = {"problems": ["no plan was made; the error stands further up in this run"]}
+        silent: dict[str, Any] = refused({}, refusal("plan-missing"))
         documents: dict[str, dict[str, Any]] = {
             name: {key: value for key, value in (fact or silent).items() if key != "text"}
             for name, fact in sorted(facts.items())
@@ -148,11 +149,11 @@ class FleetPlan:
             for name, fact in sorted(documents.items())
             if fact.get("architecture")
         }
-        for name, sentence in twins({name: plan.machine for name, plan in plans.items()}).items():
+        for name, same in twins({name: plan.machine for name, plan in plans.items()}).items():
             # A slice that has both names has said it.
-            problems = tuple(dict.fromkeys((*plans[name].problems, sentence)))
-            plans[name] = replace(plans[name], problems=problems)
-            documents[name] = {**documents[name], "problems": list(problems)}
+            if same not in plans[name].refusals:
+                plans[name] = replace(plans[name], refusals=(*plans[name].refusals, same))
+                documents[name] = refused(documents[name], same)
         return cls(dict(sorted(documents.items())), plans, settings, waived)
 
     @cached_property

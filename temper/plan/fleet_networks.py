@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from temper.plan.refusals import Refusal, refusal
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
@@ -105,7 +107,7 @@ def reason(ordered: Sequence[Link], preferred: str) -> str:
     return f"{said}: no slower, and its name comes first"
 
 
-def problems(interfaces: Collection[Interface], networks: Sequence[str]) -> list[str]:
+def problems(interfaces: Collection[Interface], networks: Sequence[str]) -> list[Refusal]:
     """Why the node cannot be joined to the fleet by these networks.
 
     An interface that is down refuses the node even where it has another network: with that one, jobs of the
@@ -113,15 +115,16 @@ def problems(interfaces: Collection[Interface], networks: Sequence[str]) -> list
     """
     found = links(interfaces, networks)
     if not found:
-        return [
-            f"{VARIABLE}: expected an interface with an address in {' or '.join(networks)}, found "
-            f"{shown(interfaces)}; give the node one, name its network, or its interface ({BY_NAME})"
-        ]
+        return [refusal("network-absent", networks=networks, found=shown(interfaces))]
     working = {link.network for link in found if link.works}
     return [
-        f"{VARIABLE}: {link.interface.name} with the address {link.address} in {link.network} "
-        f"{'has no carrier' if link.interface.up else 'is down'}; bring it up, or name another interface "
-        f"for this node ({BY_NAME})"
+        refusal(
+            "network-down",
+            interface=link.interface.name,
+            address=str(link.address),
+            network=str(link.network),
+            up=link.interface.up,
+        )
         for link in found
         if link.network not in working
     ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from temper.plan.facts import BRIDGE_CLASS, GPU_CLASSES, VGA_CLASS
 from temper.plan.model import Gpu
+from temper.plan.refusals import Refusal, refusal
 from temper.plan.rules import drives
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def given_gpus(node: NodeFacts) -> tuple[PciDevice, ...]:
     return tuple(device for device in node.pci if device.given_away and device.class_id in GPU_CLASSES)
 
 
-def given_findings(given: Sequence[PciDevice], expected: int) -> tuple[list[str], list[str]]:
+def given_findings(given: Sequence[PciDevice], expected: int) -> tuple[list[Refusal], list[str]]:
     """Problems and warnings about GPUs that another driver has; `expected` are those that stay the node's."""
     by_driver: dict[str, list[str]] = {}
     for device in given:
@@ -147,51 +148,31 @@ def given_findings(given: Sequence[PciDevice], expected: int) -> tuple[list[str]
             f"GPUs: {expected}"
         ]
     if given:
-        return [
-            f"all {len(given)} GPUs belong to {whose}, as for virtual machines, so that there is none for "
-            "NVIDIA's driver; give some back (take away what binds them at boot, and unbind them), or take "
-            "the node out of the group gpu_nodes"
-        ], []
+        return [refusal("gpus-given-away", count=len(given), whose=whose)], []
     return [], []
 
 
 def gpu_findings(
     hardware: Hardware, given: Sequence[PciDevice], tables: Tables, *, newer_ok: bool
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[Refusal], list[str]]:
     """Problems and warnings about GPUs that no table knows, and about a node that has none."""
     problems, warnings = [], []
     if not hardware.count and not hardware.refused and not given:
-        problems.append(
-            "no NVIDIA GPU on the PCI bus; take the node out of the group gpu_nodes, or check slot, power "
-            "and firmware"
-        )
+        problems.append(refusal("gpu-absent"))
     for device_id in dict.fromkeys(hardware.refused):
         if place_of(device_id, tables) is Place.OLDER:
-            problems.append(
-                f"GPU with PCI id 10de:{device_id} is older than Maxwell: Kepler's last driver branch was "
-                "470, which gets no security fixes any more, and no stack has it or an older one; take the "
-                "GPU out, or the node out of the group gpu_nodes"
-            )
+            problems.append(refusal("gpu-too-old", pci_id=f"10de:{device_id}"))
         else:
-            name = tables.integrated_gpus[nearest_id(device_id, tables)]
-            problems.append(
-                f"GPU with PCI id 10de:{device_id} belongs to a system on a chip ({name}): its driver comes "
-                "with the board's own software (JetPack, DRIVE OS), and no stack has it; take the node out "
-                "of the group gpu_nodes"
-            )
+            chip = tables.integrated_gpus[nearest_id(device_id, tables)]
+            problems.append(refusal("gpu-integrated", pci_id=f"10de:{device_id}", chip=chip))
     for device_id in dict.fromkeys(hardware.newer):
-        text = f"GPU with PCI id 10de:{device_id} is in no table"
         if newer_ok:
             warnings.append(
-                f"{text}, and its id is beyond all known ones: its stack is a guess, and validation has no "
-                "reference for it"
+                f"GPU with PCI id 10de:{device_id} is in no table, and its id is beyond all known ones: its "
+                "stack is a guess, and validation has no reference for it"
             )
         else:
-            problems.append(
-                f"{text}; add it to data/gpu_models.yml, or to data/gpu_ids.yml where nothing is measured "
-                "of it; or, as its id is beyond all known ones, set preflight_unknown_gpu_ok: true to try "
-                "the newest driver without references"
-            )
+            problems.append(refusal("gpu-unknown", pci_id=f"10de:{device_id}"))
     for gpu in hardware.similar:
         model = tables.models[gpu.model]
         warnings.append(

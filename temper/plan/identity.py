@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from temper.plan.preview import shown
+from temper.plan.refusals import Refusal, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,8 +28,8 @@ def machine_of(node: NodeFacts) -> tuple[str, ...]:
     return tuple(hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts)
 
 
-def twins(machines: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """Return a sentence for each name of a machine that has several in the inventory."""
+def twins(machines: Mapping[str, Iterable[str]]) -> dict[str, Refusal]:
+    """Return a refusal for each name of a machine that has several in the inventory."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, ids in machines.items():
         for one in ids:
@@ -38,9 +39,7 @@ def twins(machines: Mapping[str, Iterable[str]]) -> dict[str, str]:
         for name in same:
             others[name] |= {*same} - {name}
     return {
-        name: f"{name} and {shown(sorted(same))} are one machine, by its ids, addresses and network cards, "
-        "and would be changed and counted twice: keep one name in the inventory; ansible_host says by which "
-        "address Ansible reaches it"
+        name: refusal("node-named-twice", node=name, others=shown(sorted(same)))
         for name, same in others.items()
         if same
     }

@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from temper.plan.facts import Cpu, PciDevice, Tunables
-from temper.plan.node_plan import Kind, RolePlan
+from temper.plan.node_plan import RolePlan
+from temper.plan.refusals import Refusal, Remedy, advice, refusal
+from temper.plan.wanted import Kind
 
 if TYPE_CHECKING:
     from temper.plan.facts import NodeFacts
@@ -51,27 +53,21 @@ def of_image(role: RolePlan) -> RolePlan:
 
 def as_image(
     node: NodeFacts, wish: Preflight, tables: Tables, mok_sha256: str
-) -> tuple[NodeFacts, list[str]]:
+) -> tuple[NodeFacts, list[Refusal]]:
     """The facts of the machine that an image is for, and why the node is no tree of one.
 
     Of the machine that builds, nothing may decide: neither its processors nor its network, firmware or GPUs.
     """
-    problems = [node.image_refusal] if node.image_refusal else []
+    problems = [refusal("image-tree", reason=node.image_refusal)] if node.image_refusal else []
     devices: list[PciDevice] = []
     if not wish.image_gpus:
-        problems.append(
-            "preflight_image is set, and preflight_image_gpus names no GPU: name those that the image is "
-            "for, such as [{gpu: h100_sxm_80gb, count: 8}]"
-        )
+        problems.append(refusal("image-gpus-missing"))
     for entry in wish.image_gpus:
         device_id = pci_id(entry.gpu, tables)
         if device_id is None:
-            problems.append(
-                f"preflight_image_gpus: {entry.gpu!r} is no key or name in data/gpu_models.yml or "
-                f"data/gpu_ids.yml, and no PCI id such as 10de:2330{hint(entry.gpu, tables)}"
-            )
+            problems.append(refusal("image-gpu-unknown", meant(entry.gpu, tables), gpu=entry.gpu))
         elif entry.count < 1:
-            problems.append(f"preflight_image_gpus: expected 1 or more of {entry.gpu}, found {entry.count}")
+            problems.append(refusal("image-gpu-count", gpu=entry.gpu, found=entry.count))
         else:
             devices += [
                 PciDevice(f"image:{len(devices) + index:02x}", device_id, COMPUTES)
@@ -102,10 +98,10 @@ def as_image(
     )
 
 
-def hint(gpu: str, tables: Tables) -> str:
+def meant(gpu: str, tables: Tables) -> Remedy | None:
     """The model that was probably meant."""
     close = difflib.get_close_matches(gpu.lower(), tables.models, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    return advice("did-you-mean", name=close[0]) if close else None
 
 
 def pci_id(gpu: str, tables: Tables) -> str | None:

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from temper.plan.facts import GPU_CLASSES
+from temper.plan.refusals import Refusal, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,8 +26,8 @@ def products(layouts: Mapping[str, object]) -> list[str]:
     return [key for key in layouts if not key.isdigit() and key != EVERY]
 
 
-def misspelt(layouts: Mapping[str, object], pci: Iterable[PciDevice], tables: Tables) -> list[str]:
-    """A sentence for each name that is nearly that of a GPU of this node, as its driver calls it.
+def misspelt(layouts: Mapping[str, object], pci: Iterable[PciDevice], tables: Tables) -> list[Refusal]:
+    """A refusal for each name that is nearly that of a GPU of this node, as its driver calls it.
 
     One inventory may name products of several kinds of nodes, so a name that is no GPU's here is no fault by
     itself; nor is one that the tables know of another GPU, however alike, or one with other numbers: products
@@ -40,11 +41,8 @@ def misspelt(layouts: Mapping[str, object], pci: Iterable[PciDevice], tables: Ta
         close = difflib.get_close_matches(key.lower(), spelled, n=1, cutoff=ALIKE)
         if key in here or key in others or not close or numbers(close[0]) != numbers(key):
             continue
-        found = ", ".join(f"{count}x {name}" for name, count in sorted(here.items()))
-        problems.append(
-            f"gpu_settings_mig: no product is called {key!r}, and its layout would be passed over; this node "
-            f"has {found}; did you mean {spelled[close[0]]}?"
-        )
+        found = [f"{count}x {name}" for name, count in sorted(here.items())]
+        problems.append(refusal("mig-product-misspelt", product=key, found=found, meant=spelled[close[0]]))
     return problems
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from temper.plan.convert import plain
+
+if TYPE_CHECKING:
+    from temper.plan.refusals import Refusal
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """What a source answers: its part of the plan. With problems, the rest must not be carried out.
+    """What a source answers: its part of the plan. With refusals, the rest must not be carried out.
 
     docs/nvidia_stack.md explains the fields.
     """
@@ -143,6 +146,6 @@ class Offer:
     module_streams: tuple[ModuleStream, ...] = ()
     services: tuple[str, ...] = ()
     runtime: Runtime = Runtime()
-    problems: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
     warnings: tuple[str, ...] = ()
     hint: str = ""  # what the operator should know where the package manager cannot carry the plan out

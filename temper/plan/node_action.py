@@ -15,6 +15,7 @@ from ansible.plugins.action import ActionBase
 from temper.plan.module_answers import warnings
 from temper.plan.os_controls import load_controls
 from temper.plan.preflight import DATA
+from temper.plan.refusals import Refusal, refusal, sentences
 from temper.plan.role_variables import planned_variables
 from temper.plan.tables import load_models, load_tables
 
@@ -22,6 +23,8 @@ planned_variables()
 load_tables(DATA)
 load_models(DATA)
 load_controls(DATA / "os_controls")
+sentences("refusals")
+sentences("remedies")
 
 
 class TaskValues(Mapping[str, Any]):
@@ -88,16 +91,15 @@ class NodeAction(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         """Return the node's variables, as its tasks see them."""
         return TaskValues(variables, self._templar)
 
-    def unseen(self, variables: dict[str, Any]) -> list[str]:
-        """Return a sentence for each role's variable that the play or a task sets, not the inventory.
+    def unseen(self, variables: dict[str, Any]) -> list[Refusal]:
+        """Return a refusal for each role's variable that the play or a task sets, not the inventory.
 
         A plan that another play makes would be made without it, in silence.
         """
         own = variables["hostvars"][variables["inventory_hostname"]]
         given = self._task.get_play().get_vars().keys() | self._task.get_vars().keys()
         return [
-            f"{name} is set in the play, where the plan does not see it: expected it in the inventory "
-            "(group_vars, host_vars) or --extra-vars; move it there"
+            refusal("variable-in-play", variable=name)
             for name in sorted(given & planned_variables())
             if name not in own or own[name] != self._templar.template(variables[name])
         ]

@@ -24,7 +24,9 @@ from temper.plan.model import (
     Repository,
     Runtime,
 )
+from temper.plan.refusals import CatalogueError, Refusal, refusal, texts
 from temper.plan.tables import LockedClocks
+from temper.plan.wanted import Kind, Wanted, check, read
 from validation.model.contract import ContractError, StringEnum, decode, parse
 from validation.model.expectations import Expectation  # noqa: TC001 - from_dict resolves the types of fields
 
@@ -39,52 +41,41 @@ class Stage(StringEnum):
     HARDEN = "harden"
 
 
-class Kind(StringEnum):
-    """What a setting is made of; module_utils/temper/settings has a class for each."""
-
-    REPOSITORY = "repository"
-    FILE = "file"
-    KEYWORD = "keyword"
-    PAM = "pam"
-    ACCESS = "access"
-    PACKAGE = "package"
-    PACKAGE_CHOICE = "package_choice"
-    PIN = "pin"
-    MODULE_STREAM = "module_stream"
-    HOLD_VERSION = "hold_version"
-    DRIVER = "driver"
-    SYSCTL = "sysctl"
-    SYSFS = "sysfs"
-    MOUNT = "mount"
-    TMPFS = "tmpfs"
-    UNIT = "unit"
-    CONTAINER_ENGINE = "container_engine"
-    GPU = "gpu"
-    ACCOUNT = "account"
-    FIREWALL = "firewall"
-    SSHD = "sshd"
-    SSHD_ALGORITHM = "sshd_algorithm"
-    SSHD_PARAMETER = "sshd_parameter"
-
-
 @dataclass(frozen=True)
-class PlannedSetting:
-    """One thing of a node that a role sets.
+class SettingHead:
+    """One thing of a node that a role sets, without what it shall be.
 
-    `key` names it among those of its kind, `wanted` is what it shall be (None: absent). `why` is the reason
-    in a sentence, `controls` the ids of data/os_controls that ask for it, `waiver` why it does less than
-    they ask, `way_in` whether a mistake could lock the operator out. `order` is how its values stand
-    (data/strictness.yml): what the node has that is stricter stays.
+    `key` names it among those of its kind. `why` is the reason in a sentence, `controls` the ids of
+    data/os_controls that ask for it, `waiver` why it does less than they ask, `way_in` whether a mistake
+    could lock the operator out. `order` is how its values stand (data/strictness.yml): what the node has that
+    is stricter stays.
     """
 
     kind: Kind
     key: str
-    wanted: Any
     why: str
     controls: tuple[str, ...] = ()
     waiver: str | None = None
     way_in: bool = False
     order: str = "exactly"
+
+
+@dataclass(frozen=True)
+class PlannedSetting(SettingHead):
+    """One thing of a node that a role sets. `wanted` is what it shall be (None: absent), by its kind."""
+
+    wanted: Wanted = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        check(self.kind, self.key, self.wanted)
+
+    @classmethod
+    def from_json(cls, value: object) -> PlannedSetting:
+        """The setting from JSON. Raises ContractError."""
+        if not isinstance(value, dict) or "wanted" not in value:
+            raise ContractError(f"expected a setting with what is wanted, found {str(value)[:60]}")
+        head = decode(SettingHead, {name: one for name, one in value.items() if name != "wanted"})
+        return cls(**vars(head), wanted=read(head.kind, head.key, value["wanted"]))
 
 
 @dataclass(frozen=True)
@@ -143,14 +134,14 @@ class WaivedControl:
 
 @dataclass(frozen=True)
 class NodePlan:
-    """What one node gets. With `problems`, none of it must be carried out.
+    """What one node gets. With `refusals`, none of it must be carried out.
 
     Of a node that could not be read nothing is known, not even its `architecture`. docs/nvidia_stack.md
     describes the fields of the stack.
     """
 
     schema_version: int = SCHEMA_VERSION
-    problems: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
     warnings: tuple[str, ...] = ()
     text: str = ""
     hint: str = ""
@@ -196,8 +187,14 @@ class NodePlan:
     expectation: Expectation | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as plain JSON values."""
-        return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
+        """The plan as plain JSON values: beside the refusals `problems`, which are their sentences."""
+        found = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
+        return found | {"problems": list(self.problems)}
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the node is refused, in sentences for the operator."""
+        return texts(self.refusals)
 
     def as_fact(self) -> dict[str, Any]:
         """As Ansible keeps it: each role's part is a text by the role's name.
@@ -225,7 +222,16 @@ class NodePlan:
     @classmethod
     def from_dict(cls, value: Any) -> NodePlan:
         """The plan from JSON values. Raises ContractError, also for a plan of another schema version."""
-        plan = decode(cls, plain(value))
+        document = plain(value)
+        if isinstance(document, dict):
+            # They are made of the refusals, or the refusals of them where somebody has only sentences.
+            said = decode(_Said, {"problems": document.pop("problems", [])}).problems
+            document.setdefault("refusals", [plain(refusal("other", reason=one)) for one in said])
+        plan = decode(cls, document)
+        try:
+            texts(plan.refusals)
+        except CatalogueError as error:
+            raise ContractError(f"refusals: {error}") from error
         if plan.schema_version != SCHEMA_VERSION:
             raise ContractError(
                 f"a plan of schema version {plan.schema_version}; this program reads version {SCHEMA_VERSION}"
@@ -235,6 +241,20 @@ class NodePlan:
     def role(self, name: str) -> RolePlan:
         """The part of one role. Raises KeyError where the plan has none."""
         return {role.role: role for role in self.roles}[name]
+
+
+def refused(fact: Mapping[str, Any], *refusals: Refusal) -> dict[str, Any]:
+    """The fact of a plan with more refusals."""
+    return {
+        **fact,
+        "refusals": [*fact.get("refusals", ()), *map(plain, refusals)],
+        "problems": [*fact.get("problems", ()), *texts(refusals)],
+    }
+
+
+@dataclass(frozen=True)
+class _Said:
+    problems: tuple[str, ...]
 
 
 @lru_cache(maxsize=1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from temper.plan.choice import chosen_stack, remedy
@@ -15,6 +16,7 @@ from temper.plan.components import (
     services,
 )
 from temper.plan.model import Driver, Offer, Runtime
+from temper.plan.refusals import refusal
 from temper.plan.repositories import nvidia_repositories, repository_key_problems
 from temper.plan.rules import absences, from_nvidia, kernel_modules, stack_problems, stack_warnings
 from temper.plan.versions import dotted, parts
@@ -32,9 +34,8 @@ def offer(request: Request) -> Offer:
     tables, distribution, name = request.tables, request.distribution, chosen_stack(request)
     stack = tables.stacks.get(name)
     if not stack:
-        known = ", ".join(sorted(tables.stacks))
-        problem = f"nvidia_stack_name: no stack is named {name}; data/stacks.yml has: {known}"
-        return Offer(stack=name, problems=(problem,))
+        known = sorted(tables.stacks)
+        return Offer(stack=name, refusals=(refusal("stack-name", stack=name, known=known),))
     modules, module_problems = kernel_modules(request, stack.driver)
     graphics = graphics_packages(request, stack)
     return Offer(
@@ -66,8 +67,8 @@ def offer(request: Request) -> Offer:
             fabric_manager=stack.driver if request.fabric != "none" else None,
             cuda_driver=stack.cuda,
         ),
-        problems=(
-            *(f"{problem}; {remedy(request)}" for problem in stack_problems(stack, request)),
+        refusals=(
+            *(replace(problem, remedy=remedy(request)) for problem in stack_problems(stack, request)),
             *module_problems,
             *repository_key_problems(request),
             *graphics_problems(graphics, request),
@@ -79,11 +80,11 @@ def offer(request: Request) -> Offer:
 
 def mirror_hint(stack: Stack, request: Request) -> str:
     """What a plain mirror of NVIDIA's repository cannot have."""
-    absence = next(absences(stack, request), "")
+    absence = next(absences(stack, request), None)
     if from_nvidia(request) or not absence:
         return ""
     return (
-        f"{absence}: a plain mirror of it does not have that stack; add its packages, or choose another "
+        f"{absence.text}: a plain mirror of it does not have that stack; add its packages, or choose another "
         "nvidia_stack_name"
     )
 

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from temper.plan.node_plan import Kind, PlannedSetting, WaivedControl
+from temper.plan.convert import plain
+from temper.plan.node_plan import PlannedSetting, WaivedControl
 from temper.plan.strictness import ALONE, ASKED, EXACTLY, TELLS_NOTHING, WHOLE, order_of, orders_of_files
 from temper.plan.tables import read_yaml
+from temper.plan.wanted import (
+    AccessWanted,
+    ChoiceWanted,
+    FileWanted,
+    Kind,
+    MountWanted,
+    PamWanted,
+    UnitWanted,
+    Wanted,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from temper.plan.variables import OsHardening
@@ -120,7 +131,7 @@ def demanded(controls: Mapping[str, Any], names: Iterable[str]) -> list[dict[str
     for name in names:
         demand = demand_of(controls[name])
         for setting in alone(Asker(name, controls[name]["title"], None), demand):
-            asked = {"wanted": setting.wanted, "order": setting.order, "controls": [name]}
+            asked = {"wanted": plain(setting.wanted), "order": setting.order, "controls": [name]}
             items.append({"kind": setting.kind.value, "key": setting.key, **asked})
         rest = [("module", module, None) for module in demand.get("modules", [])]
         rest += [("lines", path, lines) for path, lines in demand.get("lines", {}).items()]
@@ -191,7 +202,7 @@ class Composer:
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self.values = values
-        self.wanted: dict[tuple[Kind, str], Any] = {}
+        self.wanted: dict[tuple[Kind, str], Wanted] = {}
         self.askers: dict[tuple[Kind, str], list[Asker]] = {}
         self.lines: dict[str, list[str]] = {}
         self.mounts: dict[str, set[str]] = {}
@@ -200,7 +211,7 @@ class Composer:
         """Add the settings of one control."""
         for package in settings.get("packages", []):
             names = [package] if isinstance(package, str) else list(package)
-            self._set(asker, Kind.PACKAGE_CHOICE, names[0], {"any": names})
+            self._set(asker, Kind.PACKAGE_CHOICE, names[0], ChoiceWanted(tuple(names)))
         sysctls = {key: str(value) for key, value in settings.get("sysctls", {}).items()}
         for key, value in sysctls.items():
             self._set(asker, Kind.SYSCTL, key, value)
@@ -220,18 +231,18 @@ class Composer:
         for path, content in settings.get("files", {}).items():
             self._set(asker, Kind.FILE, path, file(path, self._fill(content)))
         for path, content in settings.get("files_x86_64", {}).items():
-            self._set(asker, Kind.FILE, path, file(path, content) | {"machine": "x86_64"})
+            self._set(asker, Kind.FILE, path, replace(file(path, content), machine="x86_64"))
         for path, keywords in settings.get("keywords", {}).items():
             for keyword, value in keywords.items():
-                self._set(asker, Kind.KEYWORD, f"{path}:{keyword}", value)
+                self._set(asker, Kind.KEYWORD, f"{path}:{keyword}", str(value))
         for path, access in settings.get("access", {}).items():
             mode, *groups = access.split()
-            self._set(asker, Kind.ACCESS, path, {"mode": mode, "groups": groups or ["root"]})
+            self._set(asker, Kind.ACCESS, path, AccessWanted(mode, tuple(groups or ["root"])))
         for profile, (stack, *words) in settings.get("pam", {}).items():
-            self._set(asker, Kind.PAM, profile, {"stack": stack, "words": words})
+            self._set(asker, Kind.PAM, profile, PamWanted(stack, tuple(words)))
         for unit, wanted in settings.get("units", {}).items():
             state, *others = wanted.replace(" unless ", " ").split()
-            self._set(asker, Kind.UNIT, unit, unit_state(on=state == "running", unless=others))
+            self._set(asker, Kind.UNIT, unit, UnitWanted(state == "running", unless=tuple(others)))
 
     def settings(self) -> list[PlannedSetting]:
         """All settings, those that several controls share last."""
@@ -240,20 +251,21 @@ class Composer:
         if SYSCTL_FILE in self.lines:
             names = [key for kind, key in self.wanted if kind is Kind.SYSCTL]
             orders = {name: order for name in names if (order := order_of(Kind.SYSCTL, name))}
-            self.wanted[Kind.FILE, SYSCTL_FILE]["orders"] = orders
+            content = text(self.lines[SYSCTL_FILE])
+            self.wanted[Kind.FILE, SYSCTL_FILE] = replace(file(SYSCTL_FILE, content), orders=orders)
         for path, options in self.mounts.items():
-            wanted = {"options": sorted(options - {"bind"}), "bind": "bind" in options}
-            self.wanted[Kind.MOUNT, path] = wanted
+            names = sorted(options - {"bind"})
+            self.wanted[Kind.MOUNT, path] = MountWanted(tuple(names), "bind" in options)
         if self.mounts:
             commands = "\n".join(mount_command(path, options) for path, options in self.mounts.items())
             content = MOUNT_UNIT_TEXT.format(commands=commands)
             self.wanted[Kind.FILE, MOUNT_UNIT_FILE] = file(MOUNT_UNIT_FILE, content)
-            self.wanted[Kind.UNIT, MOUNT_UNIT] = unit_state(on=True, made_here=True)
+            self.wanted[Kind.UNIT, MOUNT_UNIT] = UnitWanted(on=True, made_here=True)
         return [
             planned(kind, key, wanted, self.askers[kind, key]) for (kind, key), wanted in self.wanted.items()
         ]
 
-    def _set(self, asker: Asker, kind: Kind, key: str, wanted: Any) -> None:
+    def _set(self, asker: Asker, kind: Kind, key: str, wanted: Wanted) -> None:
         if self.wanted.setdefault((kind, key), wanted) != wanted:
             raise ValueError(f"data/os_controls: {asker.name} and another control differ on {kind} {key}")
         self.askers.setdefault((kind, key), []).append(asker)
@@ -267,32 +279,28 @@ class Composer:
         return re.sub(r"@(\w+)@", lambda match: self.values[match[1]], content)
 
 
-def planned(kind: Kind, key: str, wanted: Any, askers: list[Asker]) -> PlannedSetting:
+def planned(kind: Kind, key: str, wanted: Wanted, askers: list[Asker]) -> PlannedSetting:
     """A setting with all controls that ask for it. Reasons of several waivers stand in the list of them."""
     first, *others = {asker.name: asker for asker in askers}.values()
     order = order_of(kind, key) or EXACTLY
     if not others:
-        return PlannedSetting(kind, key, wanted, first.title, (first.name,), first.waiver, order=order)
+        own = (first.name,)
+        return PlannedSetting(kind, key, first.title, own, first.waiver, order=order, wanted=wanted)
     names = (first.name, *(asker.name for asker in others))
-    return PlannedSetting(kind, key, wanted, f"{len(names)} controls share it", names, order=order)
+    return PlannedSetting(kind, key, f"{len(names)} controls share it", names, order=order, wanted=wanted)
 
 
-def file(path: str, content: str) -> dict[str, Any]:
+def file(path: str, content: str) -> FileWanted:
     """What is wanted of a file."""
     mode = next((mode for prefix, mode in MODES.items() if path.startswith(prefix)), "0644")
     validate = next((command for prefix, command in VALIDATORS.items() if path.startswith(prefix)), [])
-    wanted = {"content": content, "mode": mode, "validate": validate}
+    wanted = FileWanted(content, mode, tuple(validate))
     orders = orders_of_files().get(path)
     if orders == TELLS_NOTHING and content.strip() != BANNER:
         return wanted  # the operator's own text is to be there, and no other
     if isinstance(orders, str):
         orders = None if orders in (ALONE, ASKED) else {WHOLE: orders}
-    return wanted | ({"orders": orders} if orders else {})
-
-
-def unit_state(*, on: bool, made_here: bool = False, unless: Sequence[str] = ()) -> dict[str, Any]:
-    """What is wanted of a unit."""
-    return {"on": on, "made_here": made_here, "unless": list(unless), "restart_on": []}
+    return replace(wanted, orders=dict(orders)) if orders else wanted
 
 
 def sysctl_lines(key: str, value: str) -> list[str]:
@@ -371,8 +379,8 @@ def hardening(
     waivers = PlannedSetting(
         Kind.FILE,
         WAIVER_FILE,
-        file(WAIVER_FILE, waiver_text(wish.profile, waived)),
         "It lists what is waived",
+        wanted=file(WAIVER_FILE, waiver_text(wish.profile, waived)),
     )
     return Hardening((*composer.settings(), waivers), waived)
 

@@ -38,6 +38,7 @@ from temper.plan.model import Offer
 from temper.plan.node_plan import NodePlan
 from temper.plan.other_engines import engine_warnings
 from temper.plan.preview import one_line
+from temper.plan.refusals import Refusal, refusal
 from temper.plan.request import Request
 from temper.plan.tables import LockedClocks
 from temper.plan.text import plan_text
@@ -56,7 +57,7 @@ SOURCES = {"nvidia": nvidia_source.offer, "distro": distro_source.offer}
 
 
 def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Target) -> NodePlan:
-    """The plan of one node. With `problems`, it must not be carried out."""
+    """The plan of one node. With `refusals`, it must not be carried out."""
     image = variables.preflight.image
     distribution, problems = distribution_of(node, tables)
     hardware = gpu_hardware(node.own_pci, tables)
@@ -98,7 +99,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     settled = bool(offer.packages) and all(
         same(node.packages.get(name), version) for name, version in offer.packages.items()
     )
-    problems += offer.problems
+    problems += offer.refusals
     # The distribution signs what it builds itself.
     builds = bool(offer.driver and offer.driver.dkms)
     if distribution and not settled and not distribution.release.booted_in_lab:
@@ -131,7 +132,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     warnings += given_warnings
     locks = [tables.architectures[gpu.architecture].locked_clocks for gpu in gpus + display]
     parts = {field.name: getattr(offer, field.name) for field in fields(Offer) if field.name != "torch"}
-    parts |= {"problems": tuple(problems), "warnings": (*warnings, *offer.warnings)}
+    parts |= {"refusals": tuple(problems), "warnings": (*warnings, *offer.warnings)}
     plan = NodePlan(
         **parts,
         payload=payload,
@@ -158,14 +159,10 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     return replace(plan, text=plan_text(plan, node, notes))
 
 
-def unreadable(message: str, target: Target, *, reached: bool) -> str:
+def unreadable(message: str, target: Target, *, reached: bool) -> Refusal:
     """The problem of a node that nothing can be asked, from what Ansible says of it."""
     if reached:
-        return f"the node cannot be read: {one_line(message)}. Mend that, and run again"
+        return refusal("node-unreadable", reason=one_line(message))
     # Ansible's own words come before ssh's.
     reason = " ".join(message.split()).rpartition("reached over ssh: ")[2].rstrip(".")
-    return (
-        f"{target.address} cannot be reached over SSH as {target.user}: {reason}. "
-        "Check that it is up, and ansible_host, ansible_user, the key (ansible_ssh_private_key_file) and "
-        "the known host key"
-    )
+    return refusal("node-unreachable", address=target.address, user=target.user, reason=reason)

@@ -18,6 +18,7 @@ from temper.plan.node_plan import NodePlan
 from temper.plan.os_controls import load_controls
 from temper.plan.plan import node_plan, unreadable
 from temper.plan.preview import Preview, with_preview
+from temper.plan.refusals import Refusal, refusal
 from temper.plan.role_variables import argument_specs, role_variables, typed_variables
 from temper.plan.roles import complete
 from temper.plan.roles.context import Context, Fleet
@@ -46,12 +47,12 @@ def preview_arguments(plan: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def name_problems(name: str) -> list[str]:
+def name_problems(name: str) -> list[Refusal]:
     """Return why reports could not have files with the name of a node; nothing where they can."""
     try:
         file_name(name or "none")
     except ContractError as error:
-        return [str(error)]
+        return [refusal("node-name", reason=str(error))]
     return []
 
 
@@ -82,28 +83,27 @@ def preflight_plan(
     checked = role_variables(host_variables, argument_specs())
     variables = typed_variables(checked["values"])
     certificate = Certificate()
-    problems = list(checked["problems"])
+    problems = [refusal("variable-value", reason=one) for one in checked["problems"]]
     name = str(host_variables.get("inventory_hostname", ""))
     problems += name_problems(name)
     if jump := read(known).get(name):
-        problems += jump_problems(jump, variables.ssh_hardening, host_variables)
+        unsafe = jump_problems(jump, variables.ssh_hardening, host_variables)
+        problems += [refusal("jump-host-settings", reason=one) for one in unsafe]
     try:
         certificate = read_certificate(variables.nvidia_stack.mok_certificate)
     except ValueError as error:
-        problems.append(str(error))
+        problems.append(refusal("secure-boot-certificate", reason=str(error)))
     target = Target(known["address"], known["user"], known["today"], certificate.sha256)
     facts = result.get("ansible_facts", {}).get("temper")
     if facts is None:
         reached = not result.get("unreachable", False)
         problem = unreadable(str(result.get("msg", "")), target, reached=reached)
-        return NodePlan(problems=(*problems, problem)).as_fact()
+        return NodePlan(refusals=(*problems, problem)).as_fact()
     try:
         node = NodeFacts.from_dict(facts)
     except (ValueError, TypeError, AttributeError) as error:
-        problem = (
-            f"it reports what no node has: {error}. See that its Temper is this one, and who works on it"
-        )
-        return NodePlan(problems=(*problems, problem)).as_fact()
+        problem = refusal("node-facts", reason=str(error))
+        return NodePlan(refusals=(*problems, problem)).as_fact()
     if variables.preflight.image:
         node, of_tree = as_image(node, variables.preflight, load_tables(DATA), certificate.sha256)
         problems += of_tree
@@ -117,7 +117,7 @@ def preflight_plan(
         # The tree of an image has the ids of the machine that makes it.
         replace(
             plan,
-            problems=(*problems, *plan.problems),
+            refusals=(*problems, *plan.refusals),
             machine=() if plan.image else machine_of(node),
         ),
         variables,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from temper.plan.convert import build, from_node
 from temper.plan.distro_source import resolved_driver
+from temper.plan.refusals import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -15,10 +16,8 @@ if TYPE_CHECKING:
     from temper.plan.node_plan import NodePlan
 
 KERNEL = re.compile(r"^(linux-image-|linux-modules-(?!nvidia-)|kernel(-64k|-rt)?(-core|-modules)?$)")
-# The running kernel's headers, which repositories of today have no more.
-HEADERS_GONE = re.compile(
-    r"No repository of this node offers (a package linux-headers-\d|kernel-(\S+-)?devel \d)"
-)
+# The headers of a kernel: apt has a package for each kernel, dnf one with its versions.
+HEADERS = re.compile(r"linux-headers-\d.*"), re.compile(r"kernel-(\S+-)?devel")
 NAMES_SHOWN = 6
 GIB, MIB = 2**30, 2**20
 
@@ -70,9 +69,18 @@ class Transaction:
 
 
 @dataclass(frozen=True)
+class Lacking:
+    """A package that no repository offers; `version` is the one that none has, empty where none has any."""
+
+    name: str
+    version: str = ""
+
+
+@dataclass(frozen=True)
 class Preview:
     """What module package_preview returned, or only a message where it broke.
 
+    `not_offered` are the packages that no repository has.
     `unresolved`: the package manager finds no transaction, and no rule of the node's owner is why.
     """
 
@@ -81,7 +89,13 @@ class Preview:
     problems: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     unresolved: bool = False
+    not_offered: tuple[Lacking, ...] = ()
     msg: str = ""
+
+    @property
+    def lacks_headers(self) -> bool:
+        """Whether the repositories of today have the headers of the running kernel no more."""
+        return any(HEADERS[bool(one.version)].fullmatch(one.name) for one in self.not_offered)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Preview:
@@ -99,25 +113,19 @@ def with_preview(plan: NodePlan, preview: Preview) -> NodePlan:
 
     Its problems refuse the node, and a module that broke does: what nobody could simulate is not tried.
     """
-    problems = [*plan.problems, *preview.problems]
+    problems = [*plan.refusals, *(refusal("transaction", reason=one) for one in preview.problems)]
     if plan.hint and preview.unresolved:
-        problems.append(plan.hint)
-    if any(map(HEADERS_GONE.match, preview.problems)):
+        problems.append(refusal("transaction-hint", reason=plan.hint))
+    if preview.lacks_headers:
         upgrade = "dnf upgrade" if plan.package_manager == "dnf" else "apt-get dist-upgrade"
-        problems.append(
-            "the headers of the running kernel are offered no more, and no driver module can be built: "
-            f"boot a kernel that the distribution still offers ({upgrade}, then reboot)"
-        )
+        problems.append(refusal("kernel-headers-gone", command=upgrade))
     if preview.transaction is None:
         reason = one_line(preview.msg) or "it returned nothing"
-        problems.append(f"the transaction cannot be simulated: {reason}. Correct it and run again")
+        problems.append(refusal("transaction-not-simulated", reason=reason))
     transaction = preview.transaction or Transaction()
     if problems and transaction.kernels:
-        problems.append(
-            "the packages that follow the kernel would install a newer one: upgrade the kernel and reboot "
-            "first, or set nvidia_stack_follow_kernels: false to build for the running kernel only"
-        )
-    problems += map(one_line, preview.refused)
+        problems.append(refusal("kernel-would-come"))
+    problems += [refusal("engine-settings", reason=one_line(one)) for one in preview.refused]
     driver, runtime = plan.driver and resolved_driver(plan.driver, preview.resolved), plan.runtime
     if driver and runtime.fabric_manager:
         runtime = replace(runtime, fabric_manager=driver.version)
@@ -126,7 +134,7 @@ def with_preview(plan: NodePlan, preview: Preview) -> NodePlan:
         driver=driver,
         runtime=runtime,
         resolved=preview.resolved,
-        problems=tuple(problems),
+        refusals=tuple(problems),
         text="\n".join([plan.text, *transaction.lines()]),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from temper.plan.model import Repository
+from temper.plan.refusals import Refusal, refusal
 
 if TYPE_CHECKING:
     from temper.plan.request import Request
@@ -41,14 +42,10 @@ def container_repository(request: Request) -> Repository:
     )
 
 
-def repository_key_problems(request: Request) -> tuple[str, ...]:
+def repository_key_problems(request: Request) -> list[Refusal]:
     """A repository whose signing key nobody has pinned is not trusted."""
     release = request.distribution.release
     if release.key_fingerprints or request.variables.nvidia_stack.cuda_key_fingerprints:
-        return ()
+        return []
     key_id = release.key_file.partition(".")[0].upper()
-    return (
-        f"Temper does not know the full fingerprint of the key that signs NVIDIA's repository for "
-        f"{release.name} ({release.key_file}); read it from a source you trust and set "
-        f"nvidia_stack_cuda_key_fingerprints: [40 hexadecimal digits, the last eight are {key_id}]",
-    )
+    return [refusal("repository-key", system=release.name, key_file=release.key_file, key_id=key_id)]

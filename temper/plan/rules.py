@@ -1,12 +1,13 @@
 """Which driver, CUDA, cuDNN and kernel modules work on which GPU: the rules of data/nvidia_compatibility.yml.
 
-Each sentence names the rule and what was found; temper/plan/choice.py adds the remedy, a stack that fits.
+Each refusal names the rule and what was found; temper/plan/choice.py adds the remedy, a stack that fits.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from temper.plan.refusals import Refusal, refusal
 from temper.plan.versions import branch, parts, version
 
 if TYPE_CHECKING:
@@ -19,58 +20,66 @@ if TYPE_CHECKING:
 MONTHS_OF_NOTICE = 2
 
 
-def gpu_problems(stack: Stack, gpu: Gpu, tables: Tables) -> Iterator[str]:
+def gpu_problems(stack: Stack, gpu: Gpu, tables: Tables) -> Iterator[Refusal]:
     """Why this stack cannot drive this GPU."""
     rule, cuda = tables.architectures[gpu.architecture], version(stack.cuda)
-    who, has = f"{gpu.name} ({gpu.architecture})", f"stack {stack.name} has"
+
+    def broken(code: str, limit: int | str, found: int | str) -> Refusal:
+        return refusal(
+            code, gpu=gpu.name, architecture=gpu.architecture, limit=limit, stack=stack.name, found=found
+        )
+
     if rule.last_branch and stack.branch > rule.last_branch:
-        yield f"{who} needs driver branch {rule.last_branch} or older; {has} {stack.branch}"
+        yield broken("gpu-needs-older-branch", rule.last_branch, stack.branch)
     elif rule.first_branch and stack.branch < rule.first_branch:
-        yield f"{who} needs driver branch {rule.first_branch} or newer; {has} {stack.branch}"
+        yield broken("gpu-needs-newer-branch", rule.first_branch, stack.branch)
     elif rule.last_cuda and cuda > version(rule.last_cuda):
-        yield f"{who} works with CUDA {rule.last_cuda} or older; {has} {stack.cuda}"
+        yield broken("gpu-needs-older-cuda", rule.last_cuda, stack.cuda)
     elif rule.first_cuda and cuda < version(rule.first_cuda):
-        yield f"{who} needs CUDA {rule.first_cuda} or newer; {has} {stack.cuda}"
+        yield broken("gpu-needs-newer-cuda", rule.first_cuda, stack.cuda)
     elif rule.last_cudnn and parts(stack.cudnn_package, 3) > version(rule.last_cudnn):
-        yield f"{who} works with cuDNN {rule.last_cudnn} or older; {has} {stack.cudnn_package}"
+        yield broken("gpu-needs-older-cudnn", rule.last_cudnn, stack.cudnn_package)
 
 
-def own_problems(stack: Stack, tables: Tables) -> Iterator[str]:
+def own_problems(stack: Stack, tables: Tables) -> Iterator[Refusal]:
     """What in a stack does not fit together, whatever it is to run on."""
     minimum = tables.cuda_minimum_drivers.get(stack.cuda_major)
     if not minimum or str(stack.branch) not in tables.ends_of_life:
         unknown = f"CUDA {stack.cuda}" if not minimum else f"driver branch {stack.branch}"
-        yield f"stack {stack.name}: {unknown} is in no table of data/nvidia_compatibility.yml"
+        yield refusal("stack-not-in-tables", stack=stack.name, what=unknown)
         return
     if version(stack.driver) < version(minimum):
-        yield (
-            f"CUDA {stack.cuda} starts on driver {minimum} or newer; stack {stack.name} has {stack.driver}"
+        yield refusal(
+            "stack-driver-too-old", cuda=stack.cuda, limit=minimum, stack=stack.name, found=stack.driver
         )
     cudnn, found = tables.cudnn_cuda.get(stack.cuda_major), parts(stack.cudnn_package, 3)
     if cudnn and not version(cudnn.first) <= found <= (version(cudnn.last) if cudnn.last else found):
-        yield (
-            f"there is no cuDNN {stack.cudnn_package} for CUDA {stack.cuda_major} "
-            f"({cudnn.first} to {cudnn.last or 'the newest'}); see stack {stack.name}"
+        yield refusal(
+            "stack-cudnn",
+            cudnn=stack.cudnn_package,
+            cuda=stack.cuda_major,
+            first=cudnn.first,
+            last=cudnn.last or "the newest",
+            stack=stack.name,
         )
 
 
-def repository_problems(stack: Stack, request: Request) -> Iterator[str]:
+def repository_problems(stack: Stack, request: Request) -> Iterator[Refusal]:
     """What NVIDIA's own repository of this release does not hold. A mirror may hold more: apt is asked."""
     if from_nvidia(request):
         yield from absences(stack, request)
 
 
-def absences(stack: Stack, request: Request) -> Iterator[str]:
+def absences(stack: Stack, request: Request) -> Iterator[Refusal]:
     """What of a stack NVIDIA's own repository of this release is not known to hold."""
     release, architecture = request.distribution.release, request.distribution.architecture
-    whose = f"NVIDIA's repository for {release.name}"
+    stacks = {"system": release.name, "stack": stack.name}
     if architecture not in release.architectures:
-        yield f"nothing shows that {whose} has packages for {architecture}"
+        yield refusal("repository-architecture", system=release.name, architecture=architecture)
     elif release.first_branch and stack.branch < release.first_branch:
-        first = release.first_branch
-        yield f"{whose} begins with driver branch {first}; stack {stack.name} has {stack.branch}"
+        yield refusal("repository-branch", first=release.first_branch, found=stack.branch, **stacks)
     elif release.first_cuda and version(stack.cuda) < version(release.first_cuda):
-        yield f"{whose} begins with CUDA {release.first_cuda}; stack {stack.name} has {stack.cuda}"
+        yield refusal("repository-cuda", first=release.first_cuda, found=stack.cuda, **stacks)
 
 
 def from_nvidia(request: Request) -> bool:
@@ -79,18 +88,18 @@ def from_nvidia(request: Request) -> bool:
     return url.rstrip("/") == request.tables.repository_url
 
 
-def fabric_problems(stack: Stack, request: Request) -> Iterator[str]:
+def fabric_problems(stack: Stack, request: Request) -> Iterator[Refusal]:
     """NVLink 5 switches need a driver that knows them."""
     minimum = request.tables.nvlink5_minimum_driver
     if request.fabric == "nvlink5" and version(stack.driver) < version(minimum):
-        yield f"NVLink 5 switches need driver {minimum} or newer; stack {stack.name} has {stack.driver}"
+        yield refusal("fabric-needs-newer-driver", limit=minimum, stack=stack.name, found=stack.driver)
 
 
-def stack_problems(stack: Stack, request: Request) -> list[str]:
+def stack_problems(stack: Stack, request: Request) -> list[Refusal]:
     """Every rule that this stack breaks on this node, without what kernel modules need."""
     return [
         *own_problems(stack, request.tables),
-        *(text for gpu in request.gpus for text in gpu_problems(stack, gpu, request.tables)),
+        *(one for gpu in request.gpus for one in gpu_problems(stack, gpu, request.tables)),
         *repository_problems(stack, request),
         *fabric_problems(stack, request),
     ]
@@ -118,39 +127,25 @@ def tied_to_modules(request: Request) -> tuple[str, str]:
     return needs.get("required", ""), needs.get("impossible", "")
 
 
-def kernel_modules(request: Request, driver: str) -> tuple[str, list[str]]:
+def kernel_modules(request: Request, driver: str) -> tuple[str, list[Refusal]]:
     """The flavour of the kernel modules, `open` or `proprietary`, and why the wanted one cannot be had."""
     tables, flavour = request.tables, request.variables.nvidia_stack.kernel_modules
     only_open, only_proprietary = tied_to_modules(request)
     if only_open and only_proprietary:
-        return "open", [
-            f"{only_open} works only with open kernel modules, {only_proprietary} only with "
-            "proprietary ones: one node cannot drive both; move one of them to another node"
-        ]
+        return "open", [refusal("modules-contradict", open_only=only_open, proprietary_only=only_proprietary)]
     if flavour == "auto":
         flavour = "proprietary" if only_proprietary else "open"
     problems = []
     if flavour == "open":
         if only_proprietary:
-            problems.append(
-                f"{only_proprietary} does not work with open kernel modules; "
-                "set nvidia_stack_kernel_modules: auto"
-            )
+            problems.append(refusal("modules-not-open", gpu=only_proprietary))
         if version(driver) < version(tables.open_minimum_driver):
-            problems.append(
-                f"open kernel modules of driver {driver} do not compile on current kernels; "
-                f"use a stack with driver {tables.open_minimum_driver} or newer"
-            )
+            problems.append(refusal("modules-open-driver", driver=driver, limit=tables.open_minimum_driver))
     else:
         if only_open:
-            problems.append(
-                f"{only_open} works only with open kernel modules; set nvidia_stack_kernel_modules: auto"
-            )
+            problems.append(refusal("modules-only-open", gpu=only_open))
         if branch(driver) > tables.proprietary_last_branch:
-            problems.append(
-                f"driver branch {branch(driver)} has no proprietary kernel modules; "
-                "set nvidia_stack_kernel_modules: auto"
-            )
+            problems.append(refusal("modules-no-proprietary", branch=branch(driver)))
     return flavour, problems
 
 

@@ -7,17 +7,41 @@ A test fails when the file is not what this would write.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from temper.plan.node_plan import SCHEMA_VERSION, NodePlan
-from validation.report.schema import document
+from temper.plan.wanted import Kind, parameters_of, type_of
+from validation.report.schema import document, schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FILE = Path(__file__).parent / "schemas" / "node-plan.schema.json"
 
 
+def wanted_by_kind(definitions: dict[str, object]) -> Iterator[dict[str, object]]:
+    """What is wanted of a setting, kind by kind, and of a parameter by its key."""
+    for kind in Kind:
+        keys = parameters_of(kind)
+        for key in keys or ("",):
+            when: dict[str, object] = {"kind": {"const": str(kind)}}
+            if keys:
+                when["key"] = {"const": key}
+            expected = schema_of(cast("type", type_of(kind, key)) | None, definitions)
+            yield {"properties": when | {"wanted": expected}}
+
+
 def node_plan_schema() -> str:
     """The content of the schema file."""
-    return document("Temper: the plan of one node", NodePlan, SCHEMA_VERSION)
+    schema = json.loads(document("Temper: the plan of one node", NodePlan, SCHEMA_VERSION))
+    # The sentences of the refusals, which are no field of the dataclass.
+    schema["$defs"]["NodePlan"]["properties"]["problems"] = {"type": "array", "items": {"type": "string"}}
+    definitions = schema["$defs"]
+    definitions["PlannedSetting"]["properties"]["wanted"] = {}
+    definitions["PlannedSetting"]["anyOf"] = [*wanted_by_kind(definitions)]
+    return json.dumps(schema, indent=2) + "\n"
 
 
 if __name__ == "__main__":

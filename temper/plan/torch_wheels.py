@@ -7,12 +7,13 @@ and its CUDA, whether it can use the node's GPUs.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING
 
 from temper.plan.model import Payload
+from temper.plan.refusals import Refusal, Remedy, advice, refusal
 from temper.plan.versions import minor, version
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Situation:
         )
 
 
-def payload_plan(situation: Situation) -> tuple[Payload, list[str], list[str]]:
+def payload_plan(situation: Situation) -> tuple[Payload, list[Refusal], list[str]]:
     """The payload's torch and Python, problems and warnings."""
     there, named = situation.node.payload_python, situation.wanted.torch_version
     torch = named or situation.preferred
@@ -117,11 +118,7 @@ def payload_plan(situation: Situation) -> tuple[Payload, list[str], list[str]]:
         return Payload(torch, there.version), [], []
     if there and not there.environment:
         path, own = situation.wanted.python, there.torch.partition("+")[0]
-        problem = (
-            f"{path} has torch {there.torch}, wanted is {torch}, and it is no virtual environment that could "
-            f"get another; set gpu_validation_torch_version: {own} to take it as it is, or "
-            "gpu_validation_python to a path where no Python is yet"
-        )
+        problem = refusal("torch-fixed", python=path, found=there.torch, wanted=torch, own=own)
         return Payload(torch, there.version), [problem], []
     if minor(torch.partition("+")[0]) not in situation.tables.torch_releases and situation.pythons:
         warning = (
@@ -132,7 +129,7 @@ def payload_plan(situation: Situation) -> tuple[Payload, list[str], list[str]]:
         return payload, [], [warning, *without_hashes(payload)]
     if found := choice([named] if named else situation.releases, situation):
         return found[0], [], [*found[1], *without_hashes(found[0])]
-    return Payload(torch), [refusal(torch, situation)], []
+    return Payload(torch), [no_torch(torch, situation)], []
 
 
 def choice(releases: Iterable[str], situation: Situation) -> tuple[Payload, list[str]] | None:
@@ -152,7 +149,7 @@ def choice(releases: Iterable[str], situation: Situation) -> tuple[Payload, list
         return None
     torch, python = installable[0]
     reason = next(useless(situation.wheel(torch), situation))
-    return payload_of(torch, python, situation), [f"{reason}: tests on GPUs do not run"]
+    return payload_of(torch, python, situation), [f"{reason.text}: tests on GPUs do not run"]
 
 
 def same_torch(found: str, wanted: str) -> bool:
@@ -197,68 +194,61 @@ def has_kernels(capabilities: Iterable[str], capability: str) -> bool:
     return any(version(own)[0] == gpu[0] and version(own) <= gpu for own in capabilities)
 
 
-def uninstallable(wheel: Wheel, python: str, situation: Situation) -> Iterator[str]:
+def uninstallable(wheel: Wheel, python: str, situation: Situation) -> Iterator[Refusal]:
     """Why pip would not find this wheel."""
     release = situation.tables.torch_releases[minor(wheel.version)]
     first, last = release.first_python, release.last_python
     if not version(first) <= version(python) <= version(last):
-        yield f"torch {wheel.version} has wheels for Python {first} to {last}, and the payload's is {python}"
+        yield refusal("torch-python", torch=wheel.version, first=first, last=last, python=python)
     elif wheel.variant and not situation.build(wheel):
         machine = situation.node.architecture
-        yield f"no torch {wheel.version} with CUDA {wheel.cuda} is known for {machine}"
+        yield refusal("torch-cuda-unknown", torch=wheel.version, cuda=wheel.cuda, machine=machine)
 
 
-def useless(wheel: Wheel, situation: Situation) -> Iterator[str]:
+def useless(wheel: Wheel, situation: Situation) -> Iterator[Refusal]:
     """Why this wheel cannot compute on the node's GPUs."""
     machine, driver = situation.node.architecture, situation.driver.version
     build = situation.build(wheel)
     if not wheel.variant:
-        yield f"torch {wheel.version} comes without CUDA for {machine}"
+        yield refusal("torch-without-cuda", torch=wheel.version, machine=machine)
     if not build:
         return
-    what = f"torch {wheel.version} with CUDA {wheel.cuda} for {machine}"
+    what = {"torch": wheel.version, "cuda": wheel.cuda, "machine": machine}
     minimum = situation.tables.cuda_minimum_drivers[wheel.cuda.partition(".")[0]]
     if version(driver) < version(minimum):
-        yield f"{what} needs driver {minimum} or newer, and the plan has {driver}"
+        yield refusal("torch-driver", limit=minimum, found=driver, **what)
     for gpu in situation.gpus:
         capability = situation.tables.models[gpu.model].compute_capability
         if not has_kernels(build.capabilities, capability):
-            known = ", ".join(build.capabilities)
-            yield f"{what} has no kernels for {gpu.name} (compute capability {capability}, not among {known})"
+            facts = {"gpu": gpu.name, "capability": capability, **what}
+            yield refusal("torch-kernels", known=build.capabilities, **facts)
 
 
-def refusal(torch: str, situation: Situation) -> str:
+def no_torch(torch: str, situation: Situation) -> Refusal:
     """The first reason against a torch, with what to do."""
     if not situation.pythons:
         if there := situation.node.payload_python:
             found = f"{situation.wanted.python} is {there.version}"
         else:
             found = f"/usr/bin on this node has {', '.join(situation.node.pythons) or 'none'}"
-        return f"the payload needs Python {FIRST_PYTHON} or newer, and {found}; {python_remedy(situation)}"
+        return refusal("payload-python", python_remedy(situation), limit=FIRST_PYTHON, found=found)
     wheel = situation.wheel(torch)
     # Where a Python has the wheel, its kernels are what is wrong.
     perhaps = [list(uninstallable(wheel, python, situation)) for python in situation.pythons]
     reasons = (*min(perhaps, key=len), *useless(wheel, situation))
-    return f"{reasons[0]}; {remedy(situation)}"
+    return replace(reasons[0], remedy=remedy(situation))
 
 
-def remedy(situation: Situation) -> str:
+def remedy(situation: Situation) -> Remedy:
     """What to do where a torch does not fit: another one, another Python, or an environment of one's own."""
     if found := choice(situation.releases, situation):
-        return f"leave gpu_validation_torch_version empty: the plan then takes {found[0].torch}"
+        return advice("other-torch", torch=found[0].torch)
     for python in situation.pythons:
         if wheel := next(indexed(python, situation), None):
-            return (
-                f"set gpu_validation_torch_version: {wheel.version}+{wheel.variant}, and in "
-                f"gpu_validation_pip_args --index-url with PyTorch's index for {wheel.variant}, or a mirror"
-            )
+            return advice("torch-of-index", torch=wheel.version, variant=wheel.variant)
     if any(next(indexed(python, situation), None) for python in newest_pythons(situation)):
         return python_remedy(situation)
-    return (
-        "bring an environment with a torch that is built for it, and set gpu_validation_python and "
-        "gpu_validation_torch_version to its Python and version; or require no test on GPUs: "
-        "gpu_validation_required_tests: [health]"
-    )
+    return advice("own-environment")
 
 
 def newest_pythons(situation: Situation) -> list[str]:
@@ -266,16 +256,12 @@ def newest_pythons(situation: Situation) -> list[str]:
     return sorted({row.last_python for row in situation.tables.torch_releases.values()}, key=version)
 
 
-def python_remedy(situation: Situation) -> str:
+def python_remedy(situation: Situation) -> Remedy:
     """How the payload gets another Python: the oldest one that a wheel for these GPUs has, if any has one."""
     if situation.node.payload_python:
-        return f"remove the environment of {situation.wanted.python}, so that it is made anew"
+        return advice("new-environment", python=situation.wanted.python)
     usable = [python for python in newest_pythons(situation) if next(indexed(python, situation), None)]
-    python = (usable or newest_pythons(situation))[0]
-    return (
-        f"install Python {python} on the node (/usr/bin/python{python}), or set gpu_validation_python to the "
-        "Python of an environment that has torch"
-    )
+    return advice("other-python", python=(usable or newest_pythons(situation))[0])
 
 
 def indexed(python: str, situation: Situation) -> Iterator[Wheel]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from temper.plan.machine import GIB
+from temper.plan.refusals import Refusal, refusal
 from temper.plan.role_variables import size_bytes
 
 if TYPE_CHECKING:
@@ -128,28 +129,22 @@ def network_sysctls(wanted: OsTuning) -> dict[str, str]:
     }
 
 
-def shm_problems(wanted: OsTuning, memory_bytes: int) -> list[str]:
+def shm_problems(wanted: OsTuning, memory_bytes: int) -> list[Refusal]:
     """A size of /dev/shm that is more than the memory it is made of."""
     if not wanted.shm or wanted.shm.endswith("%") or wanted.state == "absent":
         return []
     if size_bytes(wanted.shm, memory_bytes) <= memory_bytes:
         return []
-    return [
-        f"os_tuning_shm asks for {wanted.shm}, and this node has {memory_bytes / GIB:.0f} GiB of memory; "
-        "name less, or a percentage"
-    ]
+    return [refusal("shm-too-large", wanted=wanted.shm, memory_gib=memory_bytes / GIB)]
 
 
-def nofile_problems(wanted: OsTuning, nr_open: int) -> list[str]:
+def nofile_problems(wanted: OsTuning, nr_open: int) -> list[Refusal]:
     """A limit that the kernel refuses: pam_limits then lets nobody log in."""
     own = str(wanted.sysctls.get("fs.nr_open", ""))
     most = max(nr_open, int(own) if own.isdecimal() else 0)
     if not nr_open or wanted.nofile <= most or wanted.state == "absent":
         return []
-    return [
-        f"os_tuning_nofile asks for {wanted.nofile}, and fs.nr_open of this node is {most}: logins would be "
-        f"refused; set fs.nr_open: {wanted.nofile} in os_tuning_sysctls, too, or name less"
-    ]
+    return [refusal("nofile-too-large", wanted=wanted.nofile, most=most)]
 
 
 def kernel_values(wanted: OsTuning, node: Tunables) -> tuple[KernelValue, ...]:
@@ -157,11 +152,10 @@ def kernel_values(wanted: OsTuning, node: Tunables) -> tuple[KernelValue, ...]:
     return tuple(one for one in asked(wanted, node) if one.value in one.offered)
 
 
-def tuning_problems(wanted: OsTuning, node: Tunables) -> list[str]:
+def tuning_problems(wanted: OsTuning, node: Tunables) -> list[Refusal]:
     """Values that this node does not offer, where it offers others."""
     return [
-        f"{one.variable} asks for {one.value}, and this node offers {', '.join(one.offered)}; "
-        f"choose one of them, or {KEEP}"
+        refusal("tuning-not-offered", variable=one.variable, wanted=one.value, offered=one.offered)
         for one in asked(wanted, node)
         if wanted.state == "present" and one.offered and one.value not in one.offered
     ]

@@ -92,7 +92,7 @@ def checked_nodes(asked: Iterable[Mapping[str, Any]], known: Collection[str]) ->
     same = twins({one["name"]: machine(one["answer"]) for one in given})
     for one in given:
         found, problems = waivers.read(one["waivers"], names)
-        said = {"problem": same[one["name"]]} if one["name"] in same else one["answer"]
+        said = {"problem": same[one["name"]].text} if one["name"] in same else one["answer"]
         nodes.append(checked_node(one["name"], one["groups"], said, found))
         wrong += problems
     if wrong:

@@ -198,21 +198,25 @@ def _verdicts(report: Report, last: str) -> Iterator[tuple[str, str, str, str]]:
     """Of each part: what it is, its state, its sentence, and where and when it comes from."""
     if report.validation:
         verdict = report.validation.verdict
-        yield "Validation", verdict.state, _said(verdict.sentence), f"measured {moment(last)}" if last else ""
+        yield (
+            "Validation",
+            verdict.state,
+            _said(verdict.sentence, verdict.state),
+            f"measured {moment(last)}" if last else "",
+        )
     if report.compliance:
         made = report.compliance
         yield (
             "Compliance",
             made.verdict,
-            _said(made.sentence),
+            _said(made.sentence, made.verdict),
             f"checked {moment(made.made_at)} by {made.tool or 'Temper'}",
         )
 
 
-def _said(sentence: str) -> str:
+def _said(sentence: str, state: str) -> str:
     """A verdict's sentence without the state, which stands before it."""
-    verdict, _, rest = sentence.partition(". ")
-    return rest if verdict.startswith("Verdict: ") and rest else sentence
+    return sentence.removeprefix(f"Verdict: {state}. ")
 
 
 def _compared(report: Report) -> Iterator[str]:

@@ -73,6 +73,7 @@ class Row:
     against_median: str
     past: str
     against_past: str
+    moved: bool
     below: bool
     bar: Markup
     line: Markup
@@ -207,7 +208,7 @@ def page_of(known: Known, fleet: FleetNumbers, past: Past | None = None) -> Node
     groups = [
         one for test in tests for one in (*test.groups, *(one for _, some in test.charts for one in some))
     ]
-    moved = (row for group in groups for row in group.rows if row.against_past.startswith(("+", "−")))
+    moved = (row for group in groups for row in group.rows if row.moved)
     controls = statement.controls if statement else ()
     relaxed = tuple(one for one in controls if one.waived_by is WaivedBy.PROFILE)
     return NodePage(
@@ -344,6 +345,7 @@ class Numbers:
         standards, median = beside.standards, beside.median
         past = self._past.get((metric, self._uuids.get(one.device, "")), ())
         values = [value.value for value in past if is_number(value.value)]
+        moved = bool(values) and changes.moved(one, values[-1])
         rate = bool(unit(one.name))
         return Row(
             metric=label(one.name.removesuffix(SHARE)),
@@ -358,11 +360,8 @@ class Numbers:
             peak=percent(one.value / standards.peak) if standards.peak else "",
             against_median=difference(one.value, median) if rate else "",
             past=quantity(statistics.median(values), one.name) if values else "",
-            against_past=difference(one.value, values[-1])
-            if values and changes.moved(one, values[-1])
-            else "unchanged"
-            if values
-            else "",
+            against_past=difference(one.value, values[-1]) if moved else "unchanged" if values else "",
+            moved=moved,
             below=standards.floor is not None and one.value < standards.floor,
             bar=svg.bar(one.value, one.spread, svg.Marks(standards.floor, standards.published, median), most)
             if rate

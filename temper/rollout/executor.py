@@ -23,6 +23,7 @@ from temper.rollout import gate, gpu_settings
 from temper.rollout.drain.base import Drainer, DrainError, Standing, named, wait_until_idle
 from temper.rollout.machine import upcoming
 from temper.rollout.model import WITHHELD, Course, Observation, Outcome, StepResult
+from temper.rollout.node_step import NodeStep
 from temper.rollout.policy import aim
 from temper.rollout.snapshots import Snapshots
 from validation.model import contract
@@ -80,7 +81,7 @@ class FleetExecutor:
 
     async def lease(self, ticket: Ticket) -> StepResult:
         """Take the node's lease. `refused` where another controller holds it, or the node does not answer."""
-        return _result(await self._step(ticket, "lease"), otherwise=Outcome.REFUSED)
+        return _result(await self._step(ticket, NodeStep.LEASE), otherwise=Outcome.REFUSED)
 
     async def stage(self, ticket: Ticket) -> StepResult:
         """Download and verify the packages of both stacks."""
@@ -90,7 +91,7 @@ class FleetExecutor:
         wish = ticket.policy.kernel
         staged = await self._step(
             ticket,
-            "stage",
+            NodeStep.STAGE,
             stack=ticket.stack or found,
             nvidia_stack_busy_ok=True,
             upgrade_kernel=bool(wish),
@@ -98,13 +99,13 @@ class FleetExecutor:
         )
         if not wish or not staged.ok:
             return _result(staged, otherwise=Outcome.AGAIN, facts={"former_stack": found})
-        kernel = staged.result["kernel"]
-        if (has := kernel.get("settled", "")) and found == (ticket.stack or found):
+        kernel = staged.reported.kernel
+        if (has := kernel.settled) and found == (ticket.stack or found):
             return StepResult(Outcome.REFUSED, has)
         # No release where it has the kernel already, and only the stack is changed.
-        facts = {"former_stack": found, "kernel": str(kernel.get("release", ""))}
-        source, system = (str(staged.result[key]) for key in ("source", "system"))
-        problem = kernel_problem(source, system, facts["kernel"], load_tables(DATA))
+        facts = {"former_stack": found, "kernel": kernel.release}
+        planned = staged.reported
+        problem = kernel_problem(planned.source, planned.system, facts["kernel"], load_tables(DATA))
         return StepResult(Outcome.REFUSED if problem else Outcome.DONE, problem, facts)
 
     async def _former_stack(self, ticket: Ticket) -> str | StepResult:
@@ -116,12 +117,12 @@ class FleetExecutor:
         wanted = ""
         for name in names:
             # It only reads: jobs may run there.
-            found = await self._step(ticket, "look", stack=name, nvidia_stack_busy_ok=True)
+            found = await self._step(ticket, NodeStep.LOOK, stack=name, nvidia_stack_busy_ok=True)
             if not found.ok:
                 return _result(found, otherwise=Outcome.AGAIN)
-            stack = str(found.result["stack"])
+            stack = found.reported.stack
             wanted = wanted or stack
-            if found.result["settled"]:
+            if found.reported.settled:
                 if stack == ticket.stack and not ticket.policy.kernel:
                     return StepResult(Outcome.REFUSED, f"it has stack {stack} already")
                 # A kernel alone: what chose the stack goes on choosing it. A distribution's own driver has no
@@ -152,9 +153,9 @@ class FleetExecutor:
             await self._wait_until_idle(name, max((ticket.limit - DRAIN_MARGIN).total_seconds(), 1.0))
         except DrainError as error:
             return StepResult(Outcome.REFUSED, str(error))
-        found = await self._step(ticket, "holders")
-        if found.ok and (holders := found.result["holders"]):
-            return StepResult(Outcome.REFUSED, f"its GPUs are in use: {named(tuple(map(str, holders)))}")
+        found = await self._step(ticket, NodeStep.HOLDERS)
+        if found.ok and (holders := found.reported.holders):
+            return StepResult(Outcome.REFUSED, f"its GPUs are in use: {named(holders)}")
         return _result(found, otherwise=Outcome.REFUSED)
 
     async def baseline(self, ticket: Ticket) -> StepResult:
@@ -193,7 +194,7 @@ class FleetExecutor:
                     Outcome.FAILED,
                     "its new kernel was kept when it returned to service: boot the former one from the menu",
                 )
-            left = await self._step(ticket, "leave")
+            left = await self._step(ticket, NodeStep.LEAVE)
             if not left.ok:
                 return StepResult(Outcome.AGAIN, left.said)
         result = await self._install(ticket, ticket.record.facts["former_stack"], Outcome.AGAIN)
@@ -201,8 +202,8 @@ class FleetExecutor:
         return StepResult(Outcome.AGAIN, result.reason) if result.outcome is Outcome.REFUSED else result
 
     async def _install(self, ticket: Ticket, stack: str, otherwise: Outcome) -> StepResult:
-        played = await self._step(ticket, "install", stack=stack)
-        return _result(played, otherwise=otherwise, facts={"boot_id": str(played.result.get("boot_id", ""))})
+        played = await self._step(ticket, NodeStep.INSTALL, stack=stack)
+        return _result(played, otherwise=otherwise, facts={"boot_id": played.reported.boot_id})
 
     async def reboot(self, ticket: Ticket) -> StepResult:
         """Reboot, unless the boot id differs from the recorded one already.
@@ -212,14 +213,14 @@ class FleetExecutor:
         if ticket.record.course is Course.BACK and not ticket.stack:
             return StepResult(Outcome.DONE)  # the driver is the same, and `undo` has booted the former kernel
         boot_id = ticket.record.facts.get("boot_id", "")
-        played = await self._step(ticket, "boot", stack=self._stack(ticket), upgrade_boot_id=boot_id)
+        played = await self._step(ticket, NodeStep.BOOT, stack=self._stack(ticket), upgrade_boot_id=boot_id)
         if played.refused:
             return StepResult(Outcome.AGAIN, played.said)
         return _result(played, otherwise=Outcome.FAILED)
 
     async def load(self, ticket: Ticket) -> StepResult:
         """Compare what is loaded, and how many GPUs answer, with the plan and with what was there."""
-        played = await self._step(ticket, "load", stack=self._stack(ticket))
+        played = await self._step(ticket, NodeStep.LOAD, stack=self._stack(ticket))
         if not played.ok:
             return _result(played, otherwise=Outcome.FAILED)
         now = await self._settings(ticket)
@@ -234,7 +235,7 @@ class FleetExecutor:
 
     async def settle(self, ticket: Ticket) -> StepResult:
         """Apply the GPUs' settings, and read them back."""
-        played = await self._step(ticket, "settle", stack=self._stack(ticket))
+        played = await self._step(ticket, NodeStep.SETTLE, stack=self._stack(ticket))
         if not played.ok:
             return _result(played, otherwise=Outcome.AGAIN)
         now = await self._settings(ticket)
@@ -290,15 +291,15 @@ class FleetExecutor:
 
     async def _tidy(self, ticket: Ticket) -> StepResult:
         """Remove what was kept on a node for its way back; what stays is said."""
-        cleaned = await self._step(ticket, "clean")
-        said = str(cleaned.result.get("said") or "")
+        cleaned = await self._step(ticket, NodeStep.CLEAN)
+        said = cleaned.reported.said
         if not cleaned.ok:
             said = f"what was kept on it for a way back is still there: {cleaned.said}"
         return _with(StepResult(Outcome.DONE, said), await self.snapshots.drop(ticket))
 
     async def release(self, ticket: Ticket) -> StepResult:
         """Put an unchanged node back as it was found."""
-        cleaned = await self._step(ticket, "clean")
+        cleaned = await self._step(ticket, NodeStep.CLEAN)
         dropped = await self.snapshots.drop(ticket)
         given = _with(await self._give_back(ticket), dropped)
         # Held by another controller, it is that one's to clean; silent, nothing was changed on it.
@@ -321,10 +322,10 @@ class FleetExecutor:
 
     async def watch(self, ticket: Ticket) -> StepResult:
         """Look for errors of the GPUs since the node returned; `failed` where there are."""
-        played = await self._step(ticket, "watch")
+        played = await self._step(ticket, NodeStep.WATCH)
         if not played.ok:
             return _result(played, otherwise=Outcome.AGAIN)
-        result = contract.loads(NodeResult, str(played.result["health"]))
+        result = contract.loads(NodeResult, played.reported.health)
         found = gate.errors_in_soak(one for test in result.tests for one in test.findings)
         return StepResult(Outcome.FAILED, " ".join(found)) if found else StepResult(Outcome.DONE)
 
@@ -350,11 +351,11 @@ class FleetExecutor:
         back = ticket.record.course is Course.BACK
         return ticket.record.facts["former_stack"] if back or not ticket.stack else ticket.stack
 
-    async def _step(self, ticket: Ticket, step: str, *, stack: str = "", **more: Any) -> Played:
-        """Run one step of playbooks/upgrade_step.yml."""
+    async def _step(self, ticket: Ticket, step: NodeStep, *, stack: str = "", **more: Any) -> Played:
+        """Have Ansible carry out a part of a step on the node."""
         name = ticket.node.name
         variables = {
-            "upgrade_step": step,
+            "upgrade_step": str(step),
             "upgrade_owner": self.identity,
             "upgrade_fencing": self.fencing.get(name, ""),
             "upgrade_lease_s": (ticket.limit + LEASE_MARGIN).total_seconds(),
@@ -366,10 +367,10 @@ class FleetExecutor:
             **({"nvidia_stack_name": stack} if stack else {}),
             **more,
         }
-        played = await self.ansible.playbook("upgrade_step", name, f"{self._label(ticket)}-{step}", variables)
-        if fencing := played.result.get("fencing"):
-            self.fencing[name] = int(fencing)
-        if played.ok and not played.result:  # Ansible ends well where it comes to no node
+        played = await self.ansible.playbook(step.playbook, name, f"{self._label(ticket)}-{step}", variables)
+        if fencing := played.reported.fencing:
+            self.fencing[name] = fencing
+        if played.ok and played.result is None:  # Ansible ends well where it comes to no node
             said = f"nothing was done, as Ansible has no {name} in group gpu_nodes: look at the inventory"
             return replace(played, ok=False, said=said, unreachable=True)
         return played
@@ -380,11 +381,11 @@ class FleetExecutor:
 
     async def _settings(self, ticket: Ticket) -> dict[str, dict[str, str]] | StepResult:
         """The GPUs' settings by UUID, or why they cannot be read."""
-        played = await self._step(ticket, "settings")
+        played = await self._step(ticket, NodeStep.SETTINGS)
         if not played.ok:
             return _result(played, otherwise=Outcome.AGAIN)
         try:
-            return gpu_settings.parse(str(played.result["settings"]))
+            return gpu_settings.parse(played.reported.settings)
         except ValueError as error:
             return StepResult(Outcome.AGAIN, str(error))
 
@@ -444,7 +445,7 @@ class FleetExecutor:
 
     async def _free(self, ticket: Ticket, said: str = "") -> StepResult:
         """Give the lease back. One that a silent node keeps ends by itself: no reason to take it out."""
-        freed = await self._step(ticket, "free")
+        freed = await self._step(ticket, NodeStep.FREE)
         # The node refuses it from now on; whoever comes here again gets another one.
         self.fencing.pop(ticket.node.name, None)
         kept = (

@@ -8,74 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import sys
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temper.base.nodes import printable
-from temper.plan.convert import checked, plain
+from temper.rollout.node_step import NodeStepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-#: The task of playbooks/upgrade_step.yml that says what came of the step.
-RESULT = "Say what came of the step"
-#: How preflight's task begins that ends a run before anything is changed.
-REFUSES = "Refuse a node"
+#: The action that reports the result of a step.
+RESULT = "step_result"
 #: Of what Ansible wrote, where it has no better reason.
 LAST_LINES = 3
 #: Characters of a node's reason to fail.
 MOST_CHARACTERS = 4096
-#: A boot id, the release of a kernel, the name of a stack: some become extra variables of the next run, which
-#: Ansible renders as templates.
-WORD = re.compile(r"[A-Za-z0-9_.+~:-]{0,128}")
 FAILED, UNREACHABLE, OK = "runner_on_failed", "runner_on_unreachable", "runner_on_ok"
 
 
 @dataclass(frozen=True)
-class KernelSaid:
-    """What module node_kernel says of the kernel that a node would get."""
-
-    release: str = ""
-    settled: str = ""
-
-
-@dataclass(frozen=True)
-class StepSaid:
-    """What the task RESULT says; most of it are the node's own words."""
-
-    fencing: int | None = None
-    boot_id: str = ""
-    stack: str = ""
-    source: str = ""
-    system: str = ""
-    settled: bool | None = None
-    kernel: KernelSaid = field(default_factory=KernelSaid)
-    said: str = ""
-    holders: tuple[str, ...] = ()
-    settings: str = ""
-    snapshot: str = ""
-    health: str = ""
-
-
-def step_said(value: object) -> dict[str, Any]:
-    """Return the fields of StepSaid from the task's message. Raises ValueError, which says where."""
-    found = checked(StepSaid, value, RESULT)
-    assert isinstance(found, StepSaid)
-    for name, word in (("boot_id", found.boot_id), ("stack", found.stack), ("kernel", found.kernel.release)):
-        if not WORD.fullmatch(word):
-            raise ValueError(f"{RESULT}: expected {name} of letters, digits and ._+~:-, found {word[:60]!r}")
-    return dict(plain(found))
-
-
-@dataclass(frozen=True)
 class Played:
-    """What a run came to. `result` is what the playbook's task RESULT has said.
+    """What a run came to. `result` is what action step_result has reported, None where it was not reached.
 
     `refused`: nothing was changed on the node. `said` is the last failure in the words of its task.
     `unreachable`: it did not come to the node, or not to an end there, and no task has failed.
@@ -85,32 +43,37 @@ class Played:
     said: str = ""
     refused: bool = False
     unreachable: bool = False
-    result: Mapping[str, Any] = field(default_factory=dict)
+    result: NodeStepResult | None = None
+
+    @property
+    def reported(self) -> NodeStepResult:
+        """The result; that of a run that has reported none is empty."""
+        return self.result or NodeStepResult()
 
 
 @dataclass
 class Events:
     """Gathers what a run reports, event by event."""
 
-    result: dict[str, Any] = field(default_factory=dict)
+    result: NodeStepResult | None = None
     said: str = ""
     refused: bool = False
     unreachable: bool = False
-    #: Why what the playbook's task has said cannot be used.
+    #: Why the result cannot be used.
     wrong: str = ""
 
     def __call__(self, event: Mapping[str, Any]) -> bool:
         """Take an event; False: it need not be kept in a file of its own."""
         data = event.get("event_data") or {}
-        task, result, kind = str(data.get("task")), data.get("res") or {}, event.get("event")
-        if kind == OK and task == RESULT:
+        result, kind = data.get("res") or {}, event.get("event")
+        if kind == OK and data.get("task_action") == RESULT:
             try:
-                self.result = step_said(result.get("msg"))
+                self.result = NodeStepResult.read(result.get("step"))
             except ValueError as error:
                 self.wrong = printable(f"The node answered in another form than expected: {error}.")
         elif kind in (FAILED, UNREACHABLE) and not data.get("ignore_errors"):
-            self.said = failure(task, result)
-            self.refused = bool(result.get("refused")) or task.startswith(REFUSES)
+            self.said = failure(str(data.get("task")), result)
+            self.refused = result.get("refused") is True
             self.unreachable = kind == UNREACHABLE
         return False
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from temper.rollout.drain.base import DrainError, checked, one_line
 from temper.rollout.drain.programs import ask, output_of
 from temper.rollout.model import Outcome, StepResult
+from temper.rollout.node_step import NodeStep
 from temper.rollout.policy import Snapshot
 from validation.processes.files import write_atomically
 
@@ -96,7 +97,7 @@ def _instant(text: str) -> float:
 
 
 class Snapshots:
-    """Snapshots of a roll-out's nodes. `step` runs a step of playbooks/upgrade_step.yml."""
+    """Snapshots of a roll-out's nodes. `step` has Ansible carry out a part of a step."""
 
     def __init__(self, folder: Path, step: Callable[..., Awaitable[Played]]) -> None:
         self.folder, self.step = folder, step
@@ -153,8 +154,8 @@ class Snapshots:
                 return False, str(error)
         wanted: dict[str, Any] = {"kind": str(policy.snapshot), "state": state, "name": name}
         wanted |= {"room_gib": policy.snapshot_gib, **({"max_age_s": age_s} if age_s else {})}
-        played = await self.step(ticket, "snapshot", upgrade_snapshot=wanted)
-        return played.ok, str(played.result.get("snapshot", "")) if played.ok else played.said
+        played = await self.step(ticket, NodeStep.SNAPSHOT, upgrade_snapshot=wanted)
+        return played.ok, played.reported.snapshot if played.ok else played.said
 
     def _note(self, ticket: Ticket) -> Path:
         return self.folder / ticket.node.name / "snapshot.json"

@@ -14,6 +14,7 @@ from ansible.module_utils.temper.engines import busy
 from ansible.module_utils.temper.packaging import node, packages, repositories
 from ansible.module_utils.temper.settings import record
 from ansible.module_utils.testing import patch_module_args
+from ansible.utils import display  # noqa: F401 (asks ldconfig for the C library, before a test may start no process)
 
 from tests.unit import openpgp_keys
 from tests.unit.apt_machine import Archive, Machine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from temper.plan.convert import plain
 from temper.plan.os_controls import PROFILES, Asker, alone, demand_of, settings_of
 from tools import control_docs
 
@@ -20,7 +21,7 @@ def asked(control: Any) -> dict[tuple[str, str], set[str]]:
     found: dict[tuple[str, str], set[str]] = {}
     for wanted in [*(settings_of(control, profile) for profile in PROFILES), demand_of(control)]:
         for setting in alone(Asker("", "", None), wanted):
-            found.setdefault((setting.kind.value, setting.key), set()).add(json.dumps(setting.wanted))
+            found.setdefault((setting.kind.value, setting.key), set()).add(json.dumps(plain(setting.wanted)))
     return found
 
 

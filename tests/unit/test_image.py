@@ -16,11 +16,12 @@ from ansible.module_utils.temper.settings.system import Unit
 
 from temper.plan.facts import NodeFacts
 from temper.plan.image import LIVE, as_image
-from temper.plan.node_plan import Kind
 from temper.plan.preflight import preflight_plan
+from temper.plan.refusals import advice, refusal
 from temper.plan.role_variables import typed_variables
 from temper.plan.tables import load_tables
 from temper.plan.variables import PreflightImageGpu
+from temper.plan.wanted import Kind
 from tests.unit.modules_on_disk import depmod, dkms_build, install_kernel, install_module
 from tests.unit.planning_nodes import DEFAULTS, node
 from tests.unit.tables import ROOT
@@ -28,6 +29,8 @@ from tests.unit.tables import ROOT
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from temper.plan.refusals import Refusal
 
 TABLES = load_tables(ROOT / "data")
 H100S = [{"gpu": "h100_sxm_80gb", "count": 8}]
@@ -57,7 +60,7 @@ def parts(made: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {role: json.loads(text) for role, text in made["roles"].items()}
 
 
-def of_image(*gpus: PreflightImageGpu, **changes: Any) -> tuple[NodeFacts, list[str]]:
+def of_image(*gpus: PreflightImageGpu, **changes: Any) -> tuple[NodeFacts, list[Refusal]]:
     wish = typed_variables(DEFAULTS | {"preflight_image_gpus": [vars(gpu) for gpu in gpus]}).preflight
     return as_image(NodeFacts.from_dict(node(**changes)), wish, TABLES, "")
 
@@ -118,7 +121,8 @@ def test_a_gpu_is_named_by_key_name_or_id(gpu: str) -> None:
 
 def test_a_gpu_that_no_table_knows_is_refused_with_a_hint() -> None:
     _, (problem,) = of_image(PreflightImageGpu("h100_sxm_80g"))
-    assert "did you mean h100_sxm_80gb?" in problem
+    meant = advice("did-you-mean", name="h100_sxm_80gb")
+    assert problem == refusal("image-gpu-unknown", meant, gpu="h100_sxm_80g")
 
 
 def test_an_image_for_no_gpu_is_refused_once() -> None:
@@ -128,7 +132,7 @@ def test_an_image_for_no_gpu_is_refused_once() -> None:
 
 def test_a_number_below_one_is_refused() -> None:
     _, (problem,) = of_image(PreflightImageGpu("l4", 0))
-    assert "expected 1 or more of l4, found 0" in problem
+    assert problem == refusal("image-gpu-count", gpu="l4", found=0)
 
 
 def test_a_running_server_is_refused() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from temper.plan.convert import plain
 from tests.unit.planning_roles.plans import whole_plan
 from tests.unit.tables import ROOT, specs
 
@@ -28,7 +29,7 @@ def blocks() -> dict[str, Any]:
 
 def test_nodes_with_the_variables_of_the_page_get_toolkit_and_runtime(blocks: dict[str, Any]) -> None:
     plan = whole_plan(**blocks["group_vars of the cluster's nodes"])
-    engines = {setting.key: setting.wanted for setting in plan.role("container_engines").settings}
+    engines = {setting.key: plain(setting.wanted) for setting in plan.role("container_engines").settings}
     assert not plan.problems
     assert "nvidia-container-toolkit" in plan.packages
     assert (engines["engines"], "default_runtime" in engines) == (["containerd"], True)

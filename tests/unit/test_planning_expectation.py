@@ -10,6 +10,7 @@ import pytest
 from temper.plan.convert import plain
 from temper.plan.expectation import expectation
 from temper.plan.node_plan import NodePlan
+from temper.plan.refusals import refusal
 from temper.plan.role_variables import role_variables, typed_variables
 from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, plan
 from tests.unit.tables import specs
@@ -136,4 +137,4 @@ def test_a_limit_in_percent_is_expected_of_each_gpu_by_its_default() -> None:
 
 def test_of_a_node_that_could_not_be_read_nothing_is_expected() -> None:
     variables = typed_variables(role_variables({}, specs())["values"])
-    assert expectation(NodePlan(problems=("unreachable",)), variables, TABLES) is None
+    assert expectation(NodePlan(refusals=(refusal("gpu-absent"),)), variables, TABLES) is None

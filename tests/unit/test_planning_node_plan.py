@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
-from temper.plan.node_plan import Kind, NodePlan, PlannedSetting, RolePlan, Stage
+from temper.plan.node_plan import NodePlan, PlannedSetting, RolePlan, Stage
 from temper.plan.schema import FILE, node_plan_schema
+from temper.plan.wanted import FileWanted, Kind, UnitWanted
 from tests.unit.planning_nodes import H100, L4, NVSWITCH, SWITCH, gpus, node, plan, system
 from tools.bare_node import pci
 from validation.model.contract import ContractError
@@ -50,13 +51,49 @@ def test_a_node_that_could_not_be_read_has_a_plan_too() -> None:
 
 
 def test_settings_survive_json() -> None:
-    setting = PlannedSetting(Kind.SYSCTL, "kernel.numa_balancing", "0", "It moves memory.", ("numa",))
+    setting = PlannedSetting(Kind.SYSCTL, "kernel.numa_balancing", "It moves memory.", ("numa",), wanted="0")
     whole = NodePlan(roles=(RolePlan("os_tuning", Stage.TUNE, (setting,)),))
     document = json.loads(json.dumps(whole.as_dict()))
     jsonschema.validate(document, SCHEMA)
     assert document["roles"][0]["settings"][0]["kind"] == "sysctl"
     assert type(whole.as_dict()["roles"][0]["stage"]) is str
     assert NodePlan.from_dict(document).role("os_tuning").settings == (setting,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "wanted"),
+    [
+        ("sysctl", "kernel.numa_balancing", 0),
+        ("file", "/etc/x", {"content": "x", "mod": "0644"}),
+        ("unit", "x.service", {"on": "yes"}),
+        ("package", "x", {"version": "1"}),
+        ("firewall", "ssh_ports", ["22"]),
+        ("firewall", "rules", [{"name": "x", "sources": [], "protocol": "smtp"}]),
+        ("sshd_algorithm", "Ciphers", "aes256-ctr"),
+        ("gpu", "locked_clocks", {"graphics": True}),
+    ],
+)
+def test_what_is_not_of_its_kinds_type_is_no_setting(kind: str, key: str, wanted: Any) -> None:
+    setting = {"kind": kind, "key": key, "why": "", "wanted": wanted}
+    document = {"roles": [{"role": "os_tuning", "stage": "tune", "settings": [setting]}]}
+    with pytest.raises(ContractError, match=f"{kind}:{key}"):
+        NodePlan.from_dict(document)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(NodePlan().as_dict() | document, SCHEMA)
+
+
+def test_a_parameter_that_there_is_not_is_no_setting() -> None:
+    setting = {"kind": "firewall", "key": "shields", "why": "", "wanted": True}
+    with pytest.raises(ContractError, match="firewall:shields: no such parameter"):
+        NodePlan.from_dict({"roles": [{"role": "firewall", "stage": "harden", "settings": [setting]}]})
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"), [(Kind.UNIT, FileWanted("x")), (Kind.SYSCTL, UnitWanted(on=True)), (Kind.GPU, "x")]
+)
+def test_a_setting_is_made_of_its_kinds_type_alone(kind: Kind, wanted: Any) -> None:
+    with pytest.raises(TypeError, match=f"{kind}:x"):
+        PlannedSetting(kind, "x", "", wanted=wanted)
 
 
 @pytest.mark.parametrize(

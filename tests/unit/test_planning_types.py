@@ -24,16 +24,21 @@ if TYPE_CHECKING:
 # Where YAML and JSON come in and go out, and what tells `build` the type of a field.
 BORDERS = {"from_dict", "from_fact", "as_dict", "as_fact", "plain", "read_yaml"}
 UNTYPED_FILES = {
-    "os_controls.py": "what a setting wants depends on its kind, and data/os_controls is as YAML has it",
     "role_variables.py": "an inventory's values are of any type until they are checked there",
 }
 UNTYPED_FUNCTIONS = {
+    # data/os_controls is as YAML has it.
+    "os_controls.py": {
+        *("add", "alone", "demand_of", "demanded", "hardening", "load_controls", "profile_of", "references"),
+        *("settings_of", "waived_controls", "waiver_of", "waiver_problems"),
+    },
     # The content of data/gpu_models.yml, of which validation knows the fields, and the rows that others add.
     "expectation.py": {"expectation", "as_limited"},
     "tables.py": {"load_models", "chip_models"},
     # What several runs hand to one controller.
     "fleet.py": {"part", "merged"},
     # What Ansible collects and keeps.
+    "node_plan.py": {"refused"},
     "preflight.py": {"preflight_plan", "preview_arguments"},
     "ssh_client.py": {"of", "look_at", "look_on_the_way", "connections"},
     "node_action.py": {"__init__", "__getitem__", "run", "ask", "own", "known", "unseen"},

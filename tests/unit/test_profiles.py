@@ -12,14 +12,16 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.vars.manager import VariableManager
 
 from temper.plan.contradictions import PROFILE
-from temper.plan.node_plan import Kind, NodePlan
 from temper.plan.role_variables import role_variables
+from temper.plan.wanted import Kind
 from tests.unit.planning_nodes import GPU, H100, L4, assert_says, gpus, node
 from tests.unit.planning_roles.plans import contents, wanted, whole_plan
 from tests.unit.tables import ROOT, specs
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from temper.plan.node_plan import NodePlan
 
 EXAMPLE = ROOT / "inventory/example"
 PROFILES = sorted(path.stem for path in (EXAMPLE / "group_vars").glob(f"{PROFILE}*.yml"))

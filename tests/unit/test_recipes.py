@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from temper.plan.node_plan import Kind, NodePlan
+from temper.plan.node_plan import NodePlan
+from temper.plan.wanted import Kind
 from tests.unit.planning_nodes import gpus, node
 from tests.unit.tables import ROOT
 from tests.unit.validation.samples import measurement, node_result, one_test

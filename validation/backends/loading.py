@@ -29,6 +29,8 @@ BATCH_BYTES = BATCH * 3 * CROP * CROP * 4
 PR_SET_PDEATHSIG = 1
 #: What torch says, in the process and of its workers, where there may be no more open files.
 TOO_MANY_FILES = ("Too many open files", "received 0 items of ancdata")
+#: Of a worker that died, and of one that hands over nothing: neither has an exception of its own.
+WORKER_DIED, TIMED_OUT = "DataLoader worker", "DataLoader timed out"
 
 
 class Images:
@@ -213,11 +215,10 @@ class Loading:
                 raise WorkerError(f"a DataLoader worker closed its connection: {error!r}") from error
             if any(words in str(error) for words in TOO_MANY_FILES):
                 raise LimitError("too many open files") from error
-            # These two sentences of torch's have no exception of their own.
-            if "DataLoader worker" in str(error) or "DataLoader timed out" in str(error):
+            if WORKER_DIED in str(error) or TIMED_OUT in str(error):
                 lines = [line.strip() for line in str(error).splitlines() if line.strip()]
                 # An error in a worker comes with its traceback: what it is stands in the last line.
-                why = _halted() if "timed out" in lines[0] else ""
+                why = _halted() if TIMED_OUT in lines[0] else ""
                 raise WorkerError(" ".join(dict.fromkeys([lines[0], lines[-1]])) + why) from error
             raise
         finally:

@@ -37,6 +37,8 @@ WARM_UP_RUNS = 3
 LEAST_RUNS = 5
 #: Of the same length, for preparing and checking.
 MORE_RUNS = 2
+#: What NCCL says where NVLS is there but does not serve this number of GPUs or is switched off.
+NVLS_REFUSED = "no algorithm/protocol available"
 NO_NVLS = "the GPUs have no NVLS: that needs NVSwitches that reduce (Hopper or newer) and a fabric manager"
 MEETING = "meeting the other ranks"
 CONNECTING = "connecting with the other ranks"
@@ -65,8 +67,7 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
     try:
         return reduce(backend, request, stage)
     except RuntimeError as error:
-        # NCCL says so where NVLS is there but does not serve this number of GPUs or is switched off.
-        if request.parameters.get("nvls") and "no algorithm/protocol available" in str(error):
+        if request.parameters.get("nvls") and NVLS_REFUSED in str(error):
             raise NotRunError("NCCL does not offer NVLS to these GPUs") from error
         raise
 

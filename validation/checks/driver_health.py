@@ -87,11 +87,7 @@ def _switch_errors(node: Node) -> Iterator[Finding]:
 
     NVIDIA, Fabric Manager user guide, "NVSwitch SXid Errors".
     """
-    fatal = [
-        event
-        for event in node.kernel_log.events
-        if event.kind is Kind.SXID and event.detail.startswith("Fatal")
-    ]
+    fatal = [event for event in node.kernel_log.events if event.fatal]
     for address in dict.fromkeys(event.address for event in fatal):
         mine = [event for event in fatal if event.address == address]
         yield finding(

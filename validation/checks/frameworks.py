@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,10 @@ if TYPE_CHECKING:
     from validation.model.contract import TestResult
     from validation.processes.pool import Outcome
 
+#: How a child's stage begins while a GPU computes; its index follows.
+COMPUTING = "computing on GPU "
+#: What CUDA says (cudaErrorDevicesUnavailable) where another process has a GPU that serves one at a time.
+TAKEN = "busy or unavailable"
 #: Of sums up to 108. Half of what a wrong whole number would be off by at least.
 CONVOLUTION_TOLERANCE = 0.5
 
@@ -73,7 +76,7 @@ def gather(_request: Request, stage: Callable[[str], None]) -> Measured:
     available = torch.cuda.is_available()
     devices = []
     for index in range(torch.cuda.device_count() if available else 0):
-        stage(f"computing on GPU {index}")
+        stage(f"{COMPUTING}{index}")
         devices.append(
             Device(
                 index,
@@ -114,8 +117,7 @@ def error_of(gpu: int, compute: Callable[[], str]) -> str:
         words = cause(error)
         if taken := out_of_memory(error):
             raise NotRunError(f"GPU {gpu}: {taken}") from error
-        # cudaErrorDevicesUnavailable: another process has a GPU that serves one at a time.
-        if "busy or unavailable" in words:
+        if TAKEN in words:
             raise NotRunError(f"GPU {gpu} is taken: {words}") from error
         return words
 
@@ -263,8 +265,8 @@ class Frameworks(Check):
 def conclude(check: Frameworks, node: Node, outcome: Outcome) -> TestResult:
     """From what the child said, or did not, to the result."""
     # Of which GPU it died, if of any, its stage says, and not the device of its request.
-    at = re.fullmatch(r"computing on GPU (\d+)", outcome.stage)
-    gpu = int(at[1]) if at else None
+    _, computing, index = outcome.stage.partition(COMPUTING)
+    gpu = int(index) if computing else None
     findings = [dataclasses.replace(finding, device=gpu) for finding in failures([outcome])]
     details: dict[str, Any] = {}
     if not findings and outcome.measured.not_run is None:

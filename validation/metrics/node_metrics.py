@@ -195,7 +195,7 @@ def _kernel_log(said: Exposition, node: Node) -> None:
     switches: dict[tuple[str, int, bool], int] = {}
     for event in node.kernel_log.events:
         if event.kind is EventKind.SXID:
-            switch = event.address, event.number, event.detail.startswith("Fatal")
+            switch = event.address, event.number, event.fatal
             switches[switch] = switches.get(switch, 0) + event.count
         elif event.kind is not EventKind.OFF_THE_BUS:
             xid = event.address, event.number

@@ -531,8 +531,12 @@ def _decoder(kind: Any, bounds: Bounds | None = None) -> _Decoder:
     if origin in (types.UnionType, typing.Union):
         choices = tuple(_decoder(choice) for choice in arguments if choice is not type(None))
         return functools.partial(_one_of, _by_json_type(arguments), functools.partial(_first_of, choices))
+    if origin is typing.Literal:
+        return functools.partial(_word, arguments, {word: word for word in arguments})
     if dataclasses.is_dataclass(kind):
-        return functools.partial(_dataclass, kind)
+        # One whose form depends on what it says reads itself.
+        own = getattr(kind, "from_json", None)
+        return functools.partial(_by_itself, own) if own else functools.partial(_dataclass, kind)
     if origin is tuple:
         return functools.partial(_tuple_of, _decoder(arguments[0]), _most(bounds, MOST_ITEMS))
     if origin is dict:
@@ -598,6 +602,13 @@ def _default(one: dataclasses.Field[Any]) -> _Default | None:
     if one.default_factory is not dataclasses.MISSING:
         return one.default_factory
     return None if one.default is dataclasses.MISSING else lambda: one.default
+
+
+def _by_itself(read: typing.Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return read(value)
+    except ContractError as error:
+        raise _MisfitError(str(error)) from error
 
 
 def _dataclass(kind: Any, value: Any) -> Any:

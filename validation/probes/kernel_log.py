@@ -129,6 +129,11 @@ class Event:
     count: int = 1
 
     @property
+    def fatal(self) -> bool:
+        """Whether an SXid was fatal: the driver's own word, with which its line begins."""
+        return self.kind is Kind.SXID and self.detail.startswith("Fatal")
+
+    @property
     def name(self) -> str:
         """What it is counted as."""
         return {Kind.SXID: f"SXid {self.number}", Kind.OFF_THE_BUS: "off the bus"}.get(

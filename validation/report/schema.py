@@ -59,7 +59,7 @@ def documents() -> dict[str, str]:
 def document(title: str, kind: type, version: int, comment: str = "") -> str:
     """The content of the schema file of a dataclass that has a field `schema_version`."""
     definitions: dict[str, Any] = {}
-    reference = _schema(kind, definitions)
+    reference = schema_of(kind, definitions)
     definitions[kind.__name__]["properties"]["schema_version"] = {"const": version}
     content = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -71,21 +71,24 @@ def document(title: str, kind: type, version: int, comment: str = "") -> str:
     return json.dumps(content, indent=2) + "\n"
 
 
-def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+def schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a type; what it refers to is added to the definitions."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         of = next(one for one in arguments[1:] if isinstance(one, Bounds))
-        return _bounded(_schema(arguments[0], definitions), of)
-    if kind is Any:
+        return _bounded(schema_of(arguments[0], definitions), of)
+    if kind in (Any, object):
         return {}
     if kind is type(None):
         return {"type": "null"}
     if origin in (types.UnionType, typing.Union):
-        return {"anyOf": [_schema(choice, definitions) for choice in arguments]}
+        return {"anyOf": [schema_of(choice, definitions) for choice in arguments]}
     if origin is tuple:
-        return {"type": "array", "items": _schema(arguments[0], definitions)}
+        return {"type": "array", "items": schema_of(arguments[0], definitions)}
     if origin is dict:
-        return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}
+        return {"type": "object", "additionalProperties": schema_of(arguments[1], definitions)}
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
     if dataclasses.is_dataclass(kind):
         return _object(typing.cast("type", kind), definitions)
     if issubclass(kind, StringEnum):
@@ -112,7 +115,7 @@ def _object(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
         definitions[kind.__name__] = {
             "description": " ".join((kind.__doc__ or "").split()),
             "type": "object",
-            "properties": {field.name: _schema(hints[field.name], definitions) for field in fields},
+            "properties": {field.name: schema_of(hints[field.name], definitions) for field in fields},
             "required": [field.name for field in fields if _has_no_default(field)],
             "additionalProperties": False,
         }

@@ -75,6 +75,8 @@ OUR_FILES = (RULES, FLUSHING_DROP_IN, LINK, UNIT_FILE)
 MOST_CLOSED = 6
 #: A user may listen on thousands of ports.
 MOST_LISTED = 40
+#: What nft says of a table that is not there; its status is that of any error.
+NO_TABLE = "No such file or directory"
 LIMITS = tuple(limit.name for limit in fields(Limits))
 
 REMOVE = f"add table {TABLE}; delete table {TABLE};"  # "add" first: deleting a missing table is an error
@@ -231,7 +233,7 @@ def live_table() -> str:
     try:
         return run(["nft", "--stateless", "--terse", "list", "table", *TABLE.split()])
     except CommandError as error:
-        if "No such file or directory" in str(error):
+        if NO_TABLE in str(error):
             return ""
         raise
 

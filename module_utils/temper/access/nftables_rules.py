@@ -58,14 +58,20 @@ class Limits:
                 raise RefusedError(f"{name}: expected a number from 0 (no limit) on, found {number}.")
 
 
+def _network_of(text: str) -> str:
+    """Return a hint at the network of an address with a prefix, empty where it is neither."""
+    try:
+        return f"; its network is {ipaddress.ip_network(text, strict=False)}"
+    except ValueError:
+        return ""
+
+
 def source_network(text: str) -> Network:
     """Return an address or network that packets can come from; raise ValueError with a hint, if any."""
     try:
         network = ipaddress.ip_network(text)
-    except ValueError as error:
-        if "host bits" in str(error):
-            raise ValueError(f"; its network is {ipaddress.ip_network(text, strict=False)}") from None
-        raise ValueError("") from None
+    except ValueError:
+        raise ValueError(_network_of(text)) from None
     first = network.network_address
     mapped = first.ipv4_mapped if isinstance(first, ipaddress.IPv6Address) else None
     if mapped:

@@ -52,6 +52,8 @@ FORBIDDEN = ("permission", "Permission", *REFUSALS)
 CLOCK_SETTERS = ("-lgc", "-lmc", "-ac")
 # Compute modes: nvidia-smi's words for them, and its numbers.
 COMPUTE_MODES = {"default": ("Default", "0"), "exclusive_process": ("Exclusive_Process", "3")}
+PERSISTENCE, POWER_LIMIT = "persistence mode", "power limit"
+GRAPHICS_CLOCK, MEMORY_CLOCK, APPLICATION_CLOCKS = "graphics clock", "memory clock", "application clocks"
 COMPUTE_MODE, ECC_MODE, MIG_LAYOUT = "compute mode", "ECC mode at the next boot", "MIG layout"
 ECC_MODES = {True: ("Enabled", "1"), False: ("Disabled", "0")}
 # The settings of a node, each of them optional but locked_clocks.
@@ -361,17 +363,17 @@ def differences(
     """
     found: dict[str, str] = {}
     if not gpu.persistence:
-        found["persistence mode"] = "Disabled -> Enabled"
+        found[PERSISTENCE] = "Disabled -> Enabled"
     if (
         wanted.power_w is not None
         and gpu.power_w is not None
         and abs(gpu.power_w - wanted.power_w) >= POWER_STEP_W
     ):
-        found["power limit"] = f"{gpu.power_w:g} -> {wanted.power_w:g} W"
+        found[POWER_LIMIT] = f"{gpu.power_w:g} -> {wanted.power_w:g} W"
     if locked:
         now = record.get(gpu.uuid, [None, None]) if gpu.persistence else [None, None]
         if now[0] != wanted.graphics_mhz or (again and wanted.graphics_mhz):
-            found["graphics clock"] = f"{now[0] or 'default'} -> {wanted.graphics_mhz or 'default'} MHz"
+            found[GRAPHICS_CLOCK] = f"{now[0] or 'default'} -> {wanted.graphics_mhz or 'default'} MHz"
         elif (
             wanted.graphics_mhz
             and gpu.graphics_mhz
@@ -379,14 +381,14 @@ def differences(
         ):
             # Lower than the lock is power or heat, which the health check judges; higher means that the
             # lock is gone.
-            found["graphics clock"] = f"{gpu.graphics_mhz} -> {wanted.graphics_mhz} MHz"
+            found[GRAPHICS_CLOCK] = f"{gpu.graphics_mhz} -> {wanted.graphics_mhz} MHz"
         if now[1] != wanted.memory_mhz or (again and wanted.memory_mhz):
-            found["memory clock"] = f"{now[1] or 'default'} -> {wanted.memory_mhz or 'default'} MHz"
+            found[MEMORY_CLOCK] = f"{now[1] or 'default'} -> {wanted.memory_mhz or 'default'} MHz"
     else:
         is_now = (gpu.application_memory_mhz, gpu.application_graphics_mhz)
         if application_clocks(gpu, wanted) != is_now:
             memory, graphics = application_clocks(gpu, wanted)
-            found["application clocks"] = f"{is_now[0]},{is_now[1]} -> {memory},{graphics} MHz"
+            found[APPLICATION_CLOCKS] = f"{is_now[0]},{is_now[1]} -> {memory},{graphics} MHz"
     if wanted.compute_mode and (word := COMPUTE_MODES[wanted.compute_mode][0]) != gpu.compute_mode:
         found[COMPUTE_MODE] = f"{gpu.compute_mode} -> {word}"
     if wanted.ecc is not None and (word := ECC_MODES[wanted.ecc][0]) != gpu.ecc_pending:
@@ -418,17 +420,17 @@ def set_gpu(gpu: Gpu, wanted: Target, changes: dict[str, str]) -> None:
                 "set gpu_settings_clocks: default for the node"
             ) from error
 
-    if "persistence mode" in changes:
+    if PERSISTENCE in changes:
         run("-pm", "1")
-    if "power limit" in changes:
+    if POWER_LIMIT in changes:
         run("-pl", f"{wanted.power_w:g}")
-    if "graphics clock" in changes:
+    if GRAPHICS_CLOCK in changes:
         clock = wanted.graphics_mhz
         run(*(("-lgc", f"{clock},{clock}") if clock else ("-rgc",)))
-    if "memory clock" in changes:
+    if MEMORY_CLOCK in changes:
         clock = wanted.memory_mhz
         run(*(("-lmc", f"{clock},{clock}") if clock else ("-rmc",)))
-    if "application clocks" in changes:
+    if APPLICATION_CLOCKS in changes:
         memory, graphics = application_clocks(gpu, wanted)
         run(*(("-ac", f"{memory},{graphics}") if wanted.graphics_mhz else ("-rac",)))
     if COMPUTE_MODE in changes and wanted.compute_mode:

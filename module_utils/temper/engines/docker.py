@@ -37,6 +37,8 @@ FLAGS = {  # key of the file -> the option that dockerd does not accept beside i
     "features": "feature",
 }
 RELOAD_TIMEOUT_S = 20
+#: What dockerd says before version 23; its status is that of any error.
+NO_VALIDATION = "unknown flag: --validate"
 
 
 class _Connection(http.client.HTTPConnection):
@@ -126,7 +128,7 @@ class Docker:
                 run([self.program, "--validate", f"--config-file={candidate}", *options])
             except CommandError as error:
                 said = str(error).replace(str(candidate), where)
-                if "unknown flag: --validate" not in said:
+                if NO_VALIDATION not in said:
                     raise RefusedError(
                         f"dockerd does not accept {where} as it would become: {said}. Correct it and run "
                         "again."

@@ -27,7 +27,7 @@ from ansible.module_utils.temper.packaging.packages import (
     Wish,
     nearest,
 )
-from ansible.module_utils.temper.packaging.preview import Preview, conclude, refused, unresolved
+from ansible.module_utils.temper.packaging.preview import Lacking, Preview, conclude, refused, unresolved
 from ansible.module_utils.temper.packaging.signing_keys import RepositoryError, keyring, noted, renew
 from ansible.module_utils.temper.packaging.site_rules import SiteRule, barring
 
@@ -263,7 +263,7 @@ def resolve(root: Root, wish: Wish, known: Packages) -> Preview:
             transaction = root.apt.simulate(lacking)
         except PackageError as error:
             rules = barring(root.site_pins(), lambda pins: root.works(lacking, pins))
-            return unresolved(rules, not_offered(root.apt, lacking) or [str(error)])
+            return unresolved(rules, not_offered(root.apt, lacking), [str(error)])
     return conclude(root.apt, wish, transaction, known, root.node["archives"])
 
 
@@ -281,24 +281,19 @@ def entries(path: Path) -> Iterator[SiteRule]:
             begins, found = 0, ""
 
 
-def not_offered(apt: Apt, wanted: Mapping[str, str]) -> list[str]:
-    """A sentence for each package or version that no repository offers."""
+def not_offered(apt: Apt, wanted: Mapping[str, str]) -> list[Lacking]:
+    """The packages and versions that no repository offers."""
     offered = apt.offered(wanted)
     missing = [name for name in wanted if name not in offered]
     # A virtual package has no versions, but somebody provides it.
     missing = [name for name in missing if wanted[name] or not provided(apt, name)]
-    sentences = []
+    found = []
     for name, version in wanted.items():
         if name in missing:
-            near = nearest(name, package_names(apt, name))
-            hint = f"; offered are, for instance, {', '.join(near)}" if near else ""
-            sentences.append(f"No repository of this node offers a package {name}{hint}.")
+            found.append(Lacking(name, "", nearest(name, package_names(apt, name))))
         elif version and version not in offered.get(name, [version]):
-            sentences.append(
-                f"No repository of this node offers {name} {version}; nearest are "
-                f"{', '.join(nearest(version, offered[name]))}."
-            )
-    return sentences
+            found.append(Lacking(name, version, nearest(version, offered[name])))
+    return found
 
 
 def provided(apt: Apt, name: str) -> bool:

@@ -34,6 +34,8 @@ LOCK_PLUGIN = "python3-dnf-plugin-versionlock"
 ENVIRONMENT = {"NEEDRESTART_SUSPEND": "1", "PYTHONWARNINGS": "ignore"}
 INSTALL = ["install", "--allowerasing", "--setopt=install_weak_deps=False"]
 ERROR_LINES = 12
+#: dnf ends with 1 both where nobody has agreed (--assumeno) and where it finds no transaction.
+RESOLVED = "Dependencies resolved."
 QUERY = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\t%{ARCH}\\n"
 SCRIPT_FAILED = re.compile(r"Error in \S+ scriptlet in rpm package (\S+)")
 FULL_DISK = re.compile(
@@ -256,7 +258,7 @@ class Dnf:
                 return kept.simulate(wanted)
         with self.plugins() as plugins:
             status, _, output = self.dnf([*INSTALL, "--assumeno", *specs(wanted)], plugins)
-        if status and "Dependencies resolved." not in output:
+        if status and RESOLVED not in output:
             others = self.foreign_locks()
             barred = [name for name in wanted if any(is_lock_of(lock, name) for lock in others)]
             hint = f" Somebody holds {', '.join(barred)}: see `dnf versionlock list`." if barred else ""

@@ -27,7 +27,7 @@ from ansible.module_utils.temper.packaging.packages import (
     attempt,
     nearest,
 )
-from ansible.module_utils.temper.packaging.preview import Preview, conclude, refused, unresolved
+from ansible.module_utils.temper.packaging.preview import Lacking, Preview, conclude, refused, unresolved
 from ansible.module_utils.temper.packaging.signing_keys import RepositoryError, keyring, noted
 from ansible.module_utils.temper.packaging.site_rules import SiteRule, barring
 
@@ -95,8 +95,9 @@ def resolve(private: Dnf, wish: Wish, known: Packages, archives: Path) -> Previe
     except PackageError as error:
         found = rule_files(private)
         rules = barring(site_rules(private, found), lambda some: works(private, lacking, found, some))
-        problems = not_offered(private, lacking) or unmet(private, error.output) or [str(error)]
-        return unresolved(rules, problems)
+        absent = not_offered(private, lacking)
+        otherwise = [] if absent else unmet(private, error.output) or [str(error)]
+        return unresolved(rules, absent, otherwise)
     preview = conclude(private, wish, transaction, known, archives)
     return replace(preview, transaction=with_checksums(preview.transaction, private))
 
@@ -191,21 +192,17 @@ def forget_family(private: Dnf, wish: Wish) -> None:
             raise PackageError(f"The family cannot be left out of the simulation: {completed.stderr.strip()}")
 
 
-def not_offered(private: Dnf, wanted: Mapping[str, str]) -> list[str]:
-    """A sentence for each package or version that no repository offers."""
+def not_offered(private: Dnf, wanted: Mapping[str, str]) -> list[Lacking]:
+    """The packages and versions that no repository offers."""
     offered = private.offered(wanted)
-    sentences = []
+    found = []
     for name, version in wanted.items():
         if name not in offered:
             near = nearest(name, sorted(private.offered([f"{name[: max(4, len(name) * 2 // 3)]}*"])))
-            hint = f"; offered are, for instance, {', '.join(near)}" if near else ""
-            sentences.append(f"No repository of this node offers a package {name}{hint}.")
+            found.append(Lacking(name, "", near))
         elif version and not any(same(version, other) for other in offered[name]):
-            sentences.append(
-                f"No repository of this node offers {name} {version}; nearest are "
-                f"{', '.join(nearest(version, offered[name]))}."
-            )
-    return sentences
+            found.append(Lacking(name, version, nearest(version, offered[name])))
+    return found
 
 
 def unmet(private: Dnf, output: Sequence[str]) -> list[str]:

@@ -22,17 +22,35 @@ INSTALLED_IN = Path("/usr")
 
 
 @dataclass(frozen=True)
+class Lacking:
+    """A package that no repository offers; `version` is the one that none has, empty where none has any."""
+
+    name: str
+    version: str
+    nearest: Sequence[str]
+
+    def __str__(self) -> str:
+        """What the operator reads."""
+        if self.version:
+            near = ", ".join(self.nearest)
+            return f"No repository of this node offers {self.name} {self.version}; nearest are {near}."
+        hint = f"; offered are, for instance, {', '.join(self.nearest)}" if self.nearest else ""
+        return f"No repository of this node offers a package {self.name}{hint}."
+
+
+@dataclass(frozen=True)
 class Preview:
     """What a transaction would do, and why it must not or cannot run.
 
     `unresolved`: the package manager finds no transaction in the repositories that it has read, and no rule
-    of the node's owner is why.
+    of the node's owner is why. `not_offered` are packages that no repository has, or not in this version.
     """
 
     transaction: Transaction
     resolved: dict[str, str]
     problems: list[str]
     unresolved: bool = False
+    not_offered: Sequence[Lacking] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """What the module returns."""
@@ -41,6 +59,7 @@ class Preview:
             "resolved": self.resolved,
             "problems": self.problems,
             "unresolved": self.unresolved,
+            "not_offered": [{"name": one.name, "version": one.version} for one in self.not_offered],
         }
 
 
@@ -49,9 +68,12 @@ def refused(*problems: str) -> Preview:
     return Preview(Transaction(), {}, list(problems))
 
 
-def unresolved(rules: Sequence[SiteRule], problems: Sequence[str]) -> Preview:
+def unresolved(rules: Sequence[SiteRule], lacking: Sequence[Lacking], otherwise: Sequence[str]) -> Preview:
     """There is no transaction: because of rules of the node, or else by what the repositories have."""
-    return refused(sentence(rules)) if rules else Preview(Transaction(), {}, list(problems), unresolved=True)
+    if rules:
+        return refused(sentence(rules))
+    problems = [str(one) for one in lacking] or list(otherwise)
+    return Preview(Transaction(), {}, problems, unresolved=True, not_offered=lacking)
 
 
 def conclude(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 APT = Path("/etc/apt")
 DNF_SOURCES = Path("/etc/yum.repos.d")
+#: With this, apt ends its complaints; it names no repository, and no status tells it from others.
+SUMMARY = "Some index files failed"
 DNF_KEYRINGS = Path("/etc/pki/rpm-gpg")
 # Published with the CUDA repositories up to April 2022, then revoked by NVIDIA; apt trusted it for every
 # repository. https://developer.nvidia.com/blog/updating-the-cuda-linux-gpg-repository-key/
@@ -159,11 +161,7 @@ def only_others_fail(complaints: Sequence[str]) -> bool:
     """Whether all complaints of an update of apt's lists are about repositories that are not ours."""
     sources = (APT / "sources.list.d").glob("temper-*.sources")
     ours = {uri for path in sources for uri in addresses(path.read_text(encoding="utf-8"))}
-    told = [
-        line
-        for line in complaints
-        if line.startswith(("E: ", "W: ")) and "Some index files failed" not in line
-    ]
+    told = [line for line in complaints if line.startswith(("E: ", "W: ")) and SUMMARY not in line]
     # An error without an address is one of apt itself: a lock, a full disk.
     return bool(told) and all(
         (addresses(line) or line.startswith("W: ")) and not any(uri in line.lower() for uri in ours)
@@ -175,7 +173,7 @@ def unreadable(output: str, repositories: Sequence[Repository]) -> list[str]:
     """Sentences on the repositories that an update of the lists could not read, from apt's output."""
     complaints: dict[str, list[str]] = {}
     for line in output.splitlines():
-        if not line.startswith(("E: ", "W: ")) or "Some index files failed" in line:
+        if not line.startswith(("E: ", "W: ")) or SUMMARY in line:
             continue
         owner = next(
             (repository for repository in repositories if normal_uri(repository["uri"]) in line.lower()), None

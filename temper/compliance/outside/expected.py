@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from temper.plan import role_variables  # noqa: F401 - makes module_utils/ importable
-from temper.plan.node_plan import Kind, RolePlan
+from temper.plan.convert import plain
+from temper.plan.node_plan import RolePlan
+from temper.plan.wanted import AccountWanted, Kind
 from validation.model.contract import decode, parse
 
 # isort: split
@@ -87,7 +89,9 @@ def expected(roles: Mapping[str, RolePlan], port: int) -> Expected:
     """
     ssh = ssh_rules(roles[SSH]) if SSH in roles else None
     accounts = roles[ACCOUNTS].settings if ACCOUNTS in roles else ()
-    present = tuple(one.key for one in accounts if one.wanted["state"] == "present")
+    present = tuple(
+        one.key for one in accounts if isinstance(one.wanted, AccountWanted) and one.wanted.state == "present"
+    )
     if FIREWALL not in roles:
         return Expected(ssh, None, administrators=present)
     wanted = _values(roles[FIREWALL], Kind.FIREWALL)
@@ -102,7 +106,7 @@ def expected(roles: Mapping[str, RolePlan], port: int) -> Expected:
 
 def ssh_rules(role: RolePlan) -> SshRules:
     """Return what sshd may offer by the role's part of the plan."""
-    keywords = {one.key: one.wanted["value"] for one in role.settings if one.kind == Kind.SSHD}
+    keywords = {name: one["value"] for name, one in _values(role, Kind.SSHD).items()}
     parameters = _values(role, Kind.SSHD_PARAMETER)
     others = {str(name).lower(): value for name, value in parameters["overrides"].items()}
     values = {name: others.get(name.lower(), value) for name, value in keywords.items()}
@@ -136,4 +140,4 @@ def first_methods(keywords: Mapping[str, Any]) -> set[str]:
 
 
 def _values(role: RolePlan, kind: Kind) -> dict[str, Any]:
-    return {one.key: one.wanted for one in role.settings if one.kind == kind}
+    return {one.key: plain(one.wanted) for one in role.settings if one.kind == kind}

@@ -8,6 +8,7 @@ from temper.plan.distributions.base import REPOSITORY_ARCHITECTURES, Distributio
 from temper.plan.distributions.debian import Debian
 from temper.plan.distributions.rhel import EnterpriseLinux
 from temper.plan.distributions.ubuntu import Ubuntu
+from temper.plan.refusals import Refusal, refusal
 
 if TYPE_CHECKING:
     from temper.plan.facts import NodeFacts
@@ -21,23 +22,26 @@ PACKAGE_FAMILIES: dict[str, type[Distribution]] = {
 FAMILIES: dict[str, type[Distribution]] = {"debian": Debian, "ubuntu": Ubuntu, "rhel": EnterpriseLinux}
 
 
-def distribution_of(node: NodeFacts, tables: Tables) -> tuple[Distribution | None, list[str]]:
+def distribution_of(node: NodeFacts, tables: Tables) -> tuple[Distribution | None, list[Refusal]]:
     """The node's distribution, or why there is none that a plan can be made for."""
-    os, problems = node.os, []
+    os = node.os
+    problems: list[Refusal] = []
     name = tables.rebuilds.get(os.id, os.id)
     # The key of Enterprise Linux has the major version only, Ubuntu's the whole release.
     keys = (f"{name}-{os.version_id}", f"{name}-{os.version_id.partition('.')[0]}")
     release = next((tables.distributions[key] for key in keys if key in tables.distributions), None)
     if not release:
-        rebuilds = ", ".join(f"{rebuild} for {original}" for rebuild, original in tables.rebuilds.items())
         problems.append(
-            f"operating system {os.pretty_name or os.id or 'unknown'} is not supported; "
-            f"expected one of: {', '.join(tables.distributions)} (also {rebuilds}); install one of them, or "
-            "take the node out of the group gpu_nodes"
+            refusal(
+                "system-unsupported",
+                system=os.pretty_name or os.id or "unknown",
+                known=[*tables.distributions],
+                rebuilds=[f"{rebuild} for {original}" for rebuild, original in tables.rebuilds.items()],
+            )
         )
     if node.architecture not in REPOSITORY_ARCHITECTURES:
-        known = ", ".join(REPOSITORY_ARCHITECTURES)
-        problems.append(f"architecture {node.architecture} is not supported; expected one of: {known}")
+        known = [*REPOSITORY_ARCHITECTURES]
+        problems.append(refusal("architecture-unsupported", architecture=node.architecture, known=known))
     if not release or problems:
         return None, problems
     return FAMILIES[release.family](release, node.architecture), []

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from temper.plan.refusals import Refusal, refusal
+
 if TYPE_CHECKING:
     import re
     from collections.abc import Container
@@ -108,17 +110,13 @@ class Distribution(ABC):
     def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:
         """What makes virtual environments with a Python; `default` is that of /usr/bin/python3."""
 
-    def header_problems(self, kernel: Kernel) -> list[str]:
+    def header_problems(self, kernel: Kernel) -> list[Refusal]:
         """Why the running kernel's headers cannot be installed. The simulation says what is not offered."""
         if kernel.headers_present or self.KERNEL.fullmatch(kernel.release):
             return []
-        return [
-            f"the running kernel {kernel.release} is not the distribution's own, and has no headers "
-            f"(/lib/modules/{kernel.release}/build): no driver module can be built; install its headers from "
-            "where it came, or boot a kernel of the distribution's"
-        ]
+        return [refusal("kernel-headers-foreign", kernel=kernel.release)]
 
-    def realtime_problems(self, node: NodeFacts) -> list[str]:
+    def realtime_problems(self, node: NodeFacts) -> list[Refusal]:
         """Why no module can be built for the running kernel, where that is a real-time one."""
         return []
 
@@ -133,7 +131,7 @@ class Distribution(ABC):
         modules: str,
         *,
         follow: bool,
-    ) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    ) -> tuple[dict[str, str], dict[str, str], list[Refusal]]:
         """Packages of the distribution's own modules; those of kernels to hold with them; problems."""
         return {}, {}, []
 
@@ -141,7 +139,7 @@ class Distribution(ABC):
         self,
         node: NodeFacts,
         wanted: NvidiaStack,
-    ) -> tuple[tuple[Repository, ...], list[str], list[str]]:
+    ) -> tuple[tuple[Repository, ...], list[Refusal], list[str]]:
         """The distribution's own repositories that its driver needs here; problems; warnings."""
         return (), [], []
 

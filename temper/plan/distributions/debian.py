@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from temper.plan.distributions.base import Configuration, Distribution
 from temper.plan.distributions.debian_sources import missing_repositories
 from temper.plan.model import Pin
+from temper.plan.refusals import Refusal, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -117,17 +118,14 @@ class Debian(Distribution):
         """The part of the standard library that is a package of its own."""
         return ("python3-venv" if default else f"python{python}-venv",)
 
-    def header_problems(self, kernel: Kernel) -> list[str]:
+    def header_problems(self, kernel: Kernel) -> list[Refusal]:
         """Apt says what it offers without asking the network."""
         if kernel.headers_present or kernel.headers_installable:
             return []
-        return super().header_problems(kernel) or [
-            f"the headers of the running kernel {kernel.release} are neither installed nor offered by apt: "
-            "no driver module can be built; boot a kernel that the distribution still offers (apt-get "
-            "dist-upgrade, then reboot)"
-        ]
+        absent = refusal("kernel-headers-absent", kernel=kernel.release)
+        return super().header_problems(kernel) or [absent]
 
-    def realtime_problems(self, node: NodeFacts) -> list[str]:
+    def realtime_problems(self, node: NodeFacts) -> list[Refusal]:
         """NVIDIA's sources refuse it, which only its rpms override.
 
         Source: NVIDIA/open-gpu-kernel-modules issue 1240, 2026-07-14, and yum-packaging-dkms-nvidia.
@@ -136,10 +134,7 @@ class Debian(Distribution):
         built = node.nvidia.modules.get(release)
         if not self.REALTIME.fullmatch(release) or (built and built.version):
             return []
-        return [
-            f"the running kernel {release} is a real-time one, which NVIDIA does not support: the driver's "
-            "modules refuse to build for it (PREEMPT_RT); boot a kernel of the distribution's without that"
-        ]
+        return [refusal("kernel-realtime", kernel=release)]
 
     def signed(self, repository: Repository) -> Repository:
         """A flat repository: its signed list covers the packages."""
@@ -147,7 +142,7 @@ class Debian(Distribution):
 
     def own_repositories(
         self, node: NodeFacts, wanted: NvidiaStack
-    ) -> tuple[tuple[Repository, ...], list[str], list[str]]:
+    ) -> tuple[tuple[Repository, ...], list[Refusal], list[str]]:
         """From the operator's mirror, or from the one that the node uses."""
         return missing_repositories(node, wanted)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from temper.plan.model import Repository
+from temper.plan.refusals import Refusal, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +22,7 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 def missing_repositories(
     node: NodeFacts, wanted: NvidiaStack
-) -> tuple[tuple[Repository, ...], list[str], list[str]]:
+) -> tuple[tuple[Repository, ...], list[Refusal], list[str]]:
     """The repositories to add, problems and warnings.
 
     A component that the node's own sources have is not asked for twice: apt warns of that at every run.
@@ -40,10 +41,7 @@ def missing_repositories(
     }
     problems, warnings = [], []
     if codename not in found:
-        problems.append(
-            f"apt on this node has no source of Debian's suite {codename}, so that no mirror is known; "
-            "set nvidia_stack_distro_mirror_url"
-        )
+        problems.append(refusal("repository-debian-suite", suite=codename))
     elif f"{codename}-security" not in found:
         warnings.append(
             f"apt on this node has no source of {codename}-security: the driver gets no security updates of "

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from temper.plan.distributions.debian import Debian
+from temper.plan.refusals import Refusal, refusal
 
 if TYPE_CHECKING:
     from temper.plan.facts import Kernel, NodeFacts
@@ -18,7 +19,6 @@ FIRST_PLAIN_BRANCH = 590
 # Their headers need none; the release's dkms does, and NVIDIA's, newer one replaces it
 # (bugs.launchpad.net/bugs/1991664, 2022-10).
 LATER_COMPILER = "gcc-12"
-NVIDIA_REMEDY = "set nvidia_stack_source: nvidia"
 
 
 class Ubuntu(Debian):
@@ -66,7 +66,7 @@ class Ubuntu(Debian):
 
     def prebuilt_modules(
         self, node: NodeFacts, row: DistroDriver, modules: str, *, follow: bool
-    ) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    ) -> tuple[dict[str, str], dict[str, str], list[Refusal]]:
         """Canonical's signed modules for every installed kernel, and for those to come.
 
         The packages that bring kernels are held with them: a kernel that comes alone has no module.
@@ -77,15 +77,9 @@ class Ubuntu(Debian):
         for release in dict.fromkeys((node.kernel.release, *(kernel.release for kernel in node.kernels))):
             match = self.KERNEL.fullmatch(release)
             if not match or not images & {f"linux-image-{release}", f"linux-image-unsigned-{release}"}:
-                problems.append(
-                    f"kernel {release} is not from Ubuntu's packages, so that Canonical has no modules for "
-                    f"it; boot a kernel of Ubuntu's and remove this one, or {NVIDIA_REMEDY}"
-                )
+                problems.append(refusal("distro-kernel-foreign", kernel=release))
             elif match["flavour"].partition("-")[0] not in row.flavours:
-                problems.append(
-                    f"Canonical's modules are not known for kernels like {release}, only for "
-                    f"{', '.join(row.flavours)}; {NVIDIA_REMEDY}"
-                )
+                problems.append(refusal("distro-kernel-flavour", kernel=release, flavours=row.flavours))
             else:
                 found[f"{stem}-{release}"] = ""
         metas = {name: match["kind"] for name in sorted(images) if (match := self.META_IMAGE.fullmatch(name))}
@@ -94,8 +88,7 @@ class Ubuntu(Debian):
             found |= {f"{stem}-{re.sub('^virtual', 'generic', kind)}": "" for kind in metas.values()}
         if built := sorted(filter(self.BUILT_HERE.fullmatch, node.packages)):
             problems.append(
-                f"{', '.join(built)} builds modules that come before Canonical's: drain the node, "
-                f"run {self.removal(built)} there and run this again"
+                refusal("distro-modules-built-beside", packages=built, removal=self.removal(built))
             )
         return found, dict.fromkeys(metas, ""), problems
 
@@ -103,12 +96,8 @@ class Ubuntu(Debian):
         self,
         node: NodeFacts,  # noqa: ARG002 - its own sources serve
         wanted: NvidiaStack,
-    ) -> tuple[tuple[Repository, ...], list[str], list[str]]:
+    ) -> tuple[tuple[Repository, ...], list[Refusal], list[str]]:
         """The node's own: an installed Ubuntu has them all."""
         if wanted.distro_mirror_url or wanted.distro_security_mirror_url:
-            problem = (
-                "nvidia_stack_distro_mirror_url and nvidia_stack_distro_security_mirror_url are for Debian; "
-                "leave them empty: Ubuntu's own sources on the node name its mirror"
-            )
-            return (), [problem], []
+            return (), [refusal("distro-mirror-of-debian")], []
         return (), [], []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from temper.plan.convert import plain
-from temper.plan.node_plan import Kind, PlannedSetting, RoleOptions, RolePlan, Stage
+from temper.plan.node_plan import PlannedSetting, RoleOptions, RolePlan, Stage
+from temper.plan.wanted import AccountWanted, Kind
 
 if TYPE_CHECKING:
     from temper.plan.roles.context import Context
@@ -19,19 +19,18 @@ def role_plan(context: Context) -> RolePlan:
     options = RoleOptions(rollback_after_s=wish.rollback_after_s, absent=wish.state == "absent")
     if options.absent:
         return RolePlan(ROLE, Stage.HARDEN, options=options)
-    accounts = {user.name: plain(user) for user in wish.users}
     return RolePlan(
         ROLE,
         Stage.HARDEN,
         tuple(
             PlannedSetting(
                 Kind.ACCOUNT,
-                name,
-                {key: value for key, value in account.items() if key != "name"},
+                user.name,
                 "Each administrator has an account and keys of their own",
                 way_in=True,
+                wanted=AccountWanted(user.keys, user.sudo, user.groups, user.state),
             )
-            for name, account in accounts.items()
+            for user in wish.users
         ),
         options=options,
     )

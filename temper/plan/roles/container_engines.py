@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from temper.plan.node_plan import Kind, PlannedSetting, RoleOptions, RolePlan, Stage
+from temper.plan.node_plan import PlannedSetting, RoleOptions, RolePlan, Stage
 from temper.plan.roles.settings import package, parameters
+from temper.plan.wanted import EngineChoice, EngineParameters, Kind
 
 if TYPE_CHECKING:
     from temper.plan.roles.context import Context
@@ -20,9 +21,8 @@ def role_plan(context: Context) -> RolePlan:
     wish = context.variables.container_engines
     absent = wish.state == "absent"
     options = RoleOptions(busy_ok=wish.busy_ok, absent=absent)
-    which = parameters(
-        Kind.CONTAINER_ENGINE, "The operator names the engines", engines=wish.manage, exclude=wish.exclude
-    )
+    choice: EngineChoice = {"engines": wish.manage, "exclude": wish.exclude}
+    which = parameters(Kind.CONTAINER_ENGINE, "The operator names the engines", choice)
     if absent:
         return RolePlan(ROLE, Stage.PROVISION, which, options=options)
     settings: list[PlannedSetting] = [
@@ -31,14 +31,14 @@ def role_plan(context: Context) -> RolePlan:
     if "docker.io" in wish.install and context.os_id == "debian" and context.codename != "bookworm":
         settings.append(package("docker-cli", "Since Debian 13 docker.io only recommends its command"))
     limits = {"memlock": wish.ulimits.memlock, "stack": wish.ulimits.stack, "nofile": wish.ulimits.nofile}
-    settings += parameters(
-        Kind.CONTAINER_ENGINE,
-        "Containers get the GPUs, and the limits that NCCL needs",
-        default_runtime=wish.default_runtime,
-        cdi=wish.cdi,
-        shm_size=wish.shm_size,
-        ulimits={name: limit for name, limit in limits.items() if limit is not None},
-        toolkit={name: value for name, value in asdict(wish.toolkit).items() if value is not None},
-        toolkit_expected=TOOLKIT in context.plan.packages,
-    )
+    wanted: EngineParameters = {
+        "default_runtime": wish.default_runtime,
+        "cdi": wish.cdi,
+        "shm_size": wish.shm_size,
+        "ulimits": {name: limit for name, limit in limits.items() if limit is not None},
+        "toolkit": {name: value for name, value in asdict(wish.toolkit).items() if value is not None},
+        "toolkit_expected": TOOLKIT in context.plan.packages,
+    }
+    why = "Containers get the GPUs, and the limits that NCCL needs"
+    settings += parameters(Kind.CONTAINER_ENGINE, why, wanted)
     return RolePlan(ROLE, Stage.PROVISION, (*settings, *which), options=options)

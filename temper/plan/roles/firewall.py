@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from temper.plan.jump_hosts import NEW_IN_A_MINUTE, OPEN, with_room
-from temper.plan.node_plan import Kind, RoleOptions, RolePlan, Stage
+from temper.plan.node_plan import RoleOptions, RolePlan, Stage
 from temper.plan.roles import monitoring
 from temper.plan.roles.settings import package, parameters
+from temper.plan.wanted import FirewallParameters, Kind
 
 if TYPE_CHECKING:
     from temper.plan.roles.context import Context
@@ -28,25 +29,24 @@ def role_plan(context: Context) -> RolePlan:
     services = dict(wish.services)
     for service, scrapers in monitoring.scraped(context).items():
         services[service] = (*services.get(service, ()), *scrapers)
-    rules = parameters(
-        Kind.FIREWALL,
-        "What was not asked for cannot be reached",
-        way_in=True,
-        disable_other=wish.disable_other,
-        management_networks=wish.management_networks,
-        ssh_ports=wish.ssh_ports,
-        peers=context.fleet.addresses if by_name else wish.peer_addresses,
-        unknown_peers=context.fleet.unknown if by_name else (),
-        trusted_interfaces=wish.trusted_interfaces,
-        unchecked_tunnels=wish.unchecked_tunnels,
-        services=services,
-        rules=wish.rules,
+    wanted: FirewallParameters = {
+        "disable_other": wish.disable_other,
+        "management_networks": wish.management_networks,
+        "ssh_ports": wish.ssh_ports,
+        "peers": context.fleet.addresses if by_name else wish.peer_addresses,
+        "unknown_peers": context.fleet.unknown if by_name else (),
+        "trusted_interfaces": wish.trusted_interfaces,
+        "unchecked_tunnels": wish.unchecked_tunnels,
+        "services": services,
+        "rules": wish.rules,
         # Whoever comes from one address on the way to many nodes.
-        ssh_new_per_minute=with_room(wish.ssh_new_per_minute, context.jump, NEW_IN_A_MINUTE),
-        ssh_connections=with_room(wish.ssh_connections, context.jump, OPEN),
-        new_per_second=wish.new_per_second,
-        connections=wish.connections,
-        log_per_minute=wish.log_per_minute,
-    )
+        "ssh_new_per_minute": with_room(wish.ssh_new_per_minute, context.jump, NEW_IN_A_MINUTE),
+        "ssh_connections": with_room(wish.ssh_connections, context.jump, OPEN),
+        "new_per_second": wish.new_per_second,
+        "connections": wish.connections,
+        "log_per_minute": wish.log_per_minute,
+    }
+    why = "What was not asked for cannot be reached"
+    rules = parameters(Kind.FIREWALL, why, wanted, way_in=True)
     nftables = package("nftables", "It loads the firewall's rules")
     return RolePlan(ROLE, Stage.HARDEN, (nftables, *rules), options=options)

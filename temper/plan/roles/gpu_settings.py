@@ -6,8 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 from temper.plan.convert import plain
-from temper.plan.node_plan import Kind, PlannedSetting, RoleOptions, RolePlan, Stage
-from temper.plan.roles.settings import file, render, unit
+from temper.plan.node_plan import RoleOptions, RolePlan, Stage
+from temper.plan.roles.settings import file, parameters, render, unit
+from temper.plan.wanted import GpuParameters, Kind
 
 if TYPE_CHECKING:
     from temper.plan.roles.context import Context
@@ -35,37 +36,35 @@ def role_plan(context: Context) -> RolePlan:
         ROLE,
         Stage.TUNE,
         (
-            file(WANTED, json.dumps(wanted, indent=4, sort_keys=True) + "\n", at_boot),
+            file(WANTED, json.dumps(plain(wanted), indent=4, sort_keys=True) + "\n", at_boot),
             *programs,
             file(UNIT, service, at_boot),
             *(unit(name, "The hardware needs it to compute") for name in context.plan.services),
             unit("temper-gpu-settings", at_boot, restart_on=[WANTED, UNIT]),
-            *(
-                PlannedSetting(Kind.GPU, name, value, "GPUs of one model run alike, and measure alike")
-                for name, value in wanted.items()
-            ),
+            *parameters(Kind.GPU, "GPUs of one model run alike, and measure alike", wanted),
         ),
         options=RoleOptions(busy_ok=context.variables.gpu_settings.busy_ok),
     )
 
 
-def wanted_settings(context: Context) -> dict[str, object]:
+def wanted_settings(context: Context) -> GpuParameters:
     """What the GPUs shall have; the program at boot reads the same."""
     wish = context.variables.gpu_settings
-    optional = {
-        "power_limit_percent": whole(wish.power_limit_percent),
-        "compute_mode": wish.compute_mode,
-        "ecc": wish.ecc,
-        "mig": wish.mig,
-        # It says what a run may do, and is of no use without layouts.
-        "mig_change_ok": wish.mig and wish.mig_change_ok,
-    }
-    return {
+    found: GpuParameters = {
         "clocks": wish.clocks,
         "power_limit_w": whole(wish.power_limit_w),
-        "locked_clocks": plain(context.plan.locked_clocks),
-        **{name: value for name, value in optional.items() if value is not None},
+        "locked_clocks": context.plan.locked_clocks,
     }
+    if (percent := whole(wish.power_limit_percent)) is not None:
+        found["power_limit_percent"] = percent
+    if wish.compute_mode is not None:
+        found["compute_mode"] = wish.compute_mode
+    if wish.ecc is not None:
+        found["ecc"] = wish.ecc
+    if wish.mig is not None:
+        # The second says what a run may do, and is of no use without layouts.
+        found |= {"mig": wish.mig, "mig_change_ok": bool(wish.mig) and wish.mig_change_ok}
+    return found
 
 
 def whole(number: float | None) -> float | None:

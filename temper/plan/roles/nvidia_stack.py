@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from temper.plan.convert import plain
 from temper.plan.distributions import package_family
-from temper.plan.node_plan import Kind, PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
+from temper.plan.node_plan import PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
 from temper.plan.roles.settings import file, package, rebuild_initramfs, render, unit
+from temper.plan.wanted import DriverWanted, FileWanted, Kind, PinWanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ def repositories(context: Context) -> Iterator[PlannedSetting]:
     """Those of the plan, without sources that would contradict them."""
     planned = {repository.name: repository for repository in context.plan.repositories}
     for name, repository in planned.items():
-        yield PlannedSetting(Kind.REPOSITORY, name, plain(repository), "The stack's packages come from it")
+        yield PlannedSetting(Kind.REPOSITORY, name, "The stack's packages come from it", wanted=repository)
     for path, why in package_family(context.plan.package_manager).refused_sources(planned).items():
         yield file(path, None, why)
 
@@ -68,13 +68,13 @@ def signing_pair(context: Context) -> Iterator[PlannedSetting]:
     if not context.plan.mok:
         why = "No module is signed here"
         # A key that goes is shown and recorded no more than one that comes.
-        gone = {"content": None, "mode": "0600", "secret": True}
-        yield PlannedSetting(Kind.FILE, MOK_KEY, gone, why)
+        gone = FileWanted(mode="0600", secret=True)
+        yield PlannedSetting(Kind.FILE, MOK_KEY, why, wanted=gone)
         yield file(MOK_CERTIFICATE, None, why)
         return
     source = context.variables.nvidia_stack.mok_private_key
-    secret = {"content": None, "mode": "0600", "secret": True, "source": source}
-    yield PlannedSetting(Kind.FILE, MOK_KEY, secret, "Secure Boot loads only signed modules")
+    secret = FileWanted(mode="0600", secret=True, source=source)
+    yield PlannedSetting(Kind.FILE, MOK_KEY, "Secure Boot loads only signed modules", wanted=secret)
     yield file(
         MOK_CERTIFICATE, context.mok_certificate, "Secure Boot knows the modules by it", encoding="der"
     )
@@ -115,24 +115,23 @@ def packages(context: Context, driver: Driver) -> Iterator[PlannedSetting]:
                 yield package(name, "The stack is built with it", version)
     for pin in plan.pins:
         why = "What the stack depends on stays at the stack's versions"
-        yield PlannedSetting(Kind.PIN, pin.packages, {"version": pin.version}, why)
+        yield PlannedSetting(Kind.PIN, pin.packages, why, wanted=PinWanted(pin.version))
     for stream in plan.module_streams:
         why = "dnf offers the driver's packages only in this stream"
-        yield PlannedSetting(Kind.MODULE_STREAM, stream.name, plain(stream), why)
+        yield PlannedSetting(Kind.MODULE_STREAM, stream.name, why, wanted=stream)
     why = "Whatever has the driver's version changes only with it"
-    yield PlannedSetting(Kind.HOLD_VERSION, driver.package_version, True, why)
+    yield PlannedSetting(Kind.HOLD_VERSION, driver.package_version, why, wanted=True)
 
 
 def driver(context: Context, driver: Driver) -> PlannedSetting:
     """The driver that must be loaded, and built for every kernel."""
     plan = context.plan
-    wanted = {
-        "version": driver.version,
-        "dkms": driver.dkms,
-        "package_manager": plan.package_manager,
-        "mok_certificate": context.mok_certificate if plan.mok else "",
-        "runtime": plain(plan.runtime),
-    }
-    if plan.image:
-        wanted["kernel"] = context.kernel
-    return PlannedSetting(Kind.DRIVER, "nvidia", wanted, "What is loaded must be what is installed")
+    wanted = DriverWanted(
+        version=driver.version,
+        dkms=driver.dkms,
+        package_manager=plan.package_manager,
+        mok_certificate=context.mok_certificate if plan.mok else "",
+        runtime=plan.runtime,
+        kernel=context.kernel if plan.image else None,
+    )
+    return PlannedSetting(Kind.DRIVER, "nvidia", "What is loaded must be what is installed", wanted=wanted)

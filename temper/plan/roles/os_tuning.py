@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from temper.plan.node_plan import Kind, PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
+from temper.plan.node_plan import PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
 from temper.plan.role_variables import argument_specs
 from temper.plan.roles.settings import file, package, render, sysctl, sysctl_file, unit
 from temper.plan.strictness import EXACTLY, order_of
 from temper.plan.tuning import KEEP, RUNNING, kernel_values, network_sysctls
+from temper.plan.wanted import Kind, UnitWanted
 
 if TYPE_CHECKING:
     from temper.plan.roles.context import Context
@@ -123,10 +124,10 @@ def values_of_the_kernel(context: Context) -> list[PlannedSetting]:
         settings.append(file(UNIT, text, why))
         restart_on = [*([AT_BOOT] if values else []), UNIT]
         settings.append(unit("temper-os-tuning", why, restart_on=restart_on))
-    settings += [PlannedSetting(Kind.SYSFS, one.pattern, one.value, one.why) for one in values]
+    settings += [PlannedSetting(Kind.SYSFS, one.pattern, one.why, wanted=one.value) for one in values]
     if shm:
         workers = "The workers of data loaders hand over their batches there"
-        settings.append(PlannedSetting(Kind.TMPFS, SHM, shm, workers))
+        settings.append(PlannedSetting(Kind.TMPFS, SHM, workers, wanted=shm))
     return settings
 
 
@@ -140,8 +141,8 @@ def interrupts(context: Context) -> list[PlannedSetting]:
         return [package("irqbalance", why), unit(IRQBALANCE, why)]
     if not context.tunables.irqbalance:
         return []
-    wanted = {"on": False, "made_here": False, "unless": [], "restart_on": []}
-    return [PlannedSetting(Kind.UNIT, IRQBALANCE, wanted, "The operator places interrupts")]
+    why = "The operator places interrupts"
+    return [PlannedSetting(Kind.UNIT, IRQBALANCE, why, wanted=UnitWanted(on=False))]
 
 
 def rdma(context: Context) -> list[PlannedSetting]:

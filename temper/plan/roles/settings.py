@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from temper.plan.convert import plain
-from temper.plan.node_plan import Kind, PlannedSetting, Reaction
+from temper.plan.node_plan import PlannedSetting, Reaction
 from temper.plan.strictness import EXACTLY
+from temper.plan.wanted import FileWanted, Kind, PackageWanted, Parameter, UnitWanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,22 +53,20 @@ def file(
 
     `orders` are those of the kernel parameters that it sets.
     """
-    wanted: dict[str, object] | None = None if content is None else {"content": content, "mode": mode}
-    if wanted and orders:
-        wanted["orders"] = dict(orders)
-    if wanted and encoding:
-        wanted["encoding"] = encoding
-    return PlannedSetting(Kind.FILE, path, wanted, why)
+    wanted = None
+    if content is not None:
+        wanted = FileWanted(content, mode, orders=dict(orders or {}) or None, encoding=encoding or None)
+    return PlannedSetting(Kind.FILE, path, why, wanted=wanted)
 
 
 def package(name: str, why: str, version: str = "", *, held: bool = False) -> PlannedSetting:
     """A package, of any version where none is named."""
-    return PlannedSetting(Kind.PACKAGE, name, {"version": version, "held": held}, why)
+    return PlannedSetting(Kind.PACKAGE, name, why, wanted=PackageWanted(version, held))
 
 
 def sysctl(name: str, value: object, why: str, order: str = EXACTLY) -> PlannedSetting:
     """A kernel parameter, in force now."""
-    return PlannedSetting(Kind.SYSCTL, name, " ".join(str(value).split()), why, order=order)
+    return PlannedSetting(Kind.SYSCTL, name, why, order=order, wanted=" ".join(str(value).split()))
 
 
 def sysctl_file(values: Mapping[str, object]) -> str:
@@ -81,8 +79,8 @@ def sysctl_file(values: Mapping[str, object]) -> str:
 
 def unit(name: str, why: str, restart_on: Iterable[str] = ()) -> PlannedSetting:
     """A unit that is enabled and runs, restarted when one of these files changes."""
-    wanted = {"on": True, "made_here": False, "unless": [], "restart_on": list(restart_on)}
-    return PlannedSetting(Kind.UNIT, name if "." in name else f"{name}.service", wanted, why)
+    wanted = UnitWanted(on=True, restart_on=tuple(restart_on))
+    return PlannedSetting(Kind.UNIT, name if "." in name else f"{name}.service", why, wanted=wanted)
 
 
 def rebuild_initramfs(path: str) -> Reaction:
@@ -90,8 +88,11 @@ def rebuild_initramfs(path: str) -> Reaction:
     return Reaction((path,), ("sh", "-c", REBUILD_INITRAMFS), live=False)
 
 
-def parameters(kind: Kind, why: str, *, way_in: bool = False, **wanted: object) -> tuple[PlannedSetting, ...]:
-    """A setting for each parameter of something that is made as a whole."""
+def parameters(
+    kind: Kind, why: str, wanted: Mapping[str, object], *, way_in: bool = False
+) -> tuple[PlannedSetting, ...]:
+    """A setting for each parameter of something that is made as a whole: see temper/plan/wanted.py."""
     return tuple(
-        PlannedSetting(kind, name, plain(value), why, way_in=way_in) for name, value in wanted.items()
+        PlannedSetting(kind, name, why, way_in=way_in, wanted=cast("Parameter", value))
+        for name, value in wanted.items()
     )

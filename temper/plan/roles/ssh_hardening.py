@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from temper.plan.jump_hosts import named, planned_forwarding, with_room
-from temper.plan.node_plan import Kind, PlannedSetting, RoleOptions, RolePlan, Stage
+from temper.plan.node_plan import PlannedSetting, RoleOptions, RolePlan, Stage
 from temper.plan.roles.settings import parameters
+from temper.plan.wanted import KeywordValue, KeywordWanted, Kind, SshdParameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from temper.plan.roles.context import Context
     from temper.plan.variables import SshHardening
 
-    Value = bool | int | str | list[int] | list[str]  # of a keyword of sshd_config
-    Keywords = dict[str, Value]
+    Keywords = dict[str, KeywordValue]
 
 ROLE = "ssh_hardening"
 # The controls of data/os_controls/ssh.yml, by what fulfils or relaxes them.
@@ -51,36 +51,29 @@ def role_plan(context: Context) -> RolePlan:
         block = f"Group {','.join(wish.forwarding_groups)}"
         local = {"AllowTcpForwarding": "local", "AllowStreamLocalForwarding": "local"}
         settings += keywords(context, "The operator lets these groups forward", local, block=block)
-    settings += parameters(
-        Kind.SSHD_ALGORITHM,
-        "Weak algorithms are not offered",
-        way_in=True,
-        KexAlgorithms=wish.kex_algorithms,
-        Ciphers=wish.ciphers,
-        MACs=wish.macs,
-    )
-    settings += parameters(
-        Kind.SSHD_PARAMETER,
-        "Strong host keys and groups alone, and the operator's own settings",
-        way_in=True,
-        host_key_types=wish.host_key_types,
-        minimum_modulus_bits=3072,
-        user_ca_keys=wish.user_ca_keys,
-        revoked_keys=wish.revoked_keys,
-        overrides=wish.extra_options,
-        accepted_matches=wish.accepted_matches,
-        forwarding_decided="ssh_hardening_tcp_forwarding" in context.given,
-    )
+    algorithms = {"KexAlgorithms": wish.kex_algorithms, "Ciphers": wish.ciphers, "MACs": wish.macs}
+    settings += parameters(Kind.SSHD_ALGORITHM, "Weak algorithms are not offered", algorithms, way_in=True)
+    rest: SshdParameters = {
+        "host_key_types": wish.host_key_types,
+        "minimum_modulus_bits": 3072,
+        "user_ca_keys": wish.user_ca_keys,
+        "revoked_keys": wish.revoked_keys,
+        "overrides": wish.extra_options,
+        "accepted_matches": wish.accepted_matches,
+        "forwarding_decided": "ssh_hardening_tcp_forwarding" in context.given,
+    }
+    strong = "Strong host keys and groups alone, and the operator's own settings"
+    settings += parameters(Kind.SSHD_PARAMETER, strong, rest, way_in=True)
     banner = CONTROLS["banner"]
     settings.append(
         PlannedSetting(
             Kind.SSHD_PARAMETER,
             "banner",
-            wish.banner,
             "The text shown before a login",
             controls=(banner,),
             waiver=context.waiver(banner),
             way_in=True,
+            wanted=wish.banner,
         )
     )
     return RolePlan(ROLE, Stage.HARDEN, tuple(settings), options=options)
@@ -89,9 +82,9 @@ def role_plan(context: Context) -> RolePlan:
 def who(wish: SshHardening) -> Keywords:
     """Who may log in, and how."""
     return {
-        "Port": list(wish.ports),
-        "AllowUsers": list(wish.allow_users),
-        "AllowGroups": list(wish.allow_groups),
+        "Port": wish.ports,
+        "AllowUsers": wish.allow_users,
+        "AllowGroups": wish.allow_groups,
         "PermitRootLogin": False,
         "PubkeyAuthentication": True,
         "AuthenticationMethods": "publickey",
@@ -164,22 +157,22 @@ def where_known(wish: SshHardening) -> Keywords:
 def keywords(
     context: Context,
     why: str,
-    values: Mapping[str, Value],
+    values: Mapping[str, KeywordValue],
     *,
     if_known: bool = False,
     block: str | None = None,
 ) -> Iterator[PlannedSetting]:
     """A setting for each keyword; one within a block has the block before its name. An empty list is none."""
     for keyword, value in values.items():
-        if value == []:
+        if value == ():
             continue
         control = None if block else CONTROLS.get(keyword)
         yield PlannedSetting(
             Kind.SSHD,
             f"{block}/{keyword}" if block else keyword,
-            {"value": value, "if_known": if_known, "block": block},
             why,
             controls=(control,) if control else (),
             waiver=context.waiver(control) if control else None,
             way_in=True,
+            wanted=KeywordWanted(value, if_known, block),
         )

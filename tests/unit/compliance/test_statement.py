@@ -21,6 +21,7 @@ from temper.compliance.statement import CheckedNode, statement
 from temper.plan.node_plan import NodePlan
 from temper.plan.os_controls import demand_of, demanded
 from temper.plan.preflight import DATA, preflight_plan
+from temper.plan.refusals import refusal
 from temper.report.compliance import checked_node
 from temper.report.statement import text
 from tests.unit.compliance.fleets import (
@@ -204,7 +205,9 @@ def test_a_degraded_node_has_been_validated() -> None:
 
 
 def test_a_plan_with_problems_is_a_failure_and_the_rest_is_still_compared() -> None:
-    refused = replace(plan(), problems=("os_tuning_nofiles: no role has such a variable",))
+    refused = replace(
+        plan(), refusals=(refusal("variable-value", reason="os_tuning_nofiles: no role has such a variable"),)
+    )
     made = statement([checked("gpu01", BROKEN, plan=refused)], RULES, {})
     failing = {
         control.id: control.reason for control in made.nodes[0].controls if control.state is State.FAIL
@@ -318,7 +321,10 @@ def test_the_tag_in_a_repair_is_the_roles_in_its_playbook(role: str) -> None:
         for play in yaml.safe_load((DATA.parent / f"playbooks/{stage}.yml").read_text())
         if stage in play.get("tags", [])
     ]
-    tags = {task["ansible.builtin.import_role"]["name"]: task.get("tags") for task in play["tasks"]}
+    tasks = play["tasks"]
+    if imported := tasks[0].get("ansible.builtin.import_tasks"):
+        tasks = yaml.safe_load((DATA.parent / "playbooks" / imported).read_text())
+    tags = {task["ansible.builtin.import_role"]["name"]: task.get("tags") for task in tasks}
     assert tags[role] == [role]
 
 

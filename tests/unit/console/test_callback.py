@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -47,7 +48,7 @@ STAGES = f"""\
       ansible.builtin.debug: {{msg: "the plan\\n  of all nodes"}}
       run_once: true
     - name: Refuse a node that cannot become what was asked for
-      ansible.builtin.fail: {{msg: "{{{{ inventory_hostname }}}} is refused.\\n- It has no GPU."}}
+      refuse: {{msg: "{{{{ inventory_hostname }}}} is refused.\\n- It has no GPU."}}
       when: inventory_hostname in ['n03', 'n04', 'n05']
     - name: Ask it
       stub:
@@ -219,6 +220,21 @@ def test_every_stage_has_its_counts(said: str) -> None:
 @pytest.mark.component
 def test_the_plans_are_shown_as_they_are(said: str) -> None:
     assert "\nthe plan\n  of all nodes\n" in stage(said, "Preflight")
+
+
+@pytest.mark.component
+def test_the_program_that_has_started_the_run_gets_each_reason(run: Runner, tmp_path: Path) -> None:
+    play = (
+        "- hosts: n01,n02\n  gather_facts: false\n  tasks:\n"
+        "    - name: Stop\n      refuse: {msg: It has no GPU.}\n      when: inventory_hostname == 'n01'\n"
+        "    - name: Go on\n      ansible.builtin.fail: {msg: no room}\n"
+    )
+    run(play, TEMPER_REASONS_FILE=str(tmp_path / "reasons"))
+    found = [json.loads(line) for line in (tmp_path / "reasons").read_text().splitlines()]
+    assert [(one["kind"], one["node"], one["text"]) for one in found] == [
+        ("refused", "n01", "It has no GPU."),
+        ("failed", "n02", "no room"),
+    ]
 
 
 @pytest.mark.component

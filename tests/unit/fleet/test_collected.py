@@ -222,7 +222,7 @@ def test_plans_of_slices_are_one_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "3 nodes planned, 3 refused" in said.text
     document = json.loads((tmp_path / "reports" / "plan.json").read_text())
     assert list(document["nodes"]) == ["gpu01", "gpu02", "gpu09"]
-    assert document["nodes"]["gpu09"] == {"problems": ["the helper died"]}
+    assert document["nodes"]["gpu09"]["problems"] == ["the helper died"]
     assert set(document["settings"]) == {"gpu01", "gpu02"}
 
 

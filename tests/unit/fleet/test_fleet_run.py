@@ -53,7 +53,7 @@ PLAY = """
       ansible.builtin.debug:
         msg: "{{ inventory_hostname }} of {{ site }}, {{ __preflight_lease.attempt }}"
     - name: Refuse a node that is odd
-      ansible.builtin.fail:
+      refuse:
         msg: it is odd
       when: odd | default(false)
     - name: Hand over what was seen
@@ -1083,6 +1083,7 @@ def test_what_is_cut_into_slices_loses_nothing(path: str) -> None:
         ("mirror_list", "ansible-playbook -i INVENTORY playbooks/mirror_list.yml --limit NODES"),
         ("release", "temper fleet abort RUN"),
         ("upgrade", "temper rollout run -i INVENTORY --stack STACK"),
+        ("upgrade_settle", "temper rollout run -i INVENTORY --stack STACK"),
         ("upgrade_step", "temper rollout run -i INVENTORY --stack STACK"),
     ],
 )

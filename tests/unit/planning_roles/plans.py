@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from temper.plan.convert import plain
 from temper.plan.facts import NodeFacts
 from temper.plan.model import Target
-from temper.plan.node_plan import Kind, NodePlan, PlannedSetting, RolePlan
 from temper.plan.plan import node_plan
 from temper.plan.role_variables import role_variables, typed_variables
 from temper.plan.roles import complete
 from temper.plan.roles.context import Context, Fleet
 from temper.plan.tables import load_tables
+from temper.plan.wanted import Kind
 from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, system
 from tests.unit.tables import ROOT, specs
 from tools import control_docs
 from tools.bare_node import pci
+
+if TYPE_CHECKING:
+    from temper.plan.node_plan import NodePlan, PlannedSetting, RolePlan
 
 CONTROLS = {name: control for area in control_docs.controls().values() for name, control in area.items()}
 PROGRAMS = {
@@ -72,7 +76,7 @@ def planned(role: str, facts: dict[str, Any] = bookworm, **given: Any) -> RolePl
 
 def wanted(plan: RolePlan, kind: Kind) -> dict[str, Any]:
     """Key -> what is wanted, of one kind."""
-    return {setting.key: setting.wanted for setting in plan.settings if setting.kind == kind}
+    return {setting.key: plain(setting.wanted) for setting in plan.settings if setting.kind == kind}
 
 
 def contents(plan: RolePlan) -> dict[str, str | None]:

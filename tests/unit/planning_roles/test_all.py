@@ -8,9 +8,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from temper.plan.node_plan import Kind, NodePlan, Stage
+from temper.plan.node_plan import NodePlan, Stage
 from temper.plan.roles import ROLES
 from temper.plan.schema import FILE
+from temper.plan.wanted import Kind
 from tests.unit.planning_roles.plans import (
     CONTROLS,
     bookworm,

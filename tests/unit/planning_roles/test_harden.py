@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from temper.plan.node_plan import Kind, PlannedSetting
+from temper.plan.wanted import Kind
 from tests.unit.planning_roles.plans import CONTROLS, planned, setting, wanted
+
+if TYPE_CHECKING:
+    from temper.plan.node_plan import PlannedSetting
 
 REVOKED = {"keys": [], "sudo": True, "groups": [], "state": "absent"}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from temper.plan.node_plan import Kind, RolePlan
+from temper.plan.wanted import Kind
 from tests.unit.planning_nodes import assert_says, problem, system
 from tests.unit.planning_roles.plans import bookworm, contents, planned, wanted, whole_plan
 from validation.checks.registry import TESTS
@@ -19,6 +19,8 @@ from validation.model.expectations import parse_expectation
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from temper.plan.node_plan import RolePlan
 
 ON: dict[str, Any] = {"monitoring_enabled": True}
 UNITS = "/etc/systemd/system/"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from temper.plan.node_plan import Kind, Reaction
+from temper.plan.node_plan import Reaction
 from temper.plan.role_variables import role_variables
+from temper.plan.wanted import Kind
 from tests.unit.planning_nodes import node, system
 from tests.unit.planning_nodes import plan as bare_plan
 from tests.unit.planning_roles.plans import HGX, contents, enterprise, planned, wanted, whole_plan

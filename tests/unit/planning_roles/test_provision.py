@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from temper.plan.convert import plain
-from temper.plan.node_plan import Kind
+from temper.plan.wanted import Kind
 from tests.unit.planning_nodes import B200, gpus, node, system
 from tests.unit.planning_roles.plans import (
     CERTIFICATE,

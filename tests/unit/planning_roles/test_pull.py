@@ -17,10 +17,10 @@ import pytest
 from pull.configuration import Configuration, ConfigurationError
 from pull.playbooks import REPAIRABLE
 from pull.repository import Repository
-from temper.plan.node_plan import Kind
 from temper.plan.role_variables import role_variables
 from temper.plan.roles.pull import calendar, keyring_line
 from temper.plan.variables import PullSigner
+from temper.plan.wanted import Kind
 from tests.unit.planning_roles.plans import contents, enterprise, planned, wanted
 from tests.unit.tables import specs
 

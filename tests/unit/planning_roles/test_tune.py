@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from temper.plan.node_plan import Kind, Reaction
+from temper.plan.node_plan import Reaction
+from temper.plan.wanted import Kind
 from tests.unit.planning_nodes import system
 from tests.unit.planning_roles.plans import HGX, PROGRAMS, contents, planned, wanted
 

@@ -20,7 +20,7 @@ from pull import agent, delivery
 from pull.agent import Agent, StoppedError
 from pull.playbooks import FIXED
 from pull.result import MOST_CONTROLS, Control, Result
-from temper.output.run import Note, Run, Stage
+from temper.output.run import Note
 from temper.plan.preflight import programs
 from temper.plan.roles.pull import BESIDE
 from tests.unit.pull.world import World
@@ -116,13 +116,8 @@ def test_only_what_may_be_repaired_is(
 @pytest.mark.parametrize("kind", ["refused", "failed"])
 def test_why_a_repair_failed_is_told_in_the_words_of_its_task(world: World, kind: str) -> None:
     """Not the recap and the outcome that follow, which say only where it failed."""
-    run, stage = Run(), Stage("Tune", 0.0)
-    run.note(stage, Note("warning", "gpu01", "os_tuning: Tune", "a mirror is slow"))
-    run.note(stage, Note(kind, "gpu01", "os_tuning: Tune", "gpu01 cannot:\n\n- 1 file is busy"))
-    blocks = [block.text for block in run.blocks(stage.notes)]
-    outcome = [f"{line}\n" for _, line in run.outcome()]
-    recap = [stage.counts(1.0), "PLAY RECAP ***", "gpu01 : ok=4 failed=1\n", "== Outcome", *outcome]
-    (world.folder / "stuck").write_text("\n".join(["\n== Tune", *blocks, *recap]))
+    note = Note(kind, "gpu01", "os_tuning: Tune", "gpu01 cannot:\n\n- 1 file is busy")
+    (world.folder / "stuck").write_text(f"{json.dumps(asdict(note))}\n")
     world.drift("os_tuning/sysctl:x")
     result = world.run(repair=("os_tuning",))
     assert result.repair_problem == "The repair failed: os_tuning: Tune gpu01 cannot: - 1 file is busy"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Writes the statement of a node on which the controls in the file `drift` fail, and repairs as `tune` does.
 PLAYBOOK = """
-import json, pathlib, sys
+import json, os, pathlib, sys
 home = pathlib.Path({home!r})
 playbook = sys.argv[1]
 options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
@@ -27,7 +27,7 @@ variables = json.loads(options["--extra-vars"])
 drift = (home / "drift").read_text().split() if (home / "drift").exists() else []
 if playbook.endswith("tune.yml"):
     if (home / "stuck").exists():
-        print((home / "stuck").read_text())
+        pathlib.Path(os.environ["TEMPER_REASONS_FILE"]).write_text((home / "stuck").read_text())
         sys.exit(2)
     kept = [one for one in drift if one.split("/")[0] not in options["--tags"].split(",")]
     (home / "drift").write_text(" ".join(kept))

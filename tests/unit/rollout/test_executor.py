@@ -26,7 +26,8 @@ from temper.rollout.model import (
     Step,
     StepResult,
 )
-from temper.rollout.playbooks import RESULT, Events, Played, last_words
+from temper.rollout.node_step import NodeStep, NodeStepResult
+from temper.rollout.playbooks import CHECKOUT, RESULT, Events, Played, last_words
 from temper.rollout.policy import Policy
 from temper.rollout.report import sentence
 from tests.unit.rollout.results import run_of
@@ -66,7 +67,7 @@ class StandInAnsible:
             answer.said,
             answer.refused,
             answer.unreachable,
-            {"fencing": self.fencing, **answer.result},
+            replace(answer.reported, fencing=self.fencing),
         )
 
     @property
@@ -131,7 +132,7 @@ def executor(ansible: StandInAnsible, scheduler: StandInScheduler, tmp_path: Pat
 
 
 def played(**result: Any) -> Played:
-    return Played(ok=True, result=result)
+    return Played(ok=True, result=NodeStepResult.read(result))
 
 
 def ticket(
@@ -500,6 +501,12 @@ def test_a_scheduler_that_is_away_is_a_problem_and_no_observation(
     assert asyncio.run(executor.observe(["gpu01"])).problem == "slurmctld does not answer"
 
 
+def reported(step: object) -> dict[str, Any]:
+    """The event of action step_result."""
+    data = {"task": "any", "task_action": RESULT, "res": {"step": step}}
+    return {"event": "runner_on_ok", "event_data": data}
+
+
 def test_events_give_the_last_failure_in_its_own_words() -> None:
     events = Events()
     events(
@@ -510,13 +517,13 @@ def test_events_give_the_last_failure_in_its_own_words() -> None:
     )
     assert events.said == ""
     events(
-        {"event": "runner_on_failed", "event_data": {"task": "Refuse a node that", "res": {"msg": "a\n b"}}}
+        {"event": "runner_on_failed", "event_data": {"task": "One", "res": {"msg": "a\n b", "refused": True}}}
     )
     assert (events.said, events.refused, events.unreachable) == ("a b", True, False)
     events({"event": "runner_on_unreachable", "event_data": {"task": "Two", "res": {"msg": "away"}}})
     assert (events.said, events.refused, events.unreachable) == ("away", False, True)
-    events({"event": "runner_on_ok", "event_data": {"task": RESULT, "res": {"msg": {"fencing": 3}}}})
-    assert events.result["fencing"] == 3
+    events(reported({"fencing": 3}))
+    assert events.result == NodeStepResult(fencing=3)
     problems = {"msg": "Action failed: Unknown error.", "problems": ["/var has no space.", "apt is busy."]}
     events({"event": "runner_on_failed", "event_data": {"task": "Fetch", "res": problems}})
     assert events.said == "/var has no space. apt is busy."
@@ -536,8 +543,8 @@ def test_events_give_the_last_failure_in_its_own_words() -> None:
 )
 def test_what_a_node_says_of_a_step_is_no_template(said: object) -> None:
     events = Events()
-    events({"event": "runner_on_ok", "event_data": {"task": RESULT, "res": {"msg": said}}})
-    assert (events.result, bool(events.wrong)) == ({}, True)
+    events(reported(said))
+    assert (events.result, bool(events.wrong)) == (None, True)
 
 
 def test_a_failure_in_another_form_is_told_all_the_same() -> None:
@@ -558,3 +565,9 @@ def test_the_last_words_of_a_run_that_came_to_no_node_are_its_reason() -> None:
     output = "\x1b[0mPLAY\n\n[ERROR]: The lab is not running.\n  Start it.\n\n"
     assert last_words(output) == "\\x1b[0mPLAY [ERROR]: The lab is not running. Start it."
     assert last_words("\n") == "Ansible said nothing"
+
+
+def test_each_step_on_a_node_has_its_tasks() -> None:
+    folder = CHECKOUT / "playbooks/upgrade_steps"
+    assert {path.stem for path in folder.glob("*.yml")} == {str(step) for step in NodeStep}
+    assert all((CHECKOUT / f"playbooks/{step.playbook}.yml").is_file() for step in NodeStep)

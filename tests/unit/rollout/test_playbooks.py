@@ -122,8 +122,8 @@ def test_a_run_that_ends_by_itself_says_what_it_came_to(
     logs, inventory, name = arguments
     Path(tmp_path, "waits.yml").write_text(
         "- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n"
-        "    - name: Say what came of the step\n"
-        "      ansible.builtin.debug: {msg: {fencing: 7, boot_id: b-1}}\n"
+        "    - ansible.builtin.set_fact: {temper: {boot_id: b-1}, cacheable: true}\n"
+        "    - name: Report\n      step_result: {fencing: 7}\n"
         "    - name: Look\n      ansible.builtin.fail: {msg: GPU 3 is gone}\n"
         "      when: upgrade_step == 'load'\n"
     )
@@ -131,11 +131,11 @@ def test_a_run_that_ends_by_itself_says_what_it_came_to(
         asyncio.run(Ansible(Path(logs), [inventory]).playbook(name, NODE, step, {"upgrade_step": step}))
         for step in ("look", "load")
     ]
-    assert [(run.ok, run.said, run.result["fencing"], run.result["boot_id"]) for run in runs] == [
+    assert [(run.ok, run.said, run.reported.fencing, run.reported.boot_id) for run in runs] == [
         (True, "", 7, "b-1"),
         (False, "GPU 3 is gone", 7, "b-1"),
     ]
-    assert "Say what came of the step" in Path(logs, NODE, "load.log").read_text()
+    assert "Report" in Path(logs, NODE, "load.log").read_text()
 
 
 def test_an_inventory_that_cannot_be_read_now_is_no_failure_of_the_node(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from ansible.module_utils.temper.settings import files, system
 from ansible.module_utils.temper.settings.kinds import file
 from ansible.module_utils.temper.settings.modprobe import installs
 
-from temper.plan.node_plan import Kind
 from temper.plan.os_controls import MODPROBE_FILE, PROFILES, hardening, load_controls, settings_of
 from temper.plan.strictness import order_of
 from temper.plan.variables import OsHardening
+from temper.plan.wanted import Kind
 from tests.unit.control_values import SETTINGS
 from tests.unit.harden.test_sshd_site import KEYWORDS
 from tests.unit.planning_roles.plans import trixie, whole_plan
@@ -142,6 +142,7 @@ def modprobe(root: Path, module: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
+@pytest.mark.component
 @pytest.mark.skipif(not shutil.which("modprobe"), reason="modprobe is the judge")
 def test_a_module_that_a_site_has_loaded_in_its_own_way_is_a_fault(tmp_path: Path) -> None:
     every = [settings_of(control, profile) for control in CONTROLS.values() for profile in PROFILES]

@@ -17,10 +17,11 @@ from ansible.module_utils.temper.settings.shared_files import ADDED, TELLS_NOTHI
 from ansible.module_utils.temper.settings.site_lines import GRAMMARS, grammar_of
 from ansible.module_utils.temper.settings.strictness import NAMES, implicit, stricter
 
-from temper.plan.node_plan import Kind
+from temper.plan.convert import plain
 from temper.plan.os_controls import hardening, load_controls, settings_of
 from temper.plan.strictness import ALONE, ASKED, LOADS_NOTHING, orders_of_files
 from temper.plan.variables import OsHardening
+from temper.plan.wanted import Kind
 from tests.unit.planning_roles.plans import trixie, whole_plan
 from tests.unit.settings.role_plans import carried_out, item, role_plan
 
@@ -31,7 +32,9 @@ WISH = OsHardening(
     state="present", profile="cis-level2", waivers=(), banner="", busy_ok=False, upgrade_kernels=False
 )
 WANTED: Mapping[str, Any] = {
-    setting.key: setting.wanted for setting in hardening(CONTROLS, WISH).settings if setting.kind is Kind.FILE
+    setting.key: plain(setting.wanted)
+    for setting in hardening(CONTROLS, WISH).settings
+    if setting.kind is Kind.FILE
 }
 SUDO = "/etc/sudoers.d/temper-hardening"
 LIMITS = "/etc/security/limits.d/10-temper-hardening.conf"
@@ -376,7 +379,7 @@ def test_a_file_of_the_site_stays_where_it_is_as_strict(
 def test_a_text_of_the_operator_replaces_that_of_the_site() -> None:
     settings = hardening(CONTROLS, replace(WISH, banner="Keep out.")).settings
     (wanted,) = (one.wanted for one in settings if (one.kind, one.key) == (Kind.FILE, BANNER))
-    assert "orders" not in wanted
+    assert "orders" not in plain(wanted)
 
 
 # ---------------------------------------------------------------- carried out by the module
