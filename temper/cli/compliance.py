@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from temper.base.store import HistoryError
+from temper.cli import json_document
 from temper.compliance import document
 from temper.compliance.evidence import EvidenceError, heads_of, verify
 from temper.compliance.history import History
@@ -27,62 +29,86 @@ REPORTS = Path(__file__).resolve().parents[2] / "reports" / "compliance"
 USAGE_ERROR = 2
 
 
-def status(directory: Path) -> int:
+def status(given: argparse.Namespace, directory: Path) -> int:
     """Print the newest verdict; returns its exit status."""
     latest = directory / "latest"
     summary = latest / SUMMARY
     # Reports of before have no summary.
     statement = document.read(summary.read_bytes()) if summary.exists() else document.of_report(latest)
-    print(printable(f"{statement.made_at}: {statement.sentence}"))
+    shown = {
+        "made_at": statement.made_at,
+        "verdict": statement.verdict,
+        "sentence": statement.sentence,
+    }
+    json_document.show(given, shown, printable(f"{statement.made_at}: {statement.sentence}"))
     return statement.verdict.exit_status
 
 
-def head(history: Path) -> int:
+def head(given: argparse.Namespace, history: Path) -> int:
     """Print the last report that the history knows. Raises EvidenceError."""
     last = History(history).head()
     if last is None:
         raise EvidenceError(f"{history} has no report yet: run playbooks/compliance.yml first")
-    print(last)
+    json_document.show(given, {"head": asdict(last)}, str(last))
     return 0
 
 
-def verify_all(directory: Path, history: Path, signers: Path | None, kept: str) -> int:
-    """Print what is wrong with the reports. `kept` are heads, or the file that has them."""
+def verify_all(given: argparse.Namespace, history: Path) -> int:
+    """Print what is wrong with the reports. `--head` are heads, or the file that has them."""
+    signers, kept = given.signers, given.head
     known = History(history)
     recorded = known.reports()
     # No head has a name that a file could have.
     heads = heads_of(Path(kept).read_text(encoding="utf-8") if " " not in kept else kept) if kept else []
-    problems = verify(directory, recorded, signers, heads, known.number())
-    for problem in problems:
-        print(printable(problem))
-    if not problems:
-        signed = "" if signers else ", signatures not looked at (--signers)"
-        print(f"{len(recorded)} reports are as they were written{signed}. Head: {known.head()}")
+    problems = verify(given.reports, recorded, signers, heads, known.number())
+    last = known.head()
+    signed = "" if signers else ", signatures not looked at (--signers)"
+    good = f"{len(recorded)} reports are as they were written{signed}. Head: {last}"
+    shown = {
+        "reports": len(recorded),
+        "signatures_checked": bool(signers),
+        "head": asdict(last) if last else None,
+        "problems": problems,
+    }
+    json_document.show(given, shown, "\n".join(map(printable, problems)) or good)
     return int(bool(problems))
 
 
-def drifts(history: Path) -> int:
+def drifts(given: argparse.Namespace, history: Path) -> int:
     """Print each drift with its beginning and its end."""
-    for node, control, began, ended in History(history).drifts():
-        print(printable(f"{began} to {ended or 'now':<20}  {node}  {control}"))
+    found = History(history).drifts()
+    names = ("node", "control", "began", "ended")
+    lines = [
+        printable(f"{began} to {ended or 'now':<20}  {node}  {control}")
+        for node, control, began, ended in found
+    ]
+    json_document.show(
+        given, {"drifts": [dict(zip(names, one, strict=True)) for one in found]}, "\n".join(lines)
+    )
     return 0
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="temper compliance", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("command", choices=["status", "verify", "head", "drifts"])
-    parser.add_argument("--reports", type=Path, default=REPORTS, help="folder of the reports (%(default)s)")
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    """Make the parser."""
+    made = argparse.ArgumentParser(prog="temper compliance", description=(__doc__ or "").splitlines()[0])
+    made.add_argument("command", choices=["status", "verify", "head", "drifts"])
+    made.add_argument("--reports", type=Path, default=REPORTS, help="folder of the reports (%(default)s)")
+    made.add_argument(
         "--history", type=Path, help=f"the fleet's history (default: {HISTORY} beside that folder)"
     )
-    parser.add_argument("--signers", type=Path, help="allowed_signers file that every signature must be of")
-    parser.add_argument(
+    made.add_argument("--signers", type=Path, help="allowed_signers file that every signature must be of")
+    made.add_argument(
         "--head",
         default="",
         help="head that was kept elsewhere, or a file with several: the chain must have it",
     )
-    given = parser.parse_args(arguments)
+    json_document.add_option(made)
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    given = parser().parse_args(arguments)
     history = given.history or given.reports.absolute().parent / HISTORY
     needed = given.reports / "latest" if given.command == "status" else history
     if not needed.exists():
@@ -94,10 +120,10 @@ def main(arguments: list[str] | None = None) -> int:
         return USAGE_ERROR
     try:
         if given.command == "verify":
-            return verify_all(given.reports, history, given.signers, given.head)
+            return verify_all(given, history)
         if given.command == "head":
-            return head(history)
-        return status(given.reports) if given.command == "status" else drifts(history)
+            return head(given, history)
+        return status(given, given.reports) if given.command == "status" else drifts(given, history)
     except (OSError, UnicodeError, HistoryError, EvidenceError, ContractError) as error:
         print(printable(str(error)), file=sys.stderr)
         return USAGE_ERROR

@@ -11,7 +11,7 @@ import re
 import shutil
 import stat
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from temper.base import ROOT
 from temper.base.nodes import counted, ranges
 from temper.base.programs import ask
+from temper.cli import json_document
 from temper.plan.inventory import InventoryError, read
 from validation.model.printable import printable
 
@@ -185,11 +186,18 @@ def table(findings: Sequence[Finding]) -> str:
     return printable("\n".join(lines))
 
 
+def parser() -> argparse.ArgumentParser:
+    """Make the parser."""
+    made = argparse.ArgumentParser(prog="temper doctor", description=(__doc__ or "").splitlines()[0])
+    made.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
+    json_document.add_option(made)
+    return made
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(prog="temper doctor", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
-    given = parser.parse_args(arguments)
+    given = parser().parse_args(arguments)
     findings = [*(check() for check in ALONE), *inventory(given.inventory)]
-    print(table(findings))
+    document = {"findings": [asdict(one) | {"good": not one.remedy} for one in findings]}
+    json_document.show(given, document, table(findings))
     return int(any(one.remedy for one in findings))

@@ -26,6 +26,7 @@ import yaml
 from temper.base import ROOT
 from temper.base.nodes import alike, counted, printable
 from temper.base.store import HistoryError
+from temper.cli import json_document
 from temper.fleet import pulled
 from temper.fleet.bundle import BundleError
 from temper.fleet.collected import CHOSEN, CollectedError, compliance, defaults, plans, validation
@@ -169,6 +170,7 @@ def parser() -> argparse.ArgumentParser:
             "--ssh-options", type=_words, default="", help="for the connections to helpers: '-F FILE'"
         )
     status = commands.add_parser("status", help="what a run came to, node by node")
+    json_document.add_option(status)
     status.set_defaults(function=_status)
     for command in (resume, abort, status):
         command.add_argument(
@@ -614,8 +616,16 @@ def _status(arguments: argparse.Namespace) -> int:
         for node, one in records.items()
         if not one.state
     }
-    _say(f"run {name}: {job.playbook}: {ended or 'not ended'}")
-    _say(recap(records, waiting))
-    if not arguments.run:
+    nodes = {
+        node: {"state": "left", "reason": reason, "attempt": 0, "place": "", "counts": {}}
+        for node, reason in waiting.items()
+    }
+    for node, one in records.items():
+        found = {"attempt": one.attempt, "place": one.place, "counts": dict(one.counts or {})}
+        nodes[node] = nodes.get(node, {"state": one.state, "reason": one.reason}) | found
+    document = {"run": name, "playbook": job.playbook, "ended": ended, "nodes": nodes}
+    text = f"run {name}: {job.playbook}: {ended or 'not ended'}\n{recap(records, waiting)}"
+    json_document.show(arguments, document, printable(text))
+    if not arguments.run and not arguments.json:
         _name_others(journal, name)
     return NOT_FINISHED if waiting else int(any(one.state not in STATES[:2] for one in records.values()))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from temper.base.store import HistoryError
+from temper.cli import json_document
 from temper.judge import compare, proposal
 from temper.judge.fabric_search import next_rounds
 from temper.judge.history_store import History
@@ -25,6 +26,7 @@ from temper.report.make import judge
 from validation.autotune import evidence as documents
 from validation.cli.commands import explain
 from validation.fabric.groups import make_orders, read_rounds
+from validation.findings import catalogue
 from validation.model.contract import ContractError, encode, parse
 from validation.model.printable import one_line, printable
 from validation.model.usage import UsageError
@@ -100,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
     judging.add_argument(
         "--fail-on-degraded", help="exit status 1 also for a degraded node", action="store_true"
     )
+    json_document.add_option(judging)
 
     comparing = command("compare", _compare, "say what became better or worse between two results")
     for side in ("before", "after"):
@@ -107,11 +110,13 @@ def parser() -> argparse.ArgumentParser:
             side, type=Path, help="a result, or the folder of a report or of results", metavar=side.upper()
         )
     comparing.add_argument("--all", help="list what stayed the same, too", action="store_true")
+    json_document.add_option(comparing)
 
-    explaining = command("explain", explain, "say what a finding means and what to do about it")
+    explaining = command("explain", _explain, "say what a finding means and what to do about it")
     explaining.add_argument(
         "code", help="its code; without one, all are listed", metavar="FINDING", nargs="?"
     )
+    json_document.add_option(explaining)
 
     accepting = command("accept", _accept, "let a node be measured by its next runs, not by its earlier ones")
     accepting.add_argument("nodes", help="its name in the history", metavar="NODE", nargs="+")
@@ -136,7 +141,15 @@ def _compare(options: argparse.Namespace) -> int:
     """Say what became better or worse between two results."""
     (before, bad), (after, worse) = (one_or_more(path) for path in (options.before, options.after))
     changes = compare.compare(before, after)
-    print(compare.text(changes, everything=options.all), end="")
+    document = {
+        "changes": [
+            {"node": change.node, "trend": change.trend.name.lower(), "text": change.text}
+            for change in changes
+            if options.all or change.trend is not compare.Trend.SAME
+        ],
+        "not_compared": [one_line(why) for why in (*bad.values(), *worse.values())],
+    }
+    json_document.show(options, document, compare.text(changes, everything=options.all))
     for why in (*bad.values(), *worse.values()):
         print(f"temper compare: not compared: {one_line(why)}", file=sys.stderr)
     if any(change.trend is compare.Trend.WORSE for change in changes):
@@ -146,6 +159,16 @@ def _compare(options: argparse.Namespace) -> int:
     # What is gone may be as good as before or worse: nobody knows.
     whole = compared and compare.Trend.GONE not in trends and not (bad or worse)
     return EXIT_PASS if whole else EXIT_ENVIRONMENT
+
+
+def _explain(options: argparse.Namespace) -> int:
+    """Say what a finding means, to a person or as the catalogue has it."""
+    known = catalogue.catalogue()
+    if not options.json or (options.code and options.code not in known):
+        return explain(options)
+    codes = [options.code] if options.code else list(known)
+    print(json_document.dumps({"findings": {code: encode(known[code]) for code in codes}}))
+    return EXIT_PASS
 
 
 def _read(path: Path) -> bytes:

@@ -12,15 +12,15 @@ import importlib
 import io
 import os
 import sys
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from temper.base.version import version
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 #: What every command ends with.
 GOOD, BAD, NOT_CARRIED_OUT, NOT_FINISHED = range(4)
 INTERRUPTED = 130  # as a shell says that Ctrl-C ended a program
@@ -37,6 +37,11 @@ class Command:
 
 JUDGING = "temper.cli.judging"
 COMMANDS = {
+    "plan": Command(
+        "temper.cli.plan",
+        "show what site.yml would do to the nodes, and why it refuses one",
+        "-i inventory/mine",
+    ),
     "rollout": Command(
         "temper.cli.rollout",
         "upgrade drivers and kernels node by node, with a way back",
@@ -62,6 +67,9 @@ COMMANDS = {
     "groups": Command(JUDGING, "say which nodes measure with which in the next rounds", "< rounds.json"),
     "doctor": Command(
         "temper.cli.doctor", "check this machine and an inventory before a run", "-i inventory/mine"
+    ),
+    "completion": Command(
+        "temper.cli.completion", "print a script that completes command lines in a shell", "bash"
     ),
     "pages": Command(
         "temper.cli.pages",
@@ -106,7 +114,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
         print(overview())
         return GOOD if words else NOT_CARRIED_OUT
     if words[0] == "--version":
-        print(f"temper {tomllib.loads(PROJECT.read_text(encoding='utf-8'))['project']['version']}")
+        print(f"temper {version()}")
         return GOOD
     command = COMMANDS.get(words[0])
     if command is None:

@@ -52,21 +52,26 @@ def _validation(options: argparse.Namespace) -> Validation:
     )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="temper pages", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--validation", type=Path, metavar="DIR", help="folder of a report of validation")
-    parser.add_argument("--compliance", type=Path, metavar="DIR", help="folder of a report of compliance")
-    parser.add_argument("--before", type=Path, metavar="DIR", help="the validation to compare with")
-    parser.add_argument("--history", type=Path, metavar="FILE", help="the nodes' earlier numbers")
-    parser.add_argument("--label", default="", help="words that stand on top of every page")
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    """Make the parser."""
+    made = argparse.ArgumentParser(prog="temper pages", description=(__doc__ or "").splitlines()[0])
+    made.add_argument("--validation", type=Path, metavar="DIR", help="folder of a report of validation")
+    made.add_argument("--compliance", type=Path, metavar="DIR", help="folder of a report of compliance")
+    made.add_argument("--before", type=Path, metavar="DIR", help="the validation to compare with")
+    made.add_argument("--history", type=Path, metavar="FILE", help="the nodes' earlier numbers")
+    made.add_argument("--label", default="", help="words that stand on top of every page")
+    made.add_argument(
         "--node", action="append", default=[], metavar="NAME", help="a node that gets a page in any case"
     )
-    parser.add_argument("--output", type=Path, metavar="DIR", required=True, help="folder to write to")
-    given = parser.parse_args(arguments)
+    made.add_argument("--output", type=Path, metavar="DIR", required=True, help="folder to write to")
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    given = parser().parse_args(arguments)
     if not given.validation and not given.compliance:
-        parser.error("expected --validation DIR, --compliance DIR, or both")
+        parser().error("expected --validation DIR, --compliance DIR, or both")
     unshown = Unshown()
     try:
         files = write(given.output, read(given), "index.html", given.node, unshown=unshown)

@@ -17,7 +17,7 @@ temper rollout retry NODE                             have another try on a node
 temper rollout rollback -i inventory/mine             bring the nodes of the last roll-out back, wave by
                                                           wave and with its policy, to the stack that they
                                                           came from
-temper rollout report [--json]                        the way of every node, with its minutes
+temper rollout report                                 the way of every node, with its minutes
 
 The exit status of run, resume and rollback is 0 where every node that took part returned, or where the next
 window is awaited, and 1 where a person has to look; that of status is 0, 1, or 3 while it is not over. What
@@ -30,7 +30,6 @@ import argparse
 import asyncio
 import contextlib
 import getpass
-import json
 import os
 import shlex
 import signal
@@ -43,9 +42,10 @@ from typing import TYPE_CHECKING
 
 from temper.base import ROOT
 from temper.base.nodes import printable
+from temper.cli import json_document
 from temper.plan.inventory import NODES, InventoryError, groups_of
 from temper.rollout.fleet import candidates, preflight, proposal
-from temper.rollout.forecast import plan_text
+from temper.rollout.forecast import plan_dict, plan_text
 from temper.rollout.machine import retried
 from temper.rollout.model import Mode, Observation, State
 from temper.rollout.planner import decide, some
@@ -75,7 +75,7 @@ def plan(given: argparse.Namespace) -> int:
     """Print what a roll-out would do."""
     now = datetime.now(UTC)
     found, proposed = _proposed(given, given.stack, given.limit, now, _policy(given))
-    print(printable(plan_text(proposed, found, now)))
+    json_document.show(given, plan_dict(proposed, found, now), printable(plan_text(proposed, found, now)))
     return int(all(node.problems for node in found))
 
 
@@ -186,8 +186,14 @@ def status(given: argparse.Namespace) -> int:
     """Print how far the last roll-out is."""
     store = _store(given)
     last = _last(store)
-    text = status_text(last, datetime.now(UTC), store.sentence(last.number))
-    print(printable("\n".join(filter(None, (text, _nobody_at_work(store, last))))))
+    now, said = datetime.now(UTC), store.sentence(last.number)
+    holder = store.at_work(now)
+    document = as_dict(last, store.events(last.number), now) | {
+        "sentence": said,
+        "controller": holder.owner if holder else "",
+    }
+    text = "\n".join(filter(None, (status_text(last, now, said), _nobody_at_work(store, last))))
+    json_document.show(given, document, printable(text))
     return verdict(last)
 
 
@@ -210,9 +216,7 @@ def report(given: argparse.Namespace) -> int:
     store = _store(given)
     last = _last(store)
     events, now = store.events(last.number), datetime.now(UTC)
-    print(
-        json.dumps(as_dict(last, events, now), indent=1) if given.json else timeline_text(last, events, now)
-    )
+    json_document.show(given, as_dict(last, events, now), timeline_text(last, events, now))
     return 0
 
 
@@ -399,12 +403,12 @@ def _last(store: RolloutStore) -> Rollout:
     return last
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Make the parser."""
+    whole = argparse.ArgumentParser(
         prog="temper rollout", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(function: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
         summary = (function.__doc__ or "").rstrip(".")
@@ -437,6 +441,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
         made.add_argument("--policy", type=Path, help="policy in YAML; without one, the defaults hold")
         made.add_argument("--limit", default="", help="only these nodes, as Ansible takes it")
+        if function is plan:
+            json_document.add_option(made)
     made = command(rollback)
     with_inventory(made)
     made.add_argument(
@@ -461,12 +467,17 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument(
         "--cron", action="store_true", help="a line for /etc/cron.d instead of units of systemd"
     )
-    command(status)
-    command(report).add_argument("--json", action="store_true", help="for machines")
+    for function in (status, report):
+        json_document.add_option(command(function))
     for function in (hold, abort):
         command(function).add_argument("--reason", required=True, help="for whoever reads the status")
     command(retry).add_argument("node", metavar="NODE")
-    given = parser.parse_args(arguments)
+    return whole
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    given = parser().parse_args(arguments)
     exit_status = 1
     try:
         exit_status = int(given.function(given))

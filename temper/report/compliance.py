@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import tomllib
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from temper.base.version import version
 from temper.compliance import answers, evidence, metrics, waivers
 from temper.compliance.answers import brief, label
 from temper.compliance.history import History
@@ -197,7 +197,7 @@ def check(
         statement(
             [replace(node, validation=measured.get(node.name)) for node in known], rules, before, others
         ),
-        tool=f"Temper {version(settings.data)}",
+        tool=f"Temper {version()}",
         inventory_sha256=evidence.digest_of_tree(list(settings.inventory)),
     )
     head = history.head() or evidence.Head(0, "", "")
@@ -225,9 +225,3 @@ def check(
     if settings.metrics:
         metrics.write(settings.metrics, made, whole=not others, head=history.head())
     return made, folder
-
-
-def version(data: Path) -> str:
-    """Temper's version, from its own project file: it runs from its checkout and is never installed."""
-    text = (data.parent / "pyproject.toml").read_text(encoding="utf-8")
-    return str(tomllib.loads(text)["project"]["version"])

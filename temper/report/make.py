@@ -20,7 +20,7 @@ from temper.report.past import of_runs
 from temper.report.write import write
 from validation.checks.registry import HEADLINES, TESTS
 from validation.fabric.groups import Fleet, read_rounds
-from validation.model.contract import ContractError, loads, parse
+from validation.model.contract import ContractError, json_text, loads, parse
 from validation.model.expectations import read_fleet
 from validation.model.usage import UsageError
 from validation.processes.files import file_stem, write_all
@@ -78,8 +78,12 @@ def judge(options: argparse.Namespace) -> int:
     if options.latest:
         fleet_report.point_latest_to(options.output)
     text = fleet_report.text(fleet, f"Report: {options.output / 'report.html'}")
-    print(past.taken_over, end="")
     problem = (f"{past.unusable}\n" if past.unusable else "") + unshown.text()
+    if options.json:
+        print("".join(json_text(fleet)))
+        print(past.taken_over, problem, sep="", end="", file=sys.stderr)
+        return fleet.exit_status or (EXIT_ENVIRONMENT if problem else EXIT_PASS)
+    print(past.taken_over, end="")
     # What ends the run is said last.
     print(*((problem, text) if fleet.exit_status else (text, problem)), sep="", end="")
     return fleet.exit_status or (EXIT_ENVIRONMENT if problem else EXIT_PASS)

@@ -6,9 +6,9 @@ import heapq
 import itertools
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from temper.base.nodes import counted, duration
+from temper.base.nodes import counted, duration, utc
 from temper.rollout.machine import after, begun
 from temper.rollout.model import Mode, Observation, Outcome, Record, Rollout, State, Step, StepResult
 from temper.rollout.planner import decide, moment
@@ -131,6 +131,37 @@ def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> st
     for reason, names in _by_reason(seen.left_out).items():
         lines.append(f"left out: {counted(names)}: {reason}")
     return "\n".join(lines)
+
+
+def plan_dict(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> dict[str, Any]:
+    """The plan as JSON values; instants are ISO 8601 in UTC."""
+    policy, seen = rollout.policy, forecast(rollout, now)
+    return {
+        "stack": rollout.stack,
+        "kernel": policy.kernel,
+        "max_unavailable": policy.max_unavailable.of(len(rollout.nodes), 1),
+        "failures_tolerated": policy.failure_budget.of(len(rollout.nodes)),
+        "waves": [
+            {
+                "wave": wave.number,
+                "nodes": list(wave.nodes),
+                "begins": utc(wave.begins),
+                "ends": utc(wave.ends),
+            }
+            for wave in seen.waves
+        ],
+        "ends": utc(seen.ends),
+        "obstacle": seen.obstacle,
+        "left_out": seen.left_out,
+        "nodes": {
+            node.name: {
+                "cohort": node.cohort,
+                "transaction": list(node.transaction),
+                "problems": list(node.problems),
+            }
+            for node in found
+        },
+    }
 
 
 def _transactions(found: Sequence[Candidate]) -> list[str]:

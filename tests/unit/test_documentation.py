@@ -11,7 +11,9 @@ from tools import role_files
 ROLES = sorted(path for path in role_files.ROLES.iterdir() if path.is_dir())
 CHECKOUT = role_files.ROLES.parent
 DOCUMENTS = role_files.documents()
-PAGES = sorted(page for folder in (".", "docs", "roles/*") for page in CHECKOUT.glob(f"{folder}/*.md"))
+PAGES = sorted(
+    page for folder in (".", "docs", "docs/decisions", "roles/*") for page in CHECKOUT.glob(f"{folder}/*.md")
+)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # to a file: neither an anchor alone nor an address
 each_role = pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ def test_each_command_is_listed_and_explains_itself(name: str, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"), [("rolout", "did you mean rollout?"), ("xyz", "expected one of rollout")]
+    ("word", "hint"), [("rolout", "did you mean rollout?"), ("xyz", "expected one of plan")]
 )
 def test_a_word_that_is_no_command_is_named(word: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word]) == 2
@@ -81,6 +82,24 @@ def test_the_doctor_names_missing_keys(home: Path, capsys: pytest.CaptureFixture
     assert status == 1
     assert "BAD  SSH keys   none in an agent or in ~/.ssh" in said
     assert "BAD  host keys  unknown of gpu01, gpu02" in said
+
+
+@pytest.mark.component
+def test_the_doctor_answers_programs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "hosts.yml").write_text("gpu_nodes: {hosts: {}}\n")
+    assert main(["doctor", "-i", str(home / "hosts.yml"), "--json"]) == 1
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (finding["subject"], finding["good"]) == ("inventory", False)
+
+
+def test_a_finding_is_explained_to_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "pcie-link-down-trained", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema_version"] == 1
+    assert list(document["findings"]) == ["pcie-link-down-trained"]
+    assert main(["explain", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["findings"]) > 50
+    assert main(["explain", "no-such-code", "--json"]) == 2
 
 
 @pytest.mark.component

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -187,6 +188,13 @@ def test_the_command_line_ends_with_the_verdict(
     assert command.main(["verify", "--reports", str(reports)]) == 0
     assert command.main(["drifts", "--reports", str(reports)]) == 0
     assert "validation/last" in capsys.readouterr().out
+    shown = {}
+    for name in ("status", "verify", "head", "drifts"):
+        command.main([name, "--reports", str(reports), "--json"])
+        shown[name] = json.loads(capsys.readouterr().out)
+    assert shown["status"]["verdict"] == "not-compliant"
+    assert (shown["verify"]["problems"], shown["verify"]["head"]) == ([], shown["head"]["head"])
+    assert "validation/last" in {drift["control"] for drift in shown["drifts"]["drifts"]}
     (folders(reports)[0] / "junit.xml").unlink()
     assert command.main(["verify", "--reports", str(reports)]) == 1
     assert command.main(["status", "--reports", str(tmp_path)]) == 2

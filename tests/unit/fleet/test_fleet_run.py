@@ -869,6 +869,13 @@ def test_a_run_can_be_named(
     assert main(["resume", reading]) == 2
     assert f"nothing is left of run {reading}: 4 of 4" in capsys.readouterr().err
     assert main(["status", CUT_OFF]) == 3
+    capsys.readouterr()
+    assert main(["status", reading, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["run"], shown["ended"]) == (reading, "4 of 4 nodes are through")
+    assert {node["state"] for node in shown["nodes"].values()} == {"ok"}
+    assert main(["status", CUT_OFF, "--json"]) == 3
+    assert "left" in {node["state"] for node in json.loads(capsys.readouterr().out)["nodes"].values()}
 
 
 @pytest.mark.component

@@ -211,6 +211,11 @@ def test_the_command_prints_the_plan(
 ) -> None:
     names = ("node1", "node2", "node3")
     asked = preflight_leaves(monkeypatch, {name: document(problems=problems) for name in names})
+    assert run("-i", str(inventory), "--json") == status
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["nodes"]["node1"]["problems"] == problems
+    assert sorted(name for wave in shown["waves"] for name in wave["nodes"]) == ([] if problems else [*names])
+    asked.clear()
     assert run("-i", str(inventory)) == status
     assert [variables["nvidia_stack_name"] for variables in asked] == [STACK]
     assert "node1" in capsys.readouterr().out

@@ -642,6 +642,20 @@ def test_two_results_of_one_node_are_an_error(tmp_path: Path, capsys: pytest.Cap
     assert "a second result of node gpu01" in capsys.readouterr().err
 
 
+def test_a_report_answers_programs_with_its_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/a.json").write_text(dumps(node_result()))
+    expectations = tmp_path / "expectations"
+    expectations.write_text(dumps(FleetExpectations(EXPECTATIONS_VERSION, {"gpu01": expectation()})))
+    words = ["report", f"--results={tmp_path / 'results'}", f"--expectations={expectations}", "--json"]
+    status = temper.main([*words, f"--output={tmp_path / 'out'}"])
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == json.loads((tmp_path / "out/summary.json").read_text())
+    assert (shown["exit_status"], [node["node"] for node in shown["nodes"]]) == (status, ["gpu01"])
+
+
 def test_report_wants_one_kind_of_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert temper.main(["report", "--output", "unused"]) == 2
     assert "report needs either --results DIR and --expectations FILE, or --fleet" in capsys.readouterr().err

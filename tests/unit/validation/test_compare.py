@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -147,12 +148,17 @@ def test_a_node_that_is_gone_is_status_2(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value", "status"), [(730.0, 0), (612.0, 1), (900.0, 0)])
 def test_the_exit_status_says_whether_something_became_worse(
-    value: float, status: int, tmp_path: Path
+    value: float, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "report" / "results").mkdir(parents=True)
     (tmp_path / "report" / "results" / "gpu01.json").write_text(dumps(result_of(730.0)))
     (tmp_path / "now.json").write_text(dumps(result_of(value)))
     assert temper.main(["compare", str(tmp_path / "report"), str(tmp_path / "now.json")]) == status
+    capsys.readouterr()
+    words = ["compare", str(tmp_path / "report"), str(tmp_path / "now.json"), "--json"]
+    assert temper.main(words) == status
+    trends = {change["trend"] for change in json.loads(capsys.readouterr().out)["changes"]}
+    assert ("worse" in trends) is (status == 1)
 
 
 def test_nothing_that_compares_is_status_2(tmp_path: Path) -> None:

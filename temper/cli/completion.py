@@ -1,0 +1,91 @@
+"""Print a script that completes commands, options and choices: `source <(temper completion bash)`.
+
+The script is static, so that a TAB starts no Python. zsh takes it after `bashcompinit`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import shlex
+from typing import TYPE_CHECKING
+
+from temper.cli import main as command_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: A file's name is completed where no word of ours fits.
+SCRIPT = """\
+_temper() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} command=temper words options i
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        case "$command ${{COMP_WORDS[i]}}" in
+            {commands}) command+=" ${{COMP_WORDS[i]}}" ;;
+        esac
+    done
+    case $command in
+{cases}
+    esac
+    [[ $word == -* ]] && words=$options
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
+}}
+complete -o default -F _temper temper
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Make the parser."""
+    made = argparse.ArgumentParser(
+        "temper completion",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("shell", choices=["bash"])
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    parser().parse_args(arguments)
+    print(script(), end="")
+    return 0
+
+
+def script() -> str:
+    """Return the script for all commands."""
+    commands = {"temper": (list(command_line.COMMANDS), ["--help", "--version"])}
+    for name, command in command_line.COMMANDS.items():
+        made: argparse.ArgumentParser = importlib.import_module(command.module).parser()
+        if command.module == command_line.JUDGING:
+            made = dict(_commands_of(made))[name]
+        commands |= dict(_tree(f"temper {name}", made))
+    cases = (
+        f"        {shlex.quote(name)}) words={shlex.quote(' '.join(words))}"
+        f" options={shlex.quote(' '.join(options))} ;;"
+        for name, (words, options) in commands.items()
+    )
+    below = " | ".join(shlex.quote(name) for name in commands if name != "temper")
+    return SCRIPT.format(commands=below, cases="\n".join(cases))
+
+
+def _tree(name: str, made: argparse.ArgumentParser) -> Iterator[tuple[str, tuple[list[str], list[str]]]]:
+    """Yield a command's name, words and options, then those of the commands below it."""
+    words = [str(choice) for action in _positional(made) for choice in action.choices or ()]
+    options = [
+        option for action in made._actions for option in action.option_strings if option.startswith("--")
+    ]
+    yield name, (words, options)
+    for word, below in _commands_of(made):
+        yield from _tree(f"{name} {word}", below)
+
+
+def _positional(made: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in made._actions if not action.option_strings]
+
+
+def _commands_of(made: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield the commands below a parser; argparse has no public way to them."""
+    for action in made._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.items()

@@ -1,0 +1,97 @@
+"""Show what site.yml would do to the nodes: packages, settings, and every reason to refuse a node.
+
+The nodes are read and nothing is changed on them. Other options, such as --ask-become-pass, are given to
+ansible-playbook. Exit status: 0 every node has a plan, 1 a node is refused or does not answer, 2 no plan was
+made, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from temper.cli import json_document
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAYBOOK = ROOT / "playbooks" / "preflight.yml"
+#: As preflight writes it by itself.
+PLANS = ROOT / "reports" / "plan.json"
+GOOD, BAD, NOT_CARRIED_OUT = range(3)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Make the parser."""
+    made = argparse.ArgumentParser(
+        "temper plan",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
+    made.add_argument("-l", "--limit", default="", help="as ansible-playbook takes it")
+    json_document.add_option(made)
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    given, others = parser().parse_known_args(arguments)
+    words = [word for source in given.inventory for word in ("-i", source)]
+    words += ["--limit", given.limit] if given.limit else []
+    if not given.json:
+        return _status(_plans([*words, *others], PLANS))
+    with tempfile.TemporaryDirectory() as folder:
+        plans = _plans([*words, *others], Path(folder) / "plan.json", progress=sys.stderr.fileno())
+    if plans:
+        print(json_document.dumps(plans))
+    return _status(plans)
+
+
+def _status(plans: dict[str, Any] | None) -> int:
+    if plans is None:
+        return NOT_CARRIED_OUT
+    return BAD if any(node["problems"] for node in plans["nodes"].values()) else GOOD
+
+
+def _plans(words: Sequence[str], path: Path, progress: int | None = None) -> dict[str, Any] | None:
+    """Run preflight, whose text goes to the file descriptor `progress`; None where it wrote no plans.
+
+    The caller's folder stays the current one: Ansible finds inventories and files of variables in it.
+    """
+    before = _written(path)
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), str(PLAYBOOK), *words]
+    variables = json.dumps({"preflight_plan_file": str(path)})
+    configuration = os.environ.get("ANSIBLE_CONFIG") or str(ROOT / "ansible.cfg")
+    try:
+        subprocess.run(  # noqa: S603 - the operator's own words
+            [*command, "-e", variables],
+            env={**os.environ, "ANSIBLE_CONFIG": configuration},
+            stdout=progress,
+            check=False,
+        )
+    except OSError as error:
+        print(f"temper plan: {command[0]} cannot be run: {error}; make setup installs it", file=sys.stderr)
+        return None
+    if _written(path) in (None, before):
+        print("temper plan: no plan was made; ansible-playbook says above why", file=sys.stderr)
+        return None
+    plans: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return plans
+
+
+def _written(path: Path) -> tuple[int, int] | None:
+    """Return what changes whenever a file is replaced; None where it is not there."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns

@@ -1,0 +1,88 @@
+"""`temper plan`: preflight from any folder, its document for programs, and the exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from temper.cli import plan
+from temper.cli.main import main
+
+INVENTORY = "gpu_nodes: {hosts: {gpu01: {ansible_host: 127.0.0.1, ansible_port: 1}, gpu02: {}}}\n"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Another folder than the checkout, with an inventory."""
+    (tmp_path / "hosts.yml").write_text(INVENTORY)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def preflight_leaves(monkeypatch: pytest.MonkeyPatch, nodes: dict[str, Any] | None) -> list[list[str]]:
+    """Replace ansible-playbook by what preflight leaves; returns the command lines that it is given."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        if nodes is not None:
+            path = Path(json.loads(command[-1])["preflight_plan_file"])
+            path.write_text(json.dumps({"schema_version": 2, "nodes": nodes}))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return commands
+
+
+@pytest.mark.parametrize(
+    ("nodes", "status"),
+    [
+        ({"gpu01": {"problems": []}}, 0),
+        ({"gpu01": {"problems": []}, "gpu02": {"problems": ["no GPU"]}}, 1),
+        (None, 2),
+    ],
+)
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_the_exit_status_says_whether_every_node_has_a_plan(
+    elsewhere: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: dict[str, Any] | None,
+    status: int,
+    words: list[str],
+) -> None:
+    monkeypatch.setattr(plan, "PLANS", elsewhere / "plan.json")
+    preflight_leaves(monkeypatch, nodes)
+    assert main(["plan", *words]) == status
+
+
+def test_a_plan_of_an_earlier_run_is_not_taken_for_this_one(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan, "PLANS", elsewhere / "plan.json")
+    plan.PLANS.write_text(json.dumps({"nodes": {"gpu01": {"problems": []}}}))
+    preflight_leaves(monkeypatch, None)
+    assert main(["plan"]) == 2
+    assert "no plan was made" in capsys.readouterr().err
+
+
+def test_other_options_are_ansible_playbooks(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = preflight_leaves(monkeypatch, {})
+    main(["plan", "-i", "hosts.yml", "--limit", "gpu01", "--json", "--ask-become-pass", "-e", "@more.yml"])
+    words = commands[0][2:-2]
+    assert words == ["-i", "hosts.yml", "--limit", "gpu01", "--ask-become-pass", "-e", "@more.yml"]
+
+
+@pytest.mark.component
+def test_preflight_runs_from_any_folder_and_standard_output_is_the_document(
+    elsewhere: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "-i", "hosts.yml", "--limit", "gpu01", "--json"]) == 1
+    said = capfd.readouterr()
+    nodes = json.loads(said.out)["nodes"]
+    assert list(nodes) == ["gpu01"]
+    assert "cannot be reached over SSH" in nodes["gpu01"]["problems"][0]
+    assert "PLAY RECAP" in said.err
