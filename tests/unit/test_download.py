@@ -42,7 +42,7 @@ class Proxy(ThreadingHTTPServer):
 
 
 class Sender(ThreadingHTTPServer):
-    """Counts what it sends."""
+    """Counts what it sends, and what it was about to send when nobody listened any more."""
 
     daemon_threads = True
     sent = 0
@@ -62,7 +62,8 @@ class Endless(BaseHTTPRequestHandler):
                     self.wfile.write(b"a")
                     time.sleep(0.02)
                 else:
-                    self.server.sent += self.wfile.write(b"a" * (1 << 20))
+                    self.server.sent += 1 << 20
+                    self.wfile.write(b"a" * (1 << 20))
 
     def log_message(self, *arguments: object) -> None:
         pass

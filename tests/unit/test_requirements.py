@@ -50,7 +50,7 @@ sys.modules |= dict.fromkeys(("ansible_runner", "ClusterShell", "paramiko"))
 found = runpy.run_path(sys.argv[1])
 """
 # What compliance.yml and tune.yml load; the others do what a node does not do to itself.
-ACTIONS = ("compliance_check", "compliance_report", "jump_hosts", "preflight_plan", "settle")
+ACTIONS = ("compliance_check", "compliance_report", "fleet_ways", "preflight_plan", "settle")
 
 
 def alone(path: str, then: str = "") -> str:

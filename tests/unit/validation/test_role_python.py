@@ -76,6 +76,7 @@ def install(folder: Path, pip_args: str = "", requirements: str = "") -> Install
         env={
             **os.environ,
             "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
+            "ANSIBLE_ACTION_PLUGINS": str(ROOT / "plugins/action"),
             "ANSIBLE_FILTER_PLUGINS": str(ROOT / "plugins/filter"),
         },
         cwd=folder,
