@@ -12,7 +12,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
 ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
-    sys.path.append(ROOT)
+    sys.path.insert(0, ROOT)
 
 from temper.compliance.answers import answer  # noqa: E402 - needs the path above
 from temper.compliance.outside.claims import ClaimsError  # noqa: E402 - likewise

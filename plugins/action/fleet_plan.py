@@ -14,7 +14,7 @@ from ansible.plugins.action import ActionBase
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
 ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
-    sys.path.append(ROOT)
+    sys.path.insert(0, ROOT)
 
 from temper.plan.fleet import FleetPlan, grouped  # noqa: E402 - needs the path above
 from temper.plan.identity import twins  # noqa: E402 - likewise

@@ -12,7 +12,7 @@ from ansible.plugins.action import ActionBase
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
 ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
-    sys.path.append(ROOT)
+    sys.path.insert(0, ROOT)
 
 from temper.plan.convert import plain  # noqa: E402 - likewise
 from temper.plan.fleet_addresses import AT_ONCE, fleet, resolve  # noqa: E402 - needs the path above

@@ -11,7 +11,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
 ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
-    sys.path.append(ROOT)
+    sys.path.insert(0, ROOT)
 
 from temper.plan.jump_hosts import forbidden, kept_open, read  # noqa: E402 - likewise
 from temper.plan.module_answers import node_facts  # noqa: E402 - needs the path above

@@ -26,7 +26,7 @@ from ansible.plugins.callback.default import CallbackModule as AnsibleOwn
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
 ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
-    sys.path.append(ROOT)
+    sys.path.insert(0, ROOT)
 
 from temper.base.nodes import printable  # noqa: E402 - needs the path above
 from temper.output.progress import Line, Progress  # noqa: E402 - likewise

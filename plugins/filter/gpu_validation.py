@@ -39,7 +39,7 @@ Values = Mapping[str, Any]
 def pip_configuration(arguments: str) -> str:
     """See temper/plan/pip_options.py. Imported late, as below."""
     if ROOT not in sys.path:
-        sys.path.append(ROOT)
+        sys.path.insert(0, ROOT)
     text: str = importlib.import_module("temper.plan.pip_options").configuration(arguments)
     return text
 
@@ -47,7 +47,7 @@ def pip_configuration(arguments: str) -> str:
 def contract() -> Any:
     """The payload's documents, imported late: Ansible loads this file for each task of each node."""
     if ROOT not in sys.path:
-        sys.path.append(ROOT)
+        sys.path.insert(0, ROOT)
     return importlib.import_module("validation.model.contract")
 
 

@@ -14,7 +14,7 @@ ROOT = str(Path(__file__).resolve().parents[2])
 def _planning() -> Any:
     """See temper/plan/mirror_list.py. Imported late: Ansible loads this file for each task of each node."""
     if ROOT not in sys.path:
-        sys.path.append(ROOT)
+        sys.path.insert(0, ROOT)
     return importlib.import_module("temper.plan.mirror_list")
 
 

@@ -68,12 +68,19 @@ def _plans(words: Sequence[str], path: Path, progress: int | None = None) -> dic
     The caller's folder stays the current one: Ansible finds inventories and files of variables in it.
     """
     before = _written(path)
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), str(PLAYBOOK), *words]
     variables = json.dumps({"preflight_plan_file": str(path)})
+    # Behind an option ansible-playbook takes no further playbook, which would be carried out.
+    command = [
+        str(Path(sys.executable).with_name("ansible-playbook")),
+        str(PLAYBOOK),
+        "-e",
+        variables,
+        *words,
+    ]
     configuration = os.environ.get("ANSIBLE_CONFIG") or str(ROOT / "ansible.cfg")
     try:
         subprocess.run(  # noqa: S603 - the operator's own words
-            [*command, "-e", variables],
+            command,
             env={**os.environ, "ANSIBLE_CONFIG": configuration},
             stdout=progress,
             check=False,

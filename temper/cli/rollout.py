@@ -190,7 +190,7 @@ def status(given: argparse.Namespace) -> int:
     holder = store.at_work(now)
     document = as_dict(last, store.events(last.number), now) | {
         "sentence": said,
-        "controller": holder.owner if holder else "",
+        "controller": str(holder.owner) if holder else "",
     }
     text = "\n".join(filter(None, (status_text(last, now, said), _nobody_at_work(store, last))))
     json_document.show(given, document, printable(text))

@@ -78,7 +78,8 @@ class OwnPast:
         """Add this run of each node."""
         if self._history is None or self.unusable:
             return
-        runs = (
+        # Before the history is locked for others.
+        runs = [
             self._unshown.attempt(
                 verdict.node,
                 "its entry in the history",
@@ -87,7 +88,7 @@ class OwnPast:
             )
             for verdict in verdicts
             if verdict.node in results
-        )
+        ]
         try:
             self._history.append(run for run in runs if run)
         except HistoryError as error:

@@ -182,19 +182,25 @@ def with_room(limit: int, jump: JumpHost | None, each: int = 1) -> int:
     return limit + each * min(len(jump.behind), MOST_AT_ONCE) if jump and limit else limit
 
 
+def _first(value: object) -> str:
+    """Return the value of a keyword as sshd reads it: the first line counts."""
+    item = value[0] if isinstance(value, list | tuple) and value else value
+    return ("no", "yes")[item] if isinstance(item, bool) else str(item).strip().lower()
+
+
 def problems(jump: JumpHost, wish: SshHardening, given: Collection[str]) -> Iterator[str]:
     """Say which variables would cut off the nodes behind. `given` are those that the inventory sets."""
     if not jump.forwards or wish.state == "absent":
         return
     others = named(jump.behind)
     harm = f"through this node, this machine reaches {others}, which would be cut off"
-    extra = {key.lower(): value for key, value in wish.extra_options.items()}
-    name, value = "ssh_hardening_tcp_forwarding", wish.tcp_forwarding
+    extra = {key.lower(): _first(value) for key, value in wish.extra_options.items()}
+    name, value = "ssh_hardening_tcp_forwarding", str(wish.tcp_forwarding)
     if "allowtcpforwarding" in extra:
         name, value = "ssh_hardening_extra_options: AllowTcpForwarding", extra["allowtcpforwarding"]
-    if value in (False, "no", "remote") and (name in given or "allowtcpforwarding" in extra):
+    if value in ("no", "remote") and (name in given or "allowtcpforwarding" in extra):
         yield f"{name} is {value}: {harm}. Set it to local, or have ssh go another way"
-    if extra.get("disableforwarding") in (True, "yes"):
+    if extra.get("disableforwarding") == "yes":
         yield f"ssh_hardening_extra_options: DisableForwarding is yes: {harm}. Take it out"
     if wish.ports and (closed := sorted(set(jump.ports) - {0, *wish.ports})):
         ports = ", ".join(map(str, closed))

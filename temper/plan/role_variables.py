@@ -24,6 +24,7 @@ if MODULE_UTILS not in ansible.module_utils.__path__:
 from ansible.module_utils.temper.access.administrators import parse_users
 from ansible.module_utils.temper.access.nftables_rules import interfaces, networks, parse_rule, parse_service
 from ansible.module_utils.temper.access.ssh_keys import public_keys
+from ansible.module_utils.temper.access.sshd_settings import merge
 from ansible.module_utils.temper.driver import gpu_settings, mig
 from ansible.module_utils.temper.driver.smi import SettingsError
 from ansible.module_utils.temper.settings import tmpfs
@@ -290,6 +291,7 @@ CONTENTS: dict[str, Callable[[Any], object]] = {
     "pull_signers": check_signers,
     "pull_tags": check_ref,
     "os_hardening_waivers": check_waivers,
+    "ssh_hardening_extra_options": merge,
     "os_tuning_memlock": check_memlock,
     "os_tuning_network_buffer_mib": check_buffer,
     "os_tuning_nofile": check_nofile,

@@ -161,7 +161,7 @@ class AccountWanted:
 
 
 #: A value of a keyword of sshd_config.
-KeywordValue = bool | int | str | tuple[int, ...] | tuple[str, ...]
+KeywordValue = bool | int | str | tuple[bool | int | str, ...]
 
 
 @dataclass(frozen=True)

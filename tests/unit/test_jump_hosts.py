@@ -137,6 +137,8 @@ def test_sample_spans_the_nodes_behind() -> None:
         ({"ssh_hardening_extra_options": {"allowtcpforwarding": False}}, ["AllowTcpForwarding"]),
         ({"ssh_hardening_extra_options": {"AllowTcpForwarding": "local"}}, []),
         ({"ssh_hardening_extra_options": {"DisableForwarding": True}}, ["DisableForwarding"]),
+        ({"ssh_hardening_extra_options": {"DisableForwarding": ["yes"]}}, ["DisableForwarding"]),
+        ({"ssh_hardening_extra_options": {"AllowTcpForwarding": ["no"]}}, ["AllowTcpForwarding"]),
         ({"ssh_hardening_ports": [2222]}, ["ssh_hardening_ports"]),
         ({"ssh_hardening_ports": [22, 2222]}, []),
         ({"ssh_hardening_allow_users": ["alice"]}, ["ssh_hardening_allow_users"]),

@@ -30,7 +30,7 @@ def preflight_leaves(monkeypatch: pytest.MonkeyPatch, nodes: dict[str, Any] | No
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         commands.append(command)
         if nodes is not None:
-            path = Path(json.loads(command[-1])["preflight_plan_file"])
+            path = Path(json.loads(command[3])["preflight_plan_file"])
             path.write_text(json.dumps({"schema_version": 2, "nodes": nodes}))
         return subprocess.CompletedProcess(command, 0)
 
@@ -72,8 +72,19 @@ def test_a_plan_of_an_earlier_run_is_not_taken_for_this_one(
 def test_other_options_are_ansible_playbooks(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = preflight_leaves(monkeypatch, {})
     main(["plan", "-i", "hosts.yml", "--limit", "gpu01", "--json", "--ask-become-pass", "-e", "@more.yml"])
-    words = commands[0][2:-2]
+    assert commands[0][2] == "-e"
+    words = commands[0][4:]
     assert words == ["-i", "hosts.yml", "--limit", "gpu01", "--ask-become-pass", "-e", "@more.yml"]
+
+
+@pytest.mark.component
+def test_no_other_playbook_is_carried_out(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (elsewhere / "other.yml").write_text(
+        "- {hosts: localhost, tasks: [{ansible.builtin.debug: {msg: carried out}}]}\n"
+    )
+    assert main(["plan", "other.yml"]) == 2
+    said = capfd.readouterr()
+    assert "carried out" not in said.out + said.err
 
 
 @pytest.mark.component

@@ -201,6 +201,7 @@ def source_matches(sources: list[Network]) -> list[str]:
 
 def parse_service(name: str, sources: Any) -> Rule:
     """Return the rule for one of the services that have a name."""
+    name = str(name)  # YAML may make a number of it
     if name not in SERVICES:
         close = difflib.get_close_matches(name, SERVICES, n=1)
         hint = f"; did you mean {close[0]}" if close else ""

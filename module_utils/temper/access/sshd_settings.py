@@ -131,6 +131,9 @@ def values(keyword: str, value: Any) -> list[str]:
             f"files (Include) belong in a file of their own in {DROP_IN.parent}."
         )
     items = value if isinstance(value, list) else [value]
+    for item in items:
+        if not isinstance(item, (bool, int, str)):
+            raise RefusedError(f"{keyword}: expected text, a whole number, yes or no, found {item!r}.")
     texts = [
         {True: "yes", False: "no"}[item] if isinstance(item, bool) else str(item).strip() for item in items
     ]

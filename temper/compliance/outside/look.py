@@ -71,9 +71,10 @@ def look(
     # A busy server may greet later than a port is waited for.
     answering = sorted((one for one in ports if one.answer is Answer.OPEN), key=lambda one: not one.is_ssh)
     main = _way_in(way, [one.address for one in answering], pace)
+    asked_at = time.monotonic()
     wanted = planned()
     # A node takes its time, which is not the look's.
-    pace.deadline = time.monotonic() + seconds
+    pace.deadline += time.monotonic() - asked_at
     ports += look_at_ports(addresses, wanted.ports - asked, pace.deadline) + sample.result()
     claims = later()
     pace.deadline = time.monotonic() + seconds

@@ -13,6 +13,7 @@ from temper.compliance.outside.expected import Expected, expected, role_plans
 from temper.compliance.outside.judge import LOGIN_AS_ROOT, METHODS, PORTS, judge, unseen
 from temper.compliance.outside.look import Look, Looking, look, look_at_ssh
 from temper.compliance.outside.route import RouteError, route
+from validation.model.contract import ContractError
 from validation.model.printable import printable
 
 # isort: split
@@ -150,5 +151,5 @@ def planned(plan: Mapping[str, Any], way: Route) -> Expected:
     """Return what the plan lets a stranger find. Raises RouteError."""
     try:
         return expected(role_plans(plan), way.port)
-    except RefusedError as error:
+    except (ContractError, RefusedError) as error:
         raise RouteError(f"the plan cannot be carried out: {error}") from None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temper.plan.node_plan import NodePlan
+from temper.plan.role_variables import content_problems
 from temper.plan.wanted import Kind
-from tests.unit.planning_roles.plans import CONTROLS, planned, setting, wanted
+from tests.unit.planning_roles.plans import CONTROLS, bookworm, planned, setting, wanted, whole_plan
 
 if TYPE_CHECKING:
     from temper.plan.node_plan import PlannedSetting
@@ -178,3 +181,24 @@ def test_daemons_read_their_files_anew_while_they_run() -> None:
     assert due["/etc/systemd/journald.conf.d/"].unit == "systemd-journald.service"
     assert "augenrules --load" in due["/etc/audit/rules.d/"].command[2]
     assert due["/etc/audit/auditd.conf"].command[:2] == ("systemctl", "kill")
+
+
+def test_values_of_one_keyword_may_differ_in_type() -> None:
+    """Sshd takes a number and an address for PermitListen; the plan passes through JSON on its way."""
+    options = {"PermitListen": [8080, "localhost:9090"]}
+    made = whole_plan(bookworm, ssh_hardening_extra_options=options)
+    again = NodePlan.from_dict(json.loads(json.dumps(made.as_dict())))
+    assert wanted(again.role("ssh_hardening"), Kind.SSHD_PARAMETER)["overrides"] == options
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fact"),
+    [
+        ("ssh_hardening_extra_options", {"UseDNS": None}, "UseDNS: expected text"),
+        ("ssh_hardening_extra_options", {"LoginGraceTime": 1.5}, "found 1.5"),
+        ("firewall_services", {111: ["192.0.2.7"]}, "service 111: expected one of"),
+    ],
+)
+def test_what_yaml_makes_of_a_value_is_refused(name: str, value: object, fact: str) -> None:
+    (problem,) = content_problems(name, value)
+    assert fact in problem

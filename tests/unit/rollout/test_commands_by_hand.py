@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -248,6 +249,8 @@ def test_the_status_says_that_a_controller_has_died(
     controller.store.acquire(replace(Owner.of_this_process(), host="elsewhere"), datetime.now(UTC))
     controller.type("status")
     assert "No controller" not in capsys.readouterr().out
+    controller.type("status", "--json")
+    assert "elsewhere" in json.loads(capsys.readouterr().out)["controller"]
     controller.clock.time = datetime.now(UTC) + LEASE_TTL * 2
     controller.type("resume", "-i", "x")
     capsys.readouterr()
