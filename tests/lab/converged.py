@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tests.lab import node as machine
 from tests.lab.cache import digest, obtain, remove_tree, tree_parts
 from tests.lab.gpu_simulator import repository
-from tests.lab.process import run
+from tests.lab.process import LabError, run
 from tests.lab.settings import CHECKOUT, STATE_ROOT
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ _TREES = (
     "module_utils",
     "playbooks",
     "plugins",
+    "requirements",
     "roles",
     "temper",
     "validation",
@@ -49,9 +50,20 @@ def layer(node: Node, below: machine.Layers) -> Path:
 
 
 def keep(node: Node) -> None:
-    """Switch a node off, and keep what it has stored, unless there is a layer already."""
+    """Switch a node off, and keep what it has stored, unless there is a layer already.
+
+    Raises:
+        LabError: it is not the result of this checkout on a bare node.
+    """
+    below = machine.layers(node)
+    made = layer(node, below)
+    if below.converged or below.result != made:
+        began = "an earlier result" if below.converged else "another checkout"
+        raise LabError(
+            f"{node.name} was started from {began}: what it has stored is not what site.yml of this checkout "
+            "makes of a bare node. `reset` starts it anew."
+        )
     machine.stop(node)
-    made = layer(node, machine.layers(node))
 
     def fill(directory: Path) -> None:
         # The attributes that overlayfs has set come along: what the node deleted stays deleted.

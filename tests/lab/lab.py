@@ -108,9 +108,9 @@ def _layers(lab: Lab, nodes: Sequence[Node], *, as_converged: bool) -> dict[Node
     for node in nodes:
         root = images.root_file_system(lab, node.release)
         made_of = machine.Layers(root, images.lab_layer(lab, root), payload_python.tree(lab))
-        if as_converged and (layer := converged.layer(node, made_of)).exists():
-            made_of = dataclasses.replace(made_of, converged=layer)
-        result[node] = made_of
+        layer = converged.layer(node, made_of)
+        started_from = layer if as_converged and layer.exists() else None
+        result[node] = dataclasses.replace(made_of, converged=started_from, result=layer)
     return result
 
 

@@ -49,6 +49,9 @@ class Layers:
     lab: Path
     payload: Path
     converged: Path | None = None  # over the others: the result of site.yml on such a node
+    result: Path | None = (
+        None  # where site.yml's result is kept, if the checkout stays as it was at the first boot
+    )
 
 
 def group(node: Node) -> Group:
@@ -102,6 +105,7 @@ def create(
         "lab": str(layers.lab),
         "payload": str(layers.payload),
         "converged": str(layers.converged or ""),
+        "result": str(layers.result or ""),
     }
     (unfinished / "node.json").write_text(json.dumps(description, indent=2) + "\n")
     unfinished.rename(node.state)
@@ -135,8 +139,10 @@ def layers(node: Node) -> Layers:
     """The layers that a node was created on; it keeps them for its life, whatever is newer."""
     description = json.loads((node.state / "node.json").read_text())
     root, lab, payload = (Path(description[name]) for name in ("root", "lab", "payload"))
-    converged = description.get("converged")
-    return Layers(root, lab, payload, Path(converged) if converged else None)
+    converged, result = (
+        Path(found) if (found := description.get(name)) else None for name in ("converged", "result")
+    )
+    return Layers(root, lab, payload, converged, result)
 
 
 def known_hosts(node: Node) -> str:

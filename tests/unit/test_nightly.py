@@ -55,7 +55,7 @@ def test_what_make_nightly_was_given_reaches_no_other_target(
 
 @pytest.mark.component
 def test_a_step_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(nightly, "TIME_LIMIT_S", 0.2)
+    monkeypatch.setattr(nightly, "USUAL_LIMIT_S", 0.2)
     status, (row,) = run(monkeypatch, tmp_path, hanging="sleep 60")
     assert status == 1
     assert "not finished after 0.2 s" in row

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.lab import converged, settings
 from tests.lab import node as machine
+from tests.lab.process import LabError
 from tests.lab.settings import Lab, Node
 
 BELOW = machine.Layers(Path("/c/rootfs-1"), Path("/c/layer-1/upper"), Path("/c/payload-1"))
@@ -32,7 +34,7 @@ def node(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Nod
     for module in (converged, settings):
         monkeypatch.setattr(module, "STATE_ROOT", tmp_path / "state")
     monkeypatch.setattr(machine, "stop", lambda node: None)
-    monkeypatch.setattr(machine, "layers", lambda node: BELOW)
+    monkeypatch.setattr(machine, "layers", lambda node: replace(BELOW, result=converged.layer(node, BELOW)))
     node = Lab("keeping", tmp_path / "cache").node(1)
     (node.state / "upper" / "etc").mkdir(parents=True)
     (node.state / "upper" / "etc" / "nccl.conf").write_text("NCCL_DEBUG=INFO\n")
@@ -59,6 +61,19 @@ def test_what_a_node_has_stored_is_kept_once(node: Node) -> None:
     stored.write_text("changed since\n")
     converged.keep(node)
     assert (converged.layer(node, BELOW) / "etc" / "nccl.conf").read_text() == "NCCL_DEBUG=INFO\n"
+
+
+def test_what_another_checkout_made_is_not_kept(
+    checkout: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = replace(BELOW, result=converged.layer(node, BELOW))
+    monkeypatch.setattr(machine, "layers", lambda node: below)
+    (checkout / "site.yml").write_text("changed while it ran")
+    with pytest.raises(LabError, match="another checkout"):
+        converged.keep(node)
+    below = replace(BELOW, result=converged.layer(node, BELOW), converged=Path("/c/converged-gpu01-1"))
+    with pytest.raises(LabError, match="an earlier result"):
+        converged.keep(node)
 
 
 @pytest.mark.component
