@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,9 @@ WEAKER = tuple(Path(path, "modprobe.d") for path in ("/run", "/usr/local/lib", "
 LOADS_NOTHING = ("true", "false", ":", "nologin")
 #: Signs behind which a shell may find another command.
 SHELL = set(";&|`$\n")
+QUOTES = re.compile("[\"']")
+#: The redirection of a command to or from a file, or to another descriptor.
+REDIRECTION = re.compile(r"(?:(?<=\s)\d)?[<>]{1,2}(?:\s*/[\w./-]+|&\d)")
 
 
 class Install(NamedTuple):
@@ -32,8 +36,9 @@ class Install(NamedTuple):
     @property
     def loads_nothing(self) -> bool:
         """Whether the command does nothing, whatever follows it on the line."""
-        program, *words = self.command.split() or [""]
-        return program.rpartition("/")[2] in LOADS_NOTHING and not any(set(word) & SHELL for word in words)
+        command = REDIRECTION.sub(" ", QUOTES.sub("", self.command))
+        program = (command.split() or [""])[0]
+        return program.rpartition("/")[2] in LOADS_NOTHING and not set(command) & SHELL
 
 
 def normal(module: str) -> str:
