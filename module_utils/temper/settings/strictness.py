@@ -11,7 +11,8 @@ An order is a text, as data/strictness.yml and the tables of sshd_strictness.py 
     umask                           octal digits that take rights away: more bits are stricter
     no > local|remote > yes         words, the strictest first; of two in one place neither is stricter
 
-    interval                        apt's days, or 12h, 30m, 10s, always: shorter is stricter, 0 is never
+    switch                          0 is off, and anything else is on
+    interval                        apt's days, or 12h, 30m, 10s, always: shorter is stricter, but 0 is never
 
 Words may be the only numbers that a kernel takes. `, 3 4 default` at the end names values that are the
 distribution's own: nobody has chosen them. `, 3 implicit` is what the program takes where no line sets it.
@@ -31,6 +32,7 @@ EXACTLY = "exactly"
 NUMBER = re.compile(r"-?[0-9]{1,20}")
 OCTAL = re.compile(r"0?[0-7]{1,3}")
 INTERVAL = re.compile(r"([0-9]{1,9})([smhd]?)")
+ZERO = re.compile(r"\s*[-+]?0+\s*")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "": 86400}
 
 
@@ -120,13 +122,13 @@ def _bits(order: str, text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    """What apt makes of an interval; 0 is never."""
-    if text == "always":
-        return 0
+    """What check_stamp() of apt.systemd.daily makes of an interval; 0h is always."""
+    if text in ("always", "0"):
+        return math.inf if text == "0" else 0
     match = INTERVAL.fullmatch(text)
     if not match:
         raise ValueError(text)
-    return int(match[1]) * SECONDS[match[2]] or math.inf
+    return int(match[1]) * SECONDS[match[2]]
 
 
 def _names(text: str) -> list[str]:
@@ -157,6 +159,7 @@ _COMPARED: dict[str, Callable[[str, str, str], bool]] = {
     "contains": lambda _order, found, wanted: set(_names(found)) >= set(_names(wanted)),
     "bits": lambda order, found, wanted: not _bits(order, found) & ~_bits(order, wanted),
     "umask": lambda _order, found, wanted: not _octal(wanted) & ~_octal(found),
+    "switch": lambda _order, found, wanted: not ZERO.fullmatch(found) or bool(ZERO.fullmatch(wanted)),
     "interval": lambda _order, found, wanted: _seconds(found) <= _seconds(wanted),
 }
 _JOINED: dict[str, Callable[[str, str, str], str]] = {

@@ -82,7 +82,7 @@ CASES = {
         'APT::Periodic {{ Update-Package-Lists "{}"; }};', ("always", "12h"), ("0", "7", "2d", "x")
     ),
     (AUTO, "APT::Periodic::Unattended-Upgrade"): Case(
-        'apt::periodic::unattended-upgrade "{}";', ("always", "30m"), ("0", "7", "0h")
+        'apt::periodic::unattended-upgrade "{}";', ("always", "30m", "0h"), ("0", "7")
     ),
     (UPDATES, "Unattended-Upgrade::Automatic-Reboot"): Case(
         'Unattended-Upgrade::Automatic-Reboot "{}";', (), ("true",)

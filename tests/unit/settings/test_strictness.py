@@ -44,6 +44,11 @@ SYSRQ = "bits, 1 all"
         ("interval", "12h", "1", "12h"),
         ("interval", "86400s", "1d", "86400s"),
         ("interval", "0", "1", "1"),
+        ("interval", "0h", "1", "0h"),
+        ("switch", "2", "1", "2"),
+        ("switch", "true", "1", "true"),
+        ("switch", "0", "1", "1"),
+        ("switch", "-00", "1", "1"),
         ("interval", "2d", "1", "1"),
         ("interval", "1w", "always", "always"),
         (WORDS, "NO", "local", "NO"),
@@ -61,6 +66,11 @@ def test_the_result_is_as_strict_as_both(order: str, found: str, wanted: str, re
 def test_two_spellings_of_a_value_are_equally_strict() -> None:
     assert as_strict("umask", "0027", "027")
     assert not stricter("umask", "0027", "027")
+
+
+def test_a_switch_that_is_on_is_no_stricter_than_another() -> None:
+    assert not stricter("switch", "2", "1")
+    assert as_strict("switch", "0", "0")
 
 
 def test_the_values_of_a_distribution_are_nobodys_choice() -> None:
