@@ -54,10 +54,10 @@ os_hardening_waivers:
 now and at the next boot, and a warning of each run names it (`kept: kernel.kptr_restrict 2
 (/etc/sysctl.d/10-site.conf), which is stricter than 1`); compliance passes. Behind each value below stands
 the order in which it is compared: `at least` and `at most` (some numbers stand for no limit), words from the
-strictest on (`1 > 2 > 0`), `bits` and `umask` by their bits, a `switch` (only 0 is off), an `interval` of apt
-(shorter is stricter),
-`any` value of the site, its entries `added` to ours, a text that `tells nothing` of the system; `implicit`
-is what the program takes where no line sets it. No order: no other value is stricter.
+strictest on (`1 > 2 > 0`), `bits` and `umask` by their bits, a `switch` (only 0 is off), an `interval` of
+apt (shorter is stricter), `any` value of the site, its entries `added` to ours, a text that `tells nothing`
+of the system; `implicit` is what the program takes where no line sets it. No order: no other value is
+stricter.
 [hardening.md](hardening.md#a-site-that-has-something-already) says what else of a site is kept, changed or
 refused.
 

@@ -157,7 +157,9 @@ class Role:
     def or_waive(self, setting: Setting) -> str:
         """What may be done instead, for a setting that a control of the hardening asks for."""
         controls = self.controls[setting.key]
-        return f", or waive the control {', '.join(controls)}" if controls and self.options["atomic"] else ""
+        if not controls or not self.options["atomic"]:
+            return ""
+        return f", or waive the control {', '.join(controls)} (os_hardening_waivers)"
 
     def reloads_systemd(self) -> bool:
         """Whether systemd holds something else of a unit than what its files are going to say.

@@ -23,6 +23,7 @@ from ansible.module_utils.temper.settings.base import (
     kept_value,
     word_on_faults,
 )
+from ansible.module_utils.temper.settings.site_lines import UnreadableError
 from ansible.module_utils.temper.settings.strictness import implicit, stricter, strictest
 
 if TYPE_CHECKING:
@@ -155,6 +156,19 @@ class Keyword(Setting):
             return pam_lines.Verdict([], [])
         return pam_lines.judged(self.argument, self.keyword, self.order, self.wanted)
 
+    @cached_property
+    def unreadable(self) -> str:
+        """Why those lines are not known; empty where they are."""
+        try:
+            _ = self.in_use, self.by_pam
+        except UnreadableError as error:
+            return str(error)
+        return ""
+
+    def obstacle(self) -> str | None:
+        """Likewise: what is stricter there is not known."""
+        return self.unreadable or None
+
     @property
     def line(self) -> str:
         """The line that sets it."""
@@ -192,6 +206,8 @@ class Keyword(Setting):
         lines = self.read()
         if lines is None:
             return True
+        if self.unreadable:
+            return False
         by_default = not (lines or self.original) and self.in_use and implicit(self.order) == [self.value]
         return by_default or self._values(lines) == [self.value]
 
@@ -313,8 +329,27 @@ class PamProfile(Setting):
         self.words = {*words} - {"requisite"}
         self.binding = "requisite" in words
 
+    @property
+    def unreadable(self) -> str:
+        """Why the stack is not known; empty where it is."""
+        try:
+            self.read()
+        except UnreadableError as error:
+            return str(error)
+        return ""
+
     def obstacle(self) -> str | None:
-        """Whether wrong passwords would close root, too, or ours would loosen what a service has."""
+        """Why it cannot be switched on, or that nobody knows."""
+        try:
+            return self.unreadable or self.danger()
+        except UnreadableError as error:
+            return str(error)
+
+    def danger(self) -> str | None:
+        """Whether wrong passwords would close root, too, or ours would loosen what a service has.
+
+        Raises UnreadableError.
+        """
         if "pam_faillock.so" in self.words and FAILLOCK.is_file():
             text = FAILLOCK.read_text(encoding="utf-8", errors="replace")
             for number, line in enumerate(text.split("\n"), 1):
@@ -332,21 +367,23 @@ class PamProfile(Setting):
 
     def loosened(self) -> str:
         """The line of a service whose mask ours would take away."""
-        mask = Keyword(str(LOGIN_DEFS), "UMASK", "")
+        mask = Keyword(str(LOGIN_DEFS), "UMASK", "000")
         mask.order = "umask"
         argument = mask.argument
         return pam_lines.before(self.stack, argument, mask.order, mask.value) if argument else ""
 
+    def lines(self) -> list[pam_lines.PamLine]:
+        """The lines of the stack that have its words, whatever their control. Raises UnreadableError."""
+        found = pam_lines.lines(pam_lines.STACKS / self.stack)
+        return [line for line in found if self.words <= {line.module, *line.arguments}]
+
     def read(self) -> State:
         """Whether its module is in the stack."""
-        return any(
-            self.words <= {line.module, *line.arguments} and (line.binds or not self.binding)
-            for line in pam_lines.lines(pam_lines.STACKS / self.stack)
-        )
+        return any(line.binds or not self.binding for line in self.lines())
 
     def settled(self) -> bool:
         """Whether it is there."""
-        return bool(self.read())
+        return not self.unreadable and bool(self.read())
 
     def apply(self) -> None:
         """Let Debian's own program put it in."""
@@ -360,7 +397,7 @@ class PamProfile(Setting):
 
     def restore(self, state: State) -> None:
         """Let it take it out."""
-        if not state and self.read():
+        if not state and self.lines():  # whatever somebody has made of our control
             run(["pam-auth-update", "--package", "--remove", self.name])
 
     def change(self) -> list[Difference]:

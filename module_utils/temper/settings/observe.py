@@ -18,7 +18,7 @@ from ansible.module_utils.temper.records import RecordError
 from ansible.module_utils.temper.settings import audit
 from ansible.module_utils.temper.settings.base import RefusedError
 from ansible.module_utils.temper.settings.engine import FAILURES, path_of, told
-from ansible.module_utils.temper.settings.files import Keyword
+from ansible.module_utils.temper.settings.files import Keyword, PamProfile
 from ansible.module_utils.temper.settings.kinds import MEMBER_OF, build, kind_of
 from ansible.module_utils.temper.settings.record import Record
 from ansible.module_utils.temper.settings.sysfs import SysfsValue
@@ -200,6 +200,8 @@ def compared(setting: Setting, later: Mapping[str, str]) -> dict[str, Any]:
         return {"state": "not-checked", "reason": "there is no nvidia-smi to ask"}
     if isinstance(setting, Sysctl) and (file := setting.overruled(later)):
         return overruled(setting, file)
+    if isinstance(setting, (Keyword, PamProfile)) and setting.unreadable:
+        return {"state": "not-checked", "reason": setting.unreadable}
     if not setting.settled():
         repair = setting.unmask() if isinstance(setting, Unit) else []
         changes, reason = shown(setting), setting.reason()

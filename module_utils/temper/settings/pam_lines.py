@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ansible.module_utils.temper.settings.site_lines import MOST_FILES, UnreadableError, joined, text_of
+from ansible.module_utils.temper.files import MOST_BYTES
+from ansible.module_utils.temper.settings.site_lines import MOST_FILES, UnreadableError, text_of
 from ansible.module_utils.temper.settings.strictness import as_strict, implicit, stricter
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ VENDOR = Path("/usr/lib/pam.d")
 ACCOUNTS = Path("/etc/passwd")
 #: Copies that editors and package managers leave there; no program is a service of such a name.
 COPY = re.compile(r"~$|\.(?:dpkg-\w+|ucf-\w+|rpm\w+|pam-old|bak|old|orig|save)$")
-_WORD = re.compile(r"\[(?:\\\]|[^\]])*\]|\S+")
+_BRACKETS = re.compile(r"\[((?:\\\]|[^\]])*)\]?")
+_WORD = re.compile(rf"(?:{_BRACKETS.pattern}|\S+)")
 _ACTION = re.compile(r"(\w+)\s*=\s*(\w+)")
 #: The algorithms of pam_unix; the last one on a line counts.
 HASHES = ("md5", "bigcrypt", "sha256", "sha512", "blowfish", "gost_yescrypt", "yescrypt")
@@ -68,13 +70,40 @@ def lines(path: Path) -> Iterator[PamLine]:
 def stack_lines(text: str, path: str) -> Iterator[PamLine]:
     """Yield the lines of the text of a file."""
     for number, line in joined(text):
-        words = _WORD.findall(line.partition("#")[0])
+        words = [match[0] for match in _WORD.finditer(line)]
         if len(words) > 1 and words[0] == "@include":
             yield PamLine(path, number, "", "include", words[1], ())
         elif len(words) > 2:
             kind, control, module, *arguments = words
             name = module if control in INCLUDES else module.rpartition("/")[2]
-            yield PamLine(path, number, kind.lstrip("-").lower(), control.lower(), name, arguments)
+            kind, control = kind.lstrip("-").lower(), control.lower()
+            yield PamLine(path, number, kind, control, name, [without_brackets(word) for word in arguments])
+
+
+def joined(text: str) -> Iterator[tuple[int, str]]:
+    r"""Yield the lines without comments, with their numbers; one that ends in a \ goes on in the next one.
+
+    A comment ends a line, whatever it ends in: _pam_assemble_line() of Linux-PAM 1.5.2, _pam_line_assemble()
+    of 1.7.0, read 2026-11-26. So does an empty line for 1.7.0; 1.5.2 passes over it behind a backslash.
+    """
+    whole, first = "", 0
+    for number, line in enumerate(text.split("\n"), 1):
+        first = first if whole else number
+        content, comment, _ = line.partition("#")
+        content = content.rstrip(" \t")
+        if content.endswith("\\") and not comment:
+            whole += f"{content[:-1]} "
+            continue
+        yield first, whole + content
+        whole = ""
+    if whole:
+        yield first, whole
+
+
+def without_brackets(word: str) -> str:
+    r"""Return an argument as its module gets it, with ] for \]: _pam_tokenize() of Linux-PAM 1.7.0."""
+    match = _BRACKETS.fullmatch(word)
+    return match[1].replace("\\]", "]") if match else word
 
 
 INCLUDES = ("include", "substack")
@@ -206,7 +235,7 @@ def keywords(text: str) -> Iterator[tuple[str, str]]:
 
 def masks_of_accounts() -> Iterator[tuple[str, str]]:
     """Yield the masks that accounts have in their GECOS field, which come before all others: pam_umask(8)."""
-    for number, line in enumerate(text_of(ACCOUNTS).split("\n"), 1):
+    for number, line in enumerate(text_of(ACCOUNTS, MOST_BYTES).split("\n"), 1):
         fields = line.split(":")
         for entry in fields[4].split(",") if len(fields) > 5 else []:
             if entry.lower().startswith("umask="):

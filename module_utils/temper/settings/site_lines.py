@@ -55,10 +55,10 @@ class Line(NamedTuple):
         return f"{self.path}:{self.number}"
 
 
-def text_of(path: Path) -> str:
+def text_of(path: Path, most_bytes: int = MOST_BYTES) -> str:
     """Return the text of a file of the site, following links as its program does. Raises UnreadableError."""
     try:
-        return read_regular(path, MOST_BYTES, follow=True).decode(errors="replace")
+        return read_regular(path, most_bytes, follow=True).decode(errors="replace")
     except FileNotFoundError:
         return ""
     except OSError as error:

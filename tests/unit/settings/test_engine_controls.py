@@ -458,7 +458,7 @@ def test_a_masked_unit_is_refused_before_anything_changes(harden: Run, node: Nod
     result = harden(*settings, ("unit", {"name": "apt-daily.timer", "on": True}), check_mode=check_mode)
     assert result["msg"] == (
         "Nothing was changed: apt-daily.timer is masked: `systemctl unmask apt-daily.timer`, or waive the "
-        "control c9."
+        "control c9 (os_hardening_waivers)."
     )
     assert result["refused"]
     assert node.snapshot() == before

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.temper.settings import files, observe, pam_lines, record
+from ansible.module_utils.temper.settings import files, observe, pam_lines, record, site_lines
 from ansible.module_utils.temper.settings.kinds import build
 from ansible.module_utils.temper.settings.pam_lines import ARGUMENTS, PamLine
+from ansible.module_utils.temper.settings.site_lines import UnreadableError
 from ansible.module_utils.temper.settings.strictness import implicit
 
 from temper.plan.os_controls import load_controls, settings_of
@@ -47,9 +49,34 @@ def test_a_line_is_read_with_its_brackets_comments_and_continuations(pam: Path) 
         PamLine(path, 2, "", "include", "common-auth", ()),
         PamLine(path, 3, "auth", "[success=1 default=ignore]", "pam_unix.so", ["nullok"]),
         PamLine(path, 5, "auth", "required", "pam_faillock.so", ["preauth", "deny=3", "deny=4"]),
-        PamLine(path, 6, "session", "optional", "pam_exec.so", ["[cmd=/bin/a b]"]),
+        PamLine(path, 6, "session", "optional", "pam_exec.so", ["cmd=/bin/a b"]),
     ]
     assert [*pam_lines.lines(stack)][2].value("deny") == "4"
+
+
+@pytest.mark.parametrize(
+    ("text", "places", "deny"),
+    [
+        ("auth required pam_faillock.so preauth [deny=99]\n", [1], "99"),
+        ("auth required pam_faillock.so preauth [deny=99\n", [1], "99"),
+        ("auth required pam_faillock.so [x=\\]] deny=9\n", [1], "9"),
+        ("# comment \\\nauth required pam_faillock.so deny=9\n", [2], "9"),
+        ("auth required a.so # \\\nauth required pam_faillock.so deny=9\n", [1, 2], "9"),
+        ("auth required \\ \t\npam_faillock.so\\\ndeny=9\n", [1], "9"),
+        ("auth required pam_faillock.so deny=9 \\", [1], "9"),
+    ],
+)
+def test_lines_and_arguments_are_those_that_pam_makes_of_them(
+    text: str, places: list[int], deny: str
+) -> None:
+    found = [*pam_lines.stack_lines(text, "x")]
+    assert [line.number for line in found] == places
+    assert (found[-1].module, found[-1].value("deny")) == ("pam_faillock.so", deny)
+
+
+def test_a_bracket_that_is_escaped_is_part_of_the_argument() -> None:
+    (line,) = pam_lines.stack_lines("auth required a.so [x=[a\\] b]\n", "x")
+    assert line.arguments == ["x=[a] b"]
 
 
 @pytest.mark.parametrize(
@@ -204,6 +231,20 @@ def test_the_mask_of_an_account_comes_before_all_others(
     assert f"{pam_lines.ACCOUNTS}:2 (ann)" in found["reason"]
 
 
+def test_accounts_of_a_large_site_are_read(pam: Path) -> None:
+    line = f"someone:x:1:1:{'Name,' * 14}umask=077:/home/someone:/bin/sh\n"
+    pam_lines.ACCOUNTS.write_text(line * 16_000)
+    assert pam_lines.ACCOUNTS.stat().st_size > site_lines.MOST_BYTES
+    assert len([*pam_lines.masks_of_accounts()]) == 16_000
+
+
+def test_accounts_that_never_end_are_not_read(pam: Path) -> None:
+    with pam_lines.ACCOUNTS.open("wb") as stream:
+        stream.truncate(2**40)
+    with pytest.raises(UnreadableError, match="passwd: expected a file that can be read"):
+        next(pam_lines.masks_of_accounts())
+
+
 @pytest.mark.parametrize(("other", "state"), [("deny = 4\n", "pass"), ("deny = 50\n", "fail"), ("", "pass")])
 def test_another_file_that_faillock_is_told_to_read_counts_in_place_of_the_usual_one(
     other: str, state: str, pam: Path, tmp_path: Path
@@ -274,23 +315,84 @@ def test_defaults_of_programs_are_those_of_their_manuals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("service", "refused"),
+    ("service", "number"),
     [
-        ("session optional pam_umask.so umask=077\n@include common-session\n", True),
-        ("session optional pam_umask.so umask=022\n@include common-session\n", False),
-        ("@include common-session\nsession optional pam_umask.so umask=077\n", False),
-        ("session optional pam_umask.so umask=077\n", False),
+        ("session optional pam_umask.so umask=077\n@include common-session\n", 1),
+        ("# ours\n\nsession optional pam_umask.so [umask=077]\n@include common-session\n", 3),
+        ("session optional pam_umask.so umask=022\n@include common-session\n", None),
+        ("session optional pam_umask.so umask=027\n@include common-session\n", None),
+        ("@include common-session\nsession optional pam_umask.so umask=077\n", None),
+        ("session optional pam_umask.so umask=077\n", None),
     ],
 )
 def test_a_stricter_mask_before_ours_is_an_obstacle(
-    service: str, refused: bool, pam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: str, number: int | None, pam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "LOGIN_DEFS", tmp_path / "login.defs")
     (tmp_path / "login.defs").write_text("UMASK 027\n")
     (pam / "sshd").write_text(service)
     (pam / "common-session").write_text("session required pam_unix.so\n")
     profile = files.PamProfile("temper-umask", "common-session", ["pam_umask.so"])
-    assert (f"{pam}/sshd:1 sets umask=077" in (profile.obstacle() or "")) == refused
+    obstacle = profile.obstacle()
+    assert (obstacle is not None) == (number is not None)
+    assert obstacle is None or obstacle.startswith(f"{pam}/sshd:{number} sets umask=077 before")
+
+
+# ---------------------------------------------------------------- stacks that cannot be read
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def too_long(path: Path) -> None:
+    path.write_text("#" * (site_lines.MOST_BYTES + 1))
+
+
+@pytest.mark.parametrize("odd", [folder, os.mkfifo, too_long])
+def test_a_stack_that_cannot_be_read_costs_the_settings_that_go_by_it(
+    odd: Callable[[Path], None], pam: Path, tmp_path: Path, run_module: Callable[..., dict[str, Any]]
+) -> None:
+    (tmp_path / "etc/security").mkdir(parents=True)
+    (tmp_path / "etc/security/faillock.conf").write_text("# nothing\n")
+    odd(tmp_path / "odd")
+    (pam / "sshd").write_text(f"auth include {tmp_path}/odd\n")
+    plan = plan_of(tmp_path, "/etc/security/faillock.conf", "deny")
+    plan["settings"].append(item("file", str(tmp_path / "other"), {"content": None}, "other"))
+    said = carried_out(run_module, plan)["msg"]
+    assert said.startswith(f"Nothing was changed: {tmp_path}/odd: expected a file that can be read")
+    assert said.endswith(", or waive the control control (os_hardening_waivers).")
+    states = {one["key"].partition(":")[0]: one["state"] for one in observe.observe(plan)}
+    assert states == {"keyword": "not-checked", "file": "pass"}
+
+
+@pytest.mark.parametrize("name", ["sshd", "common-session"])
+def test_a_profile_beside_a_file_that_cannot_be_read_is_refused_with_the_control(
+    name: str, pam: Path, run_module: Callable[..., dict[str, Any]]
+) -> None:
+    (pam / "common-session").write_text("session required pam_unix.so\n")
+    too_long(pam / name)
+    wanted = {"stack": "common-session", "words": ["pam_umask.so"]}
+    plan = role_plan("os_hardening", [item("pam", "temper-umask", wanted, "umask")], atomic=True)
+    said = carried_out(run_module, plan)["msg"]
+    assert said.startswith(f"Nothing was changed: {pam}/{name}: expected a file that can be read")
+    assert said.endswith(", or waive the control umask (os_hardening_waivers).")
+    (found,) = observe.observe(plan)
+    assert found["state"] == ("fail" if name == "sshd" else "not-checked")
+
+
+# ---------------------------------------------------------------- what is taken back
+
+
+@pytest.mark.parametrize(("line", "runs"), [("optional pam_pwquality.so", 1), ("requisite pam_unix.so", 0)])
+def test_a_profile_is_taken_out_whatever_its_control_has_become(
+    line: str, runs: int, pam: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pam / "common-password").write_text(f"password {line} retry=3\n")
+    commands: list[list[str]] = []
+    monkeypatch.setattr(files, "run", commands.append)
+    files.PamProfile("pwquality", "common-password", ["requisite", "pam_pwquality.so"]).restore(False)
+    assert commands == [["pam-auth-update", "--package", "--remove", "pwquality"]] * runs
 
 
 def test_limits_that_pam_reads_from_another_file_alone_are_a_fault(pam: Path) -> None:
