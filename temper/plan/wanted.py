@@ -98,7 +98,7 @@ class PackageWanted:
 
 @dataclass(frozen=True)
 class ChoiceWanted:
-    """Packages of which any one will do; the first is installed where there is none."""
+    """Alternative packages: one is enough. If none is installed, the first is installed."""
 
     any: tuple[str, ...]
 

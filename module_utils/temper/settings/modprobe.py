@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -87,11 +88,28 @@ class ModprobeFile(WholeFile):
                 found.append(first)
         return found
 
+    @cached_property
+    def unreadable(self) -> str:
+        """Why those lines are not known; empty where they are."""
+        try:
+            self.loading()
+        except UnreadableError as error:
+            return str(error)
+        return ""
+
+    def obstacle(self) -> str | None:
+        """Likewise: what wins over ours is not known."""
+        return self.unreadable or None
+
+    def settled(self) -> bool:
+        """Whether it is ours, and what else there is can be read."""
+        return not self.unreadable and super().settled()
+
     def fault(self) -> Fault | None:
         """Those lines."""
         clauses = [
             f"{line.path}:{line.number} has `install {line.module} {line.command}`, which comes before ours"
-            for line in self.loading()
+            for line in ([] if self.unreadable else self.loading())
         ]
         return Fault("; ".join(clauses)) if clauses else None
 

@@ -33,7 +33,7 @@ def programs_python(versions: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Addresses of all nodes of the inventory, and nodes of which none is known (action fleet_ways)."""
+    """Addresses of all nodes of the inventory, and nodes without a known address (action fleet_ways)."""
 
     addresses: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()

@@ -222,6 +222,16 @@ def test_modules_of_a_pattern_and_of_other_folders_count_in_the_order_of_names(
     assert setting.fault() is None
 
 
+def test_a_file_of_modprobe_that_cannot_be_read_is_an_obstacle(tmp_path: Path, pam: Path) -> None:
+    own = tmp_path / "modprobe.d/temper-hardening.conf"
+    (own.parent / "a.conf").mkdir(parents=True)
+    wanted = {"content": "install usb-storage /bin/false\n", "orders": {"every": "loads nothing"}}
+    (setting,) = file(str(own), wanted, {})
+    assert str(own.parent / "a.conf") in str(setting.obstacle())
+    assert not setting.settled()
+    assert setting.warnings() == []
+
+
 # ---------------------------------------------------------------- mount points
 
 
