@@ -42,7 +42,12 @@ MOUNT_UNIT_FILE = f"/etc/systemd/system/{MOUNT_UNIT}"
 WAIVER_FILE = "/etc/temper/os_hardening_waivers.txt"
 
 # Files that are not for everybody to read, by the beginning of their path.
-MODES = {"/etc/sudoers.d/": "0440", "/etc/audit/": "0640"}
+MODES = {
+    "/etc/sudoers.d/": "0440",
+    "/etc/audit/": "0640",
+    "/etc/cron.allow": "0640",
+    "/etc/at.allow": "0640",
+}
 VALIDATORS = {"/etc/sudoers.d/": ["visudo", "-cf", "%s"]}
 
 # What a control can set by itself: its lines and modules stand in files that it shares with others.
@@ -348,7 +353,8 @@ def hardening(
     """What one node gets.
 
     `controls` are those of data/os_controls by their id, `options` the values of other roles' variables that
-    a control may name as its `option`, and as `forwards` whether the node forwards packets for others.
+    a control may name as its `option`, as `forwards` whether the node forwards packets for others, and as
+    `system` what it runs, such as debian-13.
     """
     options = {"os_hardening_banner": wish.banner, **(options or {})}
     waived = waived_controls(controls, wish, options)
@@ -363,7 +369,9 @@ def hardening(
             strictest = bool(options.get(control.get("option", "")))
             asker = Asker(name, control["title"], reasons.get(name))
             profile = PROFILES[-1] if strictest else profile_of(control, wish, options)
-            composer.add(asker, settings_of(control, profile))
+            settings = settings_of(control, profile)
+            composer.add(asker, settings)
+            composer.add(asker, settings.get("systems", {}).get(options.get("system"), {}))
     waivers = PlannedSetting(
         Kind.FILE,
         WAIVER_FILE,

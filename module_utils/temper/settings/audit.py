@@ -64,7 +64,8 @@ def parse_rule(words: list[str]) -> Rule | None:
         elif option == "-S":
             calls |= {*value.split(",")} - {"all"}
         elif option == "-C":
-            conditions.add(f"compare {value}")
+            # The kernel compares either way, and auditctl prints it its own way.
+            conditions.add("compare " + "!=".join(sorted(value.split("!="))))
         elif option == "-F":
             conditions.add(condition(value))
     return Rule(action, frozenset(conditions), frozenset(calls)) if action else None

@@ -49,7 +49,8 @@ class Context:
     operator's certificate as PEM, empty without one. `programs` has the text of each program that the node
     runs by itself, by its path in the folder of its role, and `python` runs them. `name` is the
     node's in the inventory, `jump` says which others are reached through it, and `given`
-    has the names of the variables that the inventory sets. `forwards` says whether it is a router for others.
+    has the names of the variables that the inventory sets. `forwards` says whether it is a router for others,
+    `system` what it runs, such as debian-13.
     """
 
     plan: NodePlan
@@ -70,6 +71,7 @@ class Context:
     jump: JumpHost | None = None
     given: frozenset[str] = frozenset()
     forwards: bool = False
+    system: str = ""
 
     @classmethod
     def of(cls, plan: NodePlan, variables: Variables, node: NodeFacts, **known: Any) -> Context:
@@ -87,6 +89,7 @@ class Context:
             sockets=node.cpu.sockets,
             python=programs_python(node.pythons),
             forwards=node.forwards,
+            system=f"{node.os.id}-{node.os.version_id}",
             **known,
         )
 
@@ -98,6 +101,7 @@ class Context:
             "ssh_hardening_banner": ssh.banner,
             "ssh_hardening_access": [*ssh.allow_users, *ssh.allow_groups],
             "forwards": self.forwards,
+            "system": self.system,
         }
         return hardening(self.controls, self.variables.os_hardening, options)
 

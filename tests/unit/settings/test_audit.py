@@ -17,7 +17,7 @@ from temper.plan.preflight import DATA
 
 CONTROLS = yaml.safe_load((DATA / "os_controls" / "audit.yml").read_text())["os_controls"]
 FILES: dict[str, str] = CONTROLS["audit"]["profiles"]["gpu"]["files"]
-TEXT = next(text for path, text in FILES.items() if path.startswith(audit.RULES))
+TEXT = FILES[f"{audit.RULES}temper.rules"]
 STATUS = """\
 enabled 1
 failure 1
@@ -41,7 +41,8 @@ def as_printed(text: str) -> str:
         if line.startswith("-w"):
             lines.append(line)
         elif line.startswith("-a"):
-            words = line.replace("auid!=unset", "auid!=-1").replace("-k ", "-F key=").split()
+            printed = line.replace("auid!=unset", "auid!=-1").replace("euid!=uid", "uid!=euid")
+            words = printed.replace("-k ", "-F key=").split()
             where = words.index("-S") + 1
             words[where] = ",".join(sorted(words[where].split(",")))
             lines.append(" ".join(words))

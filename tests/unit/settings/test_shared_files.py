@@ -33,7 +33,7 @@ WISH = OsHardening(
 )
 WANTED: Mapping[str, Any] = {
     setting.key: plain(setting.wanted)
-    for setting in hardening(CONTROLS, WISH).settings
+    for setting in hardening(CONTROLS, WISH, {"system": "debian-13"}).settings
     if setting.kind is Kind.FILE
 }
 SUDO = "/etc/sudoers.d/temper-hardening"
@@ -62,6 +62,11 @@ CASES = {
     (SUDO, "logfile"): Case("Defaults logfile={}", ("/var/log/site",), ()),
     (LIMITS, "hard core"): Case("* hard core {}", (), ("unlimited", "1000", "x")),
     (QUALITY, "minlen"): Case("minlen = {}", ("20",), ("8", "x")),
+    (QUALITY, "minclass"): Case("minclass = {}", (), ("0", "3", "x")),
+    (QUALITY, "dcredit"): Case("dcredit = {}", ("-2",), ("0", "1", "x")),
+    (QUALITY, "lcredit"): Case("lcredit = {}", ("-2",), ("0", "1", "x")),
+    (QUALITY, "ocredit"): Case("ocredit = {}", ("-2",), ("0", "1", "x")),
+    (QUALITY, "ucredit"): Case("ucredit = {}", ("-2",), ("0", "1", "x")),
     (QUALITY, "difok"): Case("difok = {}", ("8",), ("1", "x")),
     (QUALITY, "maxrepeat"): Case("maxrepeat = {}", ("2",), ("0", "9")),
     (QUALITY, "maxsequence"): Case("maxsequence={}", ("2",), ("0", "9")),
