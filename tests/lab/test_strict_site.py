@@ -264,7 +264,7 @@ def test_arguments_of_pam_and_of_modprobe_are_kept_and_judged(tmp_path: Path) ->
     assert states(tmp_path, JUDGED) == [dict.fromkeys(JUDGED, "fail")] * 2
     again = "".join(harden().output.split())
     for clause in (
-        "has pam_faillock.so take 50 for deny, not 5",
+        "has pam_faillock.so take 50 for deny, not 4",
         "has pam_unix.so take MD5 for ENCRYPT_METHOD",
         "has pam_umask.so take 000 for UMASK, not 027",
         "/etc/modprobe.d/00-site.conf:1 has",

@@ -121,7 +121,7 @@ FAILLOCK = "auth [default=die] pam_faillock.so authfail {}={{}}"
 PWQUALITY = "password requisite pam_pwquality.so retry=3 {}={{}}"
 #: Values as they stand on the line. Foreign ones the module would not take, or nobody can compare.
 ROWS = {
-    ("/etc/security/faillock.conf", "deny"): (FAILLOCK, "5", "3", "50 0", "x -1"),
+    ("/etc/security/faillock.conf", "deny"): (FAILLOCK, "4", "3", "50 0", "x -1"),
     ("/etc/security/faillock.conf", "unlock_time"): (FAILLOCK, "900", "1800 0 never", "1 600", "x -1"),
     ("/etc/security/faillock.conf", "fail_interval"): (FAILLOCK, "900", "3600", "60 0", "x"),
     (QUALITY, "minlen"): (PWQUALITY, "14", "20", "4", "x"),
@@ -245,12 +245,12 @@ def test_accounts_that_never_end_are_not_read(pam: Path) -> None:
         next(pam_lines.masks_of_accounts())
 
 
-@pytest.mark.parametrize(("other", "state"), [("deny = 4\n", "pass"), ("deny = 50\n", "fail"), ("", "pass")])
+@pytest.mark.parametrize(("other", "state"), [("deny = 3\n", "pass"), ("deny = 40\n", "fail"), ("", "pass")])
 def test_another_file_that_faillock_is_told_to_read_counts_in_place_of_the_usual_one(
     other: str, state: str, pam: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "etc/security").mkdir(parents=True)
-    (tmp_path / "etc/security/faillock.conf").write_text("deny = 5\n")
+    (tmp_path / "etc/security/faillock.conf").write_text("deny = 4\n")
     (tmp_path / "other.conf").write_text(other)
     (pam / "common-auth").write_text(f"auth required pam_faillock.so preauth conf={tmp_path}/other.conf\n")
     (found,) = observe.observe(plan_of(tmp_path, "/etc/security/faillock.conf", "deny"))
@@ -273,7 +273,7 @@ def keyword_of(root: Path, keyword: str) -> Any:
     ("keyword", "in_use", "line"),
     [
         ("deny", True, None),
-        ("deny", False, "deny = 5"),
+        ("deny", False, "deny = 4"),
         ("fail_interval", True, None),
         ("unlock_time", True, "unlock_time = 900"),
     ],
