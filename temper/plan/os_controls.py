@@ -44,7 +44,7 @@ WAIVER_FILE = "/etc/temper/os_hardening_waivers.txt"
 # Files that are not for everybody to read, by the beginning of their path.
 MODES = {
     "/etc/sudoers.d/": "0440",
-    "/etc/audit/": "0640",
+    "/etc/audit/": "0600",
     "/etc/cron.allow": "0640",
     "/etc/at.allow": "0640",
 }

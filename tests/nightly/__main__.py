@@ -66,6 +66,7 @@ LEFT_OUT = {
     "docs": "`generated` runs it and looks at the result",
     "requirements": "renews pins: a change that a person has to look at",
     "torch-requirements": "renews pins, too",
+    "scan": "`slow-test` has it",
     "os-values": "changes this machine's own settings, and needs one without other work",
     "screenshots": "writes new pictures, for a person to look at",
     "clean": "removes what the next steps need",

@@ -121,7 +121,7 @@ def test_a_control_says_what_it_is_and_where_it_comes_from(name: str) -> None:
     if control["level"]:
         assert "cis_debian12" in control or "cis_debian13" in control
     unknown = set(control) - {
-        *("title", "level", "why", "profiles", "demand", "waivers", "option", "router", "unverified"),
+        *("scap", "title", "level", "why", "profiles", "demand", "waivers", "option", "router", "unverified"),
         *("cis_debian12", "cis_debian13", "anssi"),
     }
     assert unknown == set()

@@ -43,6 +43,8 @@ def as_printed(text: str) -> str:
         elif line.startswith("-a"):
             printed = line.replace("auid!=unset", "auid!=-1").replace("euid!=uid", "uid!=euid")
             words = printed.replace("-k ", "-F key=").split()
+            if "-S" not in words:
+                words[2:2] = ["-S", "all"]
             where = words.index("-S") + 1
             words[where] = ",".join(sorted(words[where].split(",")))
             lines.append(" ".join(words))
