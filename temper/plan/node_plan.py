@@ -99,7 +99,8 @@ class RoleOptions:
     `busy_ok` allows what disturbs containers with a GPU, `rollback_after_s` is for ways in, `atomic` undoes
     what a run has made where one setting fails, and `absent` takes back what the role has ever set. Files of
     /etc/sysctl.d that sort after `sysctl_file` win, as they do at boot. What is not `live` is written,
-    installed and enabled, and nothing of the running system changes: the tree of an image.
+    installed and enabled, and nothing of the running system changes: the tree of an image. An `obstacle` says
+    why the node cannot have the role; a run that has it refuses before it changes anything for other roles.
     """
 
     busy_ok: bool = False
@@ -108,6 +109,7 @@ class RoleOptions:
     absent: bool = False
     sysctl_file: str | None = None
     live: bool = True
+    obstacle: str = ""
 
 
 @dataclass(frozen=True)

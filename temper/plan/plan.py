@@ -40,6 +40,7 @@ from temper.plan.other_engines import engine_warnings
 from temper.plan.preview import one_line
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.request import Request
+from temper.plan.roles.os_hardening import obstacle
 from temper.plan.tables import LockedClocks
 from temper.plan.text import plan_text
 from temper.plan.torch_wheels import Situation, payload_plan
@@ -89,6 +90,9 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         problems += nofile_problems(variables.os_tuning, node.tunables.nr_open)
     warnings += tuning_warnings(variables.os_tuning, node.tunables)
     warnings += engine_warnings(node.other_engines, variables.container_engines)
+    if distribution and variables.os_hardening.state != "absent":
+        reason = obstacle(distribution.name, distribution.package_manager)
+        warnings += [f"{reason}. Until then harden.yml changes nothing on it"] if reason else []
 
     offer = Offer(stack=wanted.name)
     signed = False

@@ -216,11 +216,6 @@ class Role:
             SettingError, CommandError, OSError: a change failed; the next run completes it.
         """
         tools = next((setting for setting in self.unsettled if setting.first), None)
-        if self.name == "os_hardening" and not which("dpkg-query"):
-            raise RefusedError(
-                "The controls of os_hardening are made for Debian and what derives from it, and this node "
-                "has no dpkg. Leave the role out here: --skip-tags os_hardening."
-            )
         if obstacles := self.obstacles(without_tools=tools is not None):
             raise RefusedError(f"Nothing was changed: {'; '.join(obstacles)}.")
         commands, reload = self.due_commands(), self.reloads_systemd()
@@ -566,10 +561,14 @@ def carry_out(
 
     Raises:
         RecordError: what is noted on the node for one of all these roles cannot be read. Nothing was changed.
+        RefusedError: the node cannot have one of all these roles. Nothing was changed.
     """
     result: dict[str, Any] = {"changed": False, "roles": {}, "ahead": {}}
     for plan in [*plans, *(ahead or [])]:
         check_records(plan["role"])
+    # Not those ahead: this run may leave them out.
+    for plan in plans:
+        check_system(plan)
     for plan in plans:
         try:
             options = {**plan["options"], "after_boot_s": after_boot_s}
@@ -593,6 +592,18 @@ def carry_out(
         if not result["changed"]:
             result["ahead"] = read_ahead(node, ahead or [], secrets)
     return result
+
+
+def check_system(plan: Mapping[str, Any]) -> None:
+    """Raise RefusedError where the node cannot have a role: others before it would have changed by then."""
+    options = plan["options"]
+    if reason := options.get("obstacle"):
+        raise RefusedError(f"Nothing was changed: {reason}.")
+    if plan["role"] == "os_hardening" and not options["absent"] and not which("dpkg-query"):
+        raise RefusedError(
+            "Nothing was changed: the controls of os_hardening are made for Debian and what derives from it, "
+            "and this node has no dpkg. Leave the role out here: --skip-tags os_hardening."
+        )
 
 
 def read_ahead(

@@ -32,14 +32,32 @@ REACTIONS = (
 )
 
 
+def obstacle(system: str | None, package_manager: str | None) -> str:
+    """Why no control is made for this system; empty where they are, or where nobody knows it."""
+    if package_manager in ("apt", None):
+        return ""
+    return (
+        "The controls of os_hardening are made for Debian and what derives from it, and this node has "
+        f"{system}. Leave the role out here: --skip-tags os_hardening"
+    )
+
+
 def role_plan(context: Context) -> RolePlan:
     """The settings of all controls; none where the hardening is to be taken back."""
     wish = context.variables.os_hardening
     absent = wish.state == "absent"
+    reason = "" if absent else obstacle(context.plan.system, context.plan.package_manager)
+    options = RoleOptions(
+        busy_ok=wish.busy_ok,
+        atomic=True,
+        absent=absent,
+        sysctl_file=PurePath(SYSCTL_FILE).name,
+        obstacle=reason,
+    )
     return RolePlan(
         "os_hardening",
         Stage.HARDEN,
         () if absent else context.hardening.settings,
         REACTIONS,
-        RoleOptions(busy_ok=wish.busy_ok, atomic=True, absent=absent, sysctl_file=PurePath(SYSCTL_FILE).name),
+        options,
     )

@@ -10,7 +10,15 @@ import pytest
 from temper.plan.node_plan import NodePlan
 from temper.plan.role_variables import content_problems
 from temper.plan.wanted import Kind
-from tests.unit.planning_roles.plans import CONTROLS, bookworm, planned, setting, wanted, whole_plan
+from tests.unit.planning_roles.plans import (
+    CONTROLS,
+    bookworm,
+    enterprise,
+    planned,
+    setting,
+    wanted,
+    whole_plan,
+)
 
 if TYPE_CHECKING:
     from temper.plan.node_plan import PlannedSetting
@@ -202,3 +210,14 @@ def test_values_of_one_keyword_may_differ_in_type() -> None:
 def test_what_yaml_makes_of_a_value_is_refused(name: str, value: object, fact: str) -> None:
     (problem,) = content_problems(name, value)
     assert fact in problem
+
+
+def test_a_system_without_controls_says_so_in_its_plan_unless_they_are_to_be_taken_back() -> None:
+    assert planned("os_hardening").options.obstacle == ""
+    refused = whole_plan(enterprise)
+    reason = refused.role("os_hardening").options.obstacle
+    assert str(refused.system) in reason
+    assert any(reason in warning for warning in refused.warnings)
+    back = whole_plan(enterprise, os_hardening_state="absent")
+    assert back.role("os_hardening").options.obstacle == ""
+    assert not any(reason in warning for warning in back.warnings)

@@ -408,6 +408,17 @@ def test_a_later_stage_that_cannot_be_read_says_so_itself(
     assert (result["ahead"], result["roles"]["os_tuning"]["changed"]) == ({}, False)
 
 
+def test_a_role_that_a_node_cannot_have_keeps_the_roles_before_it_from_changing_anything(
+    world: World, run_module: Run
+) -> None:
+    plans = three_plans(world)
+    plans[2]["options"]["obstacle"] = "this node has Rocky Linux 9"
+    result = run_module(node_settings.main, roles=json.dumps(plans))
+    assert result["refused"]
+    assert "Rocky Linux 9" in result["msg"]
+    assert not (world.path / "nvidia_stack").exists()
+
+
 # ---------------------------------------------------------------- what is said, kept and taken back
 
 
