@@ -71,7 +71,12 @@ def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
             found += [unread(f"{item['kind']}:{item['key']}", item["controls"], error) for item in items]
             continue
         look_at_units([setting for setting, _ in built])
-        found += [observed(setting, controls, later) for setting, controls in built]
+        for setting, controls in built:
+            found.append(observed(setting, [name for name in controls if name not in setting.without], later))
+            found += [
+                result(f"{setting.key}:{name}", [name], "not-applicable", why)
+                for name, why in setting.without.items()
+            ]
     found += audited(plan["settings"])
     return [*found, *(left_behind(record, {entry["key"] for entry in found}, later) if record else [])]
 

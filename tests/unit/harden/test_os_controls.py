@@ -396,7 +396,7 @@ def test_who_gets_a_rule_for_sudo_has_sudo_to_check_it(profile: str) -> None:
     for name in CONTROLS:
         result = plan(profile, *(OsHardeningWaiver(other, "x") for other in CONTROLS if other != name))
         if any(path.startswith("/etc/sudoers.d/") for path in of_kind(result, Kind.FILE)):
-            assert of_kind(result, Kind.PACKAGE_CHOICE)["sudo"] == {"any": ["sudo", "sudo-ldap"]}
+            assert of_kind(result, Kind.PACKAGE_CHOICE)["sudo"] == {"any": ["sudo", "sudo-ldap", "sudo-rs"]}
 
 
 def test_rules_of_auditd_name_no_call_that_arm64_lacks() -> None:

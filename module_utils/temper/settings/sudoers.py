@@ -1,0 +1,78 @@
+"""Rules of sudo that a node's own sudo may not know: sudo-rs has some since a version, and some never.
+
+Source: sudo-rs's CHANGELOG (umask and umask_override came with 0.2.7) and its sudoers(5), read 2026-11-26.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.temper.process import complete, shown, which
+from ansible.module_utils.temper.settings.shared_files import SharedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What stands before the lines of a control.
+OF_CONTROL = re.compile(r"# ([a-z-]+): ")
+UNKNOWN = re.compile(r"unknown (setting|default)|unrecognized", re.IGNORECASE)
+
+
+def is_another_sudo(visudo: str) -> bool:
+    """Whether the program is a link, as alternatives make it: the first sudo's is a file of its own."""
+    path = Path(visudo)
+    return path.resolve() != path.parent.resolve() / path.name
+
+
+def refusal(visudo: str, line: str) -> str:
+    """What visudo says of a rule that it does not know; empty where it takes it."""
+    with tempfile.NamedTemporaryFile("w", prefix="temper-", encoding="utf-8") as candidate:
+        candidate.write(f"{line}\n")
+        candidate.flush()
+        done = complete([visudo, "-cf", candidate.name])
+        said = " ".join((done.stderr or done.stdout).replace(candidate.name, "").split())
+    return said if done.returncode and UNKNOWN.search(said) else ""
+
+
+def unknown_controls(content: str) -> dict[str, str]:
+    """Return the controls of which this node's sudo does not know a rule, and what it says.
+
+    Raises OutputError, subprocess.TimeoutExpired.
+    """
+    visudo = which("visudo")
+    if not visudo or not is_another_sudo(visudo):
+        return {}
+    found: dict[str, str] = {}
+    for control, line in lines_of_controls(content):
+        if line.startswith("Defaults") and control not in found and (said := refusal(visudo, line)):
+            found[control] = f"{Path(visudo).resolve()} does not know its rule: {shown(said)}"
+    return found
+
+
+def lines_of_controls(content: str) -> list[tuple[str, str]]:
+    """Return the lines of a file, each with the control that it is of."""
+    control, found = "", []
+    for line in content.splitlines():
+        if match := OF_CONTROL.match(line):
+            control = match[1]
+        found.append((control, line))
+    return found
+
+
+class SudoersFile(SharedFile):
+    """A file of rules without those of controls that this node's sudo does not know."""
+
+    def __init__(self, path: str, content: str, orders: Mapping[str, str], **details: Any) -> None:
+        self.without = unknown_controls(content)
+        kept = [line for control, line in lines_of_controls(content) if control not in self.without]
+        super().__init__(path, "".join(f"{line}\n" for line in kept), orders, **details)
+
+    def warnings(self) -> list[str]:
+        """Likewise, which controls do not apply here."""
+        return [
+            *super().warnings(),
+            *(f"{name} does not apply: {said}" for name, said in self.without.items()),
+        ]

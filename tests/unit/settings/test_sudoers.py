@@ -1,0 +1,96 @@
+"""Rules of sudo on nodes whose sudo does not know all of them.
+
+The stand-in refuses as visudo of sudo-rs 0.2.5 does (recorded on Debian 13).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.settings import observe, sudoers
+from ansible.module_utils.temper.settings.kinds import file
+
+from temper.plan.convert import plain
+from temper.plan.wanted import Kind
+from tests.unit.planning_roles.plans import planned
+from tests.unit.settings.role_plans import item, role_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.component
+
+VISUDO_RS = """\
+#!/bin/sh
+# visudo -cf FILE
+if grep -qE 'umask|logfile' "$2"; then
+    echo "syntax error: unknown setting: '$(sed 's/Defaults *\\([a-z_]*\\).*/\\1/' "$2")'" >&2
+    exit 1
+fi
+"""
+(WANTED,) = [
+    plain(one.wanted)
+    for one in planned("os_hardening", os_hardening_profile="cis-level2").settings
+    if one.kind is Kind.FILE and one.key == "/etc/sudoers.d/temper-hardening"
+]
+CONTROLS = {control for control, _ in sudoers.lines_of_controls(WANTED["content"]) if control}
+
+
+@pytest.fixture
+def has_visudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Put the stand-in in the path, as a link where the node has another sudo than the first."""
+
+    def put(link: bool) -> None:
+        real = tmp_path / ("visudo-rs" if link else "bin/visudo")
+        (tmp_path / "bin").mkdir()
+        real.write_text(VISUDO_RS)
+        real.chmod(0o755)
+        if link:
+            (tmp_path / "bin/visudo").symlink_to(real)
+        monkeypatch.setattr(process, "search_path", lambda: f"{tmp_path}/bin:{os.environ['PATH']}")
+
+    return put
+
+
+def setting(folder: Path) -> dict[str, Any]:
+    path = folder / "sudoers.d/temper-hardening"
+    path.parent.mkdir(exist_ok=True)
+    (folder / "sudoers").write_text(f"@includedir {path.parent}\n")
+    return item("file", str(path), {**WANTED, "validate": []}, *sorted(CONTROLS))
+
+
+def test_what_a_sudo_does_not_know_is_left_out_by_its_control_and_does_not_apply(
+    has_visudo: Callable[[bool], None], tmp_path: Path
+) -> None:
+    has_visudo(True)
+    assert sorted(CONTROLS) == ["sudo-log", "sudo-terminal", "sudo-timeout", "umask"]
+    made = setting(tmp_path)
+    (built,) = file(made["key"], made["wanted"], {})
+    built.apply()
+    text = Path(made["key"]).read_text()
+    assert ("use_pty" in text, "timestamp_timeout" in text) == (True, True)
+    assert ("umask" in text, "logfile" in text) == (False, False)
+    assert built.without.keys() == {"umask", "sudo-log"}
+    found = observe.observe(role_plan("os_hardening", [made]))
+    states = {name: one["state"] for one in found for name in one["controls"]}
+    assert states == {
+        "umask": "not-applicable",
+        "sudo-log": "not-applicable",
+        "sudo-terminal": "pass",
+        "sudo-timeout": "pass",
+    }
+    assert "logfile" in json.dumps(found)
+
+
+def test_the_first_sudo_is_not_asked(has_visudo: Callable[[bool], None], tmp_path: Path) -> None:
+    has_visudo(False)
+    made = setting(tmp_path)
+    (built,) = file(made["key"], made["wanted"], {})
+    assert built.without == {}
+    built.apply()
+    assert Path(made["key"]).read_text() == WANTED["content"]
