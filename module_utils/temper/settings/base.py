@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ansible.module_utils.temper.settings.strictness import EXACTLY
@@ -96,8 +95,6 @@ class Setting:
     order = EXACTLY
     #: What the record has of it: `state` before Temper first made it, `spec` as Temper last made it.
     original: Mapping[str, Any] | None = None
-    #: Controls that ask for a part of it that this node cannot have, and why.
-    without: Mapping[str, str] = MappingProxyType({})
     #: The variable by which the operator decides against what the site has; empty where there is none.
     otherwise = ""
 

@@ -23,6 +23,7 @@ from ansible.module_utils.temper.settings.files import PamProfile, WholeFile
 from ansible.module_utils.temper.settings.kinds import EARLY, RECORDED, build, kind_of, rebuild
 from ansible.module_utils.temper.settings.record import Record, check_records
 from ansible.module_utils.temper.settings.strictness import EXACTLY
+from ansible.module_utils.temper.settings.sudoers import known_here
 from ansible.module_utils.temper.settings.sysfs import SysfsValue
 from ansible.module_utils.temper.settings.system import Sysctl, Unit, of_temper, overruled_by, overruling
 from ansible.module_utils.temper.units import stop_lost, unit_states
@@ -85,7 +86,8 @@ class Role:
         self.overruled: dict[str, str] = {}
         self.given_away: dict[str, str] = {}
         later = overruling(self.sysctl_file) if self.sysctl_file else {}
-        for setting, controls in build(self.name, self.items, self.options, self.record.originals):
+        items, self.unknown = known_here(self.items)
+        for setting, controls in build(self.name, items, self.options, self.record.originals):
             setting.begin(self.node)
             if isinstance(setting, Sysctl) and (file := setting.overruled(later)):
                 self.overruled[setting.name] = file
@@ -273,6 +275,8 @@ class Role:
                 )
             for name in self.unavailable:
                 self.say(f"This node's kernel has no parameter {name}; it is left out.")
+        for name, reason in self.unknown.items():
+            self.say(f"The control {name} does not apply here: {reason}.")
         for warning in words_on_kept(self.wanted.values()):
             self.say(warning)
         for setting in self.wanted.values():

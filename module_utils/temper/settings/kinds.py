@@ -37,10 +37,6 @@ def file(path: str, wanted: Wanted, _options: Options) -> list[Setting]:
         from ansible.module_utils.temper.settings.modprobe import ModprobeFile
 
         return [ModprobeFile(path, **details)]
-    if "/sudoers.d/" in path:
-        from ansible.module_utils.temper.settings.sudoers import SudoersFile
-
-        return [SudoersFile(path, **details)]
     from ansible.module_utils.temper.settings.shared_files import WHOLE, SharedFile, SiteFile
 
     return [(SiteFile if WHOLE in orders else SharedFile)(path, **details)]

@@ -21,6 +21,7 @@ from ansible.module_utils.temper.settings.engine import FAILURES, path_of, told
 from ansible.module_utils.temper.settings.files import Keyword, PamProfile
 from ansible.module_utils.temper.settings.kinds import MEMBER_OF, build, kind_of
 from ansible.module_utils.temper.settings.record import Record
+from ansible.module_utils.temper.settings.sudoers import known_here
 from ansible.module_utils.temper.settings.sysfs import SysfsValue
 from ansible.module_utils.temper.settings.system import (
     MountOptions,
@@ -63,21 +64,24 @@ def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
         found.append(unread("record", [], error))
         record = None
     originals = record.originals if record else {}
+    try:
+        known, unknown = known_here(plan["settings"])
+    except UNREADABLE as error:
+        return [unread(f"{item['kind']}:{item['key']}", item["controls"], error) for item in plan["settings"]]
+    for item in plan["settings"] if unknown else ():
+        # What asks for a setting, or a part of it, in vain.
+        for name in unknown.keys() & set(item["controls"]):
+            found.append(result(f"{item['kind']}:{item['key']}", [name], "not-applicable", unknown[name]))
     # Without items, a role may still have something to take back.
-    for items in (grouped(plan["settings"]) or {"": []}).values():
+    for items in (grouped(known) or {"": []}).values():
         try:
             built = build(plan["role"], items, options, originals)
         except (RefusedError, *UNREADABLE) as error:
             found += [unread(f"{item['kind']}:{item['key']}", item["controls"], error) for item in items]
             continue
         look_at_units([setting for setting, _ in built])
-        for setting, controls in built:
-            found.append(observed(setting, [name for name in controls if name not in setting.without], later))
-            found += [
-                result(f"{setting.key}:{name}", [name], "not-applicable", why)
-                for name, why in setting.without.items()
-            ]
-    found += audited(plan["settings"])
+        found += [observed(setting, controls, later) for setting, controls in built]
+    found += audited(known)
     return [*found, *(left_behind(record, {entry["key"] for entry in found}, later) if record else [])]
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.temper.process import complete, shown, which
-from ansible.module_utils.temper.settings.shared_files import SharedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 # What stands before the lines of a control.
 OF_CONTROL = re.compile(r"# ([a-z-]+): ")
@@ -62,17 +61,34 @@ def lines_of_controls(content: str) -> list[tuple[str, str]]:
     return found
 
 
-class SudoersFile(SharedFile):
-    """A file of rules without those of controls that this node's sudo does not know."""
+def known_here(
+    items: Sequence[Mapping[str, Any]],
+) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
+    """Return the settings of a role without those of controls that this node's sudo does not know, and why.
 
-    def __init__(self, path: str, content: str, orders: Mapping[str, str], **details: Any) -> None:
-        self.without = unknown_controls(content)
-        kept = [line for control, line in lines_of_controls(content) if control not in self.without]
-        super().__init__(path, "".join(f"{line}\n" for line in kept), orders, **details)
+    A control goes as a whole: a mask for users alone would be root's, too, where sudo cannot set another.
+    Raises OutputError, subprocess.TimeoutExpired.
+    """
+    unknown: dict[str, str] = {}
+    for item in items:
+        if is_sudoers(item):
+            unknown |= unknown_controls(item["wanted"]["content"])
+    if not unknown:
+        return list(items), {}
+    kept: list[Mapping[str, Any]] = []
+    for item in items:
+        controls = [name for name in item["controls"] if name not in unknown]
+        if item["controls"] and not controls:
+            continue
+        changed: dict[str, Any] = {"controls": controls}
+        if is_sudoers(item):
+            lines = lines_of_controls(item["wanted"]["content"])
+            text = "".join(f"{line}\n" for control, line in lines if control not in unknown)
+            changed["wanted"] = {**item["wanted"], "content": text}
+        kept.append({**item, **changed})
+    return kept, unknown
 
-    def warnings(self) -> list[str]:
-        """Likewise, which controls do not apply here."""
-        return [
-            *super().warnings(),
-            *(f"{name} does not apply: {said}" for name, said in self.without.items()),
-        ]
+
+def is_sudoers(item: Mapping[str, Any]) -> bool:
+    """Whether a setting is a file of rules."""
+    return item["kind"] == "file" and "/sudoers.d/" in item["key"] and bool(item["wanted"])

@@ -5,23 +5,21 @@ The stand-in refuses as visudo of sudo-rs 0.2.5 does (recorded on Debian 13).
 
 from __future__ import annotations
 
-import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible.module_utils.temper import process
 from ansible.module_utils.temper.settings import observe, sudoers
-from ansible.module_utils.temper.settings.kinds import file
 
 from temper.plan.convert import plain
 from temper.plan.wanted import Kind
 from tests.unit.planning_roles.plans import planned
-from tests.unit.settings.role_plans import item, role_plan
+from tests.unit.settings.role_plans import carried_out, item, role_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.component
 
@@ -57,40 +55,40 @@ def has_visudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[boo
     return put
 
 
-def setting(folder: Path) -> dict[str, Any]:
+def settings(folder: Path) -> list[dict[str, Any]]:
+    """The file of rules, and what else its control umask asks for."""
     path = folder / "sudoers.d/temper-hardening"
     path.parent.mkdir(exist_ok=True)
     (folder / "sudoers").write_text(f"@includedir {path.parent}\n")
-    return item("file", str(path), {**WANTED, "validate": []}, *sorted(CONTROLS))
+    other = folder / "login.defs"
+    other.write_text("UMASK 022\n")
+    return [
+        item("file", str(path), {**WANTED, "validate": []}, *sorted(CONTROLS)),
+        item("keyword", f"{other}:UMASK", "027", "umask"),
+    ]
 
 
-def test_what_a_sudo_does_not_know_is_left_out_by_its_control_and_does_not_apply(
-    has_visudo: Callable[[bool], None], tmp_path: Path
+def test_a_control_that_a_sudo_does_not_know_is_left_out_as_a_whole_and_does_not_apply(
+    has_visudo: Callable[[bool], None], run_module: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     has_visudo(True)
     assert sorted(CONTROLS) == ["sudo-log", "sudo-terminal", "sudo-timeout", "umask"]
-    made = setting(tmp_path)
-    (built,) = file(made["key"], made["wanted"], {})
-    built.apply()
-    text = Path(made["key"]).read_text()
+    plan = role_plan("os_hardening", settings(tmp_path), atomic=True)
+    assert "umask" in str(carried_out(run_module, plan)["warnings"])
+    text = (tmp_path / "sudoers.d/temper-hardening").read_text()
     assert ("use_pty" in text, "timestamp_timeout" in text) == (True, True)
     assert ("umask" in text, "logfile" in text) == (False, False)
-    assert built.without.keys() == {"umask", "sudo-log"}
-    found = observe.observe(role_plan("os_hardening", [made]))
-    states = {name: one["state"] for one in found for name in one["controls"]}
+    assert (tmp_path / "login.defs").read_text() == "UMASK 022\n"
+    states = {name: one["state"] for one in observe.observe(plan) for name in one["controls"]}
     assert states == {
         "umask": "not-applicable",
         "sudo-log": "not-applicable",
         "sudo-terminal": "pass",
         "sudo-timeout": "pass",
     }
-    assert "logfile" in json.dumps(found)
 
 
 def test_the_first_sudo_is_not_asked(has_visudo: Callable[[bool], None], tmp_path: Path) -> None:
     has_visudo(False)
-    made = setting(tmp_path)
-    (built,) = file(made["key"], made["wanted"], {})
-    assert built.without == {}
-    built.apply()
-    assert Path(made["key"]).read_text() == WANTED["content"]
+    planned_items = settings(tmp_path)
+    assert sudoers.known_here(planned_items) == (planned_items, {})
