@@ -465,7 +465,8 @@ def test_proof_of_a_checked_tunnel_ignores_its_flow_and_the_undo_ends_it(
     assert (len(commands), any(END_PROOF in line for line in way_in.live)) == (proven, proven)
 
 
-#: A node in a network namespace, reached through a VXLAN with one port at both ends, as WireGuard has.
+#: A node in a network namespace, reached through a VXLAN with one port at both ends, as WireGuard has. What
+#: the node sent by itself would begin the flow anew: neighbours are known, and connections end with a reset.
 THROUGH_A_TUNNEL = """
 unshare --net sleep 60 & node=$!
 trap 'kill $node' EXIT
@@ -474,14 +475,17 @@ in="nsenter --net=/proc/$node/ns/net"
 ip link add eth0 type veth peer name eth0 netns $node
 end() {
     $1 ip address add 192.0.2.$2/24 dev eth0; $1 ip link set eth0 up
-    $1 ip link add wg0 type vxlan id 42 dev eth0 local 192.0.2.$2 remote 192.0.2.$3 dstport 51820 \\
-        srcport 51820 51821
+    $1 ip link add wg0 address 02:00:00:00:00:0$2 type vxlan id 42 dev eth0 local 192.0.2.$2 \\
+        remote 192.0.2.$3 dstport 51820 srcport 51820 51821
+    $1 ip link set wg0 addrgenmode none
     $1 ip address add 10.99.0.$2/24 dev wg0; $1 ip link set wg0 up
+    $1 ip neighbour add 10.99.0.$3 lladdr 02:00:00:00:00:0$3 dev wg0
 }
 end "" 1 2; end "$in" 2 1
 python=$1 forget=$2; shift 2
 listen="import signal, socket; end = socket.create_server(('10.99.0.2', 22)); signal.pause()"
-connect="import socket; socket.create_connection(('10.99.0.2', 22), timeout=2)"
+connect="import socket, struct; end = socket.create_connection(('10.99.0.2', 22), timeout=2)
+end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))"
 $in $python -c "$listen" & server=$!
 trap 'kill $node $server' EXIT
 until $python -c "$connect" 2>/dev/null; do :; done
