@@ -10,6 +10,7 @@ import pytest
 from ansible.module_utils.temper.packaging.packages import FAMILY
 
 from tests.unit.apt_machine import Archive
+from tests.unit.each import each
 from tests.unit.planning_nodes import plan
 
 if TYPE_CHECKING:
@@ -49,6 +50,6 @@ def test_libraries_without_the_vendors_name_follow_the_driver(machine: Machine, 
     assert machine.versions() == dict.fromkeys(FOUND, wanted)
 
 
-@pytest.mark.parametrize("name", FOUND)
+@each(*FOUND)
 def test_they_are_held_with_the_driver(name: str) -> None:
     assert FAMILY.match(name)

@@ -9,6 +9,7 @@ import pytest
 from temper.plan.node_plan import NodePlan
 from temper.plan.preview import Preview, with_preview
 from tests.unit import planning_nodes
+from tests.unit.each import each
 from tests.unit.planning_nodes import B200, H100, L4, NVSWITCH, SWITCH, V100, assert_says, gpus, node, nvidia
 from tools.bare_node import pci
 
@@ -195,7 +196,7 @@ def test_node_without_a_source_of_debian_is_refused() -> None:
 REMEDY = "set nvidia_stack_source: nvidia"
 
 
-@pytest.mark.parametrize("facts", [{}, TRIXIE], ids=["debian-12", "debian-13"])
+@each({}, TRIXIE)
 def test_open_modules_that_do_not_build_are_refused_with_the_reason(facts: dict[str, Any]) -> None:
     (problem,) = plan(facts, nvidia_stack_kernel_modules="open")["problems"]
     assert "nvidia-open-kernel-dkms does not build" in problem
@@ -203,13 +204,9 @@ def test_open_modules_that_do_not_build_are_refused_with_the_reason(facts: dict[
     assert "set nvidia_stack_kernel_modules: auto" in problem
 
 
-@pytest.mark.parametrize(
-    ("devices", "reason"),
-    [
-        (gpus(B200), "works only with open kernel modules"),
-        (pci((H100, "0302"), (SWITCH, NVSWITCH)), "a fabric manager of the driver's version"),
-    ],
-    ids=["Blackwell", "NVSwitch"],
+@each(
+    (gpus(B200), "works only with open kernel modules"),
+    (pci((H100, "0302"), (SWITCH, NVSWITCH)), "a fabric manager of the driver's version"),
 )
 def test_gpus_that_need_what_debian_has_not_are_refused(devices: list[dict[str, str]], reason: str) -> None:
     problems = plan({"pci": devices})["problems"]
@@ -248,7 +245,7 @@ def test_nvidias_packages_are_no_way_out_where_they_have_no_driver_for_the_node(
         assert "nvidia_stack_source" not in problem
 
 
-@pytest.mark.parametrize("name", ["nvidia_stack_dcgm", "nvidia_stack_dcgm_exporter", "nvidia_stack_imex"])
+@each("nvidia_stack_dcgm", "nvidia_stack_dcgm_exporter", "nvidia_stack_imex")
 def test_what_debian_does_not_package_is_refused(name: str) -> None:
     option: dict[str, Any] = {name: True}
     (problem,) = plan(**option)["problems"]
@@ -269,16 +266,13 @@ def test_stack_of_nvidias_repositories_is_refused_for_debians() -> None:
     assert problem.startswith("nvidia_stack_name")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "there", "dkms"),
-    [
-        ("distro", {"nvidia-driver-cuda": "580.178.04-1", "libnccl2": "2.28.9-1+cuda13.0"}, "nvidia"),
-        (
-            "nvidia",
-            {"nvidia-kernel-dkms": "535.309.01-0+deb12u1", "libnccl2": "2.22.3-1-1"},
-            "nvidia-current",
-        ),
-    ],
+@each(
+    ("distro", {"nvidia-driver-cuda": "580.178.04-1", "libnccl2": "2.28.9-1+cuda13.0"}, "nvidia"),
+    (
+        "nvidia",
+        {"nvidia-kernel-dkms": "535.309.01-0+deb12u1", "libnccl2": "2.22.3-1-1"},
+        "nvidia-current",
+    ),
 )
 def test_driver_of_the_other_source_is_never_mixed_in(wanted: str, there: dict[str, str], dkms: str) -> None:
     record = {"module": dkms, "version": "1", "kernel": None, "architecture": None, "state": "added"}
@@ -289,7 +283,7 @@ def test_driver_of_the_other_source_is_never_mixed_in(wanted: str, there: dict[s
     assert "cannot be mixed" in problem
 
 
-@pytest.mark.parametrize("source", ["nvidia", "distro"])
+@each("nvidia", "distro")
 def test_driver_that_no_package_owns_is_removed_first(source: str) -> None:
     """Of NVIDIA's .run installer, with a module in DKMS; images of clouds have one."""
     record = {
@@ -315,16 +309,13 @@ def test_driver_that_no_package_owns_is_removed_first(source: str) -> None:
     assert plan(cut_off, nvidia_stack_source=source)["problems"] == []
 
 
-@pytest.mark.parametrize("source", ["nvidia", "distro"])
-@pytest.mark.parametrize(
-    "there",
-    [
-        {"nvidia": nvidia(vgpu_software=True, userspace_version="580.95.05")},  # of the .run installer
-        {"nvidia": nvidia(vgpu_software=True)},
-        {"packages": {"nvidia-linux-grid-580": "580.65.06"}, "nvidia": nvidia(userspace_version="580.65.06")},
-    ],
+@each("nvidia", "distro")
+@each(
+    {"nvidia": nvidia(vgpu_software=True, userspace_version="580.95.05")},  # of the .run installer
+    {"nvidia": nvidia(vgpu_software=True)},
+    {"packages": {"nvidia-linux-grid-580": "580.65.06"}, "nvidia": nvidia(userspace_version="580.65.06")},
 )
-def test_a_guest_with_a_virtual_gpu_is_left_alone(source: str, there: dict[str, Any]) -> None:
+def test_a_guest_with_a_virtual_gpu_is_left_alone(there: dict[str, Any], source: str) -> None:
     (problem,) = plan({"pci": gpus(L4), **there}, nvidia_stack_source=source)["problems"]
     assert_says(problem, "vGPU software", "Leave this node out", "whole GPUs, uninstall that driver")
 
@@ -366,7 +357,7 @@ def ubuntu(
     return {"os": os, "kernel": kernel, "apt_sources": []} | changes
 
 
-@pytest.mark.parametrize("version", ["22.04", "24.04", "26.04"])
+@each("22.04", "24.04", "26.04")
 def test_ubuntu_gets_canonicals_modules_for_its_kernel_and_those_to_come(version: str) -> None:
     found = plan(ubuntu(f"generic-hwe-{version}", version=version))
     assert found["problems"] == []
@@ -438,12 +429,9 @@ def test_nvswitch_gets_ubuntus_fabric_manager() -> None:
     assert found["runtime"]["fabric_manager"] == found["driver"]["version"]
 
 
-@pytest.mark.parametrize(
-    ("release", "reason"),
-    [
-        ("6.12.1-custom", "kernel 6.12.1-custom is not from Ubuntu's packages"),
-        ("6.8.0-1019-oem", "not known for kernels like 6.8.0-1019-oem, only for generic, lowlatency"),
-    ],
+@each(
+    ("6.12.1-custom", "kernel 6.12.1-custom is not from Ubuntu's packages"),
+    ("6.8.0-1019-oem", "not known for kernels like 6.8.0-1019-oem, only for generic, lowlatency"),
 )
 def test_kernel_that_canonical_builds_no_modules_for_is_refused(release: str, reason: str) -> None:
     facts = ubuntu(release=release)
@@ -461,12 +449,9 @@ def test_module_that_dkms_builds_beside_canonicals_is_refused() -> None:
     assert "nvidia-dkms-580-server-open builds modules that come before Canonical's" in problem
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("nvidia_stack_distro_driver", "580.173.02-0ubuntu0.24.04.1"),
-        ("nvidia_stack_distro_mirror_url", "http://mirror.example/ubuntu"),
-    ],
+@each(
+    ("nvidia_stack_distro_driver", "580.173.02-0ubuntu0.24.04.1"),
+    ("nvidia_stack_distro_mirror_url", "http://mirror.example/ubuntu"),
 )
 def test_variable_that_is_for_debian_is_refused(variable: str, value: str) -> None:
     wish: dict[str, Any] = {variable: value}
@@ -528,17 +513,13 @@ def test_version_that_ubuntus_mirror_offers_by_now_is_the_planned_one() -> None:
     assert moved.driver.version == moved.runtime.fabric_manager == "580.178.04"
 
 
-@pytest.mark.parametrize(
-    ("device_id", "torch"), [(V100, "2.7.1"), (L4, "2.11.0"), (H100, "2.11.0"), (B200, "2.11.0")]
-)
+@each((V100, "2.7.1"), (L4, "2.11.0"), (H100, "2.11.0"), (B200, "2.11.0"))
 def test_torch_has_kernels_for_every_gpu_that_ubuntus_driver_drives(device_id: str, torch: str) -> None:
     found = plan(ubuntu("generic", pci=gpus(device_id)))
     assert (found["problems"], found["payload"]["torch"]) == ([], torch)
 
 
-@pytest.mark.parametrize(
-    "package", ["nvidia-open", "nvidia-open-580", "cuda-drivers-580", "libnvidia-compute", "nvidia-dkms-open"]
-)
+@each("nvidia-open", "nvidia-open-580", "cuda-drivers-580", "libnvidia-compute", "nvidia-dkms-open")
 def test_names_of_nvidias_repository_tell_its_driver_without_a_record_of_dkms(package: str) -> None:
     facts = ubuntu("generic", packages={package: "590.48.01-1ubuntu1"})
     (problem,) = plan(facts)["problems"]
@@ -554,11 +535,7 @@ def test_modules_of_canonical_are_no_kernel() -> None:
     assert preview.transaction.kernels == []
 
 
-@pytest.mark.parametrize(
-    ("release", "device_id"),
-    [("12", "2335"), ("12", "233b"), ("12", "28b0"), ("13", "233b"), ("13", "230e")],
-    ids=["H200", "H200 NVL", "RTX 2000 Ada", "H200 NVL and 550", "H20 NVL16"],
-)
+@each(("12", "2335"), ("12", "233b"), ("12", "28b0"), ("13", "233b"), ("13", "230e"))
 def test_gpu_that_debians_branch_does_not_list_is_refused(release: str, device_id: str) -> None:
     """Their architecture is older than the branch, they are not."""
     facts = TRIXIE if release == "13" else {}
@@ -567,8 +544,8 @@ def test_gpu_that_debians_branch_does_not_list_is_refused(release: str, device_i
     assert REMEDY in problem
 
 
-@pytest.mark.parametrize("device_id", [V100, L4, H100, "20b5", "1eb8", "15f8", "17fd"])
-@pytest.mark.parametrize("release", ["12", "13"])
+@each(V100, L4, H100, "20b5", "1eb8", "15f8", "17fd")
+@each("12", "13")
 def test_gpus_that_debians_branches_drive_get_a_plan(release: str, device_id: str) -> None:
     assert plan({**(TRIXIE if release == "13" else {}), "pci": gpus(device_id)})["problems"] == []
 

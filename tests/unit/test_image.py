@@ -22,6 +22,7 @@ from temper.plan.role_variables import typed_variables
 from temper.plan.tables import load_tables
 from temper.plan.variables import PreflightImageGpu
 from temper.plan.wanted import Kind
+from tests.unit.each import each
 from tests.unit.modules_on_disk import depmod, dkms_build, install_kernel, install_module
 from tests.unit.planning_nodes import DEFAULTS, node
 from tests.unit.tables import ROOT
@@ -113,7 +114,7 @@ def test_what_depends_on_the_machine_is_left_to_it() -> None:
     assert parts(plan())["compute_environment"]["settings"] == []
 
 
-@pytest.mark.parametrize("gpu", ["h100_sxm_80gb", "H100 SXM 80 GB", "10de:2330", "2330", "0x2330"])
+@each("h100_sxm_80gb", "H100 SXM 80 GB", "10de:2330", "2330", "0x2330")
 def test_a_gpu_is_named_by_key_name_or_id(gpu: str) -> None:
     facts, problems = of_image(PreflightImageGpu(gpu, 2))
     assert ([device.device_id for device in facts.pci], problems) == (["2330", "2330"], [])
@@ -438,7 +439,7 @@ def test_the_module_of_the_named_kernel_is_enough_whatever_runs(
     assert KernelModules(VERSION, "nvidia", "", "apt", KERNEL).settled()
 
 
-@pytest.mark.parametrize(("enabled", "active"), [("enabled", "inactive"), ("enabled", "active")])
+@each(("enabled", "inactive"), ("enabled", "active"))
 def test_a_unit_of_an_image_has_only_to_be_enabled(enabled: str, active: str) -> None:
     unit = known_unit(True, enabled, active)
     assert unit.settled()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from temper.plan.mirror_list import downloads, mirror_list
+from tests.unit.each import each
 from tools import mirror
 
 if TYPE_CHECKING:
@@ -50,10 +51,7 @@ def test_a_package_that_two_nodes_need_is_listed_once() -> None:
     assert repository["size_bytes"] == 20
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [5, [5], [{}], [change(f"{CUDA}a.deb", name="x" * (1 << 20))], [change("x") | {"size_bytes": "x"}]],
-)
+@each(5, [5], [{}], [change(f"{CUDA}a.deb", name="x" * (1 << 20))], [change("x") | {"size_bytes": "x"}])
 def test_a_node_that_says_its_downloads_in_another_form_has_none(changes: Any) -> None:
     with pytest.raises(ValueError, match="package_preview"):
         downloads({"install": changes, "upgrade": [], "downgrade": []})

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import pytest
-
 from temper.plan.machine import GIB
+from tests.unit.each import each
 from tests.unit.planning_nodes import (
     AUDIO,
     B200,
@@ -106,7 +105,7 @@ def test_a_node_with_one_package_at_another_version_is_not_settled() -> None:
     assert not plan(node(packages=packages))["settled"]
 
 
-@pytest.mark.parametrize(("present", "headers"), [(True, ["amd64"]), (False, ["6.1.0-37-amd64", "amd64"])])
+@each((True, ["amd64"]), (False, ["6.1.0-37-amd64", "amd64"]))
 def test_headers_are_installed_where_they_are_missing(present: bool, headers: list[str]) -> None:
     kernel = node()["kernel"] | {"headers_present": present}
     found = plan(node(kernel=kernel))
@@ -114,10 +113,7 @@ def test_headers_are_installed_where_they_are_missing(present: bool, headers: li
     assert found["problems"] == []
 
 
-@pytest.mark.parametrize(
-    ("device", "graphics", "memory"),
-    [(H100, True, True), (V100, True, False), (P100, False, False)],
-)
+@each((H100, True, True), (V100, True, False), (P100, False, False))
 def test_clocks_are_locked_where_the_architecture_can(device: str, graphics: bool, memory: bool) -> None:
     assert plan(node(pci=gpus(device)))["locked_clocks"] == {"graphics": graphics, "memory": memory}
 

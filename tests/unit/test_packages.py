@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from ansible.module_utils.temper.packaging import packages
 from ansible.module_utils.temper.packaging.apt import Apt
 from ansible.module_utils.temper.packaging.packages import Package, Wish
+
+from tests.unit.each import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,20 +36,20 @@ def test_a_line_of_dpkg_is_a_package() -> None:
     assert not known["vim"].broken
 
 
-@pytest.mark.parametrize("status", ["half-installed", "unpacked", "half-configured", "triggers-pending"])
+@each("half-installed", "unpacked", "half-configured", "triggers-pending")
 def test_a_package_that_stopped_half_way_is_broken(status: str) -> None:
     package = packages.parse_dpkg(f"libcuda1\t580-1\tinstall\t{status}\n")["libcuda1"]
     assert package.broken
     assert not package.installed
 
 
-@pytest.mark.parametrize("reverse", [False, True])
+@each(False, True)
 def test_of_two_architectures_the_installed_one_counts(reverse: bool) -> None:
     lines = ["libc6\t2\tinstall\tinstalled\n", "libc6\t1\tdeinstall\tconfig-files\n"]
     assert packages.parse_dpkg("".join(reversed(lines) if reverse else lines))["libc6"].version == "2"
 
 
-@pytest.mark.parametrize("reverse", [False, True])
+@each(False, True)
 def test_another_architecture_of_a_package_is_held_apart(reverse: bool) -> None:
     lines = [
         "libcuda1\t580-1\thold\tinstalled\tamd64\n",
@@ -61,31 +62,26 @@ def test_another_architecture_of_a_package_is_held_apart(reverse: bool) -> None:
     assert packages.to_hold({"libcuda1": "580-1"}, ["580-1"], known) == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "cuda-toolkit-13-0",
-        "cudnn9-cuda-13",
-        "datacenter-gpu-manager-4-core",
-        "firmware-nvidia-gsp",
-        "libcuda1",
-        "libcudnn9-cuda-13",
-        "libnccl2",
-        "libnvidia-ml1",
-        "libnvsdm",
-        "linux-modules-nvidia-580-server-open-aws",
-        "linux-objects-nvidia-580-server-open-6.8.0-1015-aws",
-        "nvidia-kernel-open-dkms",
-        "nvlsm",
-    ],
+@each(
+    "cuda-toolkit-13-0",
+    "cudnn9-cuda-13",
+    "datacenter-gpu-manager-4-core",
+    "firmware-nvidia-gsp",
+    "libcuda1",
+    "libcudnn9-cuda-13",
+    "libnccl2",
+    "libnvidia-ml1",
+    "libnvsdm",
+    "linux-modules-nvidia-580-server-open-aws",
+    "linux-objects-nvidia-580-server-open-6.8.0-1015-aws",
+    "nvidia-kernel-open-dkms",
+    "nvlsm",
 )
 def test_names_of_the_family(name: str) -> None:
     assert packages.FAMILY.match(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["barracuda-agent", "libcuda1-mock", "nvlsm-tools", "xnvidia-x", "libc6", *NO_DRIVER]
-)
+@each("barracuda-agent", "libcuda1-mock", "nvlsm-tools", "xnvidia-x", "libc6", *NO_DRIVER)
 def test_names_of_others(name: str) -> None:
     assert not packages.FAMILY.match(name)
 

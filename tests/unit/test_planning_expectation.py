@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from temper.plan.convert import plain
 from temper.plan.expectation import expectation
 from temper.plan.node_plan import NodePlan
 from temper.plan.refusals import refusal
 from temper.plan.role_variables import role_variables, typed_variables
+from tests.unit.each import each
 from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, plan
 from tests.unit.tables import specs
 from tools.bare_node import pci
@@ -45,20 +44,17 @@ def test_the_payload_reads_what_the_plan_expects() -> None:
     assert shapes.origin(found.references, "2330") == "architecture hopper"
 
 
-@pytest.mark.parametrize(
-    ("given", "bf16"),
-    [
-        ({}, 672),
-        ({"gpu_settings_clocks": "default"}, 672),
-        ({"gpu_settings_clocks": "efficient"}, 470.4),
-        ({"gpu_settings_clocks": {"graphics": 990}}, 336),
-        ({"gpu_settings_clocks": {"graphics": 1980}}, 672),
-        ({"gpu_settings_clocks": {"memory": 1593}}, 672),
-        ({"gpu_settings_power_limit_w": 700}, 672),
-        ({"gpu_settings_power_limit_w": 500}, None),
-        ({"gpu_settings_power_limit_percent": 100}, 672),
-        ({"gpu_settings_power_limit_percent": 80, "gpu_settings_clocks": "efficient"}, None),
-    ],
+@each(
+    ({}, 672),
+    ({"gpu_settings_clocks": "default"}, 672),
+    ({"gpu_settings_clocks": "efficient"}, 470.4),
+    ({"gpu_settings_clocks": {"graphics": 990}}, 336),
+    ({"gpu_settings_clocks": {"graphics": 1980}}, 672),
+    ({"gpu_settings_clocks": {"memory": 1593}}, 672),
+    ({"gpu_settings_power_limit_w": 700}, 672),
+    ({"gpu_settings_power_limit_w": 500}, None),
+    ({"gpu_settings_power_limit_percent": 100}, 672),
+    ({"gpu_settings_power_limit_percent": 80, "gpu_settings_clocks": "efficient"}, None),
 )
 def test_what_an_inventory_takes_from_gpus_is_not_asked_of_them(
     given: dict[str, Any], bf16: float | None
@@ -81,13 +77,10 @@ def test_a_gpu_that_a_virtual_machine_has_is_not_expected_of_the_node() -> None:
     assert (found.gpu_count, found.given_gpus) == (1, (other["address"],))
 
 
-@pytest.mark.parametrize(
-    ("required", "paths", "tests"),
-    [
-        (["health"], [], ("health",)),
-        (["health"], ["/data"], ("health", "storage_read")),
-        (["storage_read", "health"], ["/data"], ("storage_read", "health")),
-    ],
+@each(
+    (["health"], [], ("health",)),
+    (["health"], ["/data"], ("health", "storage_read")),
+    (["storage_read", "health"], ["/data"], ("storage_read", "health")),
 )
 def test_where_a_path_is_named_reading_it_is_required(
     required: list[str], paths: list[str], tests: tuple[str, ...]
@@ -108,7 +101,7 @@ def test_graphics_and_a_tensorflow_that_are_asked_for_are_required() -> None:
     )
 
 
-@pytest.mark.parametrize(("fabric", "switches"), [("none", False), ("nvswitch", True), ("nvlink5", True)])
+@each(("none", False), ("nvswitch", True), ("nvlink5", True))
 def test_switches_are_expected_also_where_the_pci_bus_does_not_show_them(fabric: str, switches: bool) -> None:
     assert expected(gpus(H100), nvidia_stack_fabric=fabric).nvswitch is switches
 
@@ -124,9 +117,7 @@ def test_limits_of_power_and_clocks_are_expected_under_load() -> None:
     assert (found.power_limit_w, found.graphics_clock_mhz) == (300, 1410)
 
 
-@pytest.mark.parametrize(
-    ("clocks", "lower"), [("max", False), ("default", False), ("efficient", True), ({"graphics": 1410}, True)]
-)
+@each(("max", False), ("default", False), ("efficient", True), ({"graphics": 1410}, True))
 def test_clocks_that_the_inventory_lowers_are_expected(clocks: Any, lower: bool) -> None:
     assert expected(gpu_settings_clocks=clocks).lower_clocks is lower
 

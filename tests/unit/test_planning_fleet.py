@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from temper.plan.facts import NodeFacts
 from temper.plan.fleet import FleetPlan, grouped
 from temper.plan.identity import machine_of, twins
 from temper.plan.preflight import preflight_plan
 from tests.unit import planning_nodes
+from tests.unit.each import each
 from tests.unit.planning_nodes import H100, L4, V100, gpus, node, system
 from tests.unit.planning_roles.plans import whole_plan
 
@@ -267,21 +266,18 @@ def test_a_machine_is_the_same_after_a_reboot_and_with_another_address() -> None
     assert twins({"gpu02": before, "gpu02-ib": after}).keys() == {"gpu02", "gpu02-ib"}
 
 
-@pytest.mark.parametrize(
-    "others",
+@each(
+    # Containers of one kernel; machines that were cloned; nodes that do not say.
+    [machine("b1", "192.0.2.7"), machine("b1", "192.0.2.8")],
+    [machine("b1", "192.0.2.7"), machine("b2", "192.0.2.7")],
+    [machine("b1", "192.0.2.7", **CARD), machine("b2", "192.0.2.8", **CARD | {"mac": "02::2"})],
+    [machine("b1", "192.0.2.7", **CARD), machine("b2", "192.0.2.8", **CARD | {"machine_id": "n"})],
     [
-        # Containers of one kernel; machines that were cloned; nodes that do not say.
-        [machine("b1", "192.0.2.7"), machine("b1", "192.0.2.8")],
-        [machine("b1", "192.0.2.7"), machine("b2", "192.0.2.7")],
-        [machine("b1", "192.0.2.7", **CARD), machine("b2", "192.0.2.8", **CARD | {"mac": "02::2"})],
-        [machine("b1", "192.0.2.7", **CARD), machine("b2", "192.0.2.8", **CARD | {"machine_id": "n"})],
-        [
-            machine("b1", "192.0.2.7", **CARD | {"driver": ""}),
-            machine("b2", "192.0.2.8", **CARD | {"driver": ""}),
-        ],
-        [machine("", "192.0.2.7"), machine("", "192.0.2.7")],
-        [machine("b1"), machine("b1")],
+        machine("b1", "192.0.2.7", **CARD | {"driver": ""}),
+        machine("b2", "192.0.2.8", **CARD | {"driver": ""}),
     ],
+    [machine("", "192.0.2.7"), machine("", "192.0.2.7")],
+    [machine("b1"), machine("b1")],
 )
 def test_several_machines_are_not_taken_for_one(others: list[tuple[str, ...]]) -> None:
     assert twins({f"gpu{number:02}": one for number, one in enumerate(others)}) == {}

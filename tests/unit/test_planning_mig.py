@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from temper.plan.fleet import FleetPlan
+from tests.unit.each import each
 from tests.unit.planning_nodes import H100, L4, assert_says, gpus, node, plan, problem
 
 LAYOUT = ["3g.40gb", "3g.40gb"]
@@ -23,7 +22,7 @@ def layouts(*keys: str) -> dict[str, Any]:
     return dict.fromkeys(keys, LAYOUT)
 
 
-@pytest.mark.parametrize("key", ["NVIDIA H100 80GB HMB3", "nvidia h100 80gb hbm3", "H100 80GB HBM3"])
+@each("NVIDIA H100 80GB HMB3", "nvidia h100 80gb hbm3", "H100 80GB HBM3")
 def test_a_misspelt_product_beside_a_right_one_is_refused_with_the_nodes_own(key: str) -> None:
     found = problem(driven(HOPPER, HOPPER), gpu_settings_mig=layouts("0", HOPPER, key))
     assert_says(found, "gpu_settings_mig", repr(key), f"2x {HOPPER};", f"did you mean {HOPPER}?")

@@ -7,11 +7,11 @@ import re
 from itertools import product
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from temper.plan.tables import load_tables
+from tests.unit.each import each
 from tests.unit.planning_nodes import NVSWITCH, SWITCH, TABLES, gpus, node, plan, system
 from tests.unit.tables import ROOT
 from tests.unit.test_torch_wheels import assert_torch_fits
@@ -175,9 +175,9 @@ def followed(texts: list[str], values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-@pytest.mark.parametrize("kernel", ["6.1.0-37-amd64", "7.2.12+deb13-amd64"])
-@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-@pytest.mark.parametrize("source", ["nvidia", "distro"])
+@each("6.1.0-37-amd64", "7.2.12+deb13-amd64")
+@each("x86_64", "aarch64")
+@each("nvidia", "distro")
 def test_advice_is_never_followed_in_a_circle(source: str, machine: str, kernel: str) -> None:
     for name, modules, stack, device_id in product(
         ["debian-12", "debian-13", "rhel-10"],
@@ -204,15 +204,14 @@ def test_advice_is_never_followed_in_a_circle(source: str, machine: str, kernel:
             values = advised
 
 
-@pytest.mark.parametrize("source", ["nvidia", "distro"])
-@pytest.mark.parametrize("system", SYSTEMS, ids="-".join)
+@each("nvidia", "distro")
+@each(*SYSTEMS)
 def test_every_gpu_is_driven_or_refused_with_its_name_and_a_remedy(
-    system: tuple[str, str], source: str
+    name: str, release: str, source: str
 ) -> None:
-    name, release = system
     os = {"id": name, "version_id": release, "codename": "", "pretty_name": name}
     # Whatever the system, a GPU's rules are the same: one system is asked about all of them.
-    for device_id in IDS if system == ("debian", "12") else IDS[::9]:
+    for device_id in IDS if (name, release) == ("debian", "12") else IDS[::9]:
         found = plan(node(os=os, pci=gpus(device_id)), nvidia_stack_source=source)
         model = KNOWN.models[KNOWN.models_by_id[device_id]]
         first, last, flavours = DRIVEN[model.architecture]
@@ -221,7 +220,7 @@ def test_every_gpu_is_driven_or_refused_with_its_name_and_a_remedy(
         else:
             assert first <= found["driver"]["branch"] <= last, device_id
             assert found["driver"]["modules"] in flavours, device_id
-        if last < 9999 and source == "nvidia" and system == ("debian", "12"):
+        if last < 9999 and source == "nvidia" and (name, release) == ("debian", "12"):
             assert found["problems"] == [], device_id
 
 

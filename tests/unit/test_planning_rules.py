@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import pytest
-
+from tests.unit.each import each
 from tests.unit.planning_nodes import (
     B200,
     GPU,
@@ -43,15 +42,11 @@ def changed_problems(facts: dict[str, Any] | None = None, **changes: Any) -> lis
 # ---------------------------------------------------------------- which stack
 
 
-@pytest.mark.parametrize(
-    ("facts", "stack"),
-    [
-        (node(), "r580-cuda13.0"),
-        (node(pci=gpus(V100)), "r580-cuda12.9"),
-        (node(pci=gpus(V100, L4)), "r580-cuda12.9"),
-        (system("debian", "13"), "r595-cuda13.2"),
-    ],
-    ids=["the first recommended", "what Volta can run", "what all GPUs can run", "what the repository has"],
+@each(
+    (node(), "r580-cuda13.0"),
+    (node(pci=gpus(V100)), "r580-cuda12.9"),
+    (node(pci=gpus(V100, L4)), "r580-cuda12.9"),
+    (system("debian", "13"), "r595-cuda13.2"),
 )
 def test_a_node_gets_the_first_recommended_stack_that_fits_it(facts: dict[str, Any], stack: str) -> None:
     found = plan(facts)
@@ -86,8 +81,8 @@ def test_a_mirror_may_hold_what_nvidias_repository_does_not() -> None:
     assert (found["stack"], found["problems"]) == ("r580-cuda13.0", [])
 
 
-@pytest.mark.parametrize("device", [L4, V100])
-@pytest.mark.parametrize("name", TABLES["nvidia_distributions"])
+@each(L4, V100)
+@each(*TABLES["nvidia_distributions"])
 def test_a_mirrors_default_is_what_was_copied_from_nvidia(name: str, device: str) -> None:
     distribution, _, release = name.rpartition("-")
     facts = system(distribution, release, pci=gpus(device))
@@ -180,14 +175,12 @@ def test_volta_has_a_last_cudnn() -> None:
     assert found[0].startswith("Tesla V100 SXM2 32 GB (volta) works with cuDNN 9.10.2 or older")
 
 
-@pytest.mark.parametrize("cudnn", ["9.11.1.4-1", "9.9.0.1-1"])
+@each("9.11.1.4-1", "9.9.0.1-1")
 def test_a_cudnn_that_was_never_built_for_this_cuda(cudnn: str) -> None:
     assert changed_problems(cudnn_package=cudnn)[0].startswith(f"there is no cuDNN {cudnn} for CUDA 13")
 
 
-@pytest.mark.parametrize(
-    ("change", "what"), [({"cuda": "14.0"}, "CUDA 14.0"), ({"driver": "700.1"}, "driver branch 700")]
-)
+@each(({"cuda": "14.0"}, "CUDA 14.0"), ({"driver": "700.1"}, "driver branch 700"))
 def test_what_no_table_knows_is_refused(change: dict[str, Any], what: str) -> None:
     assert any(f"stack changed: {what} is in no table" in text for text in changed_problems(**change))
 
@@ -195,14 +188,11 @@ def test_what_no_table_knows_is_refused(change: dict[str, Any], what: str) -> No
 # ---------------------------------------------------------------- end of life
 
 
-@pytest.mark.parametrize(
-    ("today", "expected"),
-    [
-        ("2026-12-31", None),
-        ("2027-01-01", "driver branch 595 ends in 2027-03"),
-        ("2027-03-31", "driver branch 595 ends in 2027-03"),
-        ("2027-04-01", "driver branch 595 has had no security fixes since 2027-03"),
-    ],
+@each(
+    ("2026-12-31", None),
+    ("2027-01-01", "driver branch 595 ends in 2027-03"),
+    ("2027-03-31", "driver branch 595 ends in 2027-03"),
+    ("2027-04-01", "driver branch 595 has had no security fixes since 2027-03"),
 )
 def test_the_end_of_a_branch_is_said_in_time(today: str, expected: str | None) -> None:
     found = plan(system("debian", "13"), today=today)["warnings"]

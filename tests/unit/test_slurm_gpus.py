@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from temper.plan.facts import Socket
 from temper.plan.role_variables import role_variables
 from temper.plan.slurm import SlurmGpu, cores_beside, gres, gres_lines, kind, ranges
+from tests.unit.each import each
 from tests.unit.planning_nodes import H100, L4, assert_says, gpus, node
 from tests.unit.planning_roles.plans import contents, planned, whole_plan
 from tests.unit.tables import specs
@@ -130,15 +129,12 @@ def test_control_groups_are_as_the_operator_says_with_words_for_booleans() -> No
     assert text.splitlines()[1:] == ["ConstrainDevices=yes", "ConstrainSwapSpace=no", "AllowedRAMSpace=95"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("slurm_cgroup", {"ConstrainDevices": None}, "None for ConstrainDevices"),
-        ("slurm_cgroup", {"ConstrainDevices": ["yes"]}, "for ConstrainDevices"),
-        ("slurm_cgroup", {"A=b\nC": "d"}, "for A=b"),
-        ("slurm_directory", "etc/slurm", "absolute path"),
-        ("slurm_directory", "", "absolute path"),
-    ],
+@each(
+    ("slurm_cgroup", {"ConstrainDevices": None}, "None for ConstrainDevices"),
+    ("slurm_cgroup", {"ConstrainDevices": ["yes"]}, "for ConstrainDevices"),
+    ("slurm_cgroup", {"A=b\nC": "d"}, "for A=b"),
+    ("slurm_directory", "etc/slurm", "absolute path"),
+    ("slurm_directory", "", "absolute path"),
 )
 def test_what_slurmd_could_not_start_with_is_refused(name: str, value: object, words: str) -> None:
     (problem,) = role_variables({f"{ROLE}_{name}": value}, specs())["problems"]
@@ -153,17 +149,14 @@ def test_whole_gpus_that_are_divided_are_refused_with_the_way_out() -> None:
         assert role_variables(given | fine, specs())["problems"] == []
 
 
-@pytest.mark.parametrize(
-    ("numa_node", "sockets", "cores"),
-    [
-        (0, TWO, "0-47"),
-        (1, TWO, "48-95"),
-        (None, TWO, ""),  # the firmware does not say
-        (7, TWO, ""),  # memory of a GPU's own
-        (0, TWO[:1], ""),  # all cores are as good
-        (3, (Socket(32, (0, 1)), Socket(32, (2, 3))), "32-63"),
-        (0, (), ""),
-    ],
+@each(
+    (0, TWO, "0-47"),
+    (1, TWO, "48-95"),
+    (None, TWO, ""),  # the firmware does not say
+    (7, TWO, ""),  # memory of a GPU's own
+    (0, TWO[:1], ""),  # all cores are as good
+    (3, (Socket(32, (0, 1)), Socket(32, (2, 3))), "32-63"),
+    (0, (), ""),
 )
 def test_cores_are_those_of_the_whole_socket(
     numa_node: int | None, sockets: tuple[Socket, ...], cores: str
@@ -171,9 +164,7 @@ def test_cores_are_those_of_the_whole_socket(
     assert cores_beside(numa_node, sockets) == cores
 
 
-@pytest.mark.parametrize(
-    ("numbers", "text"), [([0], "0"), ([3, 1, 2], "1-3"), ([0, 1, 4, 6, 7], "0-1,4,6-7"), ([], "")]
-)
+@each(([0], "0"), ([3, 1, 2], "1-3"), ([0, 1, 4, 6, 7], "0-1,4,6-7"), ([], ""))
 def test_numbers_are_ranges(numbers: list[int], text: str) -> None:
     assert ranges(numbers) == text
 

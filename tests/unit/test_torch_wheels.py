@@ -10,6 +10,7 @@ import pytest
 from temper.plan.tables import load_tables
 from temper.plan.torch_wheels import has_kernels
 from temper.plan.versions import minor, version
+from tests.unit.each import each
 from tests.unit.planning_nodes import (
     B200,
     H100,
@@ -60,16 +61,13 @@ def there(version: str = "3.11", torch: str = "", *, environment: bool = True) -
 # ---------------------------------------------------------------- what is chosen
 
 
-@pytest.mark.parametrize(
-    ("facts", "torch"),
-    [
-        (node(), "2.11.0"),
-        (node(pci=gpus(V100)), "2.7.1"),
-        (arm(GH200), "2.11.0"),
-        (arm(GB10), "2.11.0"),
-        (system("ubuntu", "22.04"), "2.11.0"),
-        (system("debian", "13"), "2.15.0"),
-    ],
+@each(
+    (node(), "2.11.0"),
+    (node(pci=gpus(V100)), "2.7.1"),
+    (arm(GH200), "2.11.0"),
+    (arm(GB10), "2.11.0"),
+    (system("ubuntu", "22.04"), "2.11.0"),
+    (system("debian", "13"), "2.15.0"),
 )
 def test_a_node_gets_the_torch_of_its_stack(facts: dict[str, Any], torch: str) -> None:
     assert payload(facts)["torch"] == torch
@@ -109,22 +107,12 @@ def test_a_torch_that_no_table_has_is_taken_with_a_warning() -> None:
 # ---------------------------------------------------------------- which Python
 
 
-@pytest.mark.parametrize(
-    ("facts", "interpreter", "packages"),
-    [
-        (node(), "/usr/bin/python3.11", ["python3-venv"]),
-        (node(pythons=["3.9", "3.12"]), "/usr/bin/python3.12", ["python3.12-venv"]),
-        (system("rocky", "9.4"), "/usr/bin/python3.11", ["python3.11"]),
-        (system("rhel", "8"), "/usr/bin/python3.11", ["python3.11"]),
-        (system("rhel", "9", pythons=["3.9", "3.12"]), "/usr/bin/python3.12", ["python3.12"]),
-    ],
-    ids=[
-        "the system's",
-        "another one that is there",
-        "one that the release packages",
-        "so too",
-        "there first",
-    ],
+@each(
+    (node(), "/usr/bin/python3.11", ["python3-venv"]),
+    (node(pythons=["3.9", "3.12"]), "/usr/bin/python3.12", ["python3.12-venv"]),
+    (system("rocky", "9.4"), "/usr/bin/python3.11", ["python3.11"]),
+    (system("rhel", "8"), "/usr/bin/python3.11", ["python3.11"]),
+    (system("rhel", "9", pythons=["3.9", "3.12"]), "/usr/bin/python3.12", ["python3.12"]),
 )
 def test_the_environment_is_made_with(facts: dict[str, Any], interpreter: str, packages: list[str]) -> None:
     found = payload(facts)
@@ -147,7 +135,7 @@ def test_a_torch_that_the_operator_names_and_has_is_taken_as_it_is() -> None:
     assert payload(facts, gpu_validation_torch_version="2.11.0")["torch"] == "2.11.0"
 
 
-@pytest.mark.parametrize("torch", ["2.13.0", "2.13.0+cpu"])
+@each("2.13.0", "2.13.0+cpu")
 def test_what_a_golden_image_has_is_taken_as_it_is(torch: str) -> None:
     facts = node(pci=gpus(V100), **there("3.9", torch, environment=False))
     assert payload(facts, gpu_validation_torch_version="2.13.0")["torch"] == "2.13.0"
@@ -313,14 +301,10 @@ def test_a_torch_of_the_tables_has_its_hashes() -> None:
     assert not any("without hashes" in warning for warning in found["warnings"])
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"gpu_validation_torch_version": "2.99.0"},
-        {"gpu_validation_torch_version": "2.14.1+cu126"},
-        {"gpu_validation_pip_args": "--index-url https://mirror.example/whl/cu126"},
-    ],
-    ids=["of no table", "a build", "another index"],
+@each(
+    {"gpu_validation_torch_version": "2.99.0"},
+    {"gpu_validation_torch_version": "2.14.1+cu126"},
+    {"gpu_validation_pip_args": "--index-url https://mirror.example/whl/cu126"},
 )
 def test_a_torch_whose_hashes_nobody_knows_is_installed_with_a_warning(variables: dict[str, Any]) -> None:
     found = plan(**variables)

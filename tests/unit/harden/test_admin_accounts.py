@@ -30,6 +30,7 @@ from ansible.module_utils.temper.access.ssh_login import Login
 from ansible.module_utils.temper.process import CommandError
 from ansible.module_utils.temper.settings.base import RefusedError
 
+from tests.unit.each import each
 from tests.unit.settings import role_plans
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMP/JIfnXzGl0FmT5rCEOw2Y8sIp9EyInaNs4E2UMwMO alice@office"
@@ -86,16 +87,13 @@ def administer(carry_out: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"name": "root"}, "user 1 (root): expected the name of an account other than root"),
-        ({"name": "a b"}, "user 1 (a b): expected the name"),
-        ({"name": "alice ALL=ALL"}, "expected the name"),
-        ({"keys": []}, "user 1 (alice): expected at least one key, found none"),
-        ({"keys": [KEY, "ssh-dss AAAA"]}, "user 1 (alice), key 2: it is a DSA key"),
-        ({"keys": ["-----BEGIN OPENSSH PRIVATE KEY-----"]}, "key 1: it is a private key"),
-    ],
+@each(
+    ({"name": "root"}, "user 1 (root): expected the name of an account other than root"),
+    ({"name": "a b"}, "user 1 (a b): expected the name"),
+    ({"name": "alice ALL=ALL"}, "expected the name"),
+    ({"keys": []}, "user 1 (alice): expected at least one key, found none"),
+    ({"keys": [KEY, "ssh-dss AAAA"]}, "user 1 (alice), key 2: it is a DSA key"),
+    ({"keys": ["-----BEGIN OPENSSH PRIVATE KEY-----"]}, "key 1: it is a private key"),
 )
 def test_wrong_user_is_refused_with_a_sentence_that_names_it(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(RefusedError) as refusal:
@@ -128,56 +126,44 @@ def test_account_as_wanted_does_not_differ() -> None:
     assert not administrators.differs(ALICE, AS_WANTED)
 
 
-@pytest.mark.parametrize(
-    ("user", "account"),
-    [
-        (ALICE, None),
-        (ALICE, replace(AS_WANTED, key_files=keys(f"{ALICE.key_file}{OTHER}\n"))),
-        (ALICE, replace(AS_WANTED, key_files=keys(ALICE.key_file, OTHER))),
-        (ALICE, replace(AS_WANTED, shadow=EXPIRED)),
-        (ALICE, replace(AS_WANTED, shadow=Shadow(has_password=False, last_change="0"))),
-        (replace(ALICE, groups=("data",)), AS_WANTED),
-        (replace(ALICE, sudo=False), replace(AS_WANTED, groups=frozenset({"sudo"}))),
-        (replace(ALICE, present=False), AS_WANTED),
-        (replace(ALICE, present=False), replace(AS_WANTED, key_files=(None, None))),
-        (replace(ALICE, present=False), replace(AS_WANTED, shadow=OF_DIRECTORY)),
-    ],
+@each(
+    (ALICE, None),
+    (ALICE, replace(AS_WANTED, key_files=keys(f"{ALICE.key_file}{OTHER}\n"))),
+    (ALICE, replace(AS_WANTED, key_files=keys(ALICE.key_file, OTHER))),
+    (ALICE, replace(AS_WANTED, shadow=EXPIRED)),
+    (ALICE, replace(AS_WANTED, shadow=Shadow(has_password=False, last_change="0"))),
+    (replace(ALICE, groups=("data",)), AS_WANTED),
+    (replace(ALICE, sudo=False), replace(AS_WANTED, groups=frozenset({"sudo"}))),
+    (replace(ALICE, present=False), AS_WANTED),
+    (replace(ALICE, present=False), replace(AS_WANTED, key_files=(None, None))),
+    (replace(ALICE, present=False), replace(AS_WANTED, shadow=OF_DIRECTORY)),
 )
 def test_account_that_lacks_or_has_too_much_differs(user: User, account: Account | None) -> None:
     assert administrators.differs(user, account)
 
 
-@pytest.mark.parametrize(
-    "account",
-    [
-        None,
-        replace(AS_WANTED, key_files=keys("# none\n"), shadow=EXPIRED),
-        replace(AS_WANTED, key_files=keys("# none\n"), shadow=OF_DIRECTORY),
-    ],
+@each(
+    None,
+    replace(AS_WANTED, key_files=keys("# none\n"), shadow=EXPIRED),
+    replace(AS_WANTED, key_files=keys("# none\n"), shadow=OF_DIRECTORY),
 )
 def test_revoked_account_stays_revoked(account: Account | None) -> None:
     assert not administrators.differs(replace(ALICE, present=False), account)
 
 
-@pytest.mark.parametrize(
-    ("user", "reason"),
-    [
-        (replace(ALICE, present=False), "log in as another one to revoke it"),
-        (replace(ALICE, sudo=False), "needs sudo"),
-        (replace(ALICE, keys=(parse_public_key(OTHER),)), "none of the keys given for alice is in place now"),
-    ],
+@each(
+    (replace(ALICE, present=False), "log in as another one to revoke it"),
+    (replace(ALICE, sudo=False), "needs sudo"),
+    (replace(ALICE, keys=(parse_public_key(OTHER),)), "none of the keys given for alice is in place now"),
 )
 def test_account_of_ansible_is_not_locked_out(user: User, reason: str) -> None:
     assert reason in (administrators.login_refusal([user], AS_WANTED) or "")
 
 
-@pytest.mark.parametrize(
-    "user",
-    [
-        ALICE,
-        replace(ALICE, keys=(parse_public_key(OTHER), parse_public_key(KEY))),
-        replace(ALICE, name="bob", present=False),
-    ],
+@each(
+    ALICE,
+    replace(ALICE, keys=(parse_public_key(OTHER), parse_public_key(KEY))),
+    replace(ALICE, name="bob", present=False),
 )
 def test_rotation_and_other_accounts_are_not_refused(user: User) -> None:
     assert administrators.login_refusal([user], AS_WANTED) is None
@@ -213,27 +199,21 @@ def test_no_drop_in_for_nobody() -> None:
     assert node_accounts.sudoers([]) is None
 
 
-@pytest.mark.parametrize(
-    ("shadow", "ages"),
-    [
-        (Shadow(has_password=False, last_change="20000", maximum_days="365"), True),
-        (Shadow(has_password=False, last_change="0", maximum_days="99999"), True),
-        (Shadow(has_password=False, last_change="20000", maximum_days="99999"), False),
-        (Shadow(has_password=False, last_change="20000", maximum_days="-1"), False),
-        (Shadow(has_password=False, last_change="", maximum_days="365"), False),
-        (Shadow(has_password=True, last_change="20000", maximum_days="365"), False),
-    ],
+@each(
+    (Shadow(has_password=False, last_change="20000", maximum_days="365"), True),
+    (Shadow(has_password=False, last_change="0", maximum_days="99999"), True),
+    (Shadow(has_password=False, last_change="20000", maximum_days="99999"), False),
+    (Shadow(has_password=False, last_change="20000", maximum_days="-1"), False),
+    (Shadow(has_password=False, last_change="", maximum_days="365"), False),
+    (Shadow(has_password=True, last_change="20000", maximum_days="365"), False),
 )
 def test_age_of_a_password_that_is_not_there_would_close_the_account(shadow: Shadow, ages: bool) -> None:
     assert shadow.ages is ages
 
 
-@pytest.mark.parametrize(
-    ("shadow", "words"),
-    [
-        (Shadow(expiry_day="20820"), "expires on 2027-01-02"),
-        (Shadow(has_password=False, last_change="20000", maximum_days="365"), "`chage -M -1 ops`"),
-    ],
+@each(
+    (Shadow(expiry_day="20820"), "expires on 2027-01-02"),
+    (Shadow(has_password=False, last_change="20000", maximum_days="365"), "`chage -M -1 ops`"),
 )
 def test_account_of_ansible_that_will_be_closed_one_day_is_named(shadow: Shadow, words: str) -> None:
     assert words in (shadow.warning("ops") or "")
@@ -705,13 +685,10 @@ def test_a_revoked_account_with_processes_is_named(
     assert "loginctl terminate-user alice" in str(administer(item(state="absent"), check_mode=True))
 
 
-@pytest.mark.parametrize(
-    ("uids", "login"),
-    [
-        ("1001 1001 1001 1001", "4294967295"),
-        ("1001 0 0 0", "4294967295"),
-        ("100000 100000 100000 100000", "1001"),
-    ],
+@each(
+    ("1001 1001 1001 1001", "4294967295"),
+    ("1001 0 0 0", "4294967295"),
+    ("100000 100000 100000 100000", "1001"),
 )
 def test_a_process_does_not_hide_whose_it_is(uids: str, login: str, tmp_path: Path) -> None:
     """The folder of a process that is setuid, or in a user namespace, is not its account's."""

@@ -17,6 +17,7 @@ from temper.report.metrics import Hardware
 from temper.report.past import MOST_VALUES, of_runs
 from temper.report.words import conditions, difference, duration, kind, number, quantity, size, slug
 from temper.report.write import MOST_BYTES, MOST_IN_ONE_FILE, Pages, write
+from tests.unit.each import each
 from tests.unit.pages import made_up
 from validation.checks.registry import CHECKS
 from validation.model.contract import Measurement, State, TestResult, dumps
@@ -267,7 +268,7 @@ def test_a_median_is_over_equal_hardware_only() -> None:
 NOT_NUMBERS = [float("nan"), float("inf"), None]
 
 
-@pytest.mark.parametrize("value", NOT_NUMBERS)
+@each(*NOT_NUMBERS)
 def test_what_is_no_number_is_drawn_and_written_as_none(value: float) -> None:
     assert number(value) == "–"
     assert svg.bar(value, 0.1, MARKS, 800) == ""
@@ -282,7 +283,7 @@ def test_what_is_no_number_is_drawn_and_written_as_none(value: float) -> None:
         assert not re.search(r"nan|inf\b", drawn)
 
 
-@pytest.mark.parametrize("values", [[0.0], [5.0, 5.0], [-1.0, 1.0], [1e-12, 1e12]])
+@each([0.0], [5.0, 5.0], [-1.0, 1.0], [1e-12, 1e12])
 def test_charts_hold_whatever_range(values: list[float]) -> None:
     points = tuple((2.0**place, value) for place, value in enumerate(values))
     for drawn in (
@@ -317,14 +318,14 @@ def test_advice_tells_of_fp16_and_of_the_steps_that_it_skipped() -> None:
     assert texts[1].startswith("3 of 340 steps in fp16 were skipped")
 
 
-@pytest.mark.parametrize("said", ["num_workers=8", {"DataLoader": ["num_workers=8"]}])
+@each("num_workers=8", {"DataLoader": ["num_workers=8"]})
 def test_advice_of_earlier_results_is_read_too(said: Any) -> None:
     test = TestResult("data_loading", State.PASS, 1, 1.0, details={"the loader": {"advice": said}})
     result = dataclasses.replace(made_up.result("gpu-001", "quick"), tests=(test,))
     assert [(one.subject, one.text) for one in advice.of_node(result)] == [("DataLoader", "num_workers=8")]
 
 
-@pytest.mark.parametrize("said", [7, ["x"], {"DataLoader": "x"}, {"DataLoader": [7]}])
+@each(7, ["x"], {"DataLoader": "x"}, {"DataLoader": [7]})
 def test_advice_in_no_known_form_is_left_out(said: Any) -> None:
     test = TestResult("data_loading", State.PASS, 1, 1.0, details={"the loader": {"advice": said}})
     assert advice.of_node(dataclasses.replace(made_up.result("gpu-001", "quick"), tests=(test,))) == []
@@ -373,7 +374,7 @@ def test_numbers_without_samples_or_unit_are_written() -> None:
     assert quantity(3.0, "odd") == "3"
 
 
-@pytest.mark.parametrize("at", [0.0, -1.0])
+@each(0.0, -1.0)
 def test_a_logarithmic_axis_leaves_out_what_has_no_logarithm(at: float) -> None:
     good = ((1.0, 2.0), (1024.0, 4.0))
     line = svg.Line("a", good)

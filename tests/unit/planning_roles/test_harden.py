@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from temper.plan.node_plan import NodePlan
 from temper.plan.role_variables import content_problems
 from temper.plan.wanted import Kind
+from tests.unit.each import each
 from tests.unit.planning_roles.plans import CONTROLS, bookworm, planned, setting, wanted, whole_plan
 
 if TYPE_CHECKING:
@@ -23,13 +22,10 @@ def test_an_administrator_is_an_account() -> None:
     assert wanted(found, Kind.ACCOUNT) == {"ada": REVOKED}
 
 
-@pytest.mark.parametrize(
-    ("given", "peers", "unknown"),
-    [
-        (None, ["192.0.2.7", "192.0.2.8"], ["gpu9"]),
-        ([], [], []),
-        (["192.0.2.0/24"], ["192.0.2.0/24"], []),
-    ],
+@each(
+    (None, ["192.0.2.7", "192.0.2.8"], ["gpu9"]),
+    ([], [], []),
+    (["192.0.2.0/24"], ["192.0.2.0/24"], []),
 )
 def test_the_firewall_is_open_to_the_fleet_unless_the_inventory_names_peers(
     given: list[str] | None, peers: list[str], unknown: list[str]
@@ -102,12 +98,9 @@ def test_keywords_that_some_releases_lack_are_optional() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("networks", "exempt"),
-    [
-        (["0.0.0.0/0", "::/0"], "none"),
-        (["198.51.100.0/24", "192.0.2.0/24", "::/0"], "192.0.2.0/24,198.51.100.0/24"),
-    ],
+@each(
+    (["0.0.0.0/0", "::/0"], "none"),
+    (["198.51.100.0/24", "192.0.2.0/24", "::/0"], "192.0.2.0/24,198.51.100.0/24"),
 )
 def test_nobody_is_exempt_from_penalties_where_everybody_would_be(networks: list[str], exempt: str) -> None:
     assert keywords(firewall_management_networks=networks)["PerSourcePenaltyExemptList"] == exempt
@@ -191,13 +184,10 @@ def test_values_of_one_keyword_may_differ_in_type() -> None:
     assert wanted(again.role("ssh_hardening"), Kind.SSHD_PARAMETER)["overrides"] == options
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "fact"),
-    [
-        ("ssh_hardening_extra_options", {"UseDNS": None}, "UseDNS: expected text"),
-        ("ssh_hardening_extra_options", {"LoginGraceTime": 1.5}, "found 1.5"),
-        ("firewall_services", {111: ["192.0.2.7"]}, "service 111: expected one of"),
-    ],
+@each(
+    ("ssh_hardening_extra_options", {"UseDNS": None}, "UseDNS: expected text"),
+    ("ssh_hardening_extra_options", {"LoginGraceTime": 1.5}, "found 1.5"),
+    ("firewall_services", {111: ["192.0.2.7"]}, "service 111: expected one of"),
 )
 def test_what_yaml_makes_of_a_value_is_refused(name: str, value: object, fact: str) -> None:
     (problem,) = content_problems(name, value)

@@ -12,6 +12,7 @@ import pytest
 from temper.plan.node_plan import Reaction
 from temper.plan.role_variables import role_variables
 from temper.plan.wanted import Kind
+from tests.unit.each import each
 from tests.unit.planning_nodes import node, system
 from tests.unit.planning_nodes import plan as bare_plan
 from tests.unit.planning_roles.plans import HGX, contents, enterprise, planned, wanted, whole_plan
@@ -52,15 +53,12 @@ def test_limits_are_the_same_for_logins_and_services() -> None:
     assert "DefaultLimitMEMLOCK=infinity\n" in unlimited
 
 
-@pytest.mark.parametrize(
-    ("nofile", "sysctls", "refused"),
-    [
-        (1048576, {}, False),
-        (1048577, {}, True),
-        (2097152, {"fs.nr_open": 1048576}, True),
-        (2097152, {"fs.nr_open": "many"}, True),
-        (2097152, {"fs.nr_open": "2097152"}, False),
-    ],
+@each(
+    (1048576, {}, False),
+    (1048577, {}, True),
+    (2097152, {"fs.nr_open": 1048576}, True),
+    (2097152, {"fs.nr_open": "many"}, True),
+    (2097152, {"fs.nr_open": "2097152"}, False),
 )
 def test_a_limit_of_files_with_which_nobody_could_log_in_is_refused(
     nofile: int, sysctls: dict[str, Any], refused: bool
@@ -71,20 +69,17 @@ def test_a_limit_of_files_with_which_nobody_could_log_in_is_refused(
     assert all("os_tuning_sysctls" in problem and str(nofile) in problem for problem in problems)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("nofile", 0, "1024 or more"),
-        ("nofile", -1, "1024 or more"),
-        ("stack_kib", 8, "1024 or more"),
-        ("stack_kib", -1, "1024 or more"),
-        ("memlock", "64G", "'64G'"),
-        ("memlock", "infinity", "unlimited"),
-        ("sysctls", {"kernel.numa_balancing": False}, "write 0"),
-        ("sysctls", {"vm.swappiness": "1\nkernel.panic = 1"}, "vm.swappiness"),
-        ("sysctls", {"vm.swappiness": None}, "vm.swappiness"),
-        ("sysctls", {"vm swappiness": 1}, "vm swappiness"),
-    ],
+@each(
+    ("nofile", 0, "1024 or more"),
+    ("nofile", -1, "1024 or more"),
+    ("stack_kib", 8, "1024 or more"),
+    ("stack_kib", -1, "1024 or more"),
+    ("memlock", "64G", "'64G'"),
+    ("memlock", "infinity", "unlimited"),
+    ("sysctls", {"kernel.numa_balancing": False}, "write 0"),
+    ("sysctls", {"vm.swappiness": "1\nkernel.panic = 1"}, "vm.swappiness"),
+    ("sysctls", {"vm.swappiness": None}, "vm.swappiness"),
+    ("sysctls", {"vm swappiness": 1}, "vm swappiness"),
 )
 def test_values_with_which_nobody_could_log_in_or_that_nobody_reads_are_refused(
     name: str, value: object, words: str
@@ -306,10 +301,7 @@ def test_irqbalance_is_stopped_where_it_is_installed() -> None:
     assert "irqbalance (it is not installed)" in without.text
 
 
-@pytest.mark.parametrize(
-    ("facts", "providers"),
-    [(tuned(rdma=True), "ibverbs-providers"), (system("rhel", "9.6", pci=HGX), "libibverbs")],
-)
+@each((tuned(rdma=True), "ibverbs-providers"), (system("rhel", "9.6", pci=HGX), "libibverbs"))
 def test_rdma_is_the_distributions_own(facts: dict[str, Any], providers: str) -> None:
     facts = {**facts, "tunables": {**facts["tunables"], "rdma": True}}
     packages = wanted(planned(ROLE, facts, os_tuning_rdma=True), Kind.PACKAGE)
@@ -360,28 +352,25 @@ def test_a_module_that_does_not_load_is_an_error_and_one_in_use_stays(
     assert (done.returncode, (tmp_path / "called").read_text().strip()) == (result, called)
 
 
-@pytest.mark.parametrize(("ofed", "warned"), [("doca-ofed 2.9", False), ("", True)])
+@each(("doca-ofed 2.9", False), ("", True))
 def test_without_an_ofed_it_may_not_load_which_is_said(ofed: str, warned: bool) -> None:
     warnings = bare_plan(tuned(rdma=True, ofed=ofed), os_tuning_peermem=True)["warnings"]
     assert any("nvidia-peermem" in warning for warning in warnings) is warned
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("os_tuning_irqbalance", "off", "stopped"),
-        ("os_tuning_cpu_governor", "turbo", "performance"),
-        ("os_tuning_transparent_hugepages", "sometimes", "madvise"),
-        ("os_tuning_shm", "101%", "1% to 100%"),
-        ("os_tuning_shm", "0%", "1% to 100%"),
-        ("os_tuning_shm", "half", "such as 75%"),
-        ("os_tuning_shm", "0G", "above 0"),
-        ("os_tuning_network_buffer_mib", 2048, "2047"),
-        ("os_tuning_network_buffer_mib", -1, "2047"),
-        ("os_tuning_nvme_read_ahead_kb", -1, "65536"),
-        ("os_tuning_nvme_read_ahead_kb", 130, "steps of 4"),
-        ("os_tuning_nvme_scheduler", "cfq", "mq-deadline"),
-    ],
+@each(
+    ("os_tuning_irqbalance", "off", "stopped"),
+    ("os_tuning_cpu_governor", "turbo", "performance"),
+    ("os_tuning_transparent_hugepages", "sometimes", "madvise"),
+    ("os_tuning_shm", "101%", "1% to 100%"),
+    ("os_tuning_shm", "0%", "1% to 100%"),
+    ("os_tuning_shm", "half", "such as 75%"),
+    ("os_tuning_shm", "0G", "above 0"),
+    ("os_tuning_network_buffer_mib", 2048, "2047"),
+    ("os_tuning_network_buffer_mib", -1, "2047"),
+    ("os_tuning_nvme_read_ahead_kb", -1, "65536"),
+    ("os_tuning_nvme_read_ahead_kb", 130, "steps of 4"),
+    ("os_tuning_nvme_scheduler", "cfq", "mq-deadline"),
 )
 def test_bad_input_is_one_sentence_before_anything_is_planned(name: str, value: object, words: str) -> None:
     (problem,) = role_variables({name: value}, specs())["problems"]

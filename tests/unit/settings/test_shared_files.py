@@ -22,6 +22,7 @@ from temper.plan.os_controls import hardening, load_controls, settings_of
 from temper.plan.strictness import ALONE, ASKED, LOADS_NOTHING, orders_of_files
 from temper.plan.variables import OsHardening
 from temper.plan.wanted import Kind
+from tests.unit.each import each
 from tests.unit.planning_roles.plans import trixie, whole_plan
 from tests.unit.settings.role_plans import carried_out, item, role_plan
 
@@ -179,7 +180,7 @@ def test_no_file_is_without_a_decision() -> None:
     assert (files_of_controls() | files_of_roles()) - orders_of_files().keys() == set()
 
 
-@pytest.mark.parametrize(("path", "orders"), orders_of_files().items())
+@each(*orders_of_files().items())
 def test_each_key_of_a_file_has_an_order_and_a_case(path: str, orders: str | Mapping[str, str]) -> None:
     assert path in files_of_controls() | files_of_roles()
     if isinstance(orders, str):

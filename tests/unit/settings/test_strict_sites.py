@@ -13,6 +13,7 @@ from ansible.module_utils.temper.settings.strictness import chosen, strictest
 
 from temper.plan.strictness import order_of
 from tests.unit.control_values import SETTINGS
+from tests.unit.each import each
 from tests.unit.settings.role_plans import item, role_plan
 
 if TYPE_CHECKING:
@@ -383,7 +384,7 @@ def test_options_of_a_mount_point_stay_and_those_of_temper_go_with_the_profile(
     assert in_force() == "ro,dev,nosuid,exec"
 
 
-@pytest.mark.parametrize("enablement", ["disabled", "masked"])
+@each("disabled", "masked")
 def test_a_unit_that_the_site_has_switched_off_stays_off_where_that_is_stricter(enablement: str) -> None:
     found = {"LoadState": "loaded", "UnitFileState": enablement, "ActiveState": "inactive"}
     for name, stays in (("cron.service", True), ("auditd.service", False)):

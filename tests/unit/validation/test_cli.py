@@ -17,6 +17,7 @@ import yaml
 
 from temper.cli import main as temper
 from temper.judge.history_store import History
+from tests.unit.each import each
 from tests.unit.validation.samples import eventually, expectation, measurement, node_result, one_test
 from validation.checks import registry
 from validation.cli import archive, commands, main
@@ -231,17 +232,14 @@ def test_an_expectation_is_read_from_standard_input_and_the_result_written_to_st
     assert (test.id, test.state) == ("cpu_matmul", State.NOT_RUN)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "not JSON"),
-        (
-            '{"required_tests": ["gpu_matmull"]}',
-            "required test gpu_matmull is unknown; known are health, platform",
-        ),
-        ('{"required": []}', "required: no such field"),
-        ('{"schema_version": 7}', "expectations of schema version 7"),
-    ],
+@each(
+    ("{", "not JSON"),
+    (
+        '{"required_tests": ["gpu_matmull"]}',
+        "required test gpu_matmull is unknown; known are health, platform",
+    ),
+    ('{"required": []}', "required: no such field"),
+    ('{"schema_version": 7}', "expectations of schema version 7"),
 )
 def test_a_wrong_expectation_is_an_error_before_anything_runs(
     content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -269,7 +267,7 @@ def test_a_floor_without_storage_is_refused(capsys: pytest.CaptureFixture[str]) 
     assert "--storage-floor needs a --storage" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("floor", ["nan", "inf", "0", "-1", "fast"])
+@each("nan", "inf", "0", "-1", "fast")
 def test_a_floor_that_nothing_can_be_compared_with_is_refused(
     floor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -333,16 +331,13 @@ class Passing:
         return one_test("health")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["run", "--plan", "slow"],
-        ["run", "--test", "gpu_matmull"],
-        *(["run", "--hours", hours] for hours in ("nan", "inf", "0", "-1", "many")),
-        *(["run", "--gpus", count] for count in ("-1", "eight", "")),
-        *(["run", "--node", name] for name in ("../x", "", ".", "a/b")),
-        [],
-    ],
+@each(
+    ["run", "--plan", "slow"],
+    ["run", "--test", "gpu_matmull"],
+    *(["run", "--hours", hours] for hours in ("nan", "inf", "0", "-1", "many")),
+    *(["run", "--gpus", count] for count in ("-1", "eight", "")),
+    *(["run", "--node", name] for name in ("../x", "", ".", "a/b")),
+    [],
 )
 def test_a_wrong_command_line_ends_with_status_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -383,7 +378,7 @@ def test_an_output_that_is_no_file_is_refused_before_anything_runs(
     assert "expected a file, or none yet" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b'{"power_limit_w": 1' + b"0" * 400 + b"}"])
+@each(b"\xff\xfe", b'{"power_limit_w": 1' + b"0" * 400 + b"}")
 def test_input_that_makes_no_sense_is_status_2_and_one_sentence(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -600,9 +595,7 @@ def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it
     assert (tmp_path / "again" / "summary.json").read_text() == (first / "summary.json").read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "name"), [([], "quick"), (["--hours", "4"], "quick, repeated for 4 h")]
-)
+@each(([], "quick"), (["--hours", "4"], "quick, repeated for 4 h"))
 def test_what_is_lowest_in_hours_is_not_compared_with_a_single_run(
     arguments: list[str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,15 +6,16 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from temper.cli import main as temper
 from temper.judge.compare import Change, Trend, compare, text
+from tests.unit.each import each
 from tests.unit.validation.samples import measurement, node_result, one_test
 from validation.model.contract import Finding, NodeResult, State, dumps
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def result_of(value: float, *findings: Finding, name: str = "gpu01", **changes: Any) -> NodeResult:
@@ -26,10 +27,7 @@ def between(before: NodeResult, after: NodeResult) -> list[Change]:
     return compare({before.node: before}, {after.node: after})
 
 
-@pytest.mark.parametrize(
-    ("value", "trend"),
-    [(600.0, Trend.WORSE), (800.0, Trend.BETTER), (722.0, Trend.SAME), (738.0, Trend.SAME)],
-)
+@each((600.0, Trend.WORSE), (800.0, Trend.BETTER), (722.0, Trend.SAME), (738.0, Trend.SAME))
 def test_a_number_is_better_worse_or_the_same(value: float, trend: Trend) -> None:
     (change,) = between(result_of(730.0), result_of(value))
     assert change.trend is trend
@@ -78,7 +76,7 @@ def test_what_is_on_one_side_only_is_said() -> None:
     assert changes[-1] == Change("gpu02", Trend.UNKNOWN, "only the second has a result of it")
 
 
-@pytest.mark.parametrize("what", ["node", "test", "number"])
+@each("node", "test", "number")
 def test_what_is_gone_is_not_as_good_as_before(what: str) -> None:
     before = {"gpu01": result_of(1.0), "gpu02": result_of(1.0)}
     (test,) = before["gpu02"].tests
@@ -146,7 +144,7 @@ def test_a_node_that_is_gone_is_status_2(tmp_path: Path) -> None:
     assert temper.main(["compare", str(tmp_path / "b"), str(tmp_path / "a")]) == 0
 
 
-@pytest.mark.parametrize(("value", "status"), [(730.0, 0), (612.0, 1), (900.0, 0)])
+@each((730.0, 0), (612.0, 1), (900.0, 0))
 def test_the_exit_status_says_whether_something_became_worse(
     value: float, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,9 +165,7 @@ def test_nothing_that_compares_is_status_2(tmp_path: Path) -> None:
     assert temper.main(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 2
 
 
-@pytest.mark.parametrize(
-    ("content", "message"), [(None, "No such file"), ("{}", "schema_version: missing"), ("[", "not JSON")]
-)
+@each((None, "No such file"), ("{}", "schema_version: missing"), ("[", "not JSON"))
 def test_what_cannot_be_compared_is_named(
     content: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.each import each
 from tests.unit.validation import samples
 from validation.model import contract
 from validation.model.bounds import MOST_NUMBER, MOST_WHOLE
@@ -96,7 +97,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("path", "value", "message"), WRONG)
+@each(*WRONG)
 def test_a_result_of_another_form_is_refused_with_its_place(
     path: list[str | int], value: Any, message: str
 ) -> None:
@@ -104,19 +105,19 @@ def test_a_result_of_another_form_is_refused_with_its_place(
         contract.node_result(changed(path, value))
 
 
-@pytest.mark.parametrize(("path", "value", "_message"), WRONG)
+@each(*WRONG)
 def test_the_schema_refuses_what_the_reader_refuses(path: list[str | int], value: Any, _message: str) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(changed(path, value), load("node-result"))
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@each(math.nan, math.inf)
 def test_a_number_that_is_none_is_never_written(value: float) -> None:
     with pytest.raises(ValueError, match="Out of range float"):
         contract.dumps(Measured((samples.measurement(value=value),)))
 
 
-@pytest.mark.parametrize("text", ["NaN", "Infinity"])
+@each("NaN", "Infinity")
 def test_a_number_that_is_none_is_never_read(text: str) -> None:
     written = contract.dumps(Measured((samples.measurement(value=612.5),))).replace("612.5", text)
     with pytest.raises(ContractError, match=r"measurements\[0\]\.value: expected a finite number"):
@@ -195,7 +196,7 @@ def test_a_document_in_pieces_is_the_same_document() -> None:
     assert '    {"a": [1,' in text, "a row stands on a line of its own"
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@each(math.nan, math.inf)
 def test_a_number_that_json_does_not_have_is_refused_at_every_depth(value: float) -> None:
     for document in ({"a": value}, {"a": [value]}, {"a": [{"b": value}]}):
         with pytest.raises(ValueError, match="JSON"):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from temper.judge.fabric import judge_fabric
 from temper.judge.fabric_search import circle_rounds, next_rounds
+from tests.unit.each import each
 from tests.unit.validation.fabric_rounds import (
     NAMES,
     SIZE,
@@ -41,13 +40,10 @@ C_AND_D = attempts(*PAIRS, c=bad_rank("c"), d=bad_rank("d"))
 MEASURING = f"measuring all-reduce of {SIZE >> 20} MiB"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"steps": 22},
-        {"steps": 23, "halted": "stopped by a signal"},
-        {"stage": "preparing all-reduce of 16 MiB", "steps": 24},
-    ],
+@each(
+    {"steps": 22},
+    {"steps": 23, "halted": "stopped by a signal"},
+    {"stage": "preparing all-reduce of 16 MiB", "steps": 24},
 )
 def test_of_nodes_that_hang_the_one_that_does_not_run_or_stands_behind_is_suspect(
     changes: dict[str, Any],
@@ -63,7 +59,7 @@ def test_of_nodes_that_hang_in_the_same_run_all_are_suspects() -> None:
     assert sorted(whole.suspects) == sorted(NAMES)
 
 
-@pytest.mark.parametrize(("died_at", "suspect"), [(100.2, "c"), (99.8, "c"), (40.0, "d")])
+@each((100.2, "c"), (99.8, "c"), (40.0, "d"))
 def test_who_dies_when_a_node_gives_its_ranks_up_is_not_to_blame(died_at: float, suspect: str) -> None:
     """The ranks of d see those of others go at 100; or it died long before, and the others hung."""
     ranks = {name: hung_rank(name, 23) for name in NAMES}
@@ -212,21 +208,18 @@ def linked(link_gb_s: float, *rounds: dict[str, Attempt], **changes: Any) -> Fle
     return fleet(whole, *rounds, **changes)
 
 
-@pytest.mark.parametrize(
-    ("found", "state", "words"),
-    [
-        (
-            linked(1.0, attempts(*PAIRS)),
-            State.DEGRADED,
-            "the links of the slowest node carry 1.00 GB/s; pairs",
-        ),
-        (linked(1.0, attempts(*PAIRS), floor_gb_s=2.0), State.FAIL, "the floor is 2.00 GB/s; pairs of nodes"),
-        (linked(1.0, floor_gb_s=2.0, pairs=Pairs.NEVER), State.FAIL, "no pairs of nodes were measured"),
-        (linked(0.3, floor_gb_s=2.0, pairs=Pairs.NEVER), State.FAIL, "0.28 GB/s, the floor is 2.00"),
-        (linked(0.3, attempts(*PAIRS)), State.DEGRADED, "0.28 GB/s; pairs of nodes reach 1.68 to 1.68"),
-        (linked(1.0, library="gloo", pairs=Pairs.NEVER), State.PASS, ""),
-        (linked(1.0, attempts(*PAIRS), library="gloo"), State.DEGRADED, "carry 1.00 GB/s"),
-    ],
+@each(
+    (
+        linked(1.0, attempts(*PAIRS)),
+        State.DEGRADED,
+        "the links of the slowest node carry 1.00 GB/s; pairs",
+    ),
+    (linked(1.0, attempts(*PAIRS), floor_gb_s=2.0), State.FAIL, "the floor is 2.00 GB/s; pairs of nodes"),
+    (linked(1.0, floor_gb_s=2.0, pairs=Pairs.NEVER), State.FAIL, "no pairs of nodes were measured"),
+    (linked(0.3, floor_gb_s=2.0, pairs=Pairs.NEVER), State.FAIL, "0.28 GB/s, the floor is 2.00"),
+    (linked(0.3, attempts(*PAIRS)), State.DEGRADED, "0.28 GB/s; pairs of nodes reach 1.68 to 1.68"),
+    (linked(1.0, library="gloo", pairs=Pairs.NEVER), State.PASS, ""),
+    (linked(1.0, attempts(*PAIRS), library="gloo"), State.DEGRADED, "carry 1.00 GB/s"),
 )
 def test_a_whole_that_is_slow_with_good_pairs_is_the_fault_of_no_node(
     found: Fleet, state: State, words: str
@@ -252,10 +245,7 @@ def test_a_floor_that_is_missed_because_of_one_node_is_that_nodes_fault() -> Non
     assert findings(found)["c"].code == "fabric-node"
 
 
-@pytest.mark.parametrize(
-    ("how", "floor_gb_s", "state"),
-    [(lambda _: slow_rank(), 0, "degraded"), (lambda _: slow_rank(), 2, "fail"), (bad_rank, 0, "fail")],
-)
+@each((lambda _: slow_rank(), 0, "degraded"), (lambda _: slow_rank(), 2, "fail"), (bad_rank, 0, "fail"))
 def test_a_slow_link_fails_only_what_was_asked_for(how: object, floor_gb_s: float, state: str) -> None:
     links = [("b", "e")]
     found = measured(NAMES, bad_links=links, how=how, floor_gb_s=floor_gb_s)  # type: ignore[arg-type]
@@ -318,16 +308,13 @@ def without_c(link_gb_s: float | None = None, **changes: Any) -> Fleet:
     return found
 
 
-@pytest.mark.parametrize(
-    ("found", "state", "words"),
-    [
-        (without_c(), State.PASS, "no floor, and no known rate of the links"),
-        (without_c(floor_gb_s=1.5), State.PASS, "against a floor of 1.50 GB/s"),
-        (without_c(link_gb_s=2.0), State.PASS, "the links of the slowest node carry 2.00 GB/s"),
-        (without_c(floor_gb_s=100.0), State.FAIL, "the floor is 100 GB/s; pairs of nodes reach 1.68"),
-        (without_c(link_gb_s=10.0), State.DEGRADED, "the links of the slowest node carry 10.0 GB/s; pairs"),
-        (without_c(link_gb_s=10.0, library="gloo"), State.PASS, "the slowest node carry 10.0 GB/s"),
-    ],
+@each(
+    (without_c(), State.PASS, "no floor, and no known rate of the links"),
+    (without_c(floor_gb_s=1.5), State.PASS, "against a floor of 1.50 GB/s"),
+    (without_c(link_gb_s=2.0), State.PASS, "the links of the slowest node carry 2.00 GB/s"),
+    (without_c(floor_gb_s=100.0), State.FAIL, "the floor is 100 GB/s; pairs of nodes reach 1.68"),
+    (without_c(link_gb_s=10.0), State.DEGRADED, "the links of the slowest node carry 10.0 GB/s; pairs"),
+    (without_c(link_gb_s=10.0, library="gloo"), State.PASS, "the slowest node carry 10.0 GB/s"),
 )
 def test_those_that_can_are_paired_without_it_and_held_against_what_is_expected(
     found: Fleet, state: State, words: str
@@ -346,7 +333,7 @@ def test_a_floor_that_no_pair_reaches_counts_beside_a_bad_node_too() -> None:
     }
 
 
-@pytest.mark.parametrize("how", [bad_rank, lambda name: bad_rank(name, "died")])
+@each(bad_rank, lambda name: bad_rank(name, "died"))
 def test_a_pair_that_fails_is_not_excused_by_a_node_that_could_not_take_part(
     how: Callable[[str], Rank],
 ) -> None:
@@ -446,13 +433,10 @@ def test_a_node_that_is_lost_among_the_pairs_is_not_run() -> None:
     assert states(found) == {name: "not-run" if name == "c" else "pass" for name in NAMES}
 
 
-@pytest.mark.parametrize(
-    ("found", "note"),
-    [
-        (fleet(attempts(NAMES), pairs=Pairs.NEVER), "not compared: no floor was given, and the rate"),
-        (fleet(attempts(NAMES), floor_gb_s=2.0), "at or above the floor of 2.00 GB/s"),
-        (fleet(attempts(NAMES), attempts(*PAIRS)), "compared with pairs of nodes only (1.68 to 1.68 GB/s)"),
-    ],
+@each(
+    (fleet(attempts(NAMES), pairs=Pairs.NEVER), "not compared: no floor was given, and the rate"),
+    (fleet(attempts(NAMES), floor_gb_s=2.0), "at or above the floor of 2.00 GB/s"),
+    (fleet(attempts(NAMES), attempts(*PAIRS)), "compared with pairs of nodes only (1.68 to 1.68 GB/s)"),
 )
 def test_a_pass_says_what_it_was_compared_with(found: Fleet, note: str) -> None:
     for verdict in judge_fabric(found).values():

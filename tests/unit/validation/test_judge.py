@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.each import each
 from tests.unit.validation.samples import H100, expectation, measurement, node_result, one_test
 from validation.model.contract import Finding, Measurement, NodeResult, State, TestResult
 from validation.model.expectations import Expectation, References
@@ -64,7 +64,7 @@ def test_the_same_finding_on_several_gpus_is_one_sentence() -> None:
     )
 
 
-@pytest.mark.parametrize(("strict", "exit_status"), [(False, EXIT_PASS), (True, EXIT_FAIL)])
+@each((False, EXIT_PASS), (True, EXIT_FAIL))
 def test_a_degraded_node_is_visible_and_fails_only_where_that_is_asked(
     strict: bool, exit_status: int
 ) -> None:
@@ -119,13 +119,10 @@ def test_a_number_below_its_floor_fails_and_says_both() -> None:
     assert (node.state, node.exit_status) == (State.FAIL, EXIT_FAIL)
 
 
-@pytest.mark.parametrize(
-    ("value", "spread", "code", "state"),
-    [
-        (640.0, 0.3, "noisy-below-floor", State.DEGRADED),
-        (640.0, 0.02, "below-floor", State.FAIL),
-        (400.0, 0.3, "below-floor", State.FAIL),
-    ],
+@each(
+    (640.0, 0.3, "noisy-below-floor", State.DEGRADED),
+    (640.0, 0.02, "below-floor", State.FAIL),
+    (400.0, 0.3, "below-floor", State.FAIL),
 )
 def test_a_number_is_blamed_only_when_its_noise_does_not_reach_the_floor(
     value: float, spread: float, code: str, state: State
@@ -154,7 +151,7 @@ def test_a_test_that_measured_nothing_has_not_passed() -> None:
     assert (node.state, node.exit_status, codes(node)) == (State.FAIL, EXIT_FAIL, ["no-number"])
 
 
-@pytest.mark.parametrize("value", [0.0, -3.0, 5000.0])
+@each(0.0, -3.0, 5000.0)
 def test_a_number_that_cannot_be_has_not_passed(value: float) -> None:
     peaks = H100 | {"peak": {"bf16_tflops": {"value": 989, "source": "a"}}}
     wanted = expectation(1, references=References({"h100_sxm_80gb": peaks}))
@@ -169,19 +166,16 @@ def test_a_number_without_runs_has_not_passed() -> None:
     assert codes(node) == ["impossible-number"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "code"),
-    [
-        ("memory_triad_gb_s", 4500.0, "impossible-number"),  # it fitted into a cache
-        ("memory_triad_gb_s", 2970.0, None),
-        ("h2d_pinned_gb_s", 550.0, "impossible-number"),  # Gb/s for GB/s
-        ("h2d_pinned_gb_s", 56.0, None),
-        ("bf16_peak_tflops", 5000.0, "impossible-number"),
-        ("bf16_best_tflops", 5000.0, "impossible-number"),
-        ("bf16_alone_tflops", 5000.0, "impossible-number"),
-        ("bf16_best_tflops", 794.5, None),
-        ("both_pinned_gb_s", 110.0, None),
-    ],
+@each(
+    ("memory_triad_gb_s", 4500.0, "impossible-number"),  # it fitted into a cache
+    ("memory_triad_gb_s", 2970.0, None),
+    ("h2d_pinned_gb_s", 550.0, "impossible-number"),  # Gb/s for GB/s
+    ("h2d_pinned_gb_s", 56.0, None),
+    ("bf16_peak_tflops", 5000.0, "impossible-number"),
+    ("bf16_best_tflops", 5000.0, "impossible-number"),
+    ("bf16_alone_tflops", 5000.0, "impossible-number"),
+    ("bf16_best_tflops", 794.5, None),
+    ("both_pinned_gb_s", 110.0, None),
 )
 def test_nothing_is_faster_than_its_peak_allows(name: str, value: float, code: str | None) -> None:
     peak = {"bf16_tflops": {"value": 989, "source": "a"}, "memory_gb_s": {"value": 3350, "source": "a"}}
@@ -191,7 +185,7 @@ def test_nothing_is_faster_than_its_peak_allows(name: str, value: float, code: s
     assert codes(judge_node("gpu01", result, wanted, HEADLINES)) == ([code] if code else [])
 
 
-@pytest.mark.parametrize("value", [30.0, 346.0])
+@each(30.0, 346.0)
 def test_pcie_neither_bounds_nor_judges_the_copies_of_a_superchip(value: float) -> None:
     number = {"h2d_pinned_gb_s": {"value": 63, "source": "a"}}
     model = {key: H100[key] for key in ("name", "pci_ids")} | {"form_factor": "superchip"}
@@ -272,28 +266,25 @@ def shaped(name: str, edge: int, value: float = 1.0) -> NodeVerdict:
     return judge_node("gpu01", node_result(one_test("gpu_matmul", State.PASS, one)), wanted, HEADLINES)
 
 
-@pytest.mark.parametrize("name", ["bf16_tflops", "bf16_alone_tflops"])
+@each("bf16_tflops", "bf16_alone_tflops")
 def test_a_floor_judges_the_shape_that_it_was_measured_with(name: str) -> None:
     assert codes(shaped(name, 8192)) == ["below-floor"]
 
 
-@pytest.mark.parametrize(
-    ("name", "edge", "why"),
-    [
-        (
-            "bf16_tflops",
-            4096,
-            "the reference for H100 SXM 80 GB holds for 8192 x 8192 x 8192, so not compared",
-        ),
-        (
-            "fp8_tflops",
-            4096,
-            "the reference for H100 SXM 80 GB holds for 8192 x 8192 x 8192, so not compared",
-        ),
-        ("fp8_tflops", 8192, "no floor for H100 SXM 80 GB, so not judged by one; published are 1290 TFLOP/s"),
-        ("fp16_tflops", 8192, "no reference for H100 SXM 80 GB, so not compared"),
-        ("bf16_best_tflops", 8192, "no reference for H100 SXM 80 GB, so not compared"),
-    ],
+@each(
+    (
+        "bf16_tflops",
+        4096,
+        "the reference for H100 SXM 80 GB holds for 8192 x 8192 x 8192, so not compared",
+    ),
+    (
+        "fp8_tflops",
+        4096,
+        "the reference for H100 SXM 80 GB holds for 8192 x 8192 x 8192, so not compared",
+    ),
+    ("fp8_tflops", 8192, "no floor for H100 SXM 80 GB, so not judged by one; published are 1290 TFLOP/s"),
+    ("fp16_tflops", 8192, "no reference for H100 SXM 80 GB, so not compared"),
+    ("bf16_best_tflops", 8192, "no reference for H100 SXM 80 GB, so not compared"),
 )
 def test_what_has_no_floor_at_its_shape_is_not_judged_and_that_is_said(
     name: str, edge: int, why: str
@@ -367,10 +358,7 @@ def busbw(value: float, size_bytes: int, ranks: int) -> Measurement:
     return measurement("busbw_gb_s", value, device=None, conditions=conditions)
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "ranks", "state"),
-    [(16 << 30, 8, State.FAIL), (1 << 30, 8, State.PASS), (16 << 30, 4, State.PASS)],
-)
+@each((16 << 30, 8, State.FAIL), (1 << 30, 8, State.PASS), (16 << 30, 4, State.PASS))
 def test_the_floor_of_a_collective_holds_for_its_number_of_gpus_and_size(
     size_bytes: int, ranks: int, state: State
 ) -> None:
@@ -424,7 +412,7 @@ def test_a_test_without_a_number_has_no_headline() -> None:
     assert verdict(not_run("gpu_matmul")).tests[0].headline == ""
 
 
-@pytest.mark.parametrize(("value", "text"), [(612.4, "612"), (25.94, "25.9"), (0.554, "0.55")])
+@each((612.4, "612"), (25.94, "25.9"), (0.554, "0.55"))
 def test_a_number_is_shown_with_three_digits(value: float, text: str) -> None:
     assert number(value) == text
 

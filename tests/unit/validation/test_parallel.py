@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import node
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
@@ -107,7 +108,7 @@ def test_ranks_on_the_cpus_of_one_node_are_not_advised() -> None:
     assert (len(result.measurements), result.details) == (3, {})
 
 
-@pytest.mark.parametrize("wrong", [math.nan, 0.1])
+@each(math.nan, 0.1)
 def test_gradients_that_are_not_the_mean_of_all_fail(wrong: float) -> None:
     result = concluded({1: ScriptedBackend(steps=STEPS, wrong=wrong)})
     (finding,) = result.findings

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import node
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_parallel import outcome, request
@@ -60,7 +61,7 @@ def test_a_step_is_as_slow_as_its_slowest_rank_and_takes_what_the_fullest_takes(
     assert (values["sharded_training_samples_s"], values["sharded_step_gb"]) == (64.0, 10.0)
 
 
-@pytest.mark.parametrize("wrong", [math.nan, 0.1])
+@each(math.nan, 0.1)
 def test_a_step_that_is_not_that_without_shards_fails(wrong: float) -> None:
     result = concluded({1: backend(wrong=wrong)})
     (finding,) = result.findings

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import node
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
@@ -53,13 +54,13 @@ def go_on() -> None:
     """Nobody waits for what these tests write."""
 
 
-@pytest.mark.parametrize("plan", ["quick", "standard", "burn-in"])
+@each("quick", "standard", "burn-in")
 def test_a_path_adds_nothing_new_to_the_quick_plan(plan: str, tmp_path: Path) -> None:
     tests = set(in_plan(plan, RunOptions((tmp_path,))))
     assert set(NEW) & tests == (set() if plan == "quick" else set(NEW))
 
 
-@pytest.mark.parametrize("test", NEW)
+@each(*NEW)
 def test_without_a_path_nothing_is_measured(test: str) -> None:
     result = CHECKS[test].run(node())
     assert (result.state, result.measurements) == (State.NOT_RUN, ())
@@ -127,7 +128,7 @@ def test_a_block_that_was_written_and_comes_back_changed_fails(
     assert f"the first at byte {3 * BLOCK}" in finding.text
 
 
-@pytest.mark.parametrize("module", [storage_write, storage_checkpoint])
+@each(storage_write, storage_checkpoint)
 def test_a_file_of_the_operator_is_never_written_to(module: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(os.urandom(9 * BLOCK))
@@ -171,7 +172,7 @@ def test_random_reads_go_everywhere_in_whole_pieces(tmp_path: Path, monkeypatch:
     assert len({place // BLOCK for place in places}) > 4
 
 
-@pytest.mark.parametrize("module", [storage_write, storage_random])
+@each(storage_write, storage_random)
 def test_an_error_of_the_storage_fails_with_what_the_system_said(
     module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +231,7 @@ def test_a_folder_without_room_for_a_checkpoint_is_not_written_to(
         checkpoint(ScriptedBackend("cpu"), tmp_path)
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+@each(errno.ENOSPC, errno.EDQUOT)
 def test_a_quota_is_no_fault_of_the_storage(
     error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import gpu_xml, node, smi_xml
 from validation.checks import tensorflow
 from validation.checks.registry import CHECKS, asked_for, in_plan
@@ -193,7 +194,7 @@ def test_a_python_without_tensorflow_is_not_run_with_its_words(asked: Callable[[
         tensorflow.measure(request, lambda _: None)
 
 
-@pytest.mark.parametrize(("after", "codes"), [(79, []), (None, []), (4, ["tensorflow-memory-growth"])])
+@each((79, []), (None, []), (4, ["tensorflow-memory-growth"]))
 def test_memory_that_does_not_grow_but_is_taken_is_degraded(after: int | None, codes: list[str]) -> None:
     facts = Facts("2.20.0", True, (Gpu("", 80, after),), "")
     found = list(tensorflow.examine(facts, 1))

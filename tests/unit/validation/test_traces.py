@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
 from tests.unit.validation.test_training import ignore, request
@@ -72,18 +73,15 @@ def busy(kernels: float, copies: float, loading: float) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("kernels", "copies", "loading", "words"),
-    [
-        (
-            50,
-            30,
-            10,
-            ("kernels run 50%", "far below 80%", "for 30% the GPU only copies", "pinned"),
-        ),
-        (75, 5, 15, ("kernels run 75%", "for 15% the GPU waits while the host loads", "num_workers")),
-        (60, 10, 5, ("for 25% the GPU waits for the host", "torch.compile", "copies run 10% of the time")),
-    ],
+@each(
+    (
+        50,
+        30,
+        10,
+        ("kernels run 50%", "far below 80%", "for 30% the GPU only copies", "pinned"),
+    ),
+    (75, 5, 15, ("kernels run 75%", "for 15% the GPU waits while the host loads", "num_workers")),
+    (60, 10, 5, ("for 25% the GPU waits for the host", "torch.compile", "copies run 10% of the time")),
 )
 def test_a_gpu_that_is_not_busy_is_told_the_largest_cause_with_numbers_and_remedy(
     kernels: float, copies: float, loading: float, words: tuple[str, ...]
@@ -94,7 +92,7 @@ def test_a_gpu_that_is_not_busy_is_told_the_largest_cause_with_numbers_and_remed
     assert ("far below" in text) == (kernels < 70)
 
 
-@pytest.mark.parametrize(("kernels", "name"), [(80, "cuda"), (95, "cuda"), (0, "cuda"), (10, "cpu")])
+@each((80, "cuda"), (95, "cuda"), (0, "cuda"), (10, "cpu"))
 def test_a_busy_gpu_a_cpu_and_one_of_which_nothing_is_known_get_no_advice(kernels: float, name: str) -> None:
     events = [one for one in busy(kernels, 1, 1) if one["dur"]]
     backend = ScriptedBackend(name, events=events)
@@ -123,13 +121,13 @@ def test_the_shares_are_numbers_of_the_test() -> None:
     assert "trace" not in measured.details
 
 
-@pytest.mark.parametrize("events", [[], [event(LOADING, 0, 1), event(STEP, 1, 9)]])
+@each([], [event(LOADING, 0, 1), event(STEP, 1, 9)])
 def test_a_trace_without_kernels_is_degraded(events: list[dict[str, Any]]) -> None:
     measured = profile.profile(ScriptedBackend(events=events), request(), ignore)
     assert [(f.code, f.state, f.device) for f in measured.findings] == [("profile-empty", State.DEGRADED, 3)]
 
 
-@pytest.mark.parametrize("written", [b"", b'{"traceEvents": [{"ph": "X", "dur"', b"{}", b"\xff\xfe{}"])
+@each(b"", b'{"traceEvents": [{"ph": "X", "dur"', b"{}", b"\xff\xfe{}")
 def test_a_trace_that_cannot_be_read_is_not_run(written: bytes) -> None:
     with pytest.raises(NotRunError, match="wrote a trace that cannot be read"):
         profile.profile(ScriptedBackend(written=written), request(), ignore)
@@ -198,9 +196,7 @@ def asked_of(monkeypatch: pytest.MonkeyPatch, *options: str) -> list[Any]:
     return asked
 
 
-@pytest.mark.parametrize(
-    ("option", "tests"), [("--storage", {"storage_read"}), ("--traces", {"cpu_profile"})]
-)
+@each(("--storage", {"storage_read"}), ("--traces", {"cpu_profile"}))
 def test_the_command_line_runs_them_in_the_quick_plan(
     option: str, tests: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,9 +206,7 @@ def test_the_command_line_runs_them_in_the_quick_plan(
     assert "data_loading" not in asked[3]
 
 
-@pytest.mark.parametrize(
-    ("option", "tests"), [("--storage", {"storage_read"}), ("--traces", {"cpu_profile", "gpu_profile"})]
-)
+@each(("--storage", {"storage_read"}), ("--traces", {"cpu_profile", "gpu_profile"}))
 def test_the_command_line_runs_them_beside_a_named_test(
     option: str, tests: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

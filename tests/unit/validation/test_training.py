@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.each import each
 from tests.unit.validation.samples import node
 from tests.unit.validation.scripted import ScriptedBackend
 from validation.checks import batch, precision, profile, step_memory
@@ -39,13 +40,13 @@ def amp(backend: ScriptedBackend) -> Any:
     return precision.compare(backend, request(backend.name, ways=["fp32", "tf32", "bf16", "fp16"]), ignore)
 
 
-@pytest.mark.parametrize("test", [check for check in CHECKS if check.startswith("gpu_")])
+@each(*[check for check in CHECKS if check.startswith("gpu_")])
 def test_on_a_node_without_a_gpu_nothing_that_needs_one_is_run(test: str) -> None:
     result = CHECKS[test].run(node(pci_gpus=()))
     assert (result.state, result.measurements) == (State.NOT_RUN, ())
 
 
-@pytest.mark.parametrize("test", ["cpu_amp", "cpu_step_memory", "cpu_batch"])
+@each("cpu_amp", "cpu_step_memory", "cpu_batch")
 def test_without_torch_nothing_is_trained(test: str) -> None:
     result = CHECKS[test].run(node(torch=None))
     assert result.state is State.NOT_RUN
@@ -63,7 +64,7 @@ def test_mixed_precision_is_compared_with_every_other_format() -> None:
     assert measured.details == {"bf16_gain_over": {"fp32": 4.0, "tf32": 2.0}}
 
 
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, 0.1])
+@each(math.nan, math.inf, 0.1)
 def test_losses_that_are_none_or_far_from_those_of_full_precision_fail(wrong: float) -> None:
     measured = amp(ScriptedBackend(steps=STEPS, wrong=wrong))
     assert {(f.code, f.state, f.device) for f in measured.findings} == {("wrong-result", State.FAIL, 3)}
@@ -114,7 +115,7 @@ def test_a_gpu_with_bf16_does_not_train_in_fp16() -> None:
     assert "training fp16" not in backend.calls
 
 
-@pytest.mark.parametrize("fall", [0.0, -0.1, math.nan])
+@each(0.0, -0.1, math.nan)
 def test_a_loss_that_does_not_fall_fails(fall: float) -> None:
     measured = amp(ScriptedBackend(formats=("fp32", "fp16"), falls={"fp16": fall}))
     (finding,) = measured.findings
@@ -144,7 +145,7 @@ def test_a_gpu_without_bf16_is_profiled_and_filled_in_fp16() -> None:
     assert {"try 4 in fp16", "trace 3 in fp16"} <= set(backend.calls)
 
 
-@pytest.mark.parametrize("measurement", [precision.compare, step_memory.compare, profile.profile])
+@each(precision.compare, step_memory.compare, profile.profile)
 def test_a_gpu_with_less_memory_than_the_step_takes_is_not_run(measurement: Any) -> None:
     small = ScriptedBackend(free=int(7.6e9), steps=STEPS, peaks=[3, 2, 1])
     asked = request(shape=dataclasses.asdict(GPU_SHAPE), ways=["fp32", "tf32", "bf16"])
@@ -180,7 +181,7 @@ def test_every_way_to_save_memory_is_compared_with_the_plain_step() -> None:
     }
 
 
-@pytest.mark.parametrize("wrong", [math.nan, 0.01])
+@each(math.nan, 0.01)
 def test_gradients_that_differ_fail(wrong: float) -> None:
     measured = memory(ScriptedBackend(wrong=wrong, peaks=[3, 2, 1]))
     assert [finding.code for finding in measured.findings] == ["wrong-result"] * 3
@@ -257,8 +258,12 @@ def test_an_error_that_has_nothing_to_do_with_memory_is_not_taken_for_it() -> No
     assert tried == [64]
 
 
-@pytest.mark.parametrize("first", [1, 2, 3, 31, 32, 33, 1000, batch.MOST_SAMPLES])
-def test_a_device_that_cannot_go_on_with_any_batch_is_told_so_soon(first: int) -> None:
+@each(1, 2, 3, 31, 32, 33, 1000, batch.MOST_SAMPLES)
+def test_a_device_that_cannot_go_on_with_any_batch_is_told_so_soon(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It takes a second with all that the other tests of this process have loaded.
+    monkeypatch.setattr("gc.collect", lambda: 0)
     tried: list[int] = []
 
     def full(size: int) -> None:
@@ -276,7 +281,7 @@ def test_the_number_of_samples_itself_is_no_rate() -> None:
     assert [m.name for m in measured.measurements if is_rate(m)] == ["largest_batch_training_samples_s"]
 
 
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
+@each(math.nan, math.inf)
 def test_a_loss_that_is_no_number_fails(loss: float) -> None:
     measured = search(ScriptedBackend(losses={8: loss, 12: 1.0}))
     assert [(f.code, f.state) for f in measured.findings] == [("wrong-result", State.FAIL)]
