@@ -271,20 +271,6 @@ PINNED: dict[str, Any] = {"nvidia_stack_cuda_key_fingerprints": ["A" * 40]}
 
 
 @each(*TABLES["nvidia_distributions"])
-@each(*TABLES["models"])
-def test_every_gpu_has_a_stack_that_its_default_is(model: str, distribution: str) -> None:
-    rule = TABLES["nvidia_architectures"][TABLES["models"][model]["architecture"]]
-    first = TABLES["nvidia_distributions"][distribution]["first_branch"] or 0
-    first_cuda = TABLES["nvidia_distributions"][distribution]["first_cuda"] or "0"
-    found = plan(facts(distribution, *TABLES["models"][model]["pci_ids"]), **PINNED)
-    too_new = version(first_cuda) > version(rule["last_cuda"] or "99") or first > (rule["last_branch"] or 999)
-    if too_new:
-        assert any("no stack in data/stacks.yml fits" in problem for problem in found["problems"])
-    else:
-        assert found["problems"] == []
-
-
-@each(*TABLES["nvidia_distributions"])
 @each(*STACKS)
 def test_every_stack_drives_an_h100_where_the_repository_has_it(name: str, distribution: str) -> None:
     mirror: dict[str, Any] = {
