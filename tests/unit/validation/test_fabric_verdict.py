@@ -154,14 +154,6 @@ def sized_rank(small_s: float, large_s: float | None = None) -> Rank:
     return dataclasses.replace(good_rank(), seconds=seconds)
 
 
-def test_pairs_are_compared_at_a_size_that_all_of_them_measured() -> None:
-    """Larger sizes reach four times the rate: c and d had no time for them, and are as fast as the others."""
-    ranks = {name: sized_rank(0.01, 0.01) for name in "abef"} | {name: sized_rank(0.01) for name in "cd"}
-    found = fleet(attempts(NAMES), attempts(*PAIRS, **ranks))
-    assert next_rounds(found) == []
-    assert set(states(found).values()) == {"pass"}
-
-
 def test_a_slow_pair_is_found_at_the_size_that_all_measured() -> None:
     def round_of(*pairs: tuple[str, ...]) -> dict[str, Attempt]:
         names = {
@@ -178,23 +170,33 @@ def test_a_slow_pair_is_found_at_the_size_that_all_measured() -> None:
     assert "the best pair 0.42 GB/s" in findings(found)["c"].text
 
 
-def test_all_together_are_compared_with_pairs_at_a_size_that_both_measured() -> None:
-    """The whole had no time for the large size, at which pairs reach four times the rate."""
-    whole = attempts(NAMES, **{name: sized_rank(0.01) for name in NAMES})
-    pairs = attempts(*PAIRS, **{name: sized_rank(0.01, 0.01) for name in NAMES})
-    assert set(states(fleet(whole, pairs)).values()) == {"pass"}
+#: Half of its runs are as fast as everybody's.
+DISTURBED = dataclasses.replace(good_rank(), seconds={f"all_reduce {SIZE}": (0.01, 0.01, 0.1, 0.1, 0.1)})
+LONG = {name: sized_rank(0.01, 0.01) for name in NAMES}
+BELOW = attempts(*PAIRS, c=good_rank(0.013), d=good_rank(0.013))
 
 
-def test_pairs_that_are_all_alike_have_no_suspect() -> None:
-    alike = fleet(attempts(NAMES), attempts(*PAIRS, a=good_rank(0.013)), pairs=Pairs.ALWAYS)
-    assert next_rounds(alike) == []
-    assert set(states(alike).values()) == {"pass"}
+@each(
+    fleet(attempts(NAMES), attempts(*PAIRS, a=good_rank(0.013)), pairs=Pairs.ALWAYS),  # all pairs are alike
+    fleet(attempts(NAMES), attempts(*PAIRS, c=DISTURBED)),
+    fleet(attempts(NAMES), BELOW, floor_gb_s=1.5, pairs=Pairs.ALWAYS),  # all together reach the floor
+    # Larger sizes reach four times the rate. c and d, or all together, had no time for them.
+    fleet(attempts(NAMES), attempts(*PAIRS, **LONG | {name: sized_rank(0.01) for name in "cd"})),
+    fleet(attempts(NAMES, **{name: sized_rank(0.01) for name in NAMES}), attempts(*PAIRS, **LONG)),
+)
+def test_what_is_as_fast_as_the_others_is_not_slow(found: Fleet) -> None:
+    assert next_rounds(found) == []
+    assert set(states(found).values()) == {"pass"}
 
 
-def test_what_the_floor_tells_from_the_others_is_slow_too() -> None:
-    found = measured(NAMES, ["c"], how=lambda _: good_rank(0.018), floor_gb_s=1.6)
+@each(
+    (measured(NAMES, ["c"], how=lambda _: good_rank(0.018), floor_gb_s=1.6), "fabric-node"),
+    (measured(NAMES, ["c"], how=lambda _: slow_rank(), floor_gb_s=2.0), "fabric-node"),
+    (measured(NAMES, ["c"], how=wrong_rank), "wrong-result"),
+)
+def test_what_one_node_does_to_its_group_is_that_nodes_fault(found: Fleet, code: str) -> None:
     assert states(found) == {name: "fail" if name == "c" else "pass" for name in NAMES}
-    assert findings(found)["c"].code == "fabric-node"
+    assert findings(found)["c"].code == code
 
 
 def linked(link_gb_s: float, *rounds: dict[str, Attempt], **changes: Any) -> Fleet:
@@ -239,12 +241,6 @@ def test_the_rate_of_the_links_makes_no_node_slow_that_is_about_as_fast_as_the_o
     assert {finding.code for finding in findings(found).values()} == {"fabric-slow"}
 
 
-def test_a_floor_that_is_missed_because_of_one_node_is_that_nodes_fault() -> None:
-    found = measured(NAMES, ["c"], how=lambda _: slow_rank(), floor_gb_s=2.0)
-    assert states(found) == {name: "fail" if name == "c" else "pass" for name in NAMES}
-    assert findings(found)["c"].code == "fabric-node"
-
-
 @each((lambda _: slow_rank(), 0, "degraded"), (lambda _: slow_rank(), 2, "fail"), (bad_rank, 0, "fail"))
 def test_a_slow_link_fails_only_what_was_asked_for(how: object, floor_gb_s: float, state: str) -> None:
     links = [("b", "e")]
@@ -253,30 +249,21 @@ def test_a_slow_link_fails_only_what_was_asked_for(how: object, floor_gb_s: floa
     assert findings(found)["b"].code == "fabric-link"
 
 
-def test_when_every_pair_fails_nobody_is_blamed_alone() -> None:
-    nothing = attempts(*PAIRS, **{name: bad_rank(name) for name in NAMES})
-    found = fleet(HUNG, nothing)
+@each({name: bad_rank(name) for name in NAMES}, {})
+def test_where_every_pair_fails_or_only_all_together_do_nobody_is_blamed_alone(bad: dict[str, Rank]) -> None:
+    found = fleet(HUNG, attempts(*PAIRS, **bad))
     assert {finding.code for finding in findings(found).values()} == {"fabric-unresolved"}
     assert set(states(found).values()) == {"fail"}
 
 
-def test_when_every_pair_works_but_not_all_together_that_is_no_pass() -> None:
-    found = fleet(HUNG, attempts(*PAIRS))
-    assert {finding.code for finding in findings(found).values()} == {"fabric-unresolved"}
-
-
-def test_of_two_nodes_the_one_that_got_less_far_is_named() -> None:
-    ranks = {"a": bad_rank("a", stage="warming up with all-reduce of 16 MiB"), "b": bad_rank("b")}
-    found = fleet(attempts(("a", "b"), **ranks), names=("a", "b"))
-    assert findings(found)["b"].code == "fabric-node"
-    assert "meeting the other ranks" in findings(found)["b"].text
-    assert findings(found)["a"].code == "fabric-unresolved"
-
-
-def test_of_nodes_that_died_the_first_is_named() -> None:
-    ranks = {"a": bad_rank("a", "died", at=109.0), "b": bad_rank("b", "died", at=100.0)}
-    found = fleet(attempts(("a", "b"), **ranks), names=("a", "b"))
-    assert findings(found)["b"].code == "fabric-node"
+@each(
+    (bad_rank("a", stage="warming up with all-reduce of 16 MiB"), bad_rank("b"), "meeting the other ranks"),
+    (bad_rank("a", "died", at=109.0), bad_rank("b", "died", at=100.0), "b rank 0 gave no result"),
+)
+def test_of_two_nodes_the_one_that_got_less_far_or_died_first_is_named(a: Rank, b: Rank, said: str) -> None:
+    found = findings(fleet(attempts(("a", "b"), a=a, b=b), names=("a", "b")))
+    assert {name: one.code for name, one in found.items()} == {"a": "fabric-unresolved", "b": "fabric-node"}
+    assert said in found["b"].text
 
 
 def test_a_node_that_cannot_take_part_is_not_run_and_so_are_those_that_waited_for_it() -> None:
@@ -353,21 +340,6 @@ def test_a_note_does_not_say_that_there_was_no_floor_where_there_was() -> None:
     )
 
 
-def test_a_pair_that_was_disturbed_is_not_slow() -> None:
-    """Half of its runs are as fast as everybody's."""
-    disturbed = dataclasses.replace(good_rank(), seconds={f"all_reduce {SIZE}": (0.01, 0.01, 0.1, 0.1, 0.1)})
-    found = fleet(attempts(NAMES), attempts(*PAIRS, c=disturbed))
-    assert next_rounds(found) == []
-    assert set(states(found).values()) == {"pass"}
-
-
-def test_pairs_below_a_floor_that_all_together_reach_are_not_slow() -> None:
-    pairs = attempts(*PAIRS, c=good_rank(0.013), d=good_rank(0.013))
-    found = fleet(attempts(NAMES), pairs, floor_gb_s=1.5, pairs=Pairs.ALWAYS)
-    assert next_rounds(found) == []
-    assert set(states(found).values()) == {"pass"}
-
-
 def test_wrong_numbers_are_the_fault_of_the_node_that_has_them() -> None:
     wrong = Finding("wrong-result", State.FAIL, "b rank 1: 1 of the numbers are wrong", "take it out")
     first = attempts(("a", "b"), b=dataclasses.replace(good_rank(), findings=(wrong,)))
@@ -379,11 +351,6 @@ def test_wrong_numbers_are_the_fault_of_the_node_that_has_them() -> None:
 def test_what_is_measured_stands_beside_the_node() -> None:
     verdict = judge_fabric(fleet(attempts(NAMES)))["a"]
     assert (verdict.state, verdict.headline) == (State.PASS, "2.80 GB/s")
-
-
-def test_wrong_numbers_that_all_of_a_group_have_are_the_fault_of_the_node_that_pairs_find() -> None:
-    found = measured(NAMES, ["c"], how=wrong_rank)
-    assert states(found) == {name: "fail" if name == "c" else "pass" for name in NAMES}
 
 
 def test_wrong_numbers_over_a_bad_link_are_the_fault_of_no_node() -> None:
