@@ -186,22 +186,30 @@ def test_mirror_of_the_operator_comes_before_the_nodes() -> None:
     }
 
 
-def test_node_without_a_source_of_debian_is_refused() -> None:
-    (problem,) = plan({"apt_sources": []})["problems"]
-    assert "set nvidia_stack_distro_mirror_url" in problem
-
-
 # ---------------------------------------------------------------- why a node is refused
 
 REMEDY = "set nvidia_stack_source: nvidia"
 
 
-@each({}, TRIXIE)
-def test_open_modules_that_do_not_build_are_refused_with_the_reason(facts: dict[str, Any]) -> None:
-    (problem,) = plan(facts, nvidia_stack_kernel_modules="open")["problems"]
-    assert "nvidia-open-kernel-dkms does not build" in problem
-    assert "pci_resize_resource" in problem
-    assert "set nvidia_stack_kernel_modules: auto" in problem
+NO_BUILD = ("nvidia-open-kernel-dkms does not build", "pci_resize_resource", "kernel_modules: auto")
+
+
+@each(
+    ({"apt_sources": []}, {}, ("set nvidia_stack_distro_mirror_url",)),
+    ({}, {"kernel_modules": "open"}, NO_BUILD),
+    (TRIXIE, {"kernel_modules": "open"}, NO_BUILD),
+    ({"pci": gpus(GH200)}, {}, ("works only with open kernel modules",)),  # unlike other Hoppers
+    ({}, {"dcgm": True}, (f"no packages for nvidia_stack_dcgm; set nvidia_stack_dcgm: false, or {REMEDY}",)),
+    ({}, {"dcgm_exporter": True}, ("no packages for nvidia_stack_dcgm_exporter; set", f"or {REMEDY}")),
+    ({}, {"imex": True}, ("no packages for nvidia_stack_imex; set nvidia_stack_imex: false", f"or {REMEDY}")),
+    ({}, {"distro_driver": "latest"}, ("the version of a package, such as 535.261.03-1, found latest",)),
+    ({}, {"name": "r580-cuda13.0"}, ("nvidia_stack_name",)),
+)
+def test_what_debian_cannot_do_is_refused_with_the_remedy(
+    facts: dict[str, Any], wishes: dict[str, Any], says: tuple[str, ...]
+) -> None:
+    (problem,) = plan(facts, **{f"nvidia_stack_{name}": wish for name, wish in wishes.items()})["problems"]
+    assert_says(problem, *says)
 
 
 @each(
@@ -214,18 +222,9 @@ def test_gpus_that_need_what_debian_has_not_are_refused(devices: list[dict[str, 
     assert all(problem.endswith(REMEDY) for problem in problems)
 
 
-def test_volta_which_newer_branches_dropped_is_fine() -> None:
-    assert plan({"pci": gpus(V100)})["problems"] == []
-
-
 def test_unknown_gpu_is_refused_even_if_unknown_ones_are_allowed() -> None:
     (problem,) = plan({"pci": gpus("ffff")}, preflight_unknown_gpu_ok=True)["problems"]
     assert "older than a GPU that no table knows (10de:ffff)" in problem
-
-
-def test_gh200_needs_open_modules_although_other_hoppers_do_not() -> None:
-    (problem,) = plan({"pci": gpus(GH200)})["problems"]
-    assert "works only with open kernel modules" in problem
 
 
 def test_nvidias_packages_are_no_way_out_where_they_have_no_driver_for_the_node() -> None:
@@ -245,25 +244,8 @@ def test_nvidias_packages_are_no_way_out_where_they_have_no_driver_for_the_node(
         assert "nvidia_stack_source" not in problem
 
 
-@each("nvidia_stack_dcgm", "nvidia_stack_dcgm_exporter", "nvidia_stack_imex")
-def test_what_debian_does_not_package_is_refused(name: str) -> None:
-    option: dict[str, Any] = {name: True}
-    (problem,) = plan(**option)["problems"]
-    assert_says(problem, f"no packages for {name}; set {name}: false, or {REMEDY}")
-
-
-def test_driver_version_that_is_none_is_refused() -> None:
-    (problem,) = plan(nvidia_stack_distro_driver="latest")["problems"]
-    assert "expected the version of a package, such as 535.261.03-1, found latest" in problem
-
-
 def test_driver_of_a_branch_that_no_table_knows_gets_a_plan() -> None:
     assert plan(nvidia_stack_distro_driver="999.1-1")["driver"]["end_of_life"] is None
-
-
-def test_stack_of_nvidias_repositories_is_refused_for_debians() -> None:
-    (problem,) = plan(nvidia_stack_name="r580-cuda13.0")["problems"]
-    assert problem.startswith("nvidia_stack_name")
 
 
 @each(
@@ -389,30 +371,32 @@ def test_unsigned_modules_under_secure_boot_are_refused_with_the_signed_ones_as_
     assert "nvidia_stack_source" not in debian
 
 
-def test_volta_gets_canonicals_proprietary_modules() -> None:
-    found = plan(ubuntu("aws", release="6.8.0-1031-aws", pci=gpus(V100)))
-    assert found["problems"] == []
-    assert "nvidia-headless-no-dkms-580-server" in found["packages"]
-    assert "linux-modules-nvidia-580-server-aws" in found["packages"]
+OLDER = {"release": "6.8.0-130-generic", "headers_present": False}
+MODULES = "linux-modules-nvidia-580-server"
 
 
-def test_blackwell_gets_canonicals_open_modules() -> None:
-    found = plan(ubuntu("nvidia-64k", release="6.8.0-1031-nvidia-64k", pci=gpus(B200)))
-    assert (found["problems"], found["driver"]["modules"]) == ([], "open")
-    assert "linux-modules-nvidia-580-server-open-nvidia-64k" in found["packages"]
+@each(
+    (ubuntu("aws", release="6.8.0-1031-aws", pci=gpus(V100)), "proprietary", f"{MODULES}-aws"),
+    (
+        ubuntu("nvidia-64k", release="6.8.0-1031-nvidia-64k", pci=gpus(B200)),
+        "open",
+        f"{MODULES}-open-nvidia-64k",
+    ),
+    (ubuntu("virtual"), "open", f"{MODULES}-open-generic"),  # those of generic
+    # Every kernel that could boot has modules.
+    (ubuntu(OLDER["release"], "generic", kernels=[OLDER]), "open", f"{MODULES}-open-{OLDER['release']}"),
+)
+def test_canonicals_modules_are_those_of_the_gpus_and_kernels(
+    facts: dict[str, Any], modules: str, package: str
+) -> None:
+    found = plan(facts)
+    assert (found["problems"], found["driver"]["modules"]) == ([], modules)
+    headless = "nvidia-headless-no-dkms-580-server"
+    assert {package, f"{headless}-open" if modules == "open" else headless} <= found["packages"].keys()
 
 
-def test_kernel_of_a_virtual_machine_has_the_modules_of_generic() -> None:
-    found = plan(ubuntu("virtual"))
-    assert "linux-modules-nvidia-580-server-open-generic" in found["packages"]
-    assert found["present"] == {"linux-image-virtual": ""}
-
-
-def test_every_kernel_that_could_boot_gets_modules() -> None:
-    older = {"release": "6.8.0-130-generic", "headers_present": False}
-    found = plan(ubuntu("6.8.0-130-generic", "generic", kernels=[older]))
-    assert found["problems"] == []
-    assert "linux-modules-nvidia-580-server-open-6.8.0-130-generic" in found["packages"]
+def test_the_package_that_brings_a_kernel_stays() -> None:
+    assert plan(ubuntu("virtual"))["present"] == {"linux-image-virtual": ""}
 
 
 def test_kernels_to_come_can_be_left_out_but_stay_held() -> None:
@@ -429,40 +413,37 @@ def test_nvswitch_gets_ubuntus_fabric_manager() -> None:
     assert found["runtime"]["fabric_manager"] == found["driver"]["version"]
 
 
-@each(
-    ("6.12.1-custom", "kernel 6.12.1-custom is not from Ubuntu's packages"),
-    ("6.8.0-1019-oem", "not known for kernels like 6.8.0-1019-oem, only for generic, lowlatency"),
+CUSTOM = ubuntu(release="6.12.1-custom")
+CUSTOM["kernel"]["image_packages"] = {}
+BUILT = ubuntu(
+    "generic",
+    packages={"nvidia-dkms-580-server-open": "1", "nvidia-utils-580-server": "1"},
+    dkms=[{"module": "nvidia", "version": "1", "kernel": None, "architecture": None, "state": "added"}],
 )
-def test_kernel_that_canonical_builds_no_modules_for_is_refused(release: str, reason: str) -> None:
-    facts = ubuntu(release=release)
-    if "custom" in release:
-        facts["kernel"]["image_packages"] = {}
-    (problem,) = plan(facts)["problems"]
-    assert reason in problem
-    assert problem.endswith(REMEDY)
-
-
-def test_module_that_dkms_builds_beside_canonicals_is_refused() -> None:
-    record = {"module": "nvidia", "version": "1", "kernel": None, "architecture": None, "state": "added"}
-    there = {"nvidia-dkms-580-server-open": "1", "nvidia-utils-580-server": "1"}
-    (problem,) = plan(ubuntu("generic", packages=there, dkms=[record]))["problems"]
-    assert "nvidia-dkms-580-server-open builds modules that come before Canonical's" in problem
 
 
 @each(
-    ("nvidia_stack_distro_driver", "580.173.02-0ubuntu0.24.04.1"),
-    ("nvidia_stack_distro_mirror_url", "http://mirror.example/ubuntu"),
+    (CUSTOM, {}, ("kernel 6.12.1-custom is not from Ubuntu's packages", REMEDY)),
+    (
+        ubuntu(release="6.8.0-1019-oem"),
+        {},
+        ("not known for kernels like 6.8.0-1019-oem, only for generic, lowlatency", REMEDY),
+    ),
+    (BUILT, {}, ("nvidia-dkms-580-server-open builds modules that come before Canonical's",)),
+    (ubuntu("generic", version="25.10"), {}, ("Ubuntu 25.10 is not supported",)),
+    # Variables that are for Debian.
+    (ubuntu("generic"), {"distro_driver": "580.173.02-0ubuntu0.24.04.1"}, ("_distro_driver", "leave")),
+    (
+        ubuntu("generic"),
+        {"distro_mirror_url": "http://mirror.example/ubuntu"},
+        ("_distro_mirror_url", "leave"),
+    ),
 )
-def test_variable_that_is_for_debian_is_refused(variable: str, value: str) -> None:
-    wish: dict[str, Any] = {variable: value}
-    (problem,) = plan(ubuntu("generic"), **wish)["problems"]
-    assert problem.startswith(variable)
-    assert "leave" in problem
-
-
-def test_ubuntu_that_no_table_knows_is_refused() -> None:
-    (problem,) = plan(ubuntu("generic", version="25.10"))["problems"]
-    assert "Ubuntu 25.10 is not supported" in problem
+def test_what_ubuntu_cannot_do_is_refused_with_the_remedy(
+    facts: dict[str, Any], wishes: dict[str, str], says: tuple[str, ...]
+) -> None:
+    (problem,) = plan(facts, **{f"nvidia_stack_{name}": wish for name, wish in wishes.items()})["problems"]
+    assert_says(problem, *says)
 
 
 @pytest.mark.parametrize(
@@ -545,13 +526,10 @@ def test_gpu_that_debians_branch_does_not_list_is_refused(release: str, device_i
 
 
 @each(V100, L4, H100, "20b5", "1eb8", "15f8", "17fd")
-@each("12", "13")
-def test_gpus_that_debians_branches_drive_get_a_plan(release: str, device_id: str) -> None:
-    assert plan({**(TRIXIE if release == "13" else {}), "pci": gpus(device_id)})["problems"] == []
-
-
-def test_h200_works_with_550() -> None:
-    assert plan({**TRIXIE, "pci": gpus("2335")})["problems"] == []
+@each(({},), (TRIXIE,))
+def test_gpus_that_debians_branches_drive_get_a_plan(facts: dict[str, Any], device_id: str) -> None:
+    assert plan({**facts, "pci": gpus(device_id)})["problems"] == []
+    assert plan({**TRIXIE, "pci": gpus("2335")})["problems"] == []  # H200 works with 550
 
 
 @pytest.mark.parametrize(
