@@ -553,7 +553,7 @@ GPU_TESTS = ["torch", *(test for test in CHECKS if test.startswith("gpu_") and t
 )
 def test_a_gpu_test_that_cannot_run_says_why(facts: dict[str, Any], reason: str, test: str) -> None:
     found = CHECKS[test].run(node(**facts))
-    assert found.state is State.NOT_RUN
+    assert (found.state, found.measurements) == (State.NOT_RUN, ())
     assert reason in found.reason
 
 
@@ -922,7 +922,7 @@ def test_a_gpu_without_free_memory_cannot_all_reduce() -> None:
     assert found.reason == "a GPU has only 100 MiB of free memory"
 
 
-@each("cpu_matmul", "cpu_copy", "cpu_all_reduce")
+@each("cpu_matmul", "cpu_copy", "cpu_all_reduce", "cpu_amp", "cpu_step_memory", "cpu_batch")
 def test_a_cpu_test_without_torch_is_not_run(test: str) -> None:
     found = CHECKS[test].run(node(torch=None))
     assert found.state is State.NOT_RUN
