@@ -27,28 +27,27 @@ def interface(
     return found | {"mtu": 1500} | more
 
 
+MGMT = interface("mgmt", "192.0.2.1", default_route=True)
+
+
 @each(
-    ([interface("mgmt", "192.0.2.1", default_route=True), interface("fab", "198.51.100.7")], "=fab"),
-    ([interface("a"), interface("mgmt", "192.0.2.1", default_route=True)], "=mgmt"),
-    ([interface("down", "198.51.100.7", up=False), interface("up", default_route=True)], "=up"),
-    ([interface("a", "192.0.2.1")], None),
-    ([], None),
+    ([MGMT, interface("fab", "198.51.100.7")], "198.51.100.7", "=fab"),
+    ([interface("a"), MGMT], "198.51.100.7", "=mgmt"),
+    ([MGMT], "gpu01.example.org", "=mgmt"),
+    (
+        [interface("down", "198.51.100.7", up=False), interface("up", default_route=True)],
+        "198.51.100.7",
+        "=up",
+    ),
+    ([MGMT, interface("b", "2001:db8::7")], "2001:0DB8:0::7", "=b"),
+    ([interface("a", "192.0.2.1")], "198.51.100.7", None),
+    ([], "198.51.100.7", None),
 )
-def test_nccl_uses_the_interface_of_the_inventory_address(
-    interfaces: list[dict[str, Any]], expected: str | None
+def test_nccl_uses_the_interface_of_the_inventory_address_or_of_the_default_route(
+    interfaces: list[dict[str, Any]], address: str, expected: str | None
 ) -> None:
-    nccl = plan(node(interfaces=interfaces), address="198.51.100.7")["environment"]["nccl"]
-    assert nccl.get("NCCL_SOCKET_IFNAME") == expected
-
-
-def test_a_host_name_in_the_inventory_leads_to_the_default_route() -> None:
-    assert plan(address="gpu01.example.org")["environment"]["nccl"] == {"NCCL_SOCKET_IFNAME": "=eth0"}
-
-
-def test_an_address_of_ipv6_may_be_written_otherwise_than_the_node_does() -> None:
-    facts = node(interfaces=[interface("a", "192.0.2.1", default_route=True), interface("b", "2001:db8::7")])
-    nccl = plan(facts, address="2001:0DB8:0::7")["environment"]["nccl"]
-    assert nccl == {"NCCL_SOCKET_IFNAME": "=b"}
+    nccl = plan(node(interfaces=interfaces), address=address)["environment"]["nccl"]
+    assert nccl == ({"NCCL_SOCKET_IFNAME": expected} if expected else {})
 
 
 @each("=ib0", "ib", "=ib1,ib0", "^ib1", "=lo", "^=docker0")
@@ -153,38 +152,35 @@ def joined(*interfaces: dict[str, Any], networks: list[str], **values: Any) -> d
     return plan(facts, address="192.0.2.7", compute_environment_fleet_networks=networks, **values)
 
 
-def chosen(*interfaces: dict[str, Any], networks: list[str], **values: Any) -> str:
-    found = joined(*interfaces, networks=networks, **values)
-    assert found["problems"] == []
-    return str(found["environment"]["nccl"]["NCCL_SOCKET_IFNAME"])
+SLOW, FAST, STORAGE = (
+    link(name, address, gbit_s=speed)
+    for name, address, speed in (("a", "10.1.0.7", 100), ("b", "10.1.1.7", 400), ("s", "10.9.0.7", 800))
+)
+ALIKE = link("zz", "10.1.0.7", gbit_s=25)
+RAILS = [link(name, f"10.1.0.{place}", gbit_s=400) for place, name in enumerate(("r2", "r1"))]
 
 
-def test_nccl_uses_the_fastest_interface_in_the_fleets_networks() -> None:
-    slow, fast = link("a", "10.1.0.7", gbit_s=100), link("b", "10.1.1.7", gbit_s=400)
-    storage = link("store", "10.9.0.7", gbit_s=800)
-    assert chosen(ETH0, slow, fast, storage, networks=[MANAGEMENT, FABRIC]) == "=b"
-
-
-def test_a_network_of_ipv6_counts_as_one_of_ipv4() -> None:
-    fast = link("ib0", "fd00:1::7", "fe80::1", gbit_s=400)
-    assert chosen(ETH0, fast, networks=[MANAGEMENT, "fd00:1:0:0::/64"]) == "=ib0"
-
-
-def test_an_unknown_speed_is_the_slowest() -> None:
-    assert chosen(link("a", "10.1.0.7"), ETH0, networks=[FABRIC, MANAGEMENT]) == "=eth0"
-
-
-def test_of_equally_fast_interfaces_the_first_network_wins() -> None:
-    fast = link("zz", "10.1.0.7", gbit_s=25)
-    assert chosen(ETH0, fast, networks=[FABRIC, MANAGEMENT]) == "=zz"
-    assert chosen(ETH0, fast, networks=[MANAGEMENT, FABRIC]) == "=eth0"
-
-
-def test_in_one_network_the_interface_of_the_inventory_address_wins_and_then_the_first_name() -> None:
-    other = link("a", "192.0.2.8", gbit_s=25)
-    assert chosen(other, ETH0, networks=[MANAGEMENT]) == "=eth0"
-    rails = [link(name, f"10.1.0.{place}", gbit_s=400) for place, name in enumerate(("r2", "r1"))]
-    assert chosen(ETH0, *rails, networks=[FABRIC]) == "=r1"
+@each(
+    # The fastest one in the networks, and not outside of them.
+    ([ETH0, SLOW, FAST, STORAGE], [MANAGEMENT, FABRIC], "=b"),
+    ([ETH0, link("ib0", "fd00:1::7", "fe80::1", gbit_s=400)], [MANAGEMENT, "fd00:1:0:0::/64"], "=ib0"),
+    # An unknown speed is the slowest.
+    ([link("a", "10.1.0.7"), ETH0], [FABRIC, MANAGEMENT], "=eth0"),
+    # Of equally fast ones, the first network's; in one network the inventory address's, then the first name.
+    ([ETH0, ALIKE], [FABRIC, MANAGEMENT], "=zz"),
+    ([ETH0, ALIKE], [MANAGEMENT, FABRIC], "=eth0"),
+    ([link("a", "192.0.2.8", gbit_s=25), ETH0], [MANAGEMENT], "=eth0"),
+    ([ETH0, *RAILS], [FABRIC], "=r1"),
+    # One of several may be down.
+    ([ETH0, RAILS[0], RAILS[1] | {"up": False}], [FABRIC], "=r2"),
+    # Reports without speeds.
+    ([interface("eth0", "192.0.2.7"), interface("b", "10.1.0.7")], [FABRIC, MANAGEMENT], "=b"),
+)
+def test_nccl_uses_the_fastest_interface_in_the_fleets_networks(
+    interfaces: list[dict[str, Any]], networks: list[str], expected: str
+) -> None:
+    found = joined(*interfaces, networks=networks)
+    assert (found["problems"], found["environment"]["nccl"]["NCCL_SOCKET_IFNAME"]) == ([], expected)
 
 
 def test_an_interface_in_two_networks_keeps_its_place_by_the_first() -> None:
@@ -207,11 +203,6 @@ def test_an_interface_that_the_inventory_names_wins_over_the_fleets_networks(nam
     assert joined(ETH0, networks=["10.7.0.0/16"], **values)["problems"] == []
 
 
-def test_reports_without_speeds_are_planned_by_the_order_of_networks() -> None:
-    fast = interface("b", "10.1.0.7")
-    assert chosen(interface("eth0", "192.0.2.7"), fast, networks=[FABRIC, MANAGEMENT]) == "=b"
-
-
 def test_a_node_in_none_of_the_fleets_networks_is_refused_with_what_it_has() -> None:
     pods = [link(f"cali{number}", "fe80::1") for number in range(99)]
     storage = link("store", "10.9.0.7", "2001:db8::7", gbit_s=100)
@@ -231,11 +222,6 @@ def test_an_interface_that_is_down_is_refused_even_where_another_network_works(
 ) -> None:
     (found,) = joined(ETH0, link("b", "10.1.0.7", gbit_s=400, **state), networks=networks)["problems"]
     assert_says(found, "compute_environment_fleet_networks", "b ", "10.1.0.7", FABRIC, said)
-
-
-def test_one_of_several_interfaces_in_a_network_may_be_down() -> None:
-    rails = [link("r1", "10.1.0.1", gbit_s=400, up=False), link("r2", "10.1.0.2", gbit_s=400)]
-    assert chosen(ETH0, *rails, networks=[FABRIC]) == "=r2"
 
 
 def test_what_takes_the_role_back_asks_no_network() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from fnmatch import fnmatch
 from typing import Any
 
-import pytest
-
 from tests.unit.each import each
 from tests.unit.planning_nodes import (
     GPU,
@@ -63,10 +61,12 @@ def test_up_to_580_ubuntus_names_end_in_the_branch(release: str) -> None:
     }
 
 
-def test_ubuntus_proprietary_modules() -> None:
-    found = plan(system("ubuntu", "22.04", pci=gpus(V100)))
-    assert "nvidia-dkms-580" in found["packages"]
-    assert "nvidia-dkms-580-open" not in found["packages"]
+def test_proprietary_modules_have_a_package_or_a_stream_of_their_own() -> None:
+    found = plan(system("ubuntu", "22.04", pci=gpus(V100)))["packages"]
+    assert ("nvidia-dkms-580" in found, "nvidia-dkms-580-open" in found) == (True, False)
+    found = plan(system("rocky", "9.4", pci=gpus(V100)))
+    assert found["module_streams"] == [{"name": "nvidia-driver", "stream": "580-dkms"}]
+    assert "kmod-nvidia-latest-dkms" in found["packages"]
 
 
 def test_from_590_ubuntus_names_are_plain_and_a_package_pins_them() -> None:
@@ -144,22 +144,19 @@ def test_the_key_of_dkms_lies_where_the_distribution_has_it(name: str, path: str
     assert_says(problem(system(name, version, secure_boot="enabled")), f"{path}, the same way")
 
 
-@pytest.mark.parametrize(
-    ("package", "module", "kept"),
-    [
-        ("nvidia-driver-580-server-open", None, True),
-        ("nvidia-utils-535-server", None, False),
-        ("libnvidia-compute-595-server", None, False),
-        ("linux-modules-nvidia-580-server-open-aws", None, True),
-        ("linux-modules-nvidia-580-server-open-6.8.0-134-generic", None, True),
-        ("linux-modules-nvidia-595-server-7.0.0-134-generic", None, False),
-        # Of a DGX Spark: the driver with a desktop, whose packages are others than those for servers.
-        ("linux-modules-nvidia-580-open-nvidia-hwe-24.04", None, False),
-        ("libcuda1", "nvidia-srv", True),
-    ],
+@each(
+    ("nvidia-driver-580-server-open", None, True),
+    ("nvidia-utils-535-server", None, False),
+    ("libnvidia-compute-595-server", None, False),
+    ("linux-modules-nvidia-580-server-open-aws", None, True),
+    ("linux-modules-nvidia-580-server-open-6.8.0-134-generic", None, True),
+    ("linux-modules-nvidia-595-server-7.0.0-134-generic", None, False),
+    # Of a DGX Spark: the driver with a desktop, whose packages are others than those for servers.
+    ("linux-modules-nvidia-580-open-nvidia-hwe-24.04", None, False),
+    ("libcuda1", "nvidia-srv", True),
 )
 def test_ubuntus_own_driver_is_removed_first_or_kept_where_it_is_of_the_branch_that_temper_plans(
-    package: str, module: str | None, *, kept: bool
+    package: str, module: str | None, kept: bool
 ) -> None:
     records = [{"module": module, "version": "535", "kernel": None, "architecture": None, "state": "added"}]
     facts = system("ubuntu", "26.04", packages={package: "1"}, dkms=records if module else [])
@@ -251,12 +248,6 @@ def test_enterprise_linux_8_and_9_have_module_streams(release: str, major: int, 
     assert found["packages"]["libnccl"] == "2.28.9-1+cuda13.0"
     assert found["packages"]["cudnn9-cuda-13"] == "9.19.0.56-1"
     assert found["packages"]["libcudnn9-cuda-13"] == "9.19.0.56-1"
-
-
-def test_the_stream_of_proprietary_modules() -> None:
-    found = plan(system("rocky", "9.4", pci=gpus(V100)))
-    assert found["module_streams"] == [{"name": "nvidia-driver", "stream": "580-dkms"}]
-    assert "kmod-nvidia-latest-dkms" in found["packages"]
 
 
 def test_enterprise_linux_10_has_no_streams() -> None:
