@@ -250,11 +250,7 @@ def test_driver_of_a_branch_that_no_table_knows_gets_a_plan() -> None:
 
 @each(
     ("distro", {"nvidia-driver-cuda": "580.178.04-1", "libnccl2": "2.28.9-1+cuda13.0"}, "nvidia"),
-    (
-        "nvidia",
-        {"nvidia-kernel-dkms": "535.309.01-0+deb12u1", "libnccl2": "2.22.3-1-1"},
-        "nvidia-current",
-    ),
+    ("nvidia", {"nvidia-kernel-dkms": "535.309.01-0+deb12u1", "libnccl2": "2.22.3-1-1"}, "nvidia-current"),
 )
 def test_driver_of_the_other_source_is_never_mixed_in(wanted: str, there: dict[str, str], dkms: str) -> None:
     record = {"module": dkms, "version": "1", "kernel": None, "architecture": None, "state": "added"}

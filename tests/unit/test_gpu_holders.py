@@ -288,10 +288,7 @@ def test_the_name_of_a_process_is_one_line(proc: Proc) -> None:
     (f"/machine.slice/libpod-{ID}.scope/container", ("0123456789ab", "")),
     ("/system.slice/slurmstepd.scope/job_7", ("", "")),
     ("/system.slice/ssh.service", ("", "ssh.service")),
-    (
-        "/user.slice/user-7.slice/user@7.service/app.slice/nvidia-persistenced.service",
-        ("", "user@7.service"),
-    ),
+    ("/user.slice/user-7.slice/user@7.service/app.slice/nvidia-persistenced.service", ("", "user@7.service")),
     (f"/docker-{ID}.scope/system.slice/nvidia-persistenced.service", ("0123456789ab", "")),
     ("/user.slice/user-7.slice/user@7.service/a\r/nvidia-persistenced.service", ("", "user@7.service")),
     ("", ("", "")),

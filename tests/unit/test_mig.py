@@ -142,12 +142,7 @@ def test_instances_of_a_real_gpu_are_read_with_what_is_not_their_whole(
 
 @each(
     # H200 (driver 580.173.02), and A100 in the narrower table of older drivers (NVIDIA's MIG user guide)
-    (
-        "|   0  MIG 7g.141gb         0     0/1        140.00     No     132    7     0   |",
-        "7g.141gb",
-        0,
-        1,
-    ),
+    ("|   0  MIG 7g.141gb         0     0/1        140.00     No     132    7     0   |", "7g.141gb", 0, 1),
     ("|   2  MIG 1g.5gb     19     7/7        4.75       No     14     0     0   |", "1g.5gb", 19, 7),
 )
 def test_profiles_of_other_gpus_and_drivers_are_read(

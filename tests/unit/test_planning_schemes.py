@@ -202,11 +202,7 @@ def test_headers_follow_debians_kernel(kernel_release: str, meta: str | None) ->
         {"linux-image-amd64": "7.2.12-1~bpo13+1"},
         {"linux-headers-amd64": "7.2.12-1~bpo13+1"},
     ),
-    (
-        "6.12.117+deb13-amd64",
-        {"linux-image-6.12.117+deb13-amd64": "6.12.117-1"},
-        {"linux-headers-amd64": ""},
-    ),
+    ("6.12.117+deb13-amd64", {"linux-image-6.12.117+deb13-amd64": "6.12.117-1"}, {"linux-headers-amd64": ""}),
     ("6.12.30+bpo-amd64", {}, {}),
     ("6.12.95+deb12-amd64", {"linux-image-6.12.95+deb12-amd64": "6.12.95-1~bpo12+1"}, {}),
     ("7.2.12+deb13-amd64", {"linux-image-7.2.12+deb13-amd64": "7.2.12-1~bpo13+1"}, {}),

@@ -74,16 +74,10 @@ def test_a_refusal_of_no_code_is_none() -> None:
 
 
 @each(
-    (
-        refusal("architecture-unsupported", architecture="s390x", known=["a", "b"]),
-        "expected one of: a, b",
-    ),
+    (refusal("architecture-unsupported", architecture="s390x", known=["a", "b"]), "expected one of: a, b"),
     (refusal("network-absent", networks=["a", "b"], found="none"), "in a or b, found none"),
     (refusal("distro-packages-absent", variables=["a", "b"], or_nvidia=False), "set a: false, b: false"),
-    (
-        refusal("distro-packages-absent", variables=["a"], or_nvidia=True),
-        "false, or set nvidia_",
-    ),
+    (refusal("distro-packages-absent", variables=["a"], or_nvidia=True), "false, or set nvidia_"),
     (refusal("disk-full", path="/usr", free_gib=1.26, needed_gib=10), "/usr has 1.3 GiB free"),
     (refusal("gpu-absent", advice("did-you-mean", name="x")), "firmware; did you mean x?"),
     (refusal("node-name", reason="{not} a fact"), "{not} a fact"),

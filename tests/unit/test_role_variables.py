@@ -107,11 +107,7 @@ def test_a_name_without_the_prefix_of_a_role_is_none_of_our_business(name: str) 
     ("firewall_rate", True, "firewall_rate: expected int, found True"),
     ("firewall_ports", "22,a", "firewall_ports: expected list of int, found '22,a'"),
     ("firewall_ssh_port", 0, "firewall_ssh_port: expected a port number from 1 to 65535, found 0"),
-    (
-        "firewall_ssh_port",
-        65536,
-        "firewall_ssh_port: expected a port number from 1 to 65535, found 65536",
-    ),
+    ("firewall_ssh_port", 65536, "firewall_ssh_port: expected a port number from 1 to 65535, found 65536"),
     (
         "firewall_buffer_size",
         "much",
@@ -296,11 +292,7 @@ def test_a_variable_of_the_operator_s_own_is_left_alone() -> None:
     ("gpu_validation_fabric_floor_gb_s", "fast", "expected float, found 'fast'"),
     ("gpu_validation_fabric_pair_rounds", 0, "expected 1 or more, found 0"),
     ("gpu_validation_fabric_pairs", True, "must be one of: auto, always, never, got: True"),
-    (
-        "gpu_validation_storage_floor_gb_s",
-        float("nan"),
-        "expected GB/s, 0 (no floor) or above, found nan",
-    ),
+    ("gpu_validation_storage_floor_gb_s", float("nan"), "expected GB/s, 0 (no floor) or above, found nan"),
     ("gpu_validation_storage_floor_gb_s", 3, "gpu_validation_storage_paths is empty; name a path"),
     ("ssh_hardening_revoked_keys", ["ssh-dss AAAA"], "revoked keys, key 1: it is a DSA key"),
 )

@@ -516,11 +516,7 @@ WRONG = Finding("wrong-result", State.FAIL, "GPU 1: wrong")
     ([outcome(), outcome()], State.PASS, ""),
     ([outcome(), outcome(measured=Measured(findings=(WRONG,)))], State.FAIL, ""),
     ([outcome(), outcome("GPU 1", Ending.DIED)], State.FAIL, ""),
-    (
-        [outcome("GPU 0"), outcome("GPU 1", measured=Measured(not_run="busy"))],
-        State.NOT_RUN,
-        "GPU 1: busy",
-    ),
+    ([outcome("GPU 0"), outcome("GPU 1", measured=Measured(not_run="busy"))], State.NOT_RUN, "GPU 1: busy"),
     ([outcome("GPU 0", measured=Measured(not_run="busy"))], State.NOT_RUN, "busy"),
     (
         [outcome("GPU 0", measured=Measured(not_run="busy")), outcome("GPU 1", Ending.UNKILLABLE)],

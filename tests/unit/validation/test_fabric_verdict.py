@@ -211,11 +211,7 @@ def linked(link_gb_s: float, *rounds: dict[str, Attempt], **changes: Any) -> Fle
 
 
 @each(
-    (
-        linked(1.0, attempts(*PAIRS)),
-        State.DEGRADED,
-        "the links of the slowest node carry 1.00 GB/s; pairs",
-    ),
+    (linked(1.0, attempts(*PAIRS)), State.DEGRADED, "the links of the slowest node carry 1.00 GB/s; pairs"),
     (linked(1.0, attempts(*PAIRS), floor_gb_s=2.0), State.FAIL, "the floor is 2.00 GB/s; pairs of nodes"),
     (linked(1.0, floor_gb_s=2.0, pairs=Pairs.NEVER), State.FAIL, "no pairs of nodes were measured"),
     (linked(0.3, floor_gb_s=2.0, pairs=Pairs.NEVER), State.FAIL, "0.28 GB/s, the floor is 2.00"),

@@ -320,10 +320,7 @@ def test_whether_the_fabric_manager_runs_is_seen_where_processes_can_be_seen(
 @each(
     ({"NVIDIA_VISIBLE_DEVICES": "GPU-1f2e-3d,GPU-2a"}, machine.Grant("NVIDIA_VISIBLE_DEVICES", 2)),
     ({"NVIDIA_VISIBLE_DEVICES": "0"}, machine.Grant("NVIDIA_VISIBLE_DEVICES", 1)),
-    (
-        {"NVIDIA_VISIBLE_DEVICES": "void", "SLURM_JOB_GPUS": "0-2, 5"},
-        machine.Grant("SLURM_JOB_GPUS", 4),
-    ),
+    ({"NVIDIA_VISIBLE_DEVICES": "void", "SLURM_JOB_GPUS": "0-2, 5"}, machine.Grant("SLURM_JOB_GPUS", 4)),
     ({"NVIDIA_VISIBLE_DEVICES": "all"}, None),
     ({"NVIDIA_VISIBLE_DEVICES": ""}, None),
     ({}, None),
@@ -512,10 +509,7 @@ NVLINK5 = "NVRM: Xid (PCI:0000:1b:00): {}, {} XC0 i0 Link 13 (0x0409a0c2 0x{:08x
         )
     ),
     ("NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Fatal XC 1 i 2 Link 01 [0x0000000a]", "xid"),
-    (
-        "NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Nonfatal XC 1 i 2 Link 01 [0x0000000a]",
-        "nonfatal",
-    ),
+    ("NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Nonfatal XC 1 i 2 Link 01 [0x0000000a]", "nonfatal"),
     ("NVRM: Xid (PCI:0000:1b:00): 145, something without a word for it", "xid"),
     ("NVRM: Xid (0000:1B:00): 62, of an old driver", "xid"),
 )

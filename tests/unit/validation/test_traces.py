@@ -74,12 +74,7 @@ def busy(kernels: float, copies: float, loading: float) -> list[dict[str, Any]]:
 
 
 @each(
-    (
-        50,
-        30,
-        10,
-        ("kernels run 50%", "far below 80%", "for 30% the GPU only copies", "pinned"),
-    ),
+    (50, 30, 10, ("kernels run 50%", "far below 80%", "for 30% the GPU only copies", "pinned")),
     (75, 5, 15, ("kernels run 75%", "for 15% the GPU waits while the host loads", "num_workers")),
     (60, 10, 5, ("for 25% the GPU waits for the host", "torch.compile", "copies run 10% of the time")),
 )
