@@ -470,11 +470,11 @@ def test_a_line_of_dmesg_is_read_behind_its_time(thread: str) -> None:
     assert kernel_log.events([f"[   12.345678] {thread}{LINE}"]) == kernel_log.events([LINE])
 
 
-def test_a_log_with_a_million_xids_is_as_short_as_what_it_says() -> None:
-    storm = ["NVRM: Xid (PCI:0000:1B:00): 31, first", *["NVRM: Xid (PCI:0000:1b:00): 31, pid=7"] * 999_999]
+def test_a_log_with_very_many_xids_is_as_short_as_what_it_says() -> None:
+    storm = ["NVRM: Xid (PCI:0000:1B:00): 31, first", *["NVRM: Xid (PCI:0000:1b:00): 31, pid=7"] * 99_999]
     found = kernel_log.events([*storm, LINE, LINE.replace("1b:00", "43:00")])
     assert found == (
-        kernel_log.Event("0000:1b:00", 31, "pid=7", count=1_000_000),
+        kernel_log.Event("0000:1b:00", 31, "pid=7", count=100_000),
         kernel_log.Event("0000:1b:00", 95, "pid=7, Uncontained: FBHUB"),
         kernel_log.Event("0000:43:00", 95, "pid=7, Uncontained: FBHUB"),
     )
