@@ -45,14 +45,6 @@ def test_in_the_rounds_of_a_circle_each_node_meets_each_other_once(count: int) -
     assert sorted(map(sorted, met)) == [list(pair) for pair in itertools.combinations(names_of(count), 2)]
 
 
-def test_first_all_measure_together() -> None:
-    assert next_rounds(fleet()) == [[NAMES]]
-
-
-def test_one_node_measures_with_nobody() -> None:
-    assert next_rounds(fleet(names=("a",))) == []
-
-
 def of_ranks(count: int) -> Fleet:
     """Two nodes that have so many ranks together."""
     two = fleet(names=("a", "b"))
@@ -61,23 +53,22 @@ def of_ranks(count: int) -> Fleet:
     return dataclasses.replace(two, nodes=tuple(nodes))
 
 
-def test_as_many_ranks_measure_as_can_meet() -> None:
-    assert next_rounds(of_ranks(MOST_RANKS)) == [[("a", "b")]]
-
-
-def test_more_ranks_than_can_meet_are_not_measured() -> None:
-    assert next_rounds(of_ranks(MOST_RANKS + 1)) == []
+@each(
+    (fleet(), [[NAMES]]),  # first, all together
+    (fleet(names=("a",)), []),
+    (of_ranks(MOST_RANKS), [[("a", "b")]]),
+    (of_ranks(MOST_RANKS + 1), []),
+    # Two nodes were a pair already.
+    (fleet(attempts(("a", "b"), a=bad_rank("a"), b=bad_rank("b")), names=("a", "b"), pairs=Pairs.ALWAYS), []),
+)
+def test_who_measures_next(found: Fleet, rounds: list[Any]) -> None:
+    assert next_rounds(found) == rounds
 
 
 def test_the_operator_is_told_to_measure_fewer_nodes_where_too_many_ranks_would_meet() -> None:
     verdicts = judge_fabric(of_ranks(MOST_RANKS + 1)).values()
     assert {verdict.state for verdict in verdicts} == {State.NOT_RUN}
     assert all("--limit" in verdict.reason for verdict in verdicts)
-
-
-def test_two_nodes_were_a_pair_already() -> None:
-    failed = attempts(("a", "b"), a=bad_rank("a"), b=bad_rank("b"))
-    assert next_rounds(fleet(failed, names=("a", "b"), pairs=Pairs.ALWAYS)) == []
 
 
 #: Eight ranks on each of six nodes reach 2.8 GB/s.

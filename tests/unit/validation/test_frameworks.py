@@ -82,16 +82,13 @@ def test_what_does_not_fit_is_named_with_cause_and_remedy(found: Facts, code: st
     assert finding.action
 
 
-def test_what_fits_has_no_finding() -> None:
-    assert list(examine(GOOD, 2)) == []
-
-
-def test_an_older_minor_version_of_cuda_works() -> None:
-    assert list(examine(facts(built_for_cuda=(12, 9), driver_cuda=(12, 4)), 2)) == []
-
-
-def test_one_gpu_needs_no_nccl() -> None:
-    assert list(examine(facts(nccl=None, devices=(H100,)), 1)) == []
+@each(
+    (GOOD, 2),
+    (facts(built_for_cuda=(12, 9), driver_cuda=(12, 4)), 2),  # an older minor version of CUDA
+    (facts(nccl=None, devices=(H100,)), 1),
+)
+def test_what_fits_has_no_finding(found: Facts, gpus: int) -> None:
+    assert list(examine(found, gpus)) == []
 
 
 @each(
