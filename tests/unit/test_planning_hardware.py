@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from temper.plan.hardware import Place, nearest_id, place_of
 from temper.plan.tables import load_tables
@@ -25,6 +25,9 @@ from tests.unit.planning_nodes import (
 )
 from tests.unit.tables import ROOT
 from tools.bare_node import pci
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 T1000, P400, A100, GB300, K80, GT_710, THOR = "1fb0", "1cb3", "20b2", "31c2", "102d", "128b", "2b00"
 TABLES = load_tables(ROOT / "data")
@@ -111,19 +114,20 @@ def test_a_gpu_between_known_ones_has_the_rules_of_the_nearest() -> None:
     assert plan(node(pci=gpus("3022")))["problems"]
 
 
-@each(True, False)
-@each(K80, "0de1", "1021", "130b")
-def test_a_gpu_older_than_maxwell_has_no_driver(device_id: str, allowed: bool) -> None:
-    text = problem(node(pci=gpus(device_id, device_id)), preflight_unknown_gpu_ok=allowed)
-    assert_says(text, f"10de:{device_id}", "older than Maxwell", "470", "gpu_nodes")
+def a_board(**changes: Any) -> dict[str, Any]:
+    return system("ubuntu", "24.04", architecture="aarch64", **changes)
 
 
 @each(True, False)
-@each(THOR, "2b01")
-def test_an_integrated_gpu_has_the_driver_of_its_board(device_id: str, allowed: bool) -> None:
-    facts = system("ubuntu", "24.04", pci=gpus(device_id), architecture="aarch64")
-    text = problem(facts, preflight_unknown_gpu_ok=allowed)
-    assert_says(text, f"10de:{device_id}", "Thor", "JetPack", "gpu_nodes")
+@each(
+    *((node, gpu, ("older than Maxwell", "470")) for gpu in (K80, "0de1", "1021", "130b")),
+    *((a_board, gpu, ("Thor", "JetPack")) for gpu in (THOR, "2b01")),
+)
+def test_a_gpu_older_than_maxwell_or_of_a_board_has_no_driver_here(
+    made: Callable[..., dict[str, Any]], device_id: str, says: tuple[str, ...], allowed: bool
+) -> None:
+    text = problem(made(pci=gpus(device_id)), preflight_unknown_gpu_ok=allowed)
+    assert_says(text, f"10de:{device_id}", "gpu_nodes", *says)
 
 
 def test_a_gpu_beyond_the_tables_is_refused_unless_it_is_allowed() -> None:

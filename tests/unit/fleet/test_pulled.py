@@ -140,50 +140,38 @@ def fleet(folder: Path, first: Result, *others: Result) -> list[PulledNode]:
     return list(judge(folder, names, 3, NOW).nodes)
 
 
-def test_a_node_that_could_fetch_nothing_does_not_say_what_is_the_newest(tmp_path: Path) -> None:
-    late = replace(FAST, commit_time="2026-11-22T20:00:00Z", code="not-fetched", reason="no route to host")
-    found = fleet(tmp_path, late, GOOD, GOOD)
-    assert [node.standing for node in found] == [Standing.BEHIND, Standing.COMPLIANT, Standing.COMPLIANT]
-    assert "no route to host" in found[0].reason
+STUCK: dict[str, Any] = {"code": "not-fetched", "reason": "no route to host"}
+LONG_AGO = {"commit": OLD, "commit_time": "2026-11-01T00:00:00Z"}
+LATER = replace(GOOD, commit=OLD, commit_time="2026-11-22T10:00:00Z")
+C, B, N = Standing.COMPLIANT, Standing.BEHIND, Standing.NOT_CHECKED
 
 
-def test_a_node_that_could_fetch_nothing_is_not_compliant_while_others_have_another_commit(
-    tmp_path: Path,
+@each(
+    # The only commit that there is.
+    ([GOOD, GOOD], [C, C], ""),
+    ([replace(GOOD, **STUCK), GOOD], [C, C], ""),
+    # Of commits made at close times, that of more nodes: whose clocks they were made by, nobody knows.
+    ([FAST, GOOD, GOOD], [B, C, C], "--commit"),
+    # Of others, the later one, also where a server holds it back from most.
+    ([GOOD, GOOD, LATER], [B, B, C], ""),
+    # Who could fetch nothing does not say what is the newest.
+    ([replace(FAST, commit_time="2026-11-22T20:00:00Z", **STUCK), GOOD, GOOD], [B, C, C], "no route to host"),
+    # Others have a new commit for a moment before it, but nobody knows whether it would get it.
+    (
+        [replace(FAST, **STUCK), replace(GOOD, commit_time="2026-11-23T11:40:00Z")],
+        [N, C],
+        "no route to host",
+    ),
+    # The server is away for all of them.
+    ([replace(GOOD, **STUCK | LONG_AGO), *[replace(GOOD, **STUCK)] * 2], [B, C, C], "no route to host"),
+)
+def test_a_node_is_behind_that_has_not_the_newest_commit(
+    results: list[Result], standings: list[Standing], reason: str, tmp_path: Path
 ) -> None:
-    """Others may have a new commit for a moment before it, but nobody knows whether it would get it."""
-    fresh = replace(GOOD, commit_time="2026-11-23T11:40:00Z")
-    stuck = replace(FAST, code="not-fetched", reason="no route to host")
-    found = fleet(tmp_path, stuck, fresh)
-    assert [node.standing for node in found] == [Standing.NOT_CHECKED, Standing.COMPLIANT]
-    assert "no route to host" in found[0].reason
-
-
-def test_a_fleet_that_can_fetch_nothing_is_judged_by_what_it_has(tmp_path: Path) -> None:
-    """The server is away for all of them."""
-    stuck = replace(GOOD, code="not-fetched", reason="no route to host")
-    found = fleet(tmp_path, stuck, stuck, replace(stuck, commit=OLD, commit_time="2026-11-01T00:00:00Z"))
-    assert [node.standing for node in found] == [Standing.COMPLIANT, Standing.COMPLIANT, Standing.BEHIND]
-
-
-@each("", "not-fetched")
-def test_the_only_commit_there_is_is_the_newest(code: str, tmp_path: Path) -> None:
-    found = fleet(tmp_path, replace(GOOD, code=code, reason="no route to host" if code else ""), GOOD)
-    assert [node.standing for node in found] == [Standing.COMPLIANT, Standing.COMPLIANT]
-
-
-def test_of_commits_made_at_close_times_the_one_of_more_nodes_is_the_newest(tmp_path: Path) -> None:
-    """Whose clocks they were made by, nobody knows; which one is expected, the operator can say."""
-    found = fleet(tmp_path, FAST, GOOD, GOOD)
-    assert [node.standing for node in found] == [Standing.BEHIND, Standing.COMPLIANT, Standing.COMPLIANT]
-    assert "--commit" in found[0].reason
-
-
-def test_of_commits_made_at_other_times_the_later_one_is_the_newest(tmp_path: Path) -> None:
-    """Also where a server holds it back from most."""
-    later = replace(GOOD, commit=OLD, commit_time="2026-11-22T10:00:00Z")
-    found = fleet(tmp_path, later, GOOD, GOOD)
-    assert [node.standing for node in found] == [Standing.COMPLIANT, Standing.BEHIND, Standing.BEHIND]
-    assert "--commit" not in found[1].reason
+    found = fleet(tmp_path, *results)
+    assert [node.standing for node in found] == standings
+    assert reason in found[0].reason
+    assert ("--commit" in found[0].reason) == (reason == "--commit")
 
 
 def test_a_commit_that_the_operator_names_is_asked_of_all(tmp_path: Path) -> None:
