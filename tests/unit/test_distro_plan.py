@@ -367,7 +367,7 @@ def test_unsigned_modules_under_secure_boot_are_refused_with_the_signed_ones_as_
     assert "nvidia_stack_source" not in debian
 
 
-OLDER = {"release": "6.8.0-130-generic", "headers_present": False}
+OLDER: dict[str, Any] = {"release": "6.8.0-130-generic", "headers_present": False}
 MODULES = "linux-modules-nvidia-580-server"
 
 

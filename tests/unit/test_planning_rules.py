@@ -301,7 +301,7 @@ KEY: dict[str, Any] = {"nvidia_stack_mok_private_key": "mok.key"}
     ([MOK], MOK, {}, ("a certificate alone signs nothing",)),
 )
 def test_under_secure_boot_what_would_not_load_is_refused_with_the_remedy(
-    enrolled: list[str], certificate: str, key: dict[str, str], says: tuple[str, ...]
+    enrolled: list[str], certificate: str, key: dict[str, Any], says: tuple[str, ...]
 ) -> None:
     facts = node(secure_boot="enabled", mok_enrolled=enrolled)
     assert_says(problem(facts, mok_sha256=certificate, **key), *says)
@@ -309,7 +309,7 @@ def test_under_secure_boot_what_would_not_load_is_refused_with_the_remedy(
 
 @each(("enabled", KEY, True), ("disabled", {}, False))
 def test_an_enrolled_certificate_signs_the_modules_under_secure_boot(
-    secure_boot: str, key: dict[str, str], signed: bool
+    secure_boot: str, key: dict[str, Any], signed: bool
 ) -> None:
     found = plan(node(secure_boot=secure_boot, mok_enrolled=[MOK]), mok_sha256=MOK, **key)
     assert (found["problems"], found["mok"], "openssl" in found["present"]) == ([], signed, signed)

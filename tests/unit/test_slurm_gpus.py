@@ -93,7 +93,7 @@ def test_without_it_nothing_is_said_of_slurm_and_no_daemon_is_restarted_for_it()
     assert "slurm" not in plan.text
     given: dict[str, Any] = {f"{ROLE}_slurm_gpus": "devices"}
     assert not [one for one in planned(ROLE, hgx(), **given).reactions if "slurm" in str(one)]
-    assert "slurm.conf" not in whole_plan(hgx(), **given, **{f"{ROLE}_state": "absent"}).text
+    assert "slurm.conf" not in whole_plan(hgx(), **given | {f"{ROLE}_state": "absent"}).text
 
 
 def test_control_groups_are_as_the_operator_says_with_words_for_booleans() -> None:

@@ -63,7 +63,7 @@ def test_mixed_precision_that_is_slower_on_a_gpu_is_degraded() -> None:
     assert "16.0 samples/s in bf16, 20.0 in tf32" in finding.text
 
 
-SLOWER = {"formats": ("fp32", "fp16"), "steps": {"fp32": 0.4, "fp16": 0.5}}
+SLOWER: dict[str, Any] = {"formats": ("fp32", "fp16"), "steps": {"fp32": 0.4, "fp16": 0.5}}
 TWO = {"fp32": 0.8, "tf32": 0.4}
 
 
