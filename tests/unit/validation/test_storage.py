@@ -114,32 +114,6 @@ def test_a_file_system_without_nameless_files_keeps_none_either(
         assert not source.wrong(1)
 
 
-def test_a_block_that_came_back_changed_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = storage.Source.read
-
-    def damaged(self: storage.Source, number: int) -> bytes:
-        block = bytearray(read(self, number))
-        block[4097] ^= number == 3
-        return bytes(block)
-
-    monkeypatch.setattr(storage.Source, "read", damaged)
-    (finding,) = measured(tmp_path).findings
-    assert (finding.code, finding.state) == ("storage-wrong-data", State.FAIL)
-    assert f"the first at byte {3 * BLOCK}" in finding.text
-
-
-def test_an_error_while_reading_fails_with_what_the_system_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_arguments: Any) -> int:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(os, "preadv", broken)
-    (finding,) = measured(tmp_path).findings
-    assert (finding.code, finding.state) == ("storage-error", State.FAIL)
-    assert "Input/output error" in finding.text
-
-
 def test_a_file_that_becomes_shorter_is_no_fault_of_the_storage_and_no_rate(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(bytes(8 * BLOCK))
@@ -342,18 +316,6 @@ def test_a_disk_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         measured(tmp_path)
 
 
-@each(errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-def test_a_quota_is_no_fault_of_the_storage(
-    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_arguments: Any) -> int:
-        raise OSError(error, os.strerror(error))
-
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(NotRunError, match="is full, or a limit or quota is"):
-        measured(tmp_path)
-
-
 def test_writing_ends_when_its_time_is_up(tmp_path: Path) -> None:
     with pytest.raises(NotRunError, match="too little to measure"):
         measured(tmp_path, write_s=0)
@@ -470,12 +432,6 @@ def test_a_file_system_is_found_whatever_its_folder_is_called(tmp_path: Path) ->
     if "Operation not permitted" in done.stderr:
         pytest.skip("only root may mount")
     assert "is on tmpfs, which is memory" in done.stderr
-
-
-def test_without_a_path_the_test_is_not_run() -> None:
-    result = StorageRead().run(node())
-    assert (result.state, result.measurements) == (State.NOT_RUN, ())
-    assert "--storage" in result.reason
 
 
 @pytest.mark.component
