@@ -918,7 +918,7 @@ def test_a_gpu_without_free_memory_cannot_all_reduce() -> None:
     assert found.reason == "a GPU has only 100 MiB of free memory"
 
 
-@each("cpu_matmul", "cpu_copy", "cpu_all_reduce", "cpu_amp", "cpu_step_memory", "cpu_batch")
+@each("cpu_matmul", "cpu_copy", "cpu_all_reduce", "cpu_amp", "cpu_step_memory", "cpu_batch", "data_loading")
 def test_a_cpu_test_without_torch_is_not_run(test: str) -> None:
     found = CHECKS[test].run(node(torch=None))
     assert found.state is State.NOT_RUN

@@ -140,26 +140,19 @@ def test_findings_are_explained_by_a_python_without_yaml(where: str, payload: Pa
 SQUARE = {"m": 8192, "n": 8192, "k": 8192, "dtype": "bf16"}
 
 
-def test_a_run_by_hand_is_judged_by_the_references(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@each(None, '{"required_tests": ["gpu_matmul"]}')
+def test_a_run_by_hand_or_with_expectations_is_judged_by_the_references_at_hand(
+    expected: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    slow = node_result(
-        one_test("gpu_matmul", State.PASS, measurement("bf16_tflops", 100.0, conditions=SQUARE))
-    )
+    number = measurement("bf16_tflops", 100.0, conditions=SQUARE)
+    slow = node_result(one_test("gpu_matmul", State.PASS, number))
     monkeypatch.setattr(commands, "run_plan", lambda *_: slow)
-    assert main.main(["run"]) == 1
+    (tmp_path / "expect.json").write_text(expected or "")
+    assert main.main(["run", *([f"--expect={tmp_path / 'expect.json'}"] if expected else [])]) == 1
     assert "floor" in capsys.readouterr().out
-
-
-def test_expectations_without_references_get_those_at_hand(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    slow = node_result(
-        one_test("gpu_matmul", State.PASS, measurement("bf16_tflops", 100.0, conditions=SQUARE))
-    )
-    monkeypatch.setattr(commands, "run_plan", lambda *_: slow)
-    (tmp_path / "expect.json").write_text('{"required_tests": ["gpu_matmul"]}')
-    assert main.main(["run", f"--expect={tmp_path / 'expect.json'}"]) == 1
 
 
 def test_where_no_table_is_at_hand_there_are_no_references(tmp_path: Path) -> None:
@@ -625,14 +618,21 @@ def test_an_order_for_a_stranger_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert "one of them is unknown" in capsys.readouterr().err
 
 
-def test_two_results_of_one_node_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@each(
+    (["--results", "{}", "--expectations", "{}/expectations"], "a second result of node gpu01"),
+    (["--results", "{}/none", "--expectations", "{}/expectations"], "none: no such folder"),
+    ([], "report needs either --results DIR and --expectations FILE, or --fleet"),
+)
+def test_a_report_that_cannot_be_made_is_one_sentence(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(dumps(node_result()))
-    expectations = tmp_path / "expectations"
-    expectations.write_text(dumps(FleetExpectations(EXPECTATIONS_VERSION, {"gpu01": expectation()})))
-    arguments = ["report", "--results", str(tmp_path), "--expectations", str(expectations)]
-    assert temper.main([*arguments, "--output", str(tmp_path / "out")]) == 2
-    assert "a second result of node gpu01" in capsys.readouterr().err
+    expected = FleetExpectations(EXPECTATIONS_VERSION, {"gpu01": expectation()})
+    (tmp_path / "expectations").write_text(dumps(expected))
+    arguments = [word.format(tmp_path) for word in words]
+    assert temper.main(["report", *arguments, "--output", str(tmp_path / "out")]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_a_report_answers_programs_with_its_summary(
@@ -647,19 +647,6 @@ def test_a_report_answers_programs_with_its_summary(
     shown = json.loads(capsys.readouterr().out)
     assert shown == json.loads((tmp_path / "out/summary.json").read_text())
     assert (shown["exit_status"], [node["node"] for node in shown["nodes"]]) == (status, ["gpu01"])
-
-
-def test_report_wants_one_kind_of_input(capsys: pytest.CaptureFixture[str]) -> None:
-    assert temper.main(["report", "--output", "unused"]) == 2
-    assert "report needs either --results DIR and --expectations FILE, or --fleet" in capsys.readouterr().err
-
-
-def test_a_folder_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    expectations = tmp_path / "expectations"
-    expectations.write_text(dumps(FleetExpectations(EXPECTATIONS_VERSION, {})))
-    arguments = ["report", "--results", str(tmp_path / "none"), "--expectations", str(expectations)]
-    assert temper.main([*arguments, "--output", str(tmp_path / "out")]) == 2
-    assert "none: no such folder" in capsys.readouterr().err
 
 
 @pytest.mark.component

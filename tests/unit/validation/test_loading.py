@@ -148,10 +148,6 @@ def test_without_shared_memory_there_is_none_free(monkeypatch: pytest.MonkeyPatc
     assert loading.free_shared_memory() == 0
 
 
-def test_without_torch_it_is_not_run() -> None:
-    assert loading.DataLoading().run(node(torch=None)).state is State.NOT_RUN
-
-
 @pytest.mark.component
 @needs_torch
 def test_real_workers_load_for_real_and_none_is_left() -> None:

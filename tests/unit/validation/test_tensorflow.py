@@ -17,6 +17,7 @@ from validation.checks.registry import CHECKS, asked_for, in_plan
 from validation.checks.tensorflow import Facts, Gpu
 from validation.model.contract import Measured, State
 from validation.model.not_run import NotRunError
+from validation.model.plans import PLANS
 from validation.model.run_options import RunOptions
 from validation.probes import tensorflow_program
 from validation.processes.child import Request
@@ -213,11 +214,14 @@ def test_without_a_driver_nobody_knows_what_memory_is_free() -> None:
     assert tensorflow_program.free_bytes(0, "libgone.so.1") is None
 
 
-def test_it_runs_where_it_is_asked_for_and_is_required_then() -> None:
-    options = RunOptions(tensorflow=Path("/opt/tf/bin/python3"))
-    assert "tensorflow" in in_plan("quick", options)
-    assert "tensorflow" not in in_plan("burn-in", RunOptions())
-    assert asked_for(options, required=True) == ("tensorflow",)
+@each(
+    ("tensorflow", RunOptions(tensorflow=Path("/opt/tf/bin/python3"))),
+    ("egl", RunOptions(graphics=True)),
+)
+def test_what_is_asked_for_runs_and_is_required_then(test: str, options: RunOptions) -> None:
+    assert test in in_plan("quick", options)
+    assert not {plan for plan in PLANS if test in in_plan(plan, RunOptions())}
+    assert asked_for(options, required=True) == (test,)
 
 
 @pytest.mark.component
