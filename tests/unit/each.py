@@ -80,9 +80,12 @@ def _shown(value: object) -> str:
 
 
 def _told(error: BaseException) -> str:
-    """Return what an error says, and the places outside of this file that it came through."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    """Return what an error says, and the places outside of this file and of pytest that it came through."""
+    frames = [
+        f"{Path(frame.filename).name}:{frame.lineno}: "
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__ and "/_pytest/" not in frame.filename
+    ]
     nearest = frames if len(frames) <= 3 else [frames[0], *frames[-2:]]
-    places = ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in nearest)
     kind = "" if isinstance(error, (AssertionError, pytest.fail.Exception)) else f"{type(error).__name__}: "
-    return f"    {places}: {kind}{error}".replace("\n", "\n    ")
+    return f"    {''.join(nearest)}{kind}{error}".replace("\n", "\n    ")
