@@ -197,17 +197,11 @@ def test_a_single_changed_element_of_a_copy_is_a_failure(wrong: float) -> None:
     assert [finding.code for finding in measured.findings] == ["wrong-result"]
 
 
-def test_a_gpu_that_waited_for_one_that_hung_is_not_to_blame() -> None:
-    outcomes = [
-        outcome("GPU 0"),
-        outcome("GPU 1", Ending.HUNG, "copying h2d"),
-        outcome("GPU 2", Ending.HUNG, launch.WAITING),
-    ]
+def test_a_gpu_that_waited_for_one_that_hung_is_not_to_blame_unless_all_only_waited() -> None:
+    waiting = outcome("GPU 2", Ending.HUNG, launch.WAITING)
+    outcomes = [outcome("GPU 0"), outcome("GPU 1", Ending.HUNG, "copying h2d"), waiting]
     assert [finding.text for finding in failures(launch.without_waiting(outcomes))] == ["GPU 1 hung"]
-
-
-def test_gpus_that_all_only_waited_are_still_a_failure() -> None:
-    assert len(launch.without_waiting([outcome("GPU 0", Ending.HUNG, launch.WAITING)])) == 1
+    assert launch.without_waiting([waiting]) == [waiting]
 
 
 @pytest.mark.component
@@ -567,21 +561,32 @@ def test_gpus_that_the_environment_hides_or_renumbers_are_not_measured(
     assert (reason or "").startswith("CUDA_VISIBLE_DEVICES is") == hidden
 
 
-def test_slices_of_a_gpu_are_not_measured() -> None:
-    xml = smi_xml(gpu_xml(), gpu_xml(current_mig="Enabled"))
-    assert (
-        CHECKS["gpu_matmul"].run(node(xml)).reason
-        == "MIG is on for GPU 1, and slices of GPUs are not measured"
-    )
-
-
 def in_compute_mode(mode: str, **facts: Any) -> Node:
     return node(smi_xml(gpu_xml(), gpu_xml(compute_mode=mode)), **facts)
 
 
-def test_a_gpu_that_no_program_can_use_is_not_measured() -> None:
-    reason = "GPU 1 is in compute mode Prohibited, in which no program can use it"
-    assert CHECKS["gpu_matmul"].run(in_compute_mode("Prohibited")).reason == reason
+PROHIBITED = "GPU 1 is in compute mode Prohibited, in which no program can use it"
+ONE_GPU = node(smi_xml(gpu_xml()), pci_gpus=(PciGpu("0000:1b:00.0", "2330"),))
+
+
+@each(
+    (
+        "gpu_matmul",
+        node(smi_xml(gpu_xml(), gpu_xml(current_mig="Enabled"))),
+        "MIG is on for GPU 1, and slices",
+    ),
+    ("gpu_matmul", in_compute_mode("Prohibited"), PROHIBITED),
+    ("gpu_all_reduce", ONE_GPU, "needs two"),
+    (
+        "gpu_all_reduce",
+        node(smi_xml(gpu_xml(), gpu_xml(free="100 MiB"))),
+        "a GPU has only 100 MiB of free memory",
+    ),
+)
+def test_gpus_that_cannot_be_measured_are_not_run_with_the_reason(test: str, tested: Node, said: str) -> None:
+    found = CHECKS[test].run(tested)
+    assert (found.state, found.measurements) == (State.NOT_RUN, ())
+    assert said in found.reason
 
 
 @pytest.mark.component
@@ -907,17 +912,6 @@ def test_all_gpus_at_once_have_numbers_of_their_own() -> None:
     assert [m.name for m in found.measurements] == ["h2d_together_gb_s", "d2h_together_gb_s"]
 
 
-def test_one_gpu_cannot_all_reduce() -> None:
-    found = CHECKS["gpu_all_reduce"].run(node(smi_xml(gpu_xml()), pci_gpus=(PciGpu("0000:1b:00.0", "2330"),)))
-    assert (found.state, found.measurements) == (State.NOT_RUN, ())
-    assert "needs two" in found.reason
-
-
-def test_a_gpu_without_free_memory_cannot_all_reduce() -> None:
-    found = CHECKS["gpu_all_reduce"].run(node(smi_xml(gpu_xml(), gpu_xml(free="100 MiB"))))
-    assert found.reason == "a GPU has only 100 MiB of free memory"
-
-
 @each("cpu_matmul", "cpu_copy", "cpu_all_reduce", "cpu_amp", "cpu_step_memory", "cpu_batch", "data_loading")
 def test_a_cpu_test_without_torch_is_not_run(test: str) -> None:
     found = CHECKS[test].run(node(torch=None))
@@ -1013,22 +1007,24 @@ def sampled(index: int, reasons: str = "0x0") -> str:
 BOTH = sampled(0) + sampled(1)
 
 
-def test_a_nvidia_smi_that_loses_a_gpu_under_load_fails_the_test() -> None:
-    telemetry = scripted_telemetry(BOTH, BOTH.replace("70, 5", "[GPU is lost], 5"))
-    (finding,) = telemetry.findings()
-    assert (finding.code, finding.state) == ("telemetry-lost", State.FAIL)
-    assert "GPU is lost" in finding.text
+@each(
+    ([BOTH, BOTH.replace("70, 5", "[GPU is lost], 5")], "telemetry-lost", "GPU is lost"),
+    ([BOTH, sampled(0)], "gpu-vanished", "GPU 1"),
+    # It lost lanes; its generation is not known.
+    (["0, 1980, 700, 70, [N/A], 8, 0x0, P0, 0\n"], "pcie-link-slow-under-load", "GPU 0"),
+)
+def test_a_gpu_that_is_lost_or_slow_under_load_fails_the_test(
+    rounds: list[str], code: str, said: str
+) -> None:
+    (finding,) = scripted_telemetry(*rounds).findings()
+    assert (finding.code, finding.state) == (code, State.FAIL)
+    assert said in finding.text
 
 
 def test_a_driver_that_does_not_know_a_field_is_no_fault_and_is_said() -> None:
     telemetry = scripted_telemetry(NvidiaSmiError("other", "Field is not a valid field to query"))
     assert telemetry.findings() == []
     assert "not a valid field" in telemetry.details()["telemetry_problem"]
-
-
-def test_a_gpu_that_goes_away_under_load_is_missed() -> None:
-    (finding,) = scripted_telemetry(BOTH, sampled(0)).findings()
-    assert (finding.code, finding.state, finding.device) == ("gpu-vanished", State.FAIL, 1)
 
 
 @each(
@@ -1101,9 +1097,8 @@ def test_spread_is_the_interquartile_range_over_the_median(samples: list[float],
 
 
 def test_an_expectation_without_gpus_counts_none() -> None:
-    assert expectation(gpus=None).gpu_count is None
-    assert expectation(gpus=()).gpu_count == 0
-    assert expectation().gpu_count == 2
+    found = [one.gpu_count for one in (expectation(gpus=None), expectation(gpus=()), expectation())]
+    assert found == [None, 0, 2]
 
 
 @each(
@@ -1150,12 +1145,6 @@ def test_the_clock_that_is_expected_is_that_which_is_watched() -> None:
 def test_a_slow_link_is_noted_beside_the_numbers_that_it_explains(line: str, words: str | None) -> None:
     (seen,) = scripted_telemetry(f"{line}\n").details()["telemetry"]
     assert seen.get("slow_link") == words
-
-
-def test_a_link_that_lost_lanes_is_found_where_its_generation_is_not_known() -> None:
-    telemetry = scripted_telemetry("0, 1980, 700, 70, [N/A], 8, 0x0, P0, 0\n")
-    (finding,) = telemetry.findings()
-    assert finding.code == "pcie-link-slow-under-load"
 
 
 IDLE = "0, 300, 90, 30, 5, 16, 0x1, P0, 0"
