@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
 from ansible.module_utils.temper.packaging import apt_sources
+
+from tests.unit.each import each
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def target(
@@ -76,19 +81,16 @@ def test_what_temper_added_is_not_the_nodes_own() -> None:
     assert apt_sources.parse(ours, "Debian") == []
 
 
-@pytest.mark.parametrize(
-    ("file", "number", "keyring"),
-    [
-        ("debian.sources", 1, "/usr/share/keyrings/debian-archive-keyring.gpg"),
-        ("debian.sources", 2, "/etc/apt/keyrings/mirror.pgp"),
-        ("debian.sources", 3, ""),
-        ("sources.list", 2, "/usr/share/keyrings/debian-archive-keyring.gpg"),
-        ("sources.list", 3, ""),
-        ("gone.list", 1, ""),
-    ],
+@each(
+    ("debian.sources", 1, "/usr/share/keyrings/debian-archive-keyring.gpg"),
+    ("debian.sources", 2, "/etc/apt/keyrings/mirror.pgp"),
+    ("debian.sources", 3, ""),
+    ("sources.list", 2, "/usr/share/keyrings/debian-archive-keyring.gpg"),
+    ("sources.list", 3, ""),
+    ("gone.list", 1, ""),
 )
 def test_keyring_is_the_one_that_the_source_names(
-    tmp_path: Path, file: str, number: int, keyring: str
+    file: str, number: int, keyring: str, tmp_path: Path
 ) -> None:
     (tmp_path / "debian.sources").write_text(
         "# Debian\n\nTypes: deb\nURIs: http://mirror/debian/\n"

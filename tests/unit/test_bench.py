@@ -7,6 +7,7 @@ import os
 import pytest
 
 from tests.bench.payload import ALL_REDUCE, COPY, MATMUL, OPERATION, run
+from tests.unit.each import each
 
 PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
 ROUNDS = 2
@@ -16,12 +17,9 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(
-    "operation",
-    [
-        MATMUL.format(dtype="fp32", kind="float32", size=16),
-        COPY.format(direction="local", size_bytes=4096, places=[{}, {}]),
-    ],
+@each(
+    MATMUL.format(dtype="fp32", kind="float32", size=16),
+    COPY.format(direction="local", size_bytes=4096, places=[{}, {}]),
 )
 def test_operation_is_timed_on_both_sides(operation: str) -> None:
     program = OPERATION.format(device="cpu", rounds=ROUNDS, operation=operation, warm_up_s=0)

@@ -7,11 +7,10 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from temper.plan.rules import own_problems
 from temper.plan.tables import Tables
 from temper.plan.versions import branch, minor, parts, version
+from tests.unit.each import each
 from tests.unit.planning_nodes import gpus, plan, system
 from tests.unit.tables import ROOT, tables
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 TABLES = tables()
 STACKS: dict[str, dict[str, Any]] = TABLES["nvidia_stacks"]
 
-each_stack = pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
+each_stack = each(*STACKS.values())
 
 
 def entries(value: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -40,7 +39,7 @@ def rows(file: str) -> dict[str, dict[str, Any]]:
     return dict(entries({key: TABLES[key] for key in keys}))
 
 
-@pytest.mark.parametrize("file", ["stacks.yml", "nvidia_compatibility.yml", "distro_drivers.yml"])
+@each("stacks.yml", "nvidia_compatibility.yml", "distro_drivers.yml")
 def test_every_row_has_a_source_and_a_date(file: str) -> None:
     listed = re.findall(r"^#   (\S+) {2,}", (ROOT / "data" / file).read_text(), re.MULTILINE)
     found = rows(file)
@@ -55,7 +54,7 @@ def test_the_default_stacks_are_stacks() -> None:
     assert set(TABLES["nvidia_default_stacks"]) <= STACKS.keys()
 
 
-@pytest.mark.parametrize("name", STACKS)
+@each(*STACKS)
 def test_a_stack_is_named_after_its_branch_and_cuda(name: str) -> None:
     assert name == f"r{branch(STACKS[name]['driver'])}-cuda{STACKS[name]['cuda']}"
 
@@ -153,7 +152,7 @@ def test_cudnn_and_nccl_were_built_for_the_cuda(stack: dict[str, Any]) -> None:
     assert cuda in TABLES["nvidia_nccl_builds"][nccl]["cuda"]
 
 
-@pytest.mark.parametrize("name", STACKS)
+@each(*STACKS)
 def test_a_stack_breaks_no_rule_of_its_own(name: str) -> None:
     typed = Tables.from_dict(TABLES)
     assert list(own_problems(typed.stacks[name], typed)) == []
@@ -271,22 +270,8 @@ def facts(distribution: str, *device_ids: str) -> dict[str, Any]:
 PINNED: dict[str, Any] = {"nvidia_stack_cuda_key_fingerprints": ["A" * 40]}
 
 
-@pytest.mark.parametrize("distribution", TABLES["nvidia_distributions"])
-@pytest.mark.parametrize("model", TABLES["models"])
-def test_every_gpu_has_a_stack_that_its_default_is(model: str, distribution: str) -> None:
-    rule = TABLES["nvidia_architectures"][TABLES["models"][model]["architecture"]]
-    first = TABLES["nvidia_distributions"][distribution]["first_branch"] or 0
-    first_cuda = TABLES["nvidia_distributions"][distribution]["first_cuda"] or "0"
-    found = plan(facts(distribution, *TABLES["models"][model]["pci_ids"]), **PINNED)
-    too_new = version(first_cuda) > version(rule["last_cuda"] or "99") or first > (rule["last_branch"] or 999)
-    if too_new:
-        assert any("no stack in data/stacks.yml fits" in problem for problem in found["problems"])
-    else:
-        assert found["problems"] == []
-
-
-@pytest.mark.parametrize("distribution", TABLES["nvidia_distributions"])
-@pytest.mark.parametrize("name", STACKS)
+@each(*TABLES["nvidia_distributions"])
+@each(*STACKS)
 def test_every_stack_drives_an_h100_where_the_repository_has_it(name: str, distribution: str) -> None:
     mirror: dict[str, Any] = {
         "nvidia_stack_cuda_repository_url": "http://mirror/cuda",

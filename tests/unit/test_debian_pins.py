@@ -49,6 +49,5 @@ def test_libraries_without_the_vendors_name_follow_the_driver(machine: Machine, 
     assert machine.versions() == dict.fromkeys(FOUND, wanted)
 
 
-@pytest.mark.parametrize("name", FOUND)
-def test_they_are_held_with_the_driver(name: str) -> None:
-    assert FAMILY.match(name)
+def test_they_are_held_with_the_driver() -> None:
+    assert [name for name in FOUND if not FAMILY.match(name)] == []

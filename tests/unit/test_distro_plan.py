@@ -9,6 +9,7 @@ import pytest
 from temper.plan.node_plan import NodePlan
 from temper.plan.preview import Preview, with_preview
 from tests.unit import planning_nodes
+from tests.unit.each import each
 from tests.unit.planning_nodes import B200, H100, L4, NVSWITCH, SWITCH, V100, assert_says, gpus, node, nvidia
 from tools.bare_node import pci
 
@@ -185,31 +186,35 @@ def test_mirror_of_the_operator_comes_before_the_nodes() -> None:
     }
 
 
-def test_node_without_a_source_of_debian_is_refused() -> None:
-    (problem,) = plan({"apt_sources": []})["problems"]
-    assert "set nvidia_stack_distro_mirror_url" in problem
-
-
 # ---------------------------------------------------------------- why a node is refused
 
 REMEDY = "set nvidia_stack_source: nvidia"
 
 
-@pytest.mark.parametrize("facts", [{}, TRIXIE], ids=["debian-12", "debian-13"])
-def test_open_modules_that_do_not_build_are_refused_with_the_reason(facts: dict[str, Any]) -> None:
-    (problem,) = plan(facts, nvidia_stack_kernel_modules="open")["problems"]
-    assert "nvidia-open-kernel-dkms does not build" in problem
-    assert "pci_resize_resource" in problem
-    assert "set nvidia_stack_kernel_modules: auto" in problem
+NO_BUILD = ("nvidia-open-kernel-dkms does not build", "pci_resize_resource", "kernel_modules: auto")
 
 
-@pytest.mark.parametrize(
-    ("devices", "reason"),
-    [
-        (gpus(B200), "works only with open kernel modules"),
-        (pci((H100, "0302"), (SWITCH, NVSWITCH)), "a fabric manager of the driver's version"),
-    ],
-    ids=["Blackwell", "NVSwitch"],
+@each(
+    ({"apt_sources": []}, {}, ("set nvidia_stack_distro_mirror_url",)),
+    ({}, {"kernel_modules": "open"}, NO_BUILD),
+    (TRIXIE, {"kernel_modules": "open"}, NO_BUILD),
+    ({"pci": gpus(GH200)}, {}, ("works only with open kernel modules",)),  # unlike other Hoppers
+    ({}, {"dcgm": True}, (f"no packages for nvidia_stack_dcgm; set nvidia_stack_dcgm: false, or {REMEDY}",)),
+    ({}, {"dcgm_exporter": True}, ("no packages for nvidia_stack_dcgm_exporter; set", f"or {REMEDY}")),
+    ({}, {"imex": True}, ("no packages for nvidia_stack_imex; set nvidia_stack_imex: false", f"or {REMEDY}")),
+    ({}, {"distro_driver": "latest"}, ("the version of a package, such as 535.261.03-1, found latest",)),
+    ({}, {"name": "r580-cuda13.0"}, ("nvidia_stack_name",)),
+)
+def test_what_debian_cannot_do_is_refused_with_the_remedy(
+    facts: dict[str, Any], wishes: dict[str, Any], says: tuple[str, ...]
+) -> None:
+    (problem,) = plan(facts, **{f"nvidia_stack_{name}": wish for name, wish in wishes.items()})["problems"]
+    assert_says(problem, *says)
+
+
+@each(
+    (gpus(B200), "works only with open kernel modules"),
+    (pci((H100, "0302"), (SWITCH, NVSWITCH)), "a fabric manager of the driver's version"),
 )
 def test_gpus_that_need_what_debian_has_not_are_refused(devices: list[dict[str, str]], reason: str) -> None:
     problems = plan({"pci": devices})["problems"]
@@ -217,18 +222,9 @@ def test_gpus_that_need_what_debian_has_not_are_refused(devices: list[dict[str, 
     assert all(problem.endswith(REMEDY) for problem in problems)
 
 
-def test_volta_which_newer_branches_dropped_is_fine() -> None:
-    assert plan({"pci": gpus(V100)})["problems"] == []
-
-
 def test_unknown_gpu_is_refused_even_if_unknown_ones_are_allowed() -> None:
     (problem,) = plan({"pci": gpus("ffff")}, preflight_unknown_gpu_ok=True)["problems"]
     assert "older than a GPU that no table knows (10de:ffff)" in problem
-
-
-def test_gh200_needs_open_modules_although_other_hoppers_do_not() -> None:
-    (problem,) = plan({"pci": gpus(GH200)})["problems"]
-    assert "works only with open kernel modules" in problem
 
 
 def test_nvidias_packages_are_no_way_out_where_they_have_no_driver_for_the_node() -> None:
@@ -248,37 +244,13 @@ def test_nvidias_packages_are_no_way_out_where_they_have_no_driver_for_the_node(
         assert "nvidia_stack_source" not in problem
 
 
-@pytest.mark.parametrize("name", ["nvidia_stack_dcgm", "nvidia_stack_dcgm_exporter", "nvidia_stack_imex"])
-def test_what_debian_does_not_package_is_refused(name: str) -> None:
-    option: dict[str, Any] = {name: True}
-    (problem,) = plan(**option)["problems"]
-    assert_says(problem, f"no packages for {name}; set {name}: false, or {REMEDY}")
-
-
-def test_driver_version_that_is_none_is_refused() -> None:
-    (problem,) = plan(nvidia_stack_distro_driver="latest")["problems"]
-    assert "expected the version of a package, such as 535.261.03-1, found latest" in problem
-
-
 def test_driver_of_a_branch_that_no_table_knows_gets_a_plan() -> None:
     assert plan(nvidia_stack_distro_driver="999.1-1")["driver"]["end_of_life"] is None
 
 
-def test_stack_of_nvidias_repositories_is_refused_for_debians() -> None:
-    (problem,) = plan(nvidia_stack_name="r580-cuda13.0")["problems"]
-    assert problem.startswith("nvidia_stack_name")
-
-
-@pytest.mark.parametrize(
-    ("wanted", "there", "dkms"),
-    [
-        ("distro", {"nvidia-driver-cuda": "580.178.04-1", "libnccl2": "2.28.9-1+cuda13.0"}, "nvidia"),
-        (
-            "nvidia",
-            {"nvidia-kernel-dkms": "535.309.01-0+deb12u1", "libnccl2": "2.22.3-1-1"},
-            "nvidia-current",
-        ),
-    ],
+@each(
+    ("distro", {"nvidia-driver-cuda": "580.178.04-1", "libnccl2": "2.28.9-1+cuda13.0"}, "nvidia"),
+    ("nvidia", {"nvidia-kernel-dkms": "535.309.01-0+deb12u1", "libnccl2": "2.22.3-1-1"}, "nvidia-current"),
 )
 def test_driver_of_the_other_source_is_never_mixed_in(wanted: str, there: dict[str, str], dkms: str) -> None:
     record = {"module": dkms, "version": "1", "kernel": None, "architecture": None, "state": "added"}
@@ -289,7 +261,7 @@ def test_driver_of_the_other_source_is_never_mixed_in(wanted: str, there: dict[s
     assert "cannot be mixed" in problem
 
 
-@pytest.mark.parametrize("source", ["nvidia", "distro"])
+@each("nvidia", "distro")
 def test_driver_that_no_package_owns_is_removed_first(source: str) -> None:
     """Of NVIDIA's .run installer, with a module in DKMS; images of clouds have one."""
     record = {
@@ -315,16 +287,13 @@ def test_driver_that_no_package_owns_is_removed_first(source: str) -> None:
     assert plan(cut_off, nvidia_stack_source=source)["problems"] == []
 
 
-@pytest.mark.parametrize("source", ["nvidia", "distro"])
-@pytest.mark.parametrize(
-    "there",
-    [
-        {"nvidia": nvidia(vgpu_software=True, userspace_version="580.95.05")},  # of the .run installer
-        {"nvidia": nvidia(vgpu_software=True)},
-        {"packages": {"nvidia-linux-grid-580": "580.65.06"}, "nvidia": nvidia(userspace_version="580.65.06")},
-    ],
+@each("nvidia", "distro")
+@each(
+    {"nvidia": nvidia(vgpu_software=True, userspace_version="580.95.05")},  # of the .run installer
+    {"nvidia": nvidia(vgpu_software=True)},
+    {"packages": {"nvidia-linux-grid-580": "580.65.06"}, "nvidia": nvidia(userspace_version="580.65.06")},
 )
-def test_a_guest_with_a_virtual_gpu_is_left_alone(source: str, there: dict[str, Any]) -> None:
+def test_a_guest_with_a_virtual_gpu_is_left_alone(there: dict[str, Any], source: str) -> None:
     (problem,) = plan({"pci": gpus(L4), **there}, nvidia_stack_source=source)["problems"]
     assert_says(problem, "vGPU software", "Leave this node out", "whole GPUs, uninstall that driver")
 
@@ -366,7 +335,7 @@ def ubuntu(
     return {"os": os, "kernel": kernel, "apt_sources": []} | changes
 
 
-@pytest.mark.parametrize("version", ["22.04", "24.04", "26.04"])
+@each("22.04", "24.04", "26.04")
 def test_ubuntu_gets_canonicals_modules_for_its_kernel_and_those_to_come(version: str) -> None:
     found = plan(ubuntu(f"generic-hwe-{version}", version=version))
     assert found["problems"] == []
@@ -398,30 +367,32 @@ def test_unsigned_modules_under_secure_boot_are_refused_with_the_signed_ones_as_
     assert "nvidia_stack_source" not in debian
 
 
-def test_volta_gets_canonicals_proprietary_modules() -> None:
-    found = plan(ubuntu("aws", release="6.8.0-1031-aws", pci=gpus(V100)))
-    assert found["problems"] == []
-    assert "nvidia-headless-no-dkms-580-server" in found["packages"]
-    assert "linux-modules-nvidia-580-server-aws" in found["packages"]
+OLDER: dict[str, Any] = {"release": "6.8.0-130-generic", "headers_present": False}
+MODULES = "linux-modules-nvidia-580-server"
 
 
-def test_blackwell_gets_canonicals_open_modules() -> None:
-    found = plan(ubuntu("nvidia-64k", release="6.8.0-1031-nvidia-64k", pci=gpus(B200)))
-    assert (found["problems"], found["driver"]["modules"]) == ([], "open")
-    assert "linux-modules-nvidia-580-server-open-nvidia-64k" in found["packages"]
+@each(
+    (ubuntu("aws", release="6.8.0-1031-aws", pci=gpus(V100)), "proprietary", f"{MODULES}-aws"),
+    (
+        ubuntu("nvidia-64k", release="6.8.0-1031-nvidia-64k", pci=gpus(B200)),
+        "open",
+        f"{MODULES}-open-nvidia-64k",
+    ),
+    (ubuntu("virtual"), "open", f"{MODULES}-open-generic"),  # those of generic
+    # Every kernel that could boot has modules.
+    (ubuntu(OLDER["release"], "generic", kernels=[OLDER]), "open", f"{MODULES}-open-{OLDER['release']}"),
+)
+def test_canonicals_modules_are_those_of_the_gpus_and_kernels(
+    facts: dict[str, Any], modules: str, package: str
+) -> None:
+    found = plan(facts)
+    assert (found["problems"], found["driver"]["modules"]) == ([], modules)
+    headless = "nvidia-headless-no-dkms-580-server"
+    assert {package, f"{headless}-open" if modules == "open" else headless} <= found["packages"].keys()
 
 
-def test_kernel_of_a_virtual_machine_has_the_modules_of_generic() -> None:
-    found = plan(ubuntu("virtual"))
-    assert "linux-modules-nvidia-580-server-open-generic" in found["packages"]
-    assert found["present"] == {"linux-image-virtual": ""}
-
-
-def test_every_kernel_that_could_boot_gets_modules() -> None:
-    older = {"release": "6.8.0-130-generic", "headers_present": False}
-    found = plan(ubuntu("6.8.0-130-generic", "generic", kernels=[older]))
-    assert found["problems"] == []
-    assert "linux-modules-nvidia-580-server-open-6.8.0-130-generic" in found["packages"]
+def test_the_package_that_brings_a_kernel_stays() -> None:
+    assert plan(ubuntu("virtual"))["present"] == {"linux-image-virtual": ""}
 
 
 def test_kernels_to_come_can_be_left_out_but_stay_held() -> None:
@@ -438,46 +409,37 @@ def test_nvswitch_gets_ubuntus_fabric_manager() -> None:
     assert found["runtime"]["fabric_manager"] == found["driver"]["version"]
 
 
-@pytest.mark.parametrize(
-    ("release", "reason"),
-    [
-        ("6.12.1-custom", "kernel 6.12.1-custom is not from Ubuntu's packages"),
-        ("6.8.0-1019-oem", "not known for kernels like 6.8.0-1019-oem, only for generic, lowlatency"),
-    ],
+CUSTOM = ubuntu(release="6.12.1-custom")
+CUSTOM["kernel"]["image_packages"] = {}
+BUILT = ubuntu(
+    "generic",
+    packages={"nvidia-dkms-580-server-open": "1", "nvidia-utils-580-server": "1"},
+    dkms=[{"module": "nvidia", "version": "1", "kernel": None, "architecture": None, "state": "added"}],
 )
-def test_kernel_that_canonical_builds_no_modules_for_is_refused(release: str, reason: str) -> None:
-    facts = ubuntu(release=release)
-    if "custom" in release:
-        facts["kernel"]["image_packages"] = {}
-    (problem,) = plan(facts)["problems"]
-    assert reason in problem
-    assert problem.endswith(REMEDY)
 
 
-def test_module_that_dkms_builds_beside_canonicals_is_refused() -> None:
-    record = {"module": "nvidia", "version": "1", "kernel": None, "architecture": None, "state": "added"}
-    there = {"nvidia-dkms-580-server-open": "1", "nvidia-utils-580-server": "1"}
-    (problem,) = plan(ubuntu("generic", packages=there, dkms=[record]))["problems"]
-    assert "nvidia-dkms-580-server-open builds modules that come before Canonical's" in problem
-
-
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("nvidia_stack_distro_driver", "580.173.02-0ubuntu0.24.04.1"),
-        ("nvidia_stack_distro_mirror_url", "http://mirror.example/ubuntu"),
-    ],
+@each(
+    (CUSTOM, {}, ("kernel 6.12.1-custom is not from Ubuntu's packages", REMEDY)),
+    (
+        ubuntu(release="6.8.0-1019-oem"),
+        {},
+        ("not known for kernels like 6.8.0-1019-oem, only for generic, lowlatency", REMEDY),
+    ),
+    (BUILT, {}, ("nvidia-dkms-580-server-open builds modules that come before Canonical's",)),
+    (ubuntu("generic", version="25.10"), {}, ("Ubuntu 25.10 is not supported",)),
+    # Variables that are for Debian.
+    (ubuntu("generic"), {"distro_driver": "580.173.02-0ubuntu0.24.04.1"}, ("_distro_driver", "leave")),
+    (
+        ubuntu("generic"),
+        {"distro_mirror_url": "http://mirror.example/ubuntu"},
+        ("_distro_mirror_url", "leave"),
+    ),
 )
-def test_variable_that_is_for_debian_is_refused(variable: str, value: str) -> None:
-    wish: dict[str, Any] = {variable: value}
-    (problem,) = plan(ubuntu("generic"), **wish)["problems"]
-    assert problem.startswith(variable)
-    assert "leave" in problem
-
-
-def test_ubuntu_that_no_table_knows_is_refused() -> None:
-    (problem,) = plan(ubuntu("generic", version="25.10"))["problems"]
-    assert "Ubuntu 25.10 is not supported" in problem
+def test_what_ubuntu_cannot_do_is_refused_with_the_remedy(
+    facts: dict[str, Any], wishes: dict[str, str], says: tuple[str, ...]
+) -> None:
+    (problem,) = plan(facts, **{f"nvidia_stack_{name}": wish for name, wish in wishes.items()})["problems"]
+    assert_says(problem, *says)
 
 
 @pytest.mark.parametrize(
@@ -528,17 +490,13 @@ def test_version_that_ubuntus_mirror_offers_by_now_is_the_planned_one() -> None:
     assert moved.driver.version == moved.runtime.fabric_manager == "580.178.04"
 
 
-@pytest.mark.parametrize(
-    ("device_id", "torch"), [(V100, "2.7.1"), (L4, "2.11.0"), (H100, "2.11.0"), (B200, "2.11.0")]
-)
+@each((V100, "2.7.1"), (L4, "2.11.0"), (H100, "2.11.0"), (B200, "2.11.0"))
 def test_torch_has_kernels_for_every_gpu_that_ubuntus_driver_drives(device_id: str, torch: str) -> None:
     found = plan(ubuntu("generic", pci=gpus(device_id)))
     assert (found["problems"], found["payload"]["torch"]) == ([], torch)
 
 
-@pytest.mark.parametrize(
-    "package", ["nvidia-open", "nvidia-open-580", "cuda-drivers-580", "libnvidia-compute", "nvidia-dkms-open"]
-)
+@each("nvidia-open", "nvidia-open-580", "cuda-drivers-580", "libnvidia-compute", "nvidia-dkms-open")
 def test_names_of_nvidias_repository_tell_its_driver_without_a_record_of_dkms(package: str) -> None:
     facts = ubuntu("generic", packages={package: "590.48.01-1ubuntu1"})
     (problem,) = plan(facts)["problems"]
@@ -554,11 +512,7 @@ def test_modules_of_canonical_are_no_kernel() -> None:
     assert preview.transaction.kernels == []
 
 
-@pytest.mark.parametrize(
-    ("release", "device_id"),
-    [("12", "2335"), ("12", "233b"), ("12", "28b0"), ("13", "233b"), ("13", "230e")],
-    ids=["H200", "H200 NVL", "RTX 2000 Ada", "H200 NVL and 550", "H20 NVL16"],
-)
+@each(("12", "2335"), ("12", "233b"), ("12", "28b0"), ("13", "233b"), ("13", "230e"))
 def test_gpu_that_debians_branch_does_not_list_is_refused(release: str, device_id: str) -> None:
     """Their architecture is older than the branch, they are not."""
     facts = TRIXIE if release == "13" else {}
@@ -567,14 +521,11 @@ def test_gpu_that_debians_branch_does_not_list_is_refused(release: str, device_i
     assert REMEDY in problem
 
 
-@pytest.mark.parametrize("device_id", [V100, L4, H100, "20b5", "1eb8", "15f8", "17fd"])
-@pytest.mark.parametrize("release", ["12", "13"])
-def test_gpus_that_debians_branches_drive_get_a_plan(release: str, device_id: str) -> None:
-    assert plan({**(TRIXIE if release == "13" else {}), "pci": gpus(device_id)})["problems"] == []
-
-
-def test_h200_works_with_550() -> None:
-    assert plan({**TRIXIE, "pci": gpus("2335")})["problems"] == []
+@each(V100, L4, H100, "20b5", "1eb8", "15f8", "17fd")
+@each(({},), (TRIXIE,))
+def test_gpus_that_debians_branches_drive_get_a_plan(facts: dict[str, Any], device_id: str) -> None:
+    assert plan({**facts, "pci": gpus(device_id)})["problems"] == []
+    assert plan({**TRIXIE, "pci": gpus("2335")})["problems"] == []  # H200 works with 550
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.each import each
 from tools import role_files
 
 ROLES = sorted(path for path in role_files.ROLES.iterdir() if path.is_dir())
@@ -15,7 +16,7 @@ PAGES = sorted(
     page for folder in (".", "docs", "docs/decisions", "roles/*") for page in CHECKOUT.glob(f"{folder}/*.md")
 )
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # to a file: neither an anchor alone nor an address
-each_role = pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+each_role = each(*ROLES)
 
 
 def main_options(role: Path) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def main_options(role: Path) -> dict[str, Any]:
     return options
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(CHECKOUT)))
+@each(*DOCUMENTS)
 def test_file_is_what_make_docs_writes(path: Path) -> None:
     assert path.read_text() == DOCUMENTS[path], "out of date: run `make docs`"
 
@@ -60,7 +61,7 @@ def test_every_variable_is_described(role: Path) -> None:
     assert [name for name, option in main_options(role).items() if not option.get("description")] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+@each(*PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
 

@@ -19,6 +19,8 @@ from ansible.module_utils.temper.packaging.download import (
 )
 from ansible.module_utils.temper.packaging.repositories import normal_uri
 
+from tests.unit.each import each
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -247,8 +249,8 @@ def test_a_proxy_without_a_scheme_is_an_http_proxy(tmp_path: Path) -> None:
     assert dnf_proxies(path)["https_proxy"] == "http://proxy.example.com:3128"
 
 
-@pytest.mark.parametrize("text", [None, "proxy=http://proxy.example.com\n", "[repo]\nproxy=http://other\n"])
-def test_a_configuration_without_a_main_section_names_no_proxy(tmp_path: Path, text: str | None) -> None:
+@each(None, "proxy=http://proxy.example.com\n", "[repo]\nproxy=http://other\n")
+def test_a_configuration_without_a_main_section_names_no_proxy(text: str | None, tmp_path: Path) -> None:
     path = tmp_path / "dnf.conf"
     if text is not None:
         path.write_text(text)

@@ -12,6 +12,8 @@ import pytest
 from ansible.module_utils.temper import files
 from ansible.module_utils.temper.files import File, put_back, saved
 
+from tests.unit.each import each
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -78,8 +80,8 @@ def spoil_kind(path: Path) -> None:
     path.symlink_to("elsewhere")
 
 
-@pytest.mark.parametrize("spoil", [spoil_content, spoil_mode, spoil_owner, spoil_kind])
-def test_any_deviation_is_repaired(tmp_path: Path, spoil: Any) -> None:
+@each(spoil_content, spoil_mode, spoil_owner, spoil_kind)
+def test_any_deviation_is_repaired(spoil: Any, tmp_path: Path) -> None:
     path = tmp_path / "file"
     file = File(str(path), "text\n", "0644")
     file.write()
@@ -91,8 +93,8 @@ def test_any_deviation_is_repaired(tmp_path: Path, spoil: Any) -> None:
     assert not file.differs()
 
 
-@pytest.mark.parametrize("dangling", [True, False])
-def test_a_file_or_link_that_should_not_exist_is_removed(tmp_path: Path, dangling: bool) -> None:
+@each(True, False)
+def test_a_file_or_link_that_should_not_exist_is_removed(dangling: bool, tmp_path: Path) -> None:
     path = tmp_path / "file"
     if dangling:
         path.symlink_to("nowhere")
@@ -157,8 +159,8 @@ def test_a_file_gets_its_label_where_selinux_is_on(tmp_path: Path, monkeypatch: 
     assert commands == [["/sbin/restorecon", str(tmp_path / "file")]]
 
 
-@pytest.mark.parametrize("kind", ["file", "link", "nothing"])
-def test_a_file_comes_back_as_it_was_saved(tmp_path: Path, kind: str) -> None:
+@each("file", "link", "nothing")
+def test_a_file_comes_back_as_it_was_saved(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
     if kind == "file":
         path.write_bytes(b"\xff")

@@ -13,6 +13,7 @@ import gpu_holders
 import pytest
 from ansible.module_utils.temper.driver import holders
 
+from tests.unit.each import each
 from tests.unit.validation.samples import eventually
 
 if TYPE_CHECKING:
@@ -280,23 +281,17 @@ def test_the_name_of_a_process_is_one_line(proc: Proc) -> None:
     assert [one.name for one in holders.holders()] == ["a?[2J?b"]
 
 
-@pytest.mark.parametrize(
-    ("cgroup", "belongs"),
-    [
-        (f"/system.slice/docker-{ID}.scope", ("0123456789ab", "")),
-        (f"/docker/{ID}", ("0123456789ab", "")),
-        (f"/kubepods.slice/kubepods-pod1.slice/cri-containerd-{ID}.scope", ("0123456789ab", "")),
-        (f"/machine.slice/libpod-{ID}.scope/container", ("0123456789ab", "")),
-        ("/system.slice/slurmstepd.scope/job_7", ("", "")),
-        ("/system.slice/ssh.service", ("", "ssh.service")),
-        (
-            "/user.slice/user-7.slice/user@7.service/app.slice/nvidia-persistenced.service",
-            ("", "user@7.service"),
-        ),
-        (f"/docker-{ID}.scope/system.slice/nvidia-persistenced.service", ("0123456789ab", "")),
-        ("/user.slice/user-7.slice/user@7.service/a\r/nvidia-persistenced.service", ("", "user@7.service")),
-        ("", ("", "")),
-    ],
+@each(
+    (f"/system.slice/docker-{ID}.scope", ("0123456789ab", "")),
+    (f"/docker/{ID}", ("0123456789ab", "")),
+    (f"/kubepods.slice/kubepods-pod1.slice/cri-containerd-{ID}.scope", ("0123456789ab", "")),
+    (f"/machine.slice/libpod-{ID}.scope/container", ("0123456789ab", "")),
+    ("/system.slice/slurmstepd.scope/job_7", ("", "")),
+    ("/system.slice/ssh.service", ("", "ssh.service")),
+    ("/user.slice/user-7.slice/user@7.service/app.slice/nvidia-persistenced.service", ("", "user@7.service")),
+    (f"/docker-{ID}.scope/system.slice/nvidia-persistenced.service", ("0123456789ab", "")),
+    ("/user.slice/user-7.slice/user@7.service/a\r/nvidia-persistenced.service", ("", "user@7.service")),
+    ("", ("", "")),
 )
 def test_a_control_group_says_whose_a_process_is(cgroup: str, belongs: tuple[str, str]) -> None:
     assert holders.belongs_to(f"0::{cgroup}\n") == belongs

@@ -6,10 +6,9 @@ import re
 from collections import Counter, defaultdict
 from typing import Any
 
-import pytest
-
 from temper.plan.hardware import IDS_OF_A_CHIP
 from temper.plan.tables import load_models
+from tests.unit.each import each
 from tests.unit.tables import ROOT, tables
 
 DATA = tables()
@@ -121,7 +120,7 @@ def test_a_name_is_written_once_for_a_chip() -> None:
     assert len(seen) == len({(chip, name) for chip, name, _ in unmeasured()})
 
 
-@pytest.mark.parametrize("chip", LISTED)
+@each(*LISTED)
 def test_every_listed_gpu_of_a_chip_is_there(chip: str) -> None:
     capability, count = LISTED[chip]
     ids = [device_id for device_id, other in chips_by_id().items() if other == chip]
@@ -141,26 +140,23 @@ def test_since_turing_a_chip_has_its_ids_in_a_row() -> None:
     assert [found for found in chips.values() if len(found) > 1] == []
 
 
-@pytest.mark.parametrize(
-    ("device_id", "name", "capability"),
-    [
-        ("1340", "GeForce 830M", "5.0"),
-        ("17fd", "Tesla M40", "5.2"),
-        ("15f0", "Quadro GP100", "6.0"),
-        ("1b06", "GeForce GTX 1080 Ti", "6.1"),
-        ("1df0", "Tesla PG500-216", "7.0"),
-        ("1eb4", "T4G", "7.5"),
-        ("1fb0", "NVIDIA DGX Display / NVIDIA T1000", "7.5"),
-        ("20b8", "A100X", "8.0"),
-        ("25a9", "NVIDIA GeForce RTX 2050", "8.6"),
-        ("2704", "NVIDIA GeForce RTX 4080", "8.9"),
-        ("2337", "H100 SXM5 64GB", "9.0"),
-        ("2920", "B100", "10.0"),
-        ("31a1", "GB300 MaxQ", "10.3"),
-        ("3021", "GR100", "10.7"),
-        ("2d04", "NVIDIA GeForce RTX 5060 Ti", "12.0"),
-        ("2e12", "NVIDIA GB10", "12.1"),
-    ],
+@each(
+    ("1340", "GeForce 830M", "5.0"),
+    ("17fd", "Tesla M40", "5.2"),
+    ("15f0", "Quadro GP100", "6.0"),
+    ("1b06", "GeForce GTX 1080 Ti", "6.1"),
+    ("1df0", "Tesla PG500-216", "7.0"),
+    ("1eb4", "T4G", "7.5"),
+    ("1fb0", "NVIDIA DGX Display / NVIDIA T1000", "7.5"),
+    ("20b8", "A100X", "8.0"),
+    ("25a9", "NVIDIA GeForce RTX 2050", "8.6"),
+    ("2704", "NVIDIA GeForce RTX 4080", "8.9"),
+    ("2337", "H100 SXM5 64GB", "9.0"),
+    ("2920", "B100", "10.0"),
+    ("31a1", "GB300 MaxQ", "10.3"),
+    ("3021", "GR100", "10.7"),
+    ("2d04", "NVIDIA GeForce RTX 5060 Ti", "12.0"),
+    ("2e12", "NVIDIA GB10", "12.1"),
 )
 def test_an_id_has_its_name_and_capability(device_id: str, name: str, capability: str) -> None:
     (model,) = [model for model in MODELS.values() if device_id in model["pci_ids"]]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from ansible.module_utils.temper.packaging.packages import FAMILY
 
 from temper.plan.role_variables import role_variables
+from tests.unit.each import each
 from tests.unit.planning_nodes import assert_says, node, plan, system
 from tests.unit.tables import specs
 
@@ -34,23 +34,17 @@ def test_debians_driver_brings_them_at_its_own_version() -> None:
     assert {found["packages"][name] for name in (*GRAPHICS, "nvidia-kernel-dkms")} == {exact}
 
 
-@pytest.mark.parametrize("source", ["nvidia", "distro"])
+@each("nvidia", "distro")
 def test_without_it_there_are_none(source: str) -> None:
     found = plan(DEBIAN, nvidia_stack_source=source)
     assert found["problems"] == []
     assert not {name for name in found["packages"] if "vulkan" in name or "egl" in name or "-libs" in name}
 
 
-@pytest.mark.parametrize(
-    "name", [*GRAPHICS, "nvidia-egl-icd", "libegl-nvidia0", "libglx-nvidia0", "libgl1-nvidia-glvnd-glx"]
-)
-def test_they_belong_to_the_driver_for_what_holds_and_upgrades_it(name: str) -> None:
-    assert FAMILY.match(name)
-
-
-@pytest.mark.parametrize("name", ["libgl1", "libglx0", "libegl-mesa0", "libvulkan1"])
-def test_the_libraries_that_all_vendors_share_do_not(name: str) -> None:
-    assert not FAMILY.match(name)
+def test_they_belong_to_the_driver_for_what_holds_and_upgrades_it() -> None:
+    own = (*GRAPHICS, "nvidia-egl-icd", "libegl-nvidia0", "libglx-nvidia0", "libgl1-nvidia-glvnd-glx")
+    shared = ("libgl1", "libglx0", "libegl-mesa0", "libvulkan1")
+    assert [name for name in (*own, *shared) if FAMILY.match(name)] == list(own)
 
 
 def test_where_no_table_has_their_names_the_node_is_refused() -> None:
@@ -62,14 +56,11 @@ def test_where_no_table_has_their_names_the_node_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("facts", "stack", "names"),
-    [
-        (DEBIAN, "r580-cuda13.0", {*GRAPHICS, "nvidia-egl-icd"}),
-        (NOBLE, "r580-cuda13.0", {"libnvidia-gl-580"}),
-        (NOBLE, "r595-cuda13.2", {"libnvidia-gl"}),
-        (system("rhel", "9.6"), "r580-cuda13.0", {"nvidia-driver-libs"}),
-    ],
+@each(
+    (DEBIAN, "r580-cuda13.0", {*GRAPHICS, "nvidia-egl-icd"}),
+    (NOBLE, "r580-cuda13.0", {"libnvidia-gl-580"}),
+    (NOBLE, "r595-cuda13.2", {"libnvidia-gl"}),
+    (system("rhel", "9.6"), "r580-cuda13.0", {"nvidia-driver-libs"}),
 )
 def test_nvidias_repository_has_them_at_the_drivers_version(
     facts: dict[str, Any], stack: str, names: set[str]
@@ -80,19 +71,16 @@ def test_nvidias_repository_has_them_at_the_drivers_version(
     assert all(FAMILY.match(name) for name in names)
 
 
-@pytest.mark.parametrize(
-    ("layout", "refused"),
-    [
-        ({"all": ["3g.40gb", "3g.40gb"]}, True),
-        ({"all": ["1g.24gb+gfx", "1g.24gb"]}, False),
-        ({"0": ["3g.40gb"]}, False),
-        ({"all": "disabled"}, False),
-        ({"all": ["3g.40gb"], "0": "disabled"}, False),  # GPU 0 is whole
-        ({"all": ["3g.40gb"], "0": ["7g.80gb"]}, True),
-        ({"all": ["3g.40gb"], "0": ["7g.80gb+gfx"]}, False),
-    ],
+@each(
+    ({"all": ["3g.40gb", "3g.40gb"]}, True),
+    ({"all": ["1g.24gb+gfx", "1g.24gb"]}, False),
+    ({"0": ["3g.40gb"]}, False),
+    ({"all": "disabled"}, False),
+    ({"all": ["3g.40gb"], "0": "disabled"}, False),  # GPU 0 is whole
+    ({"all": ["3g.40gb"], "0": ["7g.80gb"]}, True),
+    ({"all": ["3g.40gb"], "0": ["7g.80gb+gfx"]}, False),
 )
-def test_instances_that_cannot_draw_contradict_graphics(layout: dict[str, Any], *, refused: bool) -> None:
+def test_instances_that_cannot_draw_contradict_graphics(layout: dict[str, Any], refused: bool) -> None:
     given = {"gpu_settings_mig": layout, "nvidia_stack_graphics": True}
     problems = role_variables(given, specs())["problems"]
     assert bool(problems) == refused

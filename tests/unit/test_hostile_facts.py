@@ -15,6 +15,7 @@ from temper.plan.facts import NodeFacts
 from temper.plan.fleet import FleetPlan
 from temper.plan.preflight import preflight_plan, preview_arguments
 from tests.unit.compliance.fleets import KNOWN, VARIABLES
+from tests.unit.each import each
 from tests.unit.planning_nodes import node
 
 ESCAPES = "\x1b]0;owned\x07\x9b31m\u202e\ud800"
@@ -47,20 +48,21 @@ FACTS = node(
     pci=[{**one, "driver": ""} for one in node()["pci"]],
 )
 PLACES = [place for place in places(FACTS) if place]
+HONEST = planned(FACTS)
 
 
-@pytest.mark.parametrize("strange", STRANGE, ids=lambda one: repr(one)[:20])
+@each(*STRANGE)
 def test_facts_of_any_form_are_a_plan_or_a_refusal(strange: Any) -> None:
     chance = random.Random(repr(strange)[:100])
     for place in chance.sample(PLACES, 25):
         fact = planned(with_value(FACTS, place, strange))
-        fleet = FleetPlan.from_dict({"gpu01": planned(FACTS), "gpu02": fact})
+        fleet = FleetPlan.from_dict({"gpu01": HONEST, "gpu02": fact})
         for text in (fact["text"], *fact["problems"], *fact["warnings"], fleet.text()):
             assert printable(text) == text, place
         json.dumps(fleet.as_dict())
 
 
-@pytest.mark.parametrize("facts", [None, 5, [], "x", {}, {"os": 5}], ids=repr)
+@each(None, 5, [], "x", {}, {"os": 5})
 def test_facts_that_are_none_are_a_refusal(facts: Any) -> None:
     assert planned(facts)["problems"]
 
@@ -71,24 +73,25 @@ def test_a_users_words_in_facts_do_not_have_the_node_refused() -> None:
     assert not [problem for problem in found["problems"] if "expected" in problem]
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("memory_bytes",), -1),
-        (("memory_bytes",), 2**70),
-        (("cpu", "logical"), 10**9),
-        (("cpu", "numa_nodes"), -3),
-        (("interfaces", 0, "name"), "eth0/../x"),
-        (("interfaces", 0, "addresses"), ["192.0.2.0/8"]),
-        (("interfaces", 0), FACTS["interfaces"][0] | {"kind": "tun\nno problem"}),
-        (("interfaces", 0), FACTS["interfaces"][0] | {"networks": ["192.0.2.7/8"]}),
-        (("pci", 0, "address"), "../../etc"),
-        (("pci", 0, "driver"), "vfio-pci\nno problem"),
-    ],
+@each(
+    (("memory_bytes",), -1),
+    (("memory_bytes",), 2**70),
+    (("cpu", "logical"), 10**9),
+    (("cpu", "numa_nodes"), -3),
+    (("interfaces", 0, "name"), "eth0/../x"),
+    (("interfaces", 0, "addresses"), ["192.0.2.0/8"]),
+    (("interfaces", 0), FACTS["interfaces"][0] | {"kind": "tun\nno problem"}),
+    (("interfaces", 0), FACTS["interfaces"][0] | {"networks": ["192.0.2.7/8"]}),
+    (("pci", 0, "address"), "../../etc"),
+    (("pci", 0, "driver"), "vfio-pci\nno problem"),
 )
 def test_a_value_that_no_machine_has_is_refused(place: tuple[Any, ...], value: Any) -> None:
     with pytest.raises(ValueError, match=r"node_facts|does not appear to be|has host bits"):
         NodeFacts.from_dict(with_value(FACTS, place, value))
+
+
+def test_a_node_that_can_be_planned_has_its_transaction_simulated() -> None:
+    assert preview_arguments(HONEST)
 
 
 def test_what_one_node_says_of_its_addresses_changes_no_other_plan() -> None:
@@ -97,33 +100,27 @@ def test_what_one_node_says_of_its_addresses_changes_no_other_plan() -> None:
     assert "192.0.2.200" not in json.dumps(planned(lying)["roles"]["firewall"])
 
 
-@pytest.mark.parametrize("strange", STRANGE, ids=lambda one: repr(one)[:20])
-@pytest.mark.parametrize("key", ["transaction", "resolved", "problems", "refused", "msg"])
+@each(*STRANGE)
+@each("transaction", "resolved", "problems", "refused", "msg")
 def test_a_preview_of_any_form_is_a_plan_or_a_refusal(key: str, strange: Any) -> None:
-    assert preview_arguments(planned(FACTS))
     fact = planned(FACTS, preview={"transaction": {}, "resolved": {}, "problems": [], key: strange})
     assert all(printable(text) == text for text in (fact["text"], *fact["problems"]))
 
 
-@pytest.mark.parametrize("name", ["a" * 251, "a/b", ".x"])
+@each("a" * 251, "a/b", ".x")
 def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
     variables = VARIABLES | {"inventory_hostname": name}
     fact = preflight_plan({"ansible_facts": {"temper": FACTS}}, variables, KNOWN)
     assert any("cannot be a node's name" in problem for problem in fact["problems"])
 
 
-@pytest.mark.parametrize(
-    "value", [math.inf, -math.inf, math.nan, 10**4400, "9" * 5000], ids=lambda one: str(type(one))
-)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gpu_validation_hours",
-        "os_tuning_nofile",
-        "os_tuning_sysctls",
-        "gpu_settings_clocks",
-        "firewall_ssh_ports",
-    ],
+@each(math.inf, -math.inf, math.nan, 10**4400, "9" * 5000)
+@each(
+    "gpu_validation_hours",
+    "os_tuning_nofile",
+    "os_tuning_sysctls",
+    "gpu_settings_clocks",
+    "firewall_ssh_ports",
 )
 def test_a_variable_that_is_no_finite_number_is_a_problem_in_a_sentence(name: str, value: Any) -> None:
     for given in (value, {"x": value}, [value]):

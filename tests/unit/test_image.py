@@ -22,6 +22,7 @@ from temper.plan.role_variables import typed_variables
 from temper.plan.tables import load_tables
 from temper.plan.variables import PreflightImageGpu
 from temper.plan.wanted import Kind
+from tests.unit.each import each
 from tests.unit.modules_on_disk import depmod, dkms_build, install_kernel, install_module
 from tests.unit.planning_nodes import DEFAULTS, node
 from tests.unit.tables import ROOT
@@ -113,7 +114,7 @@ def test_what_depends_on_the_machine_is_left_to_it() -> None:
     assert parts(plan())["compute_environment"]["settings"] == []
 
 
-@pytest.mark.parametrize("gpu", ["h100_sxm_80gb", "H100 SXM 80 GB", "10de:2330", "2330", "0x2330"])
+@each("h100_sxm_80gb", "H100 SXM 80 GB", "10de:2330", "2330", "0x2330")
 def test_a_gpu_is_named_by_key_name_or_id(gpu: str) -> None:
     facts, problems = of_image(PreflightImageGpu(gpu, 2))
     assert ([device.device_id for device in facts.pci], problems) == (["2330", "2330"], [])
@@ -237,35 +238,35 @@ def test_a_seal_takes_what_is_personal_and_leaves_the_rest(
     assert sealed.changed
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        # Where update-secureboot-policy of Ubuntu makes the pair that DKMS signs with there.
-        "var/lib/shim-signed/mok/MOK.priv",
-        "var/lib/systemd/coredump/core.sshd.0.zst",
-        "var/crash/_usr_sbin_sshd.0.crash",
-        "root/.python_history",
-        "home/ops/.zsh_history",
-        "var/lib/wtmpdb/wtmp.db",
-        "var/lib/lastlog/lastlog2.db",
-        # Docker's and containerd's ids are to be those of one machine.
-        "var/lib/docker/engine-id",
-        "etc/docker/key.json",
-        "var/lib/containerd/io.containerd.grpc.v1.introspection/uuid",
-        # What the builder measured of itself, a machine would serve as its own.
-        "var/lib/prometheus/node-exporter/apt.prom",
-        "efi/loader/random-seed",
-        "etc/ssh/.temper-first-boot",
-    ],
+PERSONAL = (
+    # Where update-secureboot-policy of Ubuntu makes the pair that DKMS signs with there.
+    "var/lib/shim-signed/mok/MOK.priv",
+    "var/lib/systemd/coredump/core.sshd.0.zst",
+    "var/crash/_usr_sbin_sshd.0.crash",
+    "root/.python_history",
+    "home/ops/.zsh_history",
+    "var/lib/wtmpdb/wtmp.db",
+    "var/lib/lastlog/lastlog2.db",
+    # Docker's and containerd's ids are to be those of one machine.
+    "var/lib/docker/engine-id",
+    "etc/docker/key.json",
+    "var/lib/containerd/io.containerd.grpc.v1.introspection/uuid",
+    # What the builder measured of itself, a machine would serve as its own.
+    "var/lib/prometheus/node-exporter/apt.prom",
+    "efi/loader/random-seed",
+    "etc/ssh/.temper-first-boot",
 )
+
+
 def test_a_signing_key_memory_and_histories_stay_in_no_image(
-    name: str, tree: Path, monkeypatch: pytest.MonkeyPatch
+    tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "which", lambda _: None)
-    (tree / name).parent.mkdir(parents=True, exist_ok=True)
-    (tree / name).write_text("secret")
+    for name in PERSONAL:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("secret")
     image.seal(tree, check=False)
-    assert not (tree / name).exists()
+    assert [name for name in PERSONAL if (tree / name).exists()] == []
 
 
 def first_boot(folder: Path, lines: int | None = None) -> bool:
@@ -300,23 +301,21 @@ def test_a_first_boot_that_is_cut_off_is_made_up_for_and_no_key_is_made_twice(tm
     assert keys["ssh_host_ed25519_key"] == (folder / "ssh_host_ed25519_key").read_bytes()
 
 
-def test_debians_iscsi_makes_a_name_for_each_machine(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_image_has_a_name_for_iscsi_and_debians_makes_one_for_each_machine(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the file its daemon does not start; with this word in it, it makes one at its first start."""
-    monkeypatch.setattr(process, "which", lambda _: None)
-    for name in (image.ISCSI_NAME, image.DEBIANS_ISCSI):
-        (tree / name).parent.mkdir(parents=True)
-        (tree / name).write_text("InitiatorName=iqn.1993-08.org.debian:01:abcdef\n")
-    assert image.seal(tree, check=False).left == []
-    assert (tree / image.ISCSI_NAME).read_text() == "GenerateName=yes\n"
-    assert not image.seal(tree, check=False).changed
-
-
-def test_other_iscsi_has_its_name_removed(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "which", lambda _: None)
     (tree / image.ISCSI_NAME).parent.mkdir(parents=True)
     (tree / image.ISCSI_NAME).write_text("InitiatorName=iqn.1994-05.com.redhat:abcdef\n")
     image.seal(tree, check=False)
     assert not (tree / image.ISCSI_NAME).exists()
+    (tree / image.DEBIANS_ISCSI).parent.mkdir(parents=True)
+    for name in (image.ISCSI_NAME, image.DEBIANS_ISCSI):
+        (tree / name).write_text("InitiatorName=iqn.1993-08.org.debian:01:abcdef\n")
+    assert image.seal(tree, check=False).left == []
+    assert (tree / image.ISCSI_NAME).read_text() == "GenerateName=yes\n"
+    assert not image.seal(tree, check=False).changed
 
 
 @pytest.mark.parametrize(("text", "stays"), [(services.TEXT, False), (b"#!/bin/sh\nexit 101\n", True)])
@@ -359,28 +358,25 @@ ROOT_MOUNT = "25 1 254:1 /srv/tree / rw,relatime shared:1 - ext4 /dev/vda1 rw\n"
 
 
 def mounted(tree: Path, point: str, kind: str = "ext4") -> None:
-    (tree / "proc/self").mkdir(parents=True)
+    (tree / "proc/self").mkdir(parents=True, exist_ok=True)
     (tree / "proc/self/mountinfo").write_text(ROOT_MOUNT + BOUND.format("mine", point, kind))
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        *(
-            "/home/ops",
-            "/home",
-            "/var/cache/apt/archives",
-            "/var/log",
-            "/var/log/journal/0123",
-            "/etc/hostname",
-        ),
-        # One within a folder that would be removed as a whole.
-        "/var/lib/temper/module-signing/keys",
-    ],
+#: The last one is within a folder that would be removed as a whole.
+HOLDING = (
+    *("/home/ops", "/home", "/var/cache/apt/archives", "/var/log", "/var/log/journal/0123", "/etc/hostname"),
+    "/var/lib/temper/module-signing/keys",
 )
-def test_what_the_builder_mounts_into_the_tree_is_refused_by_its_name(tree: Path, point: str) -> None:
-    mounted(tree, point)
-    assert image.foreign(tree) == [f"{point} (ext4)"]
+
+
+def test_what_the_builder_mounts_over_something_personal_is_refused_by_its_name(tree: Path) -> None:
+    found = {}
+    for point in (*HOLDING, "/srv/data", "/home/ops/.ssh", "/opt/a\\040b"):
+        mounted(tree, point)
+        found[point] = image.foreign(tree)
+    assert {point: names for point, names in found.items() if names} == {
+        point: [f"{point} (ext4)"] for point in HOLDING
+    }
 
 
 def test_a_mount_behind_a_link_is_refused(tree: Path) -> None:
@@ -391,12 +387,6 @@ def test_a_mount_behind_a_link_is_refused(tree: Path) -> None:
     assert image.foreign(tree) == ["/srv/people (ext4)"]
 
 
-@pytest.mark.parametrize("point", ["/srv/data", "/home/ops/.ssh", "/opt/a\\040b"])
-def test_a_mount_without_anything_personal_is_left_alone(tree: Path, point: str) -> None:
-    mounted(tree, point)
-    assert image.foreign(tree) == []
-
-
 def test_what_is_temporary_in_memory_is_not_the_images(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "which", lambda _: None)
     mounted(tree, "/tmp", "tmpfs")
@@ -405,11 +395,11 @@ def test_what_is_temporary_in_memory_is_not_the_images(tree: Path, monkeypatch: 
     assert (tree / "tmp/left").exists()
 
 
-@pytest.mark.parametrize("record", ['{"pending": ["file:/etc/x"]}', "{", "[]"])
-def test_a_run_that_was_cut_off_keeps_the_tree_from_being_sealed(tree: Path, record: str) -> None:
+def test_a_run_that_was_cut_off_keeps_the_tree_from_being_sealed(tree: Path) -> None:
     assert image.unfinished(tree) == []
-    (tree / "var/lib/temper/settings/os_tuning.json").write_text(record)
-    assert image.unfinished(tree) == ["os_tuning"]
+    for record in ('{"pending": ["file:/etc/x"]}', "{", "[]"):
+        (tree / "var/lib/temper/settings/os_tuning.json").write_text(record)
+        assert image.unfinished(tree) == ["os_tuning"], record
 
 
 # ---------------------------------------------------------------- what is written, and not in force
@@ -438,7 +428,7 @@ def test_the_module_of_the_named_kernel_is_enough_whatever_runs(
     assert KernelModules(VERSION, "nvidia", "", "apt", KERNEL).settled()
 
 
-@pytest.mark.parametrize(("enabled", "active"), [("enabled", "inactive"), ("enabled", "active")])
+@each(("enabled", "inactive"), ("enabled", "active"))
 def test_a_unit_of_an_image_has_only_to_be_enabled(enabled: str, active: str) -> None:
     unit = known_unit(True, enabled, active)
     assert unit.settled()

@@ -19,6 +19,7 @@ from temper.plan.preflight import preflight_plan
 from temper.plan.role_variables import typed_variables
 from temper.plan.ssh_client import Look
 from temper.plan.ssh_ways import Hop, Way
+from tests.unit.each import each
 from tests.unit.planning_nodes import DEFAULTS, node
 from tests.unit.tables import ROOT
 
@@ -49,18 +50,15 @@ def ssh(name: str, port: int = 22, user: str = "ops") -> Hop:
     return Hop((name,), port, user, forwards=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "jump"),
-    [
-        ("gpu1", "gpu1"),
-        ("192.0.2.1", "gpu1"),
-        ("GPU1", "gpu1"),
-        ("bastion.example", "gpu1"),
-        ("192.0.2.3", "gpu3"),
-        ("elsewhere.example", None),
-        ("203.0.113.1", None),
-        ("gpu2", None),
-    ],
+@each(
+    ("gpu1", "gpu1"),
+    ("192.0.2.1", "gpu1"),
+    ("GPU1", "gpu1"),
+    ("bastion.example", "gpu1"),
+    ("192.0.2.3", "gpu3"),
+    ("elsewhere.example", None),
+    ("203.0.113.1", None),
+    ("gpu2", None),
 )
 def test_a_jump_host_is_a_node_by_name_or_address(name: str, jump: str | None) -> None:
     """The last one is the node itself."""
@@ -99,16 +97,13 @@ def test_more_nodes_one_behind_the_other_than_calls_may_be() -> None:
     assert {one.level for one in jump_hosts(nodes, resolve).values()} == {1, 2, 3}
 
 
-@pytest.mark.parametrize(
-    ("ways", "levels"),
-    [
+@each(
         ({"gpu2": ("gpu1",), "gpu4": ("gpu1",)}, {"gpu1": 1}),
         ({"gpu2": ("gpu1",), "gpu4": ("gpu1", "gpu2")}, {"gpu1": 2, "gpu2": 1}),
         ({"gpu2": ("gpu1",), "gpu1": ("gpu2",)}, {"gpu1": 3, "gpu2": 3}),
         ({f"gpu{number}": (f"gpu{number - 1}",) for number in range(2, 7)},
          {"gpu1": 3, "gpu2": 3, "gpu3": 3, "gpu4": 2, "gpu5": 1}),
-    ],
-)  # fmt: skip
+    )  # fmt: skip
 def test_order(ways: dict[str, tuple[str, ...]], levels: dict[str, int]) -> None:
     """One behind the other, in a circle, and deeper than there are plays."""
     hops = {name: tuple(map(ssh, through)) for name, through in ways.items()}
@@ -127,24 +122,21 @@ def test_sample_spans_the_nodes_behind() -> None:
     assert [name[-3:] for name in many] == ["000", "100", "200", "300", "400", "500", "600", "700"]
 
 
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ({}, []),
-        ({"ssh_hardening_tcp_forwarding": "local"}, []),
-        ({"ssh_hardening_tcp_forwarding": "no"}, ["ssh_hardening_tcp_forwarding"]),
-        ({"ssh_hardening_tcp_forwarding": "remote"}, ["ssh_hardening_tcp_forwarding"]),
-        ({"ssh_hardening_extra_options": {"allowtcpforwarding": False}}, ["AllowTcpForwarding"]),
-        ({"ssh_hardening_extra_options": {"AllowTcpForwarding": "local"}}, []),
-        ({"ssh_hardening_extra_options": {"DisableForwarding": True}}, ["DisableForwarding"]),
-        ({"ssh_hardening_extra_options": {"DisableForwarding": ["yes"]}}, ["DisableForwarding"]),
-        ({"ssh_hardening_extra_options": {"AllowTcpForwarding": ["no"]}}, ["AllowTcpForwarding"]),
-        ({"ssh_hardening_ports": [2222]}, ["ssh_hardening_ports"]),
-        ({"ssh_hardening_ports": [22, 2222]}, []),
-        ({"ssh_hardening_allow_users": ["alice"]}, ["ssh_hardening_allow_users"]),
-        ({"ssh_hardening_allow_users": ["alice", "op*@192.0.2.*"]}, []),
-        ({"ssh_hardening_tcp_forwarding": "no", "ssh_hardening_state": "absent"}, []),
-    ],
+@each(
+    ({}, []),
+    ({"ssh_hardening_tcp_forwarding": "local"}, []),
+    ({"ssh_hardening_tcp_forwarding": "no"}, ["ssh_hardening_tcp_forwarding"]),
+    ({"ssh_hardening_tcp_forwarding": "remote"}, ["ssh_hardening_tcp_forwarding"]),
+    ({"ssh_hardening_extra_options": {"allowtcpforwarding": False}}, ["AllowTcpForwarding"]),
+    ({"ssh_hardening_extra_options": {"AllowTcpForwarding": "local"}}, []),
+    ({"ssh_hardening_extra_options": {"DisableForwarding": True}}, ["DisableForwarding"]),
+    ({"ssh_hardening_extra_options": {"DisableForwarding": ["yes"]}}, ["DisableForwarding"]),
+    ({"ssh_hardening_extra_options": {"AllowTcpForwarding": ["no"]}}, ["AllowTcpForwarding"]),
+    ({"ssh_hardening_ports": [2222]}, ["ssh_hardening_ports"]),
+    ({"ssh_hardening_ports": [22, 2222]}, []),
+    ({"ssh_hardening_allow_users": ["alice"]}, ["ssh_hardening_allow_users"]),
+    ({"ssh_hardening_allow_users": ["alice", "op*@192.0.2.*"]}, []),
+    ({"ssh_hardening_tcp_forwarding": "no", "ssh_hardening_state": "absent"}, []),
 )
 def test_what_would_cut_others_off_is_refused_by_its_name(given: dict[str, Any], named: list[str]) -> None:
     wish = typed_variables(DEFAULTS | given).ssh_hardening
@@ -193,13 +185,10 @@ def test_a_jump_host_lets_one_source_open_connections_for_all_behind() -> None:
     assert limits(jumps, firewall_ssh_new_per_minute=0)[0] == 0
 
 
-@pytest.mark.parametrize(
-    "jumps",
-    [
-        {},
-        {"gpu1": {"behind": ["gpu2"], "level": 1}},
-        {"gpu9": {"behind": ["gpu2"], "level": 1, "ports": [22]}},
-    ],
+@each(
+    {},
+    {"gpu1": {"behind": ["gpu2"], "level": 1}},
+    {"gpu9": {"behind": ["gpu2"], "level": 1, "ports": [22]}},
 )
 def test_other_plans_forward_nothing(jumps: dict[str, Any]) -> None:
     assert forwarding(plan(jumps))[0] == "no"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from ansible.module_utils.temper.driver import kernel_modules
 
+from tests.unit.each import each
 from tests.unit.modules_on_disk import Certificate, depmod, dkms_build, install_kernel, install_module
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def test_a_kernel_is_one_with_an_image(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("mark", ["vmlinuz", "modules.builtin"])
-def test_an_image_may_lie_beside_its_modules_or_be_marked_by_its_package(tmp_path: Path, mark: str) -> None:
+@each("vmlinuz", "modules.builtin")
+def test_an_image_may_lie_beside_its_modules_or_be_marked_by_its_package(mark: str, tmp_path: Path) -> None:
     (tmp_path / "lib/modules" / OLD).mkdir(parents=True)
     (tmp_path / "lib/modules" / OLD / mark).write_text("")
     releases = [kernel["release"] for kernel in kernel_modules.installed_kernels(tmp_path, NEW)]

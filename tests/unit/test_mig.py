@@ -17,6 +17,7 @@ from ansible.module_utils.temper.driver.gpus import GpuSettings, pending
 from ansible.module_utils.temper.driver.smi import SettingsError
 
 from temper.plan.preflight import programs
+from tests.unit.each import each
 from tests.unit.gpu_simulator.conftest import PACKAGES, SimulatedNode
 
 if TYPE_CHECKING:
@@ -139,21 +140,13 @@ def test_instances_of_a_real_gpu_are_read_with_what_is_not_their_whole(
     assert mig.present([card]) == {0: ["1g.10gb", "3g.40gb (1c.3g.40gb)", "1g.10gb+me"]}
 
 
-@pytest.mark.parametrize(
-    ("line", "name", "number", "most"),
-    [
-        # H200 (driver 580.173.02), and A100 in the narrower table of older drivers (NVIDIA's MIG user guide)
-        (
-            "|   0  MIG 7g.141gb         0     0/1        140.00     No     132    7     0   |",
-            "7g.141gb",
-            0,
-            1,
-        ),
-        ("|   2  MIG 1g.5gb     19     7/7        4.75       No     14     0     0   |", "1g.5gb", 19, 7),
-    ],
+@each(
+    # H200 (driver 580.173.02), and A100 in the narrower table of older drivers (NVIDIA's MIG user guide)
+    ("|   0  MIG 7g.141gb         0     0/1        140.00     No     132    7     0   |", "7g.141gb", 0, 1),
+    ("|   2  MIG 1g.5gb     19     7/7        4.75       No     14     0     0   |", "1g.5gb", 19, 7),
 )
 def test_profiles_of_other_gpus_and_drivers_are_read(
-    monkeypatch: pytest.MonkeyPatch, line: str, name: str, number: int, most: int
+    line: str, name: str, number: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = int(line.split()[1])
     places = f"GPU {gpu:>2} Profile ID {number:>2} Placement : {{0}}:8\n"
@@ -174,20 +167,17 @@ def test_a_gpu_of_which_the_driver_lists_nothing_is_not_guessed(machine: Callabl
     assert {row[0] for row in node.node.query("mig.mode.current")} == {"Disabled"}
 
 
-@pytest.mark.parametrize(
-    ("layout", "fits"),
-    [
-        (["1g.10gb"] * 7, True),
-        (["1g.10gb"] * 8, False),
-        (["3g.40gb", "3g.40gb"], True),
-        (["3g.40gb", "4g.40gb"], True),
-        (["4g.40gb", "4g.40gb"], False),
-        (["2g.20gb"] * 3 + ["1g.10gb"], True),
-        (["1g.10gb", "2g.20gb", "3g.40gb", "1g.10gb+me"], True),
-        (["1g.10gb+me", "1g.10gb+me"], False),
-        (["7g.80gb", "1g.10gb"], False),
-        (["3g.40gb", "2g.20gb", "1g.20gb"], True),
-    ],
+@each(
+    (["1g.10gb"] * 7, True),
+    (["1g.10gb"] * 8, False),
+    (["3g.40gb", "3g.40gb"], True),
+    (["3g.40gb", "4g.40gb"], True),
+    (["4g.40gb", "4g.40gb"], False),
+    (["2g.20gb"] * 3 + ["1g.10gb"], True),
+    (["1g.10gb", "2g.20gb", "3g.40gb", "1g.10gb+me"], True),
+    (["1g.10gb+me", "1g.10gb+me"], False),
+    (["7g.80gb", "1g.10gb"], False),
+    (["3g.40gb", "2g.20gb", "1g.20gb"], True),
 )
 def test_what_fits_is_what_the_places_allow(layout: list[str], fits: bool) -> None:
     known = {name: mig.Profile(name, *rest) for name, rest in PROFILES.items()}
@@ -375,20 +365,17 @@ def test_profiles_that_are_known_only_with_the_mode_on_put_it_off_again(
     assert node.changes() == ["-i 0 -mig 1", "-i 0 -mig 0"]
 
 
-@pytest.mark.parametrize(
-    ("mode", "pending", "layout", "change"),
-    [
-        ("Enabled", "Enabled", ["7g.80gb"], None),
-        ("Enabled", "Enabled", "disabled", "7g.80gb -> disabled"),
-        ("Enabled", "Disabled", "disabled", None),
-        ("Enabled", "Disabled", ["7g.80gb"], "7g.80gb until the next reboot -> 7g.80gb"),
-        ("Disabled", "Enabled", ["7g.80gb"], None),
-        ("Disabled", "Enabled", "disabled", "disabled until the next reboot -> disabled"),
-        ("Disabled", "Disabled", "disabled", None),
-    ],
+@each(
+    ("Enabled", "Enabled", ["7g.80gb"], None),
+    ("Enabled", "Enabled", "disabled", "7g.80gb -> disabled"),
+    ("Enabled", "Disabled", "disabled", None),
+    ("Enabled", "Disabled", ["7g.80gb"], "7g.80gb until the next reboot -> 7g.80gb"),
+    ("Disabled", "Enabled", ["7g.80gb"], None),
+    ("Disabled", "Enabled", "disabled", "disabled until the next reboot -> disabled"),
+    ("Disabled", "Disabled", "disabled", None),
 )
 def test_a_mode_that_waits_for_a_reboot_counts_as_set(
-    monkeypatch: pytest.MonkeyPatch, mode: str, pending: str, layout: Any, change: str | None
+    mode: str, pending: str, layout: Any, change: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = {0: ["7g.80gb"]} if mode == "Enabled" else {}
     monkeypatch.setattr(mig, "present", lambda _: there)

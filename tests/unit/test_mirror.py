@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from temper.plan.mirror_list import downloads, mirror_list
+from tests.unit.each import each
 from tools import mirror
 
 if TYPE_CHECKING:
@@ -50,10 +51,7 @@ def test_a_package_that_two_nodes_need_is_listed_once() -> None:
     assert repository["size_bytes"] == 20
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [5, [5], [{}], [change(f"{CUDA}a.deb", name="x" * (1 << 20))], [change("x") | {"size_bytes": "x"}]],
-)
+@each(5, [5], [{}], [change(f"{CUDA}a.deb", name="x" * (1 << 20))], [change("x") | {"size_bytes": "x"}])
 def test_a_node_that_says_its_downloads_in_another_form_has_none(changes: Any) -> None:
     with pytest.raises(ValueError, match="package_preview"):
         downloads({"install": changes, "upgrade": [], "downgrade": []})
@@ -142,29 +140,29 @@ def test_what_is_there_is_not_fetched_again(listing: Path, tmp_path: Path, upstr
     assert mirror.main([str(listing), str(tmp_path / "www")]) == 0
 
 
-def test_a_package_with_another_checksum_is_not_kept(
-    listing: Path, tmp_path: Path, upstream: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("file", "content", "complaint"),
+    [
+        ("a.deb", b"x" * 10, "The mirror is not complete: "),
+        ("Packages", b"other", "Packages"),  # not the signed one
+        ("a.deb", None, "a.deb cannot be fetched"),
+    ],
+)
+def test_what_is_gone_or_has_another_checksum_is_named_and_not_kept(
+    listing: Path,
+    tmp_path: Path,
+    upstream: Path,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    content: bytes | None,
+    complaint: str,
 ) -> None:
-    (upstream / "a.deb").write_bytes(b"x" * 10)
+    (upstream / file).unlink()
+    if content is not None:
+        (upstream / file).write_bytes(content)
     assert mirror.main([str(listing), str(tmp_path / "www")]) == 1
-    assert "The mirror is not complete: " in capsys.readouterr().err
-    assert "a.deb" not in served(tmp_path / "www")
-
-
-def test_an_index_that_is_not_the_signed_one_is_not_kept(
-    listing: Path, tmp_path: Path, upstream: Path
-) -> None:
-    (upstream / "Packages").write_bytes(b"other")
-    assert mirror.main([str(listing), str(tmp_path / "www")]) == 1
-    assert "Packages" not in served(tmp_path / "www")
-
-
-def test_a_package_that_is_gone_is_named(
-    listing: Path, tmp_path: Path, upstream: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (upstream / "a.deb").unlink()
-    assert mirror.main([str(listing), str(tmp_path / "www")]) == 1
-    assert "a.deb cannot be fetched" in capsys.readouterr().err
+    assert complaint in capsys.readouterr().err
+    assert file not in served(tmp_path / "www")
 
 
 def test_a_file_has_the_name_that_a_web_server_looks_for(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from ansible import constants
 from ansible.vars.clean import remove_internal_keys
 
 from temper.plan.module_answers import AnswerError, failure, node_facts, role_answers
+from tests.unit.each import each
 
 EVIL = {
     "add_host": {
@@ -56,9 +57,9 @@ def test_a_role_says_what_later_tasks_read_of_it() -> None:
     }
 
 
-@pytest.mark.parametrize("place", [[], ["results"], ["needs"], ["needs", "driver"], ["diff", 0]])
-@pytest.mark.parametrize("key", [*EVIL, *constants.INTERNAL_RESULT_KEYS, *constants.RESTRICTED_RESULT_KEYS])
-def test_no_key_of_ansibles_own_comes_through_at_any_depth(place: list[Any], key: str) -> None:
+@each([], ["results"], ["needs"], ["needs", "driver"], ["diff", 0])
+@each(*EVIL, *constants.INTERNAL_RESULT_KEYS, *constants.RESTRICTED_RESULT_KEYS)
+def test_no_key_of_ansibles_own_comes_through_at_any_depth(key: str, place: list[Any]) -> None:
     said: Any = json.loads(json.dumps({**SETTLED, "diff": [DIFF], "needs": {"driver": DRIVER}}))
     inner = said
     for step in place:
@@ -75,24 +76,21 @@ def test_no_key_of_ansibles_own_comes_through_at_any_depth(place: list[Any], key
     assert found == before
 
 
-@pytest.mark.parametrize("port", ["22 -o ProxyCommand=id", "22", 0, -1, 65536, 10**400, True, 22.5, [22], {}])
+@each("22 -o ProxyCommand=id", "22", 0, -1, 65536, 10**400, True, 22.5, [22], {})
 def test_a_port_that_becomes_an_option_of_ssh_is_a_port(port: object) -> None:
     with pytest.raises(AnswerError, match="port"):
         answer(results={"port": port})
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        5,
-        [],
-        "roles",
-        None,
-        {"firewall": 5},
-        {"firewall": []},
-        {"evil": SETTLED},
-        {"firewall": {"changed": "no"}},
-    ],
+@each(
+    5,
+    [],
+    "roles",
+    None,
+    {"firewall": 5},
+    {"firewall": []},
+    {"evil": SETTLED},
+    {"firewall": {"changed": "no"}},
 )
 def test_an_answer_in_another_form_is_said(said: object) -> None:
     with pytest.raises(AnswerError):

@@ -12,6 +12,8 @@ from ansible.module_utils import basic
 from ansible.plugins.loader import fragment_loader
 from ansible.utils.plugin_docs import add_fragments
 
+from tests.unit.each import each
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -61,28 +63,25 @@ def options(name: str) -> dict[str, Any]:
     return said.get("options") or {}
 
 
-@pytest.mark.parametrize("name", MODULES)
+@each(*MODULES)
 def test_documentation_and_argument_spec_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = specification(name, monkeypatch)
     expected = {option: facts(inner, "options") for option, inner in spec.items()}
     assert {option: facts(about, "suboptions") for option, about in options(name).items()} == expected
 
 
-@pytest.mark.parametrize("name", MODULES)
+@each(*MODULES)
 def test_documentation_has_the_name_of_its_module(name: str) -> None:
     assert yaml.safe_load(importlib.import_module(name).DOCUMENTATION)["module"] == name
 
 
-@pytest.mark.parametrize(
-    ("said", "meant"),
-    [
-        ({"type": "int", "default": 1}, {"type": "int", "default": 2}),
-        ({"type": "bool"}, {"type": "bool", "default": False}),
-        ({"type": "str"}, {"type": "str", "required": True}),
-        ({"type": "str", "choices": ["a"]}, {"type": "str", "choices": ["a", "b"]}),
-        ({"type": "list"}, {"type": "list", "elements": "str"}),
-        ({"type": "dict", "suboptions": {"a": {"type": "int"}}}, {"type": "dict", "options": {"a": {}}}),
-    ],
+@each(
+    ({"type": "int", "default": 1}, {"type": "int", "default": 2}),
+    ({"type": "bool"}, {"type": "bool", "default": False}),
+    ({"type": "str"}, {"type": "str", "required": True}),
+    ({"type": "str", "choices": ["a"]}, {"type": "str", "choices": ["a", "b"]}),
+    ({"type": "list"}, {"type": "list", "elements": "str"}),
+    ({"type": "dict", "suboptions": {"a": {"type": "int"}}}, {"type": "dict", "options": {"a": {}}}),
 )
 def test_drift_is_seen(said: dict[str, Any], meant: dict[str, Any]) -> None:
     assert facts(said, "suboptions") != facts(meant, "options")

@@ -8,7 +8,7 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
+from tests.unit.each import each
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "module_utils/temper"
@@ -73,17 +73,14 @@ def test_no_import_goes_in_a_circle() -> None:
     graphlib.TopologicalSorter(imports(PACKAGE)).prepare()
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "from ansible.module_utils.temper.high import module",
-        "from ansible.module_utils.temper.high.module import name",
-        "import ansible.module_utils.temper.high.module",
-        "def late():\n    from ansible.module_utils.temper.high import module",
-        "if TYPE_CHECKING:\n    from ansible.module_utils.temper.high.module import name",
-    ],
+@each(
+    "from ansible.module_utils.temper.high import module",
+    "from ansible.module_utils.temper.high.module import name",
+    "import ansible.module_utils.temper.high.module",
+    "def late():\n    from ansible.module_utils.temper.high import module",
+    "if TYPE_CHECKING:\n    from ansible.module_utils.temper.high.module import name",
 )
-def test_an_import_against_the_order_is_found(tmp_path: Path, line: str) -> None:
+def test_an_import_against_the_order_is_found(line: str, tmp_path: Path) -> None:
     for folder in ("low", "high"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "module.py").write_text("")

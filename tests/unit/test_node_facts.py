@@ -16,6 +16,7 @@ from ansible.module_utils.temper import process
 from ansible.module_utils.temper.driver import loaded_state
 
 from temper.plan.facts import Interface
+from tests.unit.each import each
 from tests.unit.tables import specs
 
 if TYPE_CHECKING:
@@ -110,13 +111,14 @@ def test_a_router_is_a_node_that_has_forwarded(
     assert node_facts.forwards(root.path) is expected
 
 
-@pytest.mark.parametrize("text", ["0-3,8-184467440", "9" * 5000, "0-65537"])
+@each("0-3,8-184467440", "9" * 5000, "0-65537")
 def test_list_of_more_cpus_than_a_kernel_counts_takes_no_memory(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected numbers|digits"):
         node_facts.numbers(text)
 
 
 def test_os_release_with_and_without_quotes(root: Root) -> None:
+    assert set(node_facts.os_release(root.path).values()) == {""}
     root.write("etc/os-release", BOOKWORM)
     assert node_facts.os_release(root.path) == {
         "id": "debian",
@@ -124,10 +126,6 @@ def test_os_release_with_and_without_quotes(root: Root) -> None:
         "codename": "bookworm",
         "pretty_name": "Debian GNU/Linux 12 (bookworm)",
     }
-
-
-def test_a_system_without_os_release_has_no_name(root: Root) -> None:
-    assert set(node_facts.os_release(root.path).values()) == {""}
 
 
 SYSTEMCTL = """
@@ -228,13 +226,10 @@ def test_what_cannot_be_written_offers_nothing(root: Root, monkeypatch: pytest.M
 
 def test_a_key_that_signs_modules_is_seen(root: Root) -> None:
     assert not node_facts.has_signing_key(root.path)
-    root.write("var/lib/temper/module-signing/mok.key", "key")
-    assert node_facts.has_signing_key(root.path)
-
-
-def test_an_empty_folder_for_the_signing_key_is_none(root: Root) -> None:
     (root.path / "var/lib/temper/module-signing").mkdir(parents=True)
     assert not node_facts.has_signing_key(root.path)
+    root.write("var/lib/temper/module-signing/mok.key", "key")
+    assert node_facts.has_signing_key(root.path)
 
 
 @pytest.mark.parametrize(
@@ -298,18 +293,11 @@ def test_without_sysfs_python_counts_the_cpus(root: Root) -> None:
     assert node_facts.cpu(root.path) == expected
 
 
-def test_memory_is_in_bytes(root: Root) -> None:
-    root.write("proc/meminfo", "MemTotal:       2113456 kB\nMemFree:          100 kB\n")
-    assert node_facts.memory_bytes(root.path) == 2113456 * 1024
-
-
-def test_unreadable_memory_is_zero(root: Root) -> None:
+def test_memory_is_in_bytes_and_zero_where_no_kernel_can_count_it(root: Root) -> None:
     assert node_facts.memory_bytes(root.path) == 0
-
-
-def test_memory_that_no_kernel_can_count_is_zero(root: Root) -> None:
-    root.write("proc/meminfo", f"MemTotal:       {'9' * 5000} kB\n")
-    assert node_facts.memory_bytes(root.path) == 0
+    for total, found in (("2113456", 2113456 * 1024), ("9" * 5000, 0)):
+        root.write("proc/meminfo", f"MemTotal:       {total} kB\nMemFree:          100 kB\n")
+        assert node_facts.memory_bytes(root.path) == found
 
 
 def test_folders_of_one_file_system_are_one_disk(root: Root) -> None:

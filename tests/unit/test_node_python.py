@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
+from tests.unit.each import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def too_new(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", NODE_CODE, ids=lambda path: str(path.relative_to(ROOT)))
+@each(*NODE_CODE)
 def test_code_for_nodes_keeps_to_python_3_9(path: Path) -> None:
     assert too_new(path.read_text(encoding="utf-8")) == []
 
@@ -70,16 +70,13 @@ def test_code_for_nodes_keeps_to_python_3_9(path: Path) -> None:
 FUTURE = "from __future__ import annotations\n"
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("zip(a, b, strict=True)", "2: zip(strict=)"),
-        ("@dataclass(slots=True)\nclass C: ...", "2: dataclass(slots=)"),
-        ("Alias = str | None", "2: a union of types with |"),
-        ("isinstance(a, list[str] | dict)", "2: a union of types with |"),
-        ("from itertools import pairwise", "2: pairwise"),
-        ("match a:\n    case 1: ...", "3: Pattern matching is only supported in Python 3.10 and greater"),
-    ],
+@each(
+    ("zip(a, b, strict=True)", "2: zip(strict=)"),
+    ("@dataclass(slots=True)\nclass C: ...", "2: dataclass(slots=)"),
+    ("Alias = str | None", "2: a union of types with |"),
+    ("isinstance(a, list[str] | dict)", "2: a union of types with |"),
+    ("from itertools import pairwise", "2: pairwise"),
+    ("match a:\n    case 1: ...", "3: Pattern matching is only supported in Python 3.10 and greater"),
 )
 def test_what_is_newer_is_found(source: str, found: str) -> None:
     assert too_new(FUTURE + source) == [found]

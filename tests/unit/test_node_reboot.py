@@ -13,6 +13,8 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.temper import lease, process
 from ansible.module_utils.temper.driver import holders
 
+from tests.unit.each import each
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -124,7 +126,7 @@ def test_a_refusal_is_shown_as_one() -> None:
     assert (result["failed"], result["refused"], result["msg"]) == (True, True, "out of date")
 
 
-@pytest.mark.parametrize(("rc", "failed"), [(1, True), (143, False), (0, False)])
+@each((1, True), (143, False), (0, False))
 def test_a_module_that_the_reboot_has_ended_has_begun_it(rc: int, failed: bool) -> None:
     result = begun(lambda *_, **__: {"failed": True, "msg": "no JSON", "module_stdout": "", "rc": rc})
     assert result["failed"] is failed

@@ -13,6 +13,7 @@ from ansible.module_utils.temper.packaging import apt, dkms, packages
 from ansible.module_utils.temper.packaging.apt import Apt
 
 from tests.unit.apt_machine import Archive
+from tests.unit.each import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -139,7 +140,7 @@ def test_who_holds_apts_lock_is_said(settle: Run, machine: Machine, monkeypatch:
     assert machine.versions() == {}
 
 
-@pytest.mark.parametrize("holder", ["process 7 (apt)", "process 7"])
+@each("process 7 (apt)", "process 7")
 def test_whoever_holds_apts_lock_is_said_also_without_a_name(holder: str) -> None:
     # apt leaves the name out where it cannot read it.
     lock = "/var/lib/dpkg/lock-frontend"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from ansible.module_utils.temper.packaging import packages
 from ansible.module_utils.temper.packaging.apt import Apt
 from ansible.module_utils.temper.packaging.packages import Package, Wish
 
+from tests.unit.each import each
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     Run = Callable[..., dict[str, Any]]
 
@@ -35,20 +36,20 @@ def test_a_line_of_dpkg_is_a_package() -> None:
     assert not known["vim"].broken
 
 
-@pytest.mark.parametrize("status", ["half-installed", "unpacked", "half-configured", "triggers-pending"])
+@each("half-installed", "unpacked", "half-configured", "triggers-pending")
 def test_a_package_that_stopped_half_way_is_broken(status: str) -> None:
     package = packages.parse_dpkg(f"libcuda1\t580-1\tinstall\t{status}\n")["libcuda1"]
     assert package.broken
     assert not package.installed
 
 
-@pytest.mark.parametrize("reverse", [False, True])
+@each(False, True)
 def test_of_two_architectures_the_installed_one_counts(reverse: bool) -> None:
     lines = ["libc6\t2\tinstall\tinstalled\n", "libc6\t1\tdeinstall\tconfig-files\n"]
     assert packages.parse_dpkg("".join(reversed(lines) if reverse else lines))["libc6"].version == "2"
 
 
-@pytest.mark.parametrize("reverse", [False, True])
+@each(False, True)
 def test_another_architecture_of_a_package_is_held_apart(reverse: bool) -> None:
     lines = [
         "libcuda1\t580-1\thold\tinstalled\tamd64\n",
@@ -61,50 +62,47 @@ def test_another_architecture_of_a_package_is_held_apart(reverse: bool) -> None:
     assert packages.to_hold({"libcuda1": "580-1"}, ["580-1"], known) == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "cuda-toolkit-13-0",
-        "cudnn9-cuda-13",
-        "datacenter-gpu-manager-4-core",
-        "firmware-nvidia-gsp",
-        "libcuda1",
-        "libcudnn9-cuda-13",
-        "libnccl2",
-        "libnvidia-ml1",
-        "libnvsdm",
-        "linux-modules-nvidia-580-server-open-aws",
-        "linux-objects-nvidia-580-server-open-6.8.0-1015-aws",
-        "nvidia-kernel-open-dkms",
-        "nvlsm",
-    ],
+@each(
+    "cuda-toolkit-13-0",
+    "cudnn9-cuda-13",
+    "datacenter-gpu-manager-4-core",
+    "firmware-nvidia-gsp",
+    "libcuda1",
+    "libcudnn9-cuda-13",
+    "libnccl2",
+    "libnvidia-ml1",
+    "libnvsdm",
+    "linux-modules-nvidia-580-server-open-aws",
+    "linux-objects-nvidia-580-server-open-6.8.0-1015-aws",
+    "nvidia-kernel-open-dkms",
+    "nvlsm",
 )
 def test_names_of_the_family(name: str) -> None:
     assert packages.FAMILY.match(name)
+    for other in ("barracuda-agent", "libcuda1-mock", "nvlsm-tools", "xnvidia-x", "libc6", *NO_DRIVER):
+        assert not packages.FAMILY.match(other), other
 
 
-@pytest.mark.parametrize(
-    "name", ["barracuda-agent", "libcuda1-mock", "nvlsm-tools", "xnvidia-x", "libc6", *NO_DRIVER]
+DEVEL = {"kernel-devel": Package("kernel-devel", "6", "install", "installed", ("5", "1:4"))}
+GONE = {"c": Package("c", "1", "deinstall", "config-files")}
+
+
+@each(
+    (
+        installed("a", "1") | installed("b", "1") | installed("headers", "7") | GONE,
+        Wish({"a": "1", "b": "2", "c": "1", "d": "1"}, {"headers": "", "missing": ""}),
+        {"missing": "", "b": "2", "c": "1", "d": "1"},
+    ),
+    # Any version meets a wish for none in particular.
+    (installed("a", "7"), Wish({"a": "", "b": ""}), {"b": ""}),
+    # A version beside another is there, too.
+    *((DEVEL, Wish({}, {"kernel-devel": version}), {}) for version in ("", "6", "5", "4")),
+    (DEVEL, Wish({}, {"kernel-devel": "7"}), {"kernel-devel": "7"}),
 )
-def test_names_of_others(name: str) -> None:
-    assert not packages.FAMILY.match(name)
-
-
-def test_only_what_differs_is_asked_for() -> None:
-    known = installed("a", "1") | installed("b", "1") | installed("headers", "7")
-    known["c"] = Package("c", "1", "deinstall", "config-files")
-    wish = Wish({"a": "1", "b": "2", "c": "1", "d": "1"}, {"headers": "", "missing": ""})
-    assert wish.lacking(known) == {"missing": "", "b": "2", "c": "1", "d": "1"}
-
-
-def test_any_version_meets_a_wish_for_none_in_particular() -> None:
-    assert Wish({"a": "", "b": ""}).lacking(installed("a", "7")) == {"b": ""}
-
-
-def test_a_version_beside_another_is_there_too() -> None:
-    known = {"kernel-devel": Package("kernel-devel", "6", "install", "installed", ("5", "1:4"))}
-    assert [Wish({}, {"kernel-devel": version}).lacking(known) for version in ("", "6", "5", "4")] == [{}] * 4
-    assert Wish({}, {"kernel-devel": "7"}).lacking(known) == {"kernel-devel": "7"}
+def test_only_what_differs_is_asked_for(
+    known: dict[str, Package], wish: Wish, lacking: dict[str, str]
+) -> None:
+    assert wish.lacking(known) == lacking
 
 
 def test_the_listed_packages_and_their_siblings_are_held() -> None:
@@ -130,41 +128,31 @@ Conf nvidia-kernel-open-dkms (580-1 NVIDIA:stable [amd64])
 """
 
 
-def dangers(
-    simulation: str,
-    asked: Iterable[str] = (),
-    known: dict[str, Package] | None = None,
-    ours: Iterable[str] = (),
-) -> list[str]:
-    return packages.dangers(Apt().parse(simulation), list(asked), known or {}, set(ours))
+KERNEL = "linux-image-6.12.0-1-amd64"
+INSTALLS_KERNEL = f"{SIMULATION}Inst {KERNEL} (6.12 Debian:12 [amd64])\n"
+REMOVES = f"{SIMULATION}Remv docker-ce [5:29]\nRemv openssh-server [1:9.2]\n"
+HEADERS = installed("linux-headers-amd64", "6.0", want="hold")
+HEADERS_HELD = ["it would change linux-headers-amd64, which somebody holds"]
+MODULES = installed("nvidia-kernel-open-dkms", "570-1", want="hold")
 
 
-def test_the_other_flavour_of_the_modules_may_give_way() -> None:
-    assert dangers(SIMULATION, ["nvidia-kernel-open-dkms"]) == []
-
-
-def test_removing_anything_else_is_a_danger() -> None:
-    simulation = SIMULATION + "Remv docker-ce [5:29]\nRemv openssh-server [1:9.2]\n"
-    assert dangers(simulation) == ["it would remove docker-ce, openssh-server"]
-
-
-def test_a_kernel_that_nobody_asked_for_is_a_danger() -> None:
-    simulation = SIMULATION + "Inst linux-image-6.12.0-1-amd64 (6.12 Debian:12 [amd64])\n"
-    assert dangers(simulation, ["a"]) == ["it would install another kernel (linux-image-6.12.0-1-amd64)"]
-    assert dangers(simulation, ["linux-image-6.12.0-1-amd64"]) == []
-
-
-def test_changing_what_somebody_else_holds_is_a_danger() -> None:
-    known = installed("linux-headers-amd64", "6.0", want="hold")
-    refusal = ["it would change linux-headers-amd64, which somebody holds"]
-    assert dangers(SIMULATION, known=known) == refusal
+@each(
+    # The other flavour of the modules may give way.
+    (SIMULATION, ["nvidia-kernel-open-dkms"], {}, (), []),
+    (REMOVES, [], {}, (), ["it would remove docker-ce, openssh-server"]),
+    (INSTALLS_KERNEL, ["a"], {}, (), [f"it would install another kernel ({KERNEL})"]),
+    (INSTALLS_KERNEL, [KERNEL], {}, (), []),
+    (SIMULATION, [], HEADERS, (), HEADERS_HELD),
     # Two wishes of people against each other: that is for them to decide.
-    assert dangers(SIMULATION, ["linux-headers-amd64"], known) == refusal
-
-
-def test_changing_what_temper_holds_is_none() -> None:
-    known = installed("nvidia-kernel-open-dkms", "570-1", want="hold")
-    assert dangers(SIMULATION, known=known, ours=known) == []
-    assert dangers(SIMULATION, known=known) == [
-        "it would change nvidia-kernel-open-dkms, which somebody holds"
-    ]
+    (SIMULATION, ["linux-headers-amd64"], HEADERS, (), HEADERS_HELD),
+    (SIMULATION, [], MODULES, ("nvidia-kernel-open-dkms",), []),
+    (SIMULATION, [], MODULES, (), ["it would change nvidia-kernel-open-dkms, which somebody holds"]),
+)
+def test_a_transaction_is_dangerous_that_takes_what_nobody_asked_for(
+    simulation: str,
+    asked: list[str],
+    known: dict[str, Package],
+    ours: tuple[str, ...],
+    dangers: list[str],
+) -> None:
+    assert packages.dangers(Apt().parse(simulation), asked, known, set(ours)) == dangers

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from temper.plan.pip_options import configuration
+from tests.unit.each import each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,18 +54,15 @@ def test_no_argument_needs_no_file() -> None:
     assert configuration("") == ""
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "torch",
-        "-r more.txt",
-        "--no-binary :all:",
-        "--only-binary=none",
-        "--requirement https://s3cret",
-        "--editable .",
-        "'--index-url=https://s3cret\n[global]'",
-        "--index-url 'https://s3cret",
-    ],
+@each(
+    "torch",
+    "-r more.txt",
+    "--no-binary :all:",
+    "--only-binary=none",
+    "--requirement https://s3cret",
+    "--editable .",
+    "'--index-url=https://s3cret\n[global]'",
+    "--index-url 'https://s3cret",
 )
 def test_what_would_undo_the_pins_is_refused_without_its_text(arguments: str) -> None:
     with pytest.raises(ValueError, match=r"expected|has no place|cannot be printed|quotation") as refusal:

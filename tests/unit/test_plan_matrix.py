@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-import pytest
-
+from tests.unit.each import each
 from tools import plan_matrix
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def expected(case: Case) -> tuple[str, str] | None:
     return None
 
 
-@pytest.mark.parametrize("section", plan_matrix.SECTIONS, ids=lambda section: section.title)
+@each(*plan_matrix.SECTIONS)
 def test_each_gpu_gets_on_each_system_what_the_rules_allow(section: plan_matrix.Section) -> None:
     cases = [case for case in plan_matrix.cases() if case.section == section]
     found = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.plan_nodes_wide import (
     FABRICS,
     HARDWARE,
@@ -96,7 +97,7 @@ def systems_of(name: str) -> tuple[System, ...]:
     return tuple(system for system in SYSTEMS if system.name == name)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each(*NAMES)
 def test_no_accepted_plan_is_wrong(name: str) -> None:
     accepted = 0
     for case in cases(name, 300):
@@ -226,7 +227,7 @@ def followed(case: Case, text: str) -> list[Case]:
     return [do(case, match) for do, match in found if match]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each(*NAMES)
 def test_each_refusals_advice_works_and_ends_in_no_wrong_plan(name: str) -> None:
     for start in cases(name, 40):
         for text in start.plan()["problems"]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from temper.plan.node_plan import NodePlan
 from temper.plan.role_variables import role_variables
+from tests.unit.each import each
 from tests.unit.planning_nodes import (
     H100,
     L4,
@@ -28,34 +27,30 @@ def interface(
     return found | {"mtu": 1500} | more
 
 
-@pytest.mark.parametrize(
-    ("interfaces", "expected"),
-    [
-        ([interface("mgmt", "192.0.2.1", default_route=True), interface("fab", "198.51.100.7")], "=fab"),
-        ([interface("a"), interface("mgmt", "192.0.2.1", default_route=True)], "=mgmt"),
-        ([interface("down", "198.51.100.7", up=False), interface("up", default_route=True)], "=up"),
-        ([interface("a", "192.0.2.1")], None),
-        ([], None),
-    ],
+MGMT = interface("mgmt", "192.0.2.1", default_route=True)
+
+
+@each(
+    ([MGMT, interface("fab", "198.51.100.7")], "198.51.100.7", "=fab"),
+    ([interface("a"), MGMT], "198.51.100.7", "=mgmt"),
+    ([MGMT], "gpu01.example.org", "=mgmt"),
+    (
+        [interface("down", "198.51.100.7", up=False), interface("up", default_route=True)],
+        "198.51.100.7",
+        "=up",
+    ),
+    ([MGMT, interface("b", "2001:db8::7")], "2001:0DB8:0::7", "=b"),
+    ([interface("a", "192.0.2.1")], "198.51.100.7", None),
+    ([], "198.51.100.7", None),
 )
-def test_nccl_uses_the_interface_of_the_inventory_address(
-    interfaces: list[dict[str, Any]], expected: str | None
+def test_nccl_uses_the_interface_of_the_inventory_address_or_of_the_default_route(
+    interfaces: list[dict[str, Any]], address: str, expected: str | None
 ) -> None:
-    nccl = plan(node(interfaces=interfaces), address="198.51.100.7")["environment"]["nccl"]
-    assert nccl.get("NCCL_SOCKET_IFNAME") == expected
+    nccl = plan(node(interfaces=interfaces), address=address)["environment"]["nccl"]
+    assert nccl == ({"NCCL_SOCKET_IFNAME": expected} if expected else {})
 
 
-def test_a_host_name_in_the_inventory_leads_to_the_default_route() -> None:
-    assert plan(address="gpu01.example.org")["environment"]["nccl"] == {"NCCL_SOCKET_IFNAME": "=eth0"}
-
-
-def test_an_address_of_ipv6_may_be_written_otherwise_than_the_node_does() -> None:
-    facts = node(interfaces=[interface("a", "192.0.2.1", default_route=True), interface("b", "2001:db8::7")])
-    nccl = plan(facts, address="2001:0DB8:0::7")["environment"]["nccl"]
-    assert nccl == {"NCCL_SOCKET_IFNAME": "=b"}
-
-
-@pytest.mark.parametrize("chosen", ["=ib0", "ib", "=ib1,ib0", "^ib1", "=lo", "^=docker0"])
+@each("=ib0", "ib", "=ib1,ib0", "^ib1", "=lo", "^=docker0")
 def test_the_interface_may_be_chosen(chosen: str) -> None:
     facts = node(interfaces=[interface("eth0", "192.0.2.7"), interface("ib0", "198.51.100.7", up=False)])
     found = plan(facts, address="192.0.2.7", compute_environment_nccl_socket_ifname=chosen)
@@ -63,8 +58,8 @@ def test_the_interface_may_be_chosen(chosen: str) -> None:
     assert found["problems"] == []
 
 
-@pytest.mark.parametrize("chosen", ["ib0", "=eth", "=ib0,=eth0", "True"])
-@pytest.mark.parametrize("variable", ["nccl_socket_ifname", "nccl"])
+@each("ib0", "=eth", "=ib0,=eth0", "True")
+@each("nccl_socket_ifname", "nccl")
 def test_an_interface_that_is_not_there_is_refused(variable: str, chosen: str) -> None:
     value: Any = {"NCCL_SOCKET_IFNAME": chosen} if variable == "nccl" else chosen
     assert_says(
@@ -86,10 +81,7 @@ def test_further_nccl_variables_win() -> None:
     assert plan(compute_environment_nccl=extra)["environment"]["nccl"] == extra
 
 
-@pytest.mark.parametrize(
-    ("device_ids", "physical", "threads"),
-    [([L4], 32, 32), ([H100] * 8, 96, 12), ([H100] * 8, 6, 1), (["ffff"] * 4, 32, 8), ([], 32, 32)],
-)
+@each(([L4], 32, 32), ([H100] * 8, 96, 12), ([H100] * 8, 6, 1), (["ffff"] * 4, 32, 8), ([], 32, 32))
 def test_threads_are_cores_for_each_gpu(device_ids: list[str], physical: int, threads: int) -> None:
     facts = node(pci=gpus(*device_ids), cpu={"logical": 2 * physical, "physical": physical, "numa_nodes": 1})
     assert plan(facts)["environment"]["omp_num_threads"] == threads
@@ -118,7 +110,7 @@ def test_services_are_refused_where_systemd_passes_over_their_thread_count() -> 
     assert not [text for text in new["problems"] if "compute_environment_services" in text]
 
 
-@pytest.mark.parametrize("name", ["../etc/passwd", "a b", "gpu.slice", ""])
+@each("../etc/passwd", "a b", "gpu.slice", "")
 def test_a_service_without_a_services_name_is_refused(name: str) -> None:
     found = plan(compute_environment_services=["triton", name, "hub@1.service"])
     assert [
@@ -127,16 +119,13 @@ def test_a_service_without_a_services_name_is_refused(name: str) -> None:
     assert len(found["problems"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("nccl", {"NCCL_IB_DISABLE": True}, "write 1"),
-        ("nccl", {"NCCL_IB_TC": None}, "NCCL_IB_TC"),
-        ("nccl", {"NCCL_IB_TC": "1\nNCCL_DEBUG=INFO"}, "one line"),
-        ("nccl", {"NCCL IB": 1}, "NCCL IB"),
-        ("nccl_socket_ifname", "eth0 eth1", "commas"),
-        ("omp_num_threads", -3, "1 or more"),
-    ],
+@each(
+    ("nccl", {"NCCL_IB_DISABLE": True}, "write 1"),
+    ("nccl", {"NCCL_IB_TC": None}, "NCCL_IB_TC"),
+    ("nccl", {"NCCL_IB_TC": "1\nNCCL_DEBUG=INFO"}, "one line"),
+    ("nccl", {"NCCL IB": 1}, "NCCL IB"),
+    ("nccl_socket_ifname", "eth0 eth1", "commas"),
+    ("omp_num_threads", -3, "1 or more"),
 )
 def test_what_no_job_could_read_is_refused(name: str, value: object, words: str) -> None:
     (problem,) = role_variables({f"compute_environment_{name}": value}, specs())["problems"]
@@ -163,38 +152,35 @@ def joined(*interfaces: dict[str, Any], networks: list[str], **values: Any) -> d
     return plan(facts, address="192.0.2.7", compute_environment_fleet_networks=networks, **values)
 
 
-def chosen(*interfaces: dict[str, Any], networks: list[str], **values: Any) -> str:
-    found = joined(*interfaces, networks=networks, **values)
-    assert found["problems"] == []
-    return str(found["environment"]["nccl"]["NCCL_SOCKET_IFNAME"])
+SLOW, FAST, STORAGE = (
+    link(name, address, gbit_s=speed)
+    for name, address, speed in (("a", "10.1.0.7", 100), ("b", "10.1.1.7", 400), ("s", "10.9.0.7", 800))
+)
+ALIKE = link("zz", "10.1.0.7", gbit_s=25)
+RAILS = [link(name, f"10.1.0.{place}", gbit_s=400) for place, name in enumerate(("r2", "r1"))]
 
 
-def test_nccl_uses_the_fastest_interface_in_the_fleets_networks() -> None:
-    slow, fast = link("a", "10.1.0.7", gbit_s=100), link("b", "10.1.1.7", gbit_s=400)
-    storage = link("store", "10.9.0.7", gbit_s=800)
-    assert chosen(ETH0, slow, fast, storage, networks=[MANAGEMENT, FABRIC]) == "=b"
-
-
-def test_a_network_of_ipv6_counts_as_one_of_ipv4() -> None:
-    fast = link("ib0", "fd00:1::7", "fe80::1", gbit_s=400)
-    assert chosen(ETH0, fast, networks=[MANAGEMENT, "fd00:1:0:0::/64"]) == "=ib0"
-
-
-def test_an_unknown_speed_is_the_slowest() -> None:
-    assert chosen(link("a", "10.1.0.7"), ETH0, networks=[FABRIC, MANAGEMENT]) == "=eth0"
-
-
-def test_of_equally_fast_interfaces_the_first_network_wins() -> None:
-    fast = link("zz", "10.1.0.7", gbit_s=25)
-    assert chosen(ETH0, fast, networks=[FABRIC, MANAGEMENT]) == "=zz"
-    assert chosen(ETH0, fast, networks=[MANAGEMENT, FABRIC]) == "=eth0"
-
-
-def test_in_one_network_the_interface_of_the_inventory_address_wins_and_then_the_first_name() -> None:
-    other = link("a", "192.0.2.8", gbit_s=25)
-    assert chosen(other, ETH0, networks=[MANAGEMENT]) == "=eth0"
-    rails = [link(name, f"10.1.0.{place}", gbit_s=400) for place, name in enumerate(("r2", "r1"))]
-    assert chosen(ETH0, *rails, networks=[FABRIC]) == "=r1"
+@each(
+    # The fastest one in the networks, and not outside of them.
+    ([ETH0, SLOW, FAST, STORAGE], [MANAGEMENT, FABRIC], "=b"),
+    ([ETH0, link("ib0", "fd00:1::7", "fe80::1", gbit_s=400)], [MANAGEMENT, "fd00:1:0:0::/64"], "=ib0"),
+    # An unknown speed is the slowest.
+    ([link("a", "10.1.0.7"), ETH0], [FABRIC, MANAGEMENT], "=eth0"),
+    # Of equally fast ones, the first network's; in one network the inventory address's, then the first name.
+    ([ETH0, ALIKE], [FABRIC, MANAGEMENT], "=zz"),
+    ([ETH0, ALIKE], [MANAGEMENT, FABRIC], "=eth0"),
+    ([link("a", "192.0.2.8", gbit_s=25), ETH0], [MANAGEMENT], "=eth0"),
+    ([ETH0, *RAILS], [FABRIC], "=r1"),
+    # One of several may be down.
+    ([ETH0, RAILS[0], RAILS[1] | {"up": False}], [FABRIC], "=r2"),
+    # Reports without speeds.
+    ([interface("eth0", "192.0.2.7"), interface("b", "10.1.0.7")], [FABRIC, MANAGEMENT], "=b"),
+)
+def test_nccl_uses_the_fastest_interface_in_the_fleets_networks(
+    interfaces: list[dict[str, Any]], networks: list[str], expected: str
+) -> None:
+    found = joined(*interfaces, networks=networks)
+    assert (found["problems"], found["environment"]["nccl"]["NCCL_SOCKET_IFNAME"]) == ([], expected)
 
 
 def test_an_interface_in_two_networks_keeps_its_place_by_the_first() -> None:
@@ -206,9 +192,7 @@ def test_an_interface_in_two_networks_keeps_its_place_by_the_first() -> None:
     assert "before a " in found["why"]
 
 
-@pytest.mark.parametrize(
-    "named", [{"nccl_socket_ifname": "=eth0"}, {"nccl": {"NCCL_SOCKET_IFNAME": "=eth0"}}], ids=str
-)
+@each({"nccl_socket_ifname": "=eth0"}, {"nccl": {"NCCL_SOCKET_IFNAME": "=eth0"}})
 def test_an_interface_that_the_inventory_names_wins_over_the_fleets_networks(named: dict[str, Any]) -> None:
     values = {f"compute_environment_{name}": value for name, value in named.items()}
     fast = link("b", "10.1.0.7", gbit_s=400)
@@ -217,11 +201,6 @@ def test_an_interface_that_the_inventory_names_wins_over_the_fleets_networks(nam
     assert found["environment"]["networks"]["used"] == MANAGEMENT
     assert next(iter(values)) in found["environment"]["why"]
     assert joined(ETH0, networks=["10.7.0.0/16"], **values)["problems"] == []
-
-
-def test_reports_without_speeds_are_planned_by_the_order_of_networks() -> None:
-    fast = interface("b", "10.1.0.7")
-    assert chosen(interface("eth0", "192.0.2.7"), fast, networks=[FABRIC, MANAGEMENT]) == "=b"
 
 
 def test_a_node_in_none_of_the_fleets_networks_is_refused_with_what_it_has() -> None:
@@ -236,20 +215,13 @@ def test_a_node_in_none_of_the_fleets_networks_is_refused_with_what_it_has() -> 
     )
 
 
-@pytest.mark.parametrize(
-    ("state", "said"), [({"up": False}, "is down"), ({"carrier": False}, "has no carrier")], ids=str
-)
-@pytest.mark.parametrize("networks", [[FABRIC], [MANAGEMENT, FABRIC]], ids=str)
+@each(({"up": False}, "is down"), ({"carrier": False}, "has no carrier"))
+@each([FABRIC], [MANAGEMENT, FABRIC])
 def test_an_interface_that_is_down_is_refused_even_where_another_network_works(
-    state: dict[str, bool], said: str, networks: list[str]
+    networks: list[str], state: dict[str, bool], said: str
 ) -> None:
     (found,) = joined(ETH0, link("b", "10.1.0.7", gbit_s=400, **state), networks=networks)["problems"]
     assert_says(found, "compute_environment_fleet_networks", "b ", "10.1.0.7", FABRIC, said)
-
-
-def test_one_of_several_interfaces_in_a_network_may_be_down() -> None:
-    rails = [link("r1", "10.1.0.1", gbit_s=400, up=False), link("r2", "10.1.0.2", gbit_s=400)]
-    assert chosen(ETH0, *rails, networks=[FABRIC]) == "=r2"
 
 
 def test_what_takes_the_role_back_asks_no_network() -> None:
@@ -257,18 +229,14 @@ def test_what_takes_the_role_back_asks_no_network() -> None:
     assert (found["problems"], found["environment"]["why"]) == ([], "")
 
 
-@pytest.mark.parametrize(
-    ("networks", "words"),
-    [
-        (["10.1.0.5/16"], ["10.1.0.5/16", "its network is 10.1.0.0/16"]),
-        (["fabric"], ["expected a network such as", "'fabric'"]),
-        ([""], ["expected a network such as", "''"]),
-        ([FABRIC, "10.1.0.5"], ["10.1.0.5", "prefix length"]),
-        ([FABRIC, "10.1.2.0/24"], [FABRIC, "10.1.2.0/24", "overlap"]),
-        (["fe80::/64"], ["fe80::/64"]),
-        (["0.0.0.0/0"], ["0.0.0.0/0"]),
-    ],
-    ids=str,
+@each(
+    (["10.1.0.5/16"], ["10.1.0.5/16", "its network is 10.1.0.0/16"]),
+    (["fabric"], ["expected a network such as", "'fabric'"]),
+    ([""], ["expected a network such as", "''"]),
+    ([FABRIC, "10.1.0.5"], ["10.1.0.5", "prefix length"]),
+    ([FABRIC, "10.1.2.0/24"], [FABRIC, "10.1.2.0/24", "overlap"]),
+    (["fe80::/64"], ["fe80::/64"]),
+    (["0.0.0.0/0"], ["0.0.0.0/0"]),
 )
 def test_what_joins_no_nodes_is_refused(networks: list[str], words: list[str]) -> None:
     (found,) = role_variables({"compute_environment_fleet_networks": networks}, specs())["problems"]
@@ -291,16 +259,12 @@ def test_a_firewall_that_closes_the_chosen_interface_is_said() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"firewall_state": "absent"},
-        {"firewall_peer_addresses": ["192.0.2.0/24", "10.0.0.0/8"]},
-        {"firewall_trusted_interfaces": ["b"]},
-        {"firewall_rules": [{"name": "jobs", "ports": ["1024-65535"], "sources": [FABRIC]}]},
-        {"compute_environment_nccl_socket_ifname": "=eth0"},
-    ],
-    ids=str,
+@each(
+    {"firewall_state": "absent"},
+    {"firewall_peer_addresses": ["192.0.2.0/24", "10.0.0.0/8"]},
+    {"firewall_trusted_interfaces": ["b"]},
+    {"firewall_rules": [{"name": "jobs", "ports": ["1024-65535"], "sources": [FABRIC]}]},
+    {"compute_environment_nccl_socket_ifname": "=eth0"},
 )
 def test_a_firewall_that_lets_the_nodes_in_by_the_chosen_interface_is_not(values: dict[str, Any]) -> None:
     assert firewalled(**values) == []

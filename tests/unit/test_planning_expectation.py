@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from temper.plan.convert import plain
 from temper.plan.expectation import expectation
 from temper.plan.node_plan import NodePlan
 from temper.plan.refusals import refusal
 from temper.plan.role_variables import role_variables, typed_variables
+from tests.unit.each import each
 from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, plan
 from tests.unit.tables import specs
 from tools.bare_node import pci
@@ -45,20 +44,17 @@ def test_the_payload_reads_what_the_plan_expects() -> None:
     assert shapes.origin(found.references, "2330") == "architecture hopper"
 
 
-@pytest.mark.parametrize(
-    ("given", "bf16"),
-    [
-        ({}, 672),
-        ({"gpu_settings_clocks": "default"}, 672),
-        ({"gpu_settings_clocks": "efficient"}, 470.4),
-        ({"gpu_settings_clocks": {"graphics": 990}}, 336),
-        ({"gpu_settings_clocks": {"graphics": 1980}}, 672),
-        ({"gpu_settings_clocks": {"memory": 1593}}, 672),
-        ({"gpu_settings_power_limit_w": 700}, 672),
-        ({"gpu_settings_power_limit_w": 500}, None),
-        ({"gpu_settings_power_limit_percent": 100}, 672),
-        ({"gpu_settings_power_limit_percent": 80, "gpu_settings_clocks": "efficient"}, None),
-    ],
+@each(
+    ({}, 672),
+    ({"gpu_settings_clocks": "default"}, 672),
+    ({"gpu_settings_clocks": "efficient"}, 470.4),
+    ({"gpu_settings_clocks": {"graphics": 990}}, 336),
+    ({"gpu_settings_clocks": {"graphics": 1980}}, 672),
+    ({"gpu_settings_clocks": {"memory": 1593}}, 672),
+    ({"gpu_settings_power_limit_w": 700}, 672),
+    ({"gpu_settings_power_limit_w": 500}, None),
+    ({"gpu_settings_power_limit_percent": 100}, 672),
+    ({"gpu_settings_power_limit_percent": 80, "gpu_settings_clocks": "efficient"}, None),
 )
 def test_what_an_inventory_takes_from_gpus_is_not_asked_of_them(
     given: dict[str, Any], bf16: float | None
@@ -70,69 +66,46 @@ def test_what_an_inventory_takes_from_gpus_is_not_asked_of_them(
     assert TABLES["models"]["h100_sxm_80gb"]["floor"]["bf16_tflops"]["value"] == 672
 
 
-def test_a_gpu_that_the_driver_leaves_alone_is_not_expected_of_it() -> None:
-    found = expected(pci((H100, "0302"), ("1cb3", "0300")))
-    assert (found.gpu_count, found.undriven_gpus) == (1, ("1cb3",))
-
-
-def test_a_gpu_that_a_virtual_machine_has_is_not_expected_of_the_node() -> None:
+def test_gpus_that_the_driver_has_are_counted_and_no_others() -> None:
+    left_alone = expected(pci((H100, "0302"), ("1cb3", "0300")))
+    assert (left_alone.gpu_count, left_alone.undriven_gpus) == (1, ("1cb3",))
     own, other = gpus("2330", "2330")
-    found = expected([own, other | {"driver": "vfio-pci"}])
-    assert (found.gpu_count, found.given_gpus) == (1, (other["address"],))
+    of_a_guest = expected([own, other | {"driver": "vfio-pci"}])
+    assert (of_a_guest.gpu_count, of_a_guest.given_gpus) == (1, (other["address"],))
+    unknown = expected(gpus(H100, "abcd"), preflight_unknown_gpu_ok=True)
+    assert unknown.gpu_count == 2
+    assert [(gpu.model, gpu.name) for gpu in unknown.gpus or ()][1] == ("unknown", "10de:abcd")
 
 
-@pytest.mark.parametrize(
-    ("required", "paths", "tests"),
-    [
-        (["health"], [], ("health",)),
-        (["health"], ["/data"], ("health", "storage_read")),
-        (["storage_read", "health"], ["/data"], ("storage_read", "health")),
-    ],
+TENSORFLOW = {"gpu_validation_tensorflow_python": "/opt/tf/bin/python3"}
+
+
+@each(
+    (["health"], {"gpu_validation_storage_paths": []}, ("health",)),
+    (["health"], {"gpu_validation_storage_paths": ["/data"]}, ("health", "storage_read")),
+    (["storage_read", "health"], {"gpu_validation_storage_paths": ["/data"]}, ("storage_read", "health")),
+    (["health"], {"nvidia_stack_graphics": True, **TENSORFLOW}, ("health", "tensorflow", "egl")),
 )
-def test_where_a_path_is_named_reading_it_is_required(
-    required: list[str], paths: list[str], tests: tuple[str, ...]
+def test_what_is_asked_for_by_another_variable_is_required(
+    required: list[str], asked: dict[str, Any], tests: tuple[str, ...]
 ) -> None:
-    found = expected(gpu_validation_required_tests=required, gpu_validation_storage_paths=paths)
-    assert found.required_tests == tests
+    assert expected(gpu_validation_required_tests=required, **asked).required_tests == tests
 
 
-def test_graphics_and_a_tensorflow_that_are_asked_for_are_required() -> None:
-    asked: dict[str, Any] = {
-        "nvidia_stack_graphics": True,
-        "gpu_validation_tensorflow_python": "/opt/tf/bin/python3",
-    }
-    assert expected(gpu_validation_required_tests=["health"], **asked).required_tests == (
-        "health",
-        "tensorflow",
-        "egl",
-    )
-
-
-@pytest.mark.parametrize(("fabric", "switches"), [("none", False), ("nvswitch", True), ("nvlink5", True)])
+@each(("none", False), ("nvswitch", True), ("nvlink5", True))
 def test_switches_are_expected_also_where_the_pci_bus_does_not_show_them(fabric: str, switches: bool) -> None:
     assert expected(gpus(H100), nvidia_stack_fabric=fabric).nvswitch is switches
-
-
-def test_a_gpu_that_no_table_knows_is_still_counted() -> None:
-    found = expected(gpus(H100, "abcd"), preflight_unknown_gpu_ok=True)
-    assert found.gpu_count == 2
-    assert [(gpu.model, gpu.name) for gpu in found.gpus or ()][1] == ("unknown", "10de:abcd")
 
 
 def test_limits_of_power_and_clocks_are_expected_under_load() -> None:
     found = expected(gpu_settings_power_limit_w=300, gpu_settings_clocks={"graphics": 1410})
     assert (found.power_limit_w, found.graphics_clock_mhz) == (300, 1410)
+    assert expected(gpu_settings_power_limit_percent=80).power_limit_percent == 80
 
 
-@pytest.mark.parametrize(
-    ("clocks", "lower"), [("max", False), ("default", False), ("efficient", True), ({"graphics": 1410}, True)]
-)
+@each(("max", False), ("default", False), ("efficient", True), ({"graphics": 1410}, True))
 def test_clocks_that_the_inventory_lowers_are_expected(clocks: Any, lower: bool) -> None:
     assert expected(gpu_settings_clocks=clocks).lower_clocks is lower
-
-
-def test_a_limit_in_percent_is_expected_of_each_gpu_by_its_default() -> None:
-    assert expected(gpu_settings_power_limit_percent=80).power_limit_percent == 80
 
 
 def test_of_a_node_that_could_not_be_read_nothing_is_expected() -> None:

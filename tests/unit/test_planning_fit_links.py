@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from ansible.module_utils.temper.access.network_interfaces import GUESTS
 
 from temper.plan.facts import Interface
 from temper.plan.fit_links import GUEST_NAMES, fit_link
+from tests.unit.each import each
 from tests.unit.planning_nodes import node, plan
 
 VARIABLES = ("compute_environment_fleet_networks", "compute_environment_nccl_socket_ifname")
@@ -161,7 +161,7 @@ def interface_warnings(found: dict[str, Any]) -> list[str]:
     return [text for text in found["warnings"] if any(name in text for name in VARIABLES)]
 
 
-@pytest.mark.parametrize(("interfaces", "expected", "said"), MACHINES.values(), ids=MACHINES)
+@each(*MACHINES.values())
 def test_what_nccl_gets_and_what_is_in_doubt(
     interfaces: list[dict[str, Any]], expected: str, said: str
 ) -> None:
@@ -181,13 +181,10 @@ def test_a_circle_among_very_many_interfaces_comes_to_an_end() -> None:
     assert fit_link(interfaces, interfaces[0], rdma=True).interface == interfaces[0]
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("fleet_networks", ["10.0.0.0/24"]),
-        ("nccl_socket_ifname", "=wg0"),
-        ("nccl", {"NCCL_SOCKET_IFNAME": "=wg0"}),
-    ],
+@each(
+    ("fleet_networks", ["10.0.0.0/24"]),
+    ("nccl_socket_ifname", "=wg0"),
+    ("nccl", {"NCCL_SOCKET_IFNAME": "=wg0"}),
 )
 def test_what_the_inventory_names_is_obeyed_without_a_doubt(variable: str, value: Any) -> None:
     facts = node(interfaces=[link("wg0", "10.0.0", kind="wireguard"), LAN])
@@ -196,7 +193,7 @@ def test_what_the_inventory_names_is_obeyed_without_a_doubt(variable: str, value
     assert interface_warnings(found) == []
 
 
-@pytest.mark.parametrize("nccl", [{"NCCL_IB_DISABLE": 1}, {"NCCL_NET": "Socket"}], ids=str)
+@each({"NCCL_IB_DISABLE": 1}, {"NCCL_NET": "Socket"})
 def test_a_fast_adapter_is_in_doubt_where_data_goes_by_sockets(nccl: dict[str, Any]) -> None:
     (said,) = interface_warnings(
         plan(node(interfaces=[MGMT, IB]), address="10.0.0.7", compute_environment_nccl=nccl)
@@ -209,20 +206,16 @@ def test_a_role_that_is_taken_back_is_in_no_doubt() -> None:
     assert interface_warnings(found) == []
 
 
-@pytest.mark.parametrize(
-    ("values", "closed"),
-    [
-        ({}, True),
-        ({PEERS: ["10.1.0.0/16"]}, False),
-        ({PEERS: ["10.0.0.0/24"]}, True),
-        ({"firewall_trusted_interfaces": ["en*"]}, False),
-        ({"firewall_rules": [{"name": "jobs", "ports": ["1-65535"], "sources": ["10.2.0.9"]}]}, True),
-        ({"firewall_state": "absent"}, False),
-        ({"compute_environment_nccl_socket_ifname": "=wg0"}, False),
-        ({"compute_environment_nccl_socket_ifname": "=eno1"}, True),
-        ({"compute_environment_nccl_socket_ifname": "=eno1,wg0"}, False),
-    ],
-    ids=str,
+@each(
+    ({}, True),
+    ({PEERS: ["10.1.0.0/16"]}, False),
+    ({PEERS: ["10.0.0.0/24"]}, True),
+    ({"firewall_trusted_interfaces": ["en*"]}, False),
+    ({"firewall_rules": [{"name": "jobs", "ports": ["1-65535"], "sources": ["10.2.0.9"]}]}, True),
+    ({"firewall_state": "absent"}, False),
+    ({"compute_environment_nccl_socket_ifname": "=wg0"}, False),
+    ({"compute_environment_nccl_socket_ifname": "=eno1"}, True),
+    ({"compute_environment_nccl_socket_ifname": "=eno1,wg0"}, False),
 )
 def test_a_firewall_for_the_tunnels_addresses_closes_the_interface_that_nccl_gets(
     values: dict[str, Any], closed: bool

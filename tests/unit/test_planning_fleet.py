@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from temper.plan.facts import NodeFacts
 from temper.plan.fleet import FleetPlan, grouped
 from temper.plan.identity import machine_of, twins
 from temper.plan.preflight import preflight_plan
 from tests.unit import planning_nodes
+from tests.unit.each import each
 from tests.unit.planning_nodes import H100, L4, V100, gpus, node, system
 from tests.unit.planning_roles.plans import whole_plan
 
@@ -36,14 +35,13 @@ def differing(found: FleetPlan) -> dict[str, dict[str, list[str]]]:
     }
 
 
-def test_equal_nodes_differ_in_nothing() -> None:
+def test_equal_nodes_differ_in_nothing_and_another_system_is_named_once() -> None:
     found = fleet(a=plan(), b=plan())
-    assert differing(found) == {}
-    assert found.text() == "2 nodes planned, 0 refused"
-
-
-def test_one_node_is_one_node() -> None:
+    assert (differing(found), found.text()) == ({}, "2 nodes planned, 0 refused")
     assert fleet(a=plan()).text() == "1 node planned, 0 refused"
+    assert differing(fleet(a=plan(), b=plan(system("ubuntu", "22.04")))) == {
+        "system": {"debian-12": ["a"], "ubuntu-22.04": ["b"]}
+    }
 
 
 def test_nodes_with_other_gpus_are_not_compared() -> None:
@@ -61,12 +59,6 @@ def test_another_stack_is_named_once_with_what_is_none_of_its_consequences() -> 
     assert differing(fleet(a=plan(), b=plan(), c=other)) == {
         "stack": {"r580-cuda13.0": ["a", "b"], "r595-cuda13.2": ["c"]},
         "environment: OMP_NUM_THREADS": {"32": ["a", "b"], "3": ["c"]},
-    }
-
-
-def test_another_system_is_named_once() -> None:
-    assert differing(fleet(a=plan(), b=plan(system("ubuntu", "22.04")))) == {
-        "system": {"debian-12": ["a"], "ubuntu-22.04": ["b"]}
     }
 
 
@@ -187,58 +179,40 @@ def said(found: FleetPlan) -> list[str]:
     return [line for line in found.text().splitlines() if line.startswith("warning: ")]
 
 
-def test_nodes_whose_nccl_uses_different_networks_are_named_with_the_network_that_joins_them() -> None:
-    networks = (FABRIC, MANAGEMENT)
-    found = fleet(
-        a=joined(ETH0, FAST, networks=networks),
-        b=joined(ETH0, SLOW, networks=networks),
-        c=joined(ETH0, networks=networks),
-    )
-    (line,) = said(found)
-    for words in (f"{FABRIC} on a;", f"{MANAGEMENT} on b, c;", f"({MANAGEMENT} works on all of them)"):
-        assert words in line
+BOTH = (FABRIC, MANAGEMENT)
+QUICK, SLUGGISH = joined(ETH0, FAST, networks=BOTH), joined(ETH0, SLOW, networks=BOTH)
+ONLY_ETH0, ONLY_FAST = joined(ETH0, networks=BOTH), joined(FAST, networks=BOTH)
+NAMED = joined(ETH0, FAST, networks=BOTH, compute_environment_nccl_socket_ifname="=eth0")
+REFUSED = joined(ETH0, networks=BOTH, nvidia_stack_name="r999")
+OWN = [joined(ETH0, networks=(MANAGEMENT,)), joined(FAST, networks=(FABRIC,))]
 
 
-def test_nodes_that_no_network_joins_are_told_so() -> None:
-    networks = (FABRIC, MANAGEMENT)
-    (line,) = said(fleet(a=joined(FAST, networks=networks), b=joined(ETH0, networks=networks)))
-    assert "none of them works on all" in line
+@each(
+    (
+        [QUICK, SLUGGISH, ONLY_ETH0],
+        [f"{FABRIC} on a;", f"{MANAGEMENT} on b, c;", f"({MANAGEMENT} works on all of them)"],
+    ),
+    ([ONLY_FAST, ONLY_ETH0], ["none of them works on all"]),
+    ([QUICK, NAMED], [f"{MANAGEMENT} on b;"]),
+    (OWN, []),  # fleets with networks of their own
+    ([QUICK, REFUSED], []),
+)
+def test_nodes_that_use_different_networks_are_named_with_the_one_that_joins_them(
+    plans: list[dict[str, Any]], words: list[str]
+) -> None:
+    found = said(fleet(**dict(zip("abc", plans, strict=False))))
+    assert len(found) == bool(words)
+    assert [word for word in words if word not in found[0]] == []
 
 
 def test_nodes_that_meet_are_not_warned_of_whatever_their_interfaces_are_called() -> None:
-    networks = (FABRIC, MANAGEMENT)
-    other = ("ib0", "10.1.0.9", 200_000)
-    found = fleet(a=joined(ETH0, FAST, networks=networks), b=joined(ETH0, other, networks=networks))
+    found = fleet(a=QUICK, b=joined(ETH0, ("ib0", "10.1.0.9", 200_000), networks=BOTH))
     assert said(found) == []
     assert differing(found) == {}
 
 
-def test_fleets_with_networks_of_their_own_need_not_meet() -> None:
-    assert said(fleet(a=joined(ETH0, networks=(MANAGEMENT,)), b=joined(FAST, networks=(FABRIC,)))) == []
-
-
-def test_a_refused_node_is_not_said_to_be_in_another_network() -> None:
-    networks = (FABRIC, MANAGEMENT)
-    found = joined(ETH0, networks=networks, nvidia_stack_name="r999")
-    assert said(fleet(a=joined(ETH0, FAST, networks=networks), b=found)) == []
-
-
-def test_an_interface_that_one_nodes_inventory_names_is_compared_by_its_network() -> None:
-    networks = (FABRIC, MANAGEMENT)
-    named = joined(ETH0, FAST, networks=networks, compute_environment_nccl_socket_ifname="=eth0")
-    (line,) = said(fleet(a=joined(ETH0, FAST, networks=networks), b=named))
-    assert f"{MANAGEMENT} on b;" in line
-
-
 def test_networks_that_do_not_meet_are_said_of_a_fleet_of_several_runs() -> None:
-    networks = (FABRIC, MANAGEMENT)
-    parts = [
-        FleetPlan.from_dict({name: fact}).part()
-        for name, fact in (
-            ("a", joined(ETH0, FAST, networks=networks)),
-            ("b", joined(ETH0, networks=networks)),
-        )
-    ]
+    parts = [FleetPlan.from_dict({name: fact}).part() for name, fact in (("a", QUICK), ("b", ONLY_ETH0))]
     assert len(said(FleetPlan.merged(json.loads(json.dumps(parts))))) == 1
 
 
@@ -267,21 +241,18 @@ def test_a_machine_is_the_same_after_a_reboot_and_with_another_address() -> None
     assert twins({"gpu02": before, "gpu02-ib": after}).keys() == {"gpu02", "gpu02-ib"}
 
 
-@pytest.mark.parametrize(
-    "others",
+@each(
+    # Containers of one kernel; machines that were cloned; nodes that do not say.
+    [machine("b1", "192.0.2.7"), machine("b1", "192.0.2.8")],
+    [machine("b1", "192.0.2.7"), machine("b2", "192.0.2.7")],
+    [machine("b1", "192.0.2.7", **CARD), machine("b2", "192.0.2.8", **CARD | {"mac": "02::2"})],
+    [machine("b1", "192.0.2.7", **CARD), machine("b2", "192.0.2.8", **CARD | {"machine_id": "n"})],
     [
-        # Containers of one kernel; machines that were cloned; nodes that do not say.
-        [machine("b1", "192.0.2.7"), machine("b1", "192.0.2.8")],
-        [machine("b1", "192.0.2.7"), machine("b2", "192.0.2.7")],
-        [machine("b1", "192.0.2.7", **CARD), machine("b2", "192.0.2.8", **CARD | {"mac": "02::2"})],
-        [machine("b1", "192.0.2.7", **CARD), machine("b2", "192.0.2.8", **CARD | {"machine_id": "n"})],
-        [
-            machine("b1", "192.0.2.7", **CARD | {"driver": ""}),
-            machine("b2", "192.0.2.8", **CARD | {"driver": ""}),
-        ],
-        [machine("", "192.0.2.7"), machine("", "192.0.2.7")],
-        [machine("b1"), machine("b1")],
+        machine("b1", "192.0.2.7", **CARD | {"driver": ""}),
+        machine("b2", "192.0.2.8", **CARD | {"driver": ""}),
     ],
+    [machine("", "192.0.2.7"), machine("", "192.0.2.7")],
+    [machine("b1"), machine("b1")],
 )
 def test_several_machines_are_not_taken_for_one(others: list[tuple[str, ...]]) -> None:
     assert twins({f"gpu{number:02}": one for number, one in enumerate(others)}) == {}

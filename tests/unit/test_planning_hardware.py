@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from temper.plan.hardware import Place, nearest_id, place_of
 from temper.plan.tables import load_tables
+from tests.unit.each import each
 from tests.unit.planning_nodes import (
     B200,
     DISPLAY,
@@ -27,6 +26,9 @@ from tests.unit.planning_nodes import (
 from tests.unit.tables import ROOT
 from tools.bare_node import pci
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 T1000, P400, A100, GB300, K80, GT_710, THOR = "1fb0", "1cb3", "20b2", "31c2", "102d", "128b", "2b00"
 TABLES = load_tables(ROOT / "data")
 
@@ -39,18 +41,15 @@ def with_monitor(computing: str, *display: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- known ones
 
 
-@pytest.mark.parametrize(
-    ("device_id", "name", "architecture", "stack", "modules"),
-    [
-        ("13bd", "Tesla M10", "maxwell", "r580-cuda12.9", "proprietary"),
-        ("1bb3", "Tesla P4", "pascal", "r580-cuda12.9", "proprietary"),
-        ("1d81", "TITAN V", "volta", "r580-cuda12.9", "proprietary"),
-        ("1e30", "Quadro RTX 6000 / Quadro RTX 8000", "turing", "r580-cuda13.0", "open"),
-        ("2231", "NVIDIA RTX A5000", "ampere", "r580-cuda13.0", "open"),
-        ("26ba", "NVIDIA L20", "ada", "r580-cuda13.0", "open"),
-        ("2322", "NVIDIA H800 PCIe", "hopper", "r580-cuda13.0", "open"),
-        ("2c02", "NVIDIA GeForce RTX 5080", "blackwell", "r580-cuda13.0", "open"),
-    ],
+@each(
+    ("13bd", "Tesla M10", "maxwell", "r580-cuda12.9", "proprietary"),
+    ("1bb3", "Tesla P4", "pascal", "r580-cuda12.9", "proprietary"),
+    ("1d81", "TITAN V", "volta", "r580-cuda12.9", "proprietary"),
+    ("1e30", "Quadro RTX 6000 / Quadro RTX 8000", "turing", "r580-cuda13.0", "open"),
+    ("2231", "NVIDIA RTX A5000", "ampere", "r580-cuda13.0", "open"),
+    ("26ba", "NVIDIA L20", "ada", "r580-cuda13.0", "open"),
+    ("2322", "NVIDIA H800 PCIe", "hopper", "r580-cuda13.0", "open"),
+    ("2c02", "NVIDIA GeForce RTX 5080", "blackwell", "r580-cuda13.0", "open"),
 )
 def test_a_gpu_that_nobody_measured_is_planned(
     device_id: str, name: str, architecture: str, stack: str, modules: str
@@ -69,37 +68,31 @@ def test_rubin_waits_for_its_driver() -> None:
 # ---------------------------------------------------------------- unknown ones
 
 
-@pytest.mark.parametrize(
-    ("device_id", "place", "nearest"),
-    [
-        (GT_710, Place.OLDER, "1340"),
-        (K80, Place.OLDER, "1340"),
-        ("130b", Place.OLDER, "1340"),
-        ("1b03", Place.BETWEEN, "1b02"),
-        ("1e7f", Place.BETWEEN, "1e78"),
-        ("1e80", Place.BETWEEN, "1e81"),
-        ("2343", Place.BETWEEN, "2342"),
-        (THOR, Place.INTEGRATED, THOR),
-        ("2b7f", Place.INTEGRATED, THOR),
-        ("2b80", Place.BETWEEN, "2b85"),
-        ("3022", Place.BETWEEN, "3021"),
-        ("327f", Place.BETWEEN, "323e"),
-        ("3280", Place.NEWER, "323e"),
-        ("ffff", Place.NEWER, "323e"),
-    ],
+@each(
+    (GT_710, Place.OLDER, "1340"),
+    (K80, Place.OLDER, "1340"),
+    ("130b", Place.OLDER, "1340"),
+    ("1b03", Place.BETWEEN, "1b02"),
+    ("1e7f", Place.BETWEEN, "1e78"),
+    ("1e80", Place.BETWEEN, "1e81"),
+    ("2343", Place.BETWEEN, "2342"),
+    (THOR, Place.INTEGRATED, THOR),
+    ("2b7f", Place.INTEGRATED, THOR),
+    ("2b80", Place.BETWEEN, "2b85"),
+    ("3022", Place.BETWEEN, "3021"),
+    ("327f", Place.BETWEEN, "323e"),
+    ("3280", Place.NEWER, "323e"),
+    ("ffff", Place.NEWER, "323e"),
 )
 def test_an_unknown_id_is_judged_by_its_place(device_id: str, place: Place, nearest: str) -> None:
     assert (place_of(device_id, TABLES), nearest_id(device_id, TABLES)) == (place, nearest)
 
 
-@pytest.mark.parametrize(
-    ("device_id", "architecture", "stack", "modules"),
-    [
-        ("1b03", "pascal", "r580-cuda12.9", "proprietary"),
-        ("1dff", "volta", "r580-cuda12.9", "proprietary"),
-        ("1e00", "turing", "r580-cuda13.0", "open"),
-        ("2f7f", "blackwell", "r580-cuda13.0", "open"),
-    ],
+@each(
+    ("1b03", "pascal", "r580-cuda12.9", "proprietary"),
+    ("1dff", "volta", "r580-cuda12.9", "proprietary"),
+    ("1e00", "turing", "r580-cuda13.0", "open"),
+    ("2f7f", "blackwell", "r580-cuda13.0", "open"),
 )
 def test_a_gpu_between_known_ones_is_planned_like_the_nearest(
     device_id: str, architecture: str, stack: str, modules: str
@@ -121,19 +114,20 @@ def test_a_gpu_between_known_ones_has_the_rules_of_the_nearest() -> None:
     assert plan(node(pci=gpus("3022")))["problems"]
 
 
-@pytest.mark.parametrize("allowed", [True, False])
-@pytest.mark.parametrize("device_id", [K80, "0de1", "1021", "130b"])
-def test_a_gpu_older_than_maxwell_has_no_driver(device_id: str, allowed: bool) -> None:
-    text = problem(node(pci=gpus(device_id, device_id)), preflight_unknown_gpu_ok=allowed)
-    assert_says(text, f"10de:{device_id}", "older than Maxwell", "470", "gpu_nodes")
+def a_board(**changes: Any) -> dict[str, Any]:
+    return system("ubuntu", "24.04", architecture="aarch64", **changes)
 
 
-@pytest.mark.parametrize("allowed", [True, False])
-@pytest.mark.parametrize("device_id", [THOR, "2b01"])
-def test_an_integrated_gpu_has_the_driver_of_its_board(device_id: str, allowed: bool) -> None:
-    facts = system("ubuntu", "24.04", pci=gpus(device_id), architecture="aarch64")
-    text = problem(facts, preflight_unknown_gpu_ok=allowed)
-    assert_says(text, f"10de:{device_id}", "Thor", "JetPack", "gpu_nodes")
+@each(True, False)
+@each(
+    *((node, gpu, ("older than Maxwell", "470")) for gpu in (K80, "0de1", "1021", "130b")),
+    *((a_board, gpu, ("Thor", "JetPack")) for gpu in (THOR, "2b01")),
+)
+def test_a_gpu_older_than_maxwell_or_of_a_board_has_no_driver_here(
+    made: Callable[..., dict[str, Any]], device_id: str, says: tuple[str, ...], allowed: bool
+) -> None:
+    text = problem(made(pci=gpus(device_id)), preflight_unknown_gpu_ok=allowed)
+    assert_says(text, f"10de:{device_id}", "gpu_nodes", *says)
 
 
 def test_a_gpu_beyond_the_tables_is_refused_unless_it_is_allowed() -> None:
@@ -147,7 +141,7 @@ def test_a_gpu_beyond_the_tables_is_refused_unless_it_is_allowed() -> None:
 # ---------------------------------------------------------------- for a monitor
 
 
-@pytest.mark.parametrize("computing", [V100, A100, H100, L4, B200, GB300, "2684", "2231"])
+@each(V100, A100, H100, L4, B200, GB300, "2684", "2231")
 def test_a_display_card_beside_gpus_that_compute_changes_nothing(computing: str) -> None:
     """In a DGX Station it is a T1000."""
     alone, found = plan(with_monitor(computing)), plan(with_monitor(computing, T1000))
@@ -168,7 +162,7 @@ def given(driver: str = "vfio-pci", count: int = 4) -> list[dict[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("driver", ["vfio-pci", "pci-stub", "pciback", "nvgrace-gpu-vfio-pci"])
+@each("vfio-pci", "pci-stub", "pciback", "nvgrace-gpu-vfio-pci")
 def test_gpus_that_another_driver_has_are_planned_around(driver: str) -> None:
     found = plan(node(pci=given(driver)))
     assert (found["problems"], [gpu["count"] for gpu in found["gpus"]]) == ([], [4])
@@ -179,7 +173,7 @@ def test_gpus_that_another_driver_has_are_planned_around(driver: str) -> None:
     assert warning in found["text"]
 
 
-@pytest.mark.parametrize("driver", ["", "nvidia", "nouveau", "nvidiafb"])
+@each("", "nvidia", "nouveau", "nvidiafb")
 def test_gpus_of_nvidias_driver_the_kernels_or_none_are_the_nodes_own(driver: str) -> None:
     found = plan(node(pci=given(driver)))
     assert (found["warnings"], found["given_gpus"]) == ([], [])
@@ -191,9 +185,7 @@ def test_a_node_that_has_given_all_its_gpus_away_is_refused() -> None:
     assert_says(text, "all 8 GPUs", "vfio-pci", "0000:07:00.0", "give some back", "gpu_nodes")
 
 
-@pytest.mark.parametrize(
-    ("computing", "display"), [(B200, P400), (H100, P400), ("2c02", P400), (V100, "2d30"), (H100, GT_710)]
-)
+@each((B200, P400), (H100, P400), ("2c02", P400), (V100, "2d30"), (H100, GT_710))
 def test_a_display_card_that_the_stack_cannot_drive_is_left_alone(computing: str, display: str) -> None:
     alone, found = plan(with_monitor(computing)), plan(with_monitor(computing, display))
     (warning,) = set(found["warnings"]) - set(alone["warnings"])

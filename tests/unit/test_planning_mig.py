@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from temper.plan.fleet import FleetPlan
+from tests.unit.each import each
 from tests.unit.planning_nodes import H100, L4, assert_says, gpus, node, plan, problem
 
 LAYOUT = ["3g.40gb", "3g.40gb"]
@@ -23,27 +22,27 @@ def layouts(*keys: str) -> dict[str, Any]:
     return dict.fromkeys(keys, LAYOUT)
 
 
-@pytest.mark.parametrize("key", ["NVIDIA H100 80GB HMB3", "nvidia h100 80gb hbm3", "H100 80GB HBM3"])
+@each("NVIDIA H100 80GB HMB3", "nvidia h100 80gb hbm3", "H100 80GB HBM3")
 def test_a_misspelt_product_beside_a_right_one_is_refused_with_the_nodes_own(key: str) -> None:
     found = problem(driven(HOPPER, HOPPER), gpu_settings_mig=layouts("0", HOPPER, key))
     assert_says(found, "gpu_settings_mig", repr(key), f"2x {HOPPER};", f"did you mean {HOPPER}?")
 
 
-def test_one_inventory_may_name_the_products_of_other_nodes_however_alike() -> None:
-    others = ("NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA A100-SXM4-40GB", "NVIDIA RTX PRO 7000")
-    assert plan(driven(HOPPER), gpu_settings_mig=layouts(HOPPER, *others))["problems"] == []
+OTHERS = ("NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA A100-SXM4-40GB", "NVIDIA RTX PRO 7000")
+
+
+@each(
+    (driven(HOPPER), (HOPPER, *OTHERS)),
     # In no table: only their numbers say that they are others.
-    unknown = ("NVIDIA H800 80GB HBM3", "NVIDIA H100 64GB HBM2")
-    assert plan(driven(HOPPER), gpu_settings_mig=layouts(HOPPER, *unknown))["problems"] == []
-    alike = driven("NVIDIA A100-SXM4-80GB", device_id="20b2")
-    assert plan(alike, gpu_settings_mig=layouts("NVIDIA A100-SXM4-40GB", "all"))["problems"] == []
-
-
-def test_a_product_that_the_driver_names_and_no_table_does_is_no_typo() -> None:
-    assert (
-        plan(driven("NVIDIA H100 80GB HBM3e"), gpu_settings_mig=layouts("NVIDIA H100 80GB HBM3e"))["problems"]
-        == []
-    )
+    (driven(HOPPER), (HOPPER, "NVIDIA H800 80GB HBM3", "NVIDIA H100 64GB HBM2")),
+    (driven("NVIDIA A100-SXM4-80GB", device_id="20b2"), ("NVIDIA A100-SXM4-40GB", "all")),
+    # The driver names it, and no table does.
+    (driven("NVIDIA H100 80GB HBM3e"), ("NVIDIA H100 80GB HBM3e",)),
+)
+def test_one_inventory_may_name_the_products_of_other_nodes_however_alike(
+    facts: dict[str, Any], keys: tuple[str, ...]
+) -> None:
+    assert plan(facts, gpu_settings_mig=layouts(*keys))["problems"] == []
 
 
 def test_before_the_driver_is_loaded_nothing_is_refused_for_its_name() -> None:
@@ -58,16 +57,13 @@ def warnings(**plans: dict[str, Any]) -> list[str]:
 
 
 def test_a_product_that_no_node_of_the_run_has_is_warned_of() -> None:
-    wish = layouts(HOPPER, "NVIDIA A100-SXM4-40GB")
-    one, other = node(pci=gpus(H100)), node(pci=gpus(L4))
-    (line,) = warnings(a=plan(one, gpu_settings_mig=wish), b=plan(other, gpu_settings_mig=wish))
+    def of_two(*keys: str) -> list[str]:
+        plans = (plan(node(pci=gpus(gpu)), gpu_settings_mig=layouts(*keys)) for gpu in (H100, L4))
+        return warnings(**dict(zip("ab", plans, strict=True)))
+
+    (line,) = of_two(HOPPER, "NVIDIA A100-SXM4-40GB")
     assert_says(line, "warning: ", "'NVIDIA A100-SXM4-40GB'", "H100 SXM 80 GB, L4")
-
-
-def test_a_product_of_another_node_of_the_run_is_not() -> None:
-    wish = layouts(HOPPER, "NVIDIA L4", "0", "all")
-    one, other = node(pci=gpus(H100)), node(pci=gpus(L4))
-    assert warnings(a=plan(one, gpu_settings_mig=wish), b=plan(other, gpu_settings_mig=wish)) == []
+    assert of_two(HOPPER, "NVIDIA L4", "0", "all") == []
 
 
 def test_a_gpu_that_is_in_no_table_may_be_the_product() -> None:

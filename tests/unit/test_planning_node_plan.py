@@ -11,6 +11,7 @@ import pytest
 from temper.plan.node_plan import NodePlan, PlannedSetting, RolePlan, Stage
 from temper.plan.schema import FILE, node_plan_schema
 from temper.plan.wanted import FileWanted, Kind, UnitWanted
+from tests.unit.each import each
 from tests.unit.planning_nodes import H100, L4, NVSWITCH, SWITCH, gpus, node, plan, system
 from tools.bare_node import pci
 from validation.model.contract import ContractError
@@ -34,7 +35,7 @@ def test_the_schema_is_what_the_module_writes() -> None:
     assert FILE.read_text() == node_plan_schema(), "run: python -m temper.plan.schema"
 
 
-@pytest.mark.parametrize("name", PLANS)
+@each(*PLANS)
 def test_a_real_plan_fits_the_types_and_the_schema(name: str) -> None:
     of_dict = PLANS[name]()
     typed = NodePlan.from_dict(of_dict)
@@ -60,18 +61,15 @@ def test_settings_survive_json() -> None:
     assert NodePlan.from_dict(document).role("os_tuning").settings == (setting,)
 
 
-@pytest.mark.parametrize(
-    ("kind", "key", "wanted"),
-    [
-        ("sysctl", "kernel.numa_balancing", 0),
-        ("file", "/etc/x", {"content": "x", "mod": "0644"}),
-        ("unit", "x.service", {"on": "yes"}),
-        ("package", "x", {"version": "1"}),
-        ("firewall", "ssh_ports", ["22"]),
-        ("firewall", "rules", [{"name": "x", "sources": [], "protocol": "smtp"}]),
-        ("sshd_algorithm", "Ciphers", "aes256-ctr"),
-        ("gpu", "locked_clocks", {"graphics": True}),
-    ],
+@each(
+    ("sysctl", "kernel.numa_balancing", 0),
+    ("file", "/etc/x", {"content": "x", "mod": "0644"}),
+    ("unit", "x.service", {"on": "yes"}),
+    ("package", "x", {"version": "1"}),
+    ("firewall", "ssh_ports", ["22"]),
+    ("firewall", "rules", [{"name": "x", "sources": [], "protocol": "smtp"}]),
+    ("sshd_algorithm", "Ciphers", "aes256-ctr"),
+    ("gpu", "locked_clocks", {"graphics": True}),
 )
 def test_what_is_not_of_its_kinds_type_is_no_setting(kind: str, key: str, wanted: Any) -> None:
     setting = {"kind": kind, "key": key, "why": "", "wanted": wanted}
@@ -88,22 +86,17 @@ def test_a_parameter_that_there_is_not_is_no_setting() -> None:
         NodePlan.from_dict({"roles": [{"role": "firewall", "stage": "harden", "settings": [setting]}]})
 
 
-@pytest.mark.parametrize(
-    ("kind", "wanted"), [(Kind.UNIT, FileWanted("x")), (Kind.SYSCTL, UnitWanted(on=True)), (Kind.GPU, "x")]
-)
+@each((Kind.UNIT, FileWanted("x")), (Kind.SYSCTL, UnitWanted(on=True)), (Kind.GPU, "x"))
 def test_a_setting_is_made_of_its_kinds_type_alone(kind: Kind, wanted: Any) -> None:
     with pytest.raises(TypeError, match=f"{kind}:x"):
         PlannedSetting(kind, "x", "", wanted=wanted)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"schema_version": 99}, "schema version 99"),
-        ({"surprise": 1}, "surprise: no such field"),
-        ({"packages": ["a"]}, "packages: expected an object"),
-        ({"roles": [{"role": "os_tuning", "stage": "later"}]}, "expected one of provision, tune, harden"),
-    ],
+@each(
+    ({"schema_version": 99}, "schema version 99"),
+    ({"surprise": 1}, "surprise: no such field"),
+    ({"packages": ["a"]}, "packages: expected an object"),
+    ({"roles": [{"role": "os_tuning", "stage": "later"}]}, "expected one of provision, tune, harden"),
 )
 def test_what_is_no_plan_is_refused_with_the_place(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ContractError, match=words):
@@ -115,7 +108,7 @@ def test_the_models_of_tests_are_in_the_plan() -> None:
     assert [(gpu.count, gpu.architecture) for gpu in found.gpus or ()] == [(1, "ada")]
 
 
-@pytest.mark.parametrize("waived", [5, "x", {}, None, [5], [{"id": 5}]])
+@each(5, "x", {}, None, [5], [{"id": 5}])
 def test_waivers_of_another_form_are_refused_in_a_sentence(waived: object) -> None:
     with pytest.raises(ContractError, match="waived"):
         NodePlan.from_fact(NodePlan().as_fact() | {"waived": waived})

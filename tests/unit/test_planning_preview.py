@@ -13,6 +13,7 @@ from temper.plan.node_plan import NodePlan
 from temper.plan.preflight import preflight_plan
 from temper.plan.preview import Preview, with_preview
 from temper.plan.secure_boot import Certificate, read_certificate
+from tests.unit.each import each
 from tests.unit.planning_nodes import assert_says, node, plan, system
 
 if TYPE_CHECKING:
@@ -90,20 +91,16 @@ def test_a_mirror_without_the_stack_gets_a_hint_where_no_transaction_is_found() 
     assert with_preview(PLAN, missing).problems == missing.problems
 
 
-@pytest.mark.parametrize("name", ["linux-image-6.12.117+deb13-amd64", "kernel-core", "kernel-64k-core"])
+@each("linux-image-6.12.117+deb13-amd64", "kernel-core", "kernel-64k-core")
 def test_a_kernel_that_comes_along_is_shown_with_the_way_out(name: str) -> None:
     found = previewed(["it would install another kernel"], install=[{"name": name, "version": "6.12.117-1"}])
     assert found.text.splitlines()[-1] == f"  brings a kernel: {name}"
     assert "nvidia_stack_follow_kernels: false" in found.problems[1]
 
 
-@pytest.mark.parametrize(
-    ("facts", "name", "version", "command"),
-    [
-        (node(), "linux-headers-6.1.0-28-cloud-amd64", "", "apt-get dist-upgrade"),
-        (system("rocky", "9.7"), "kernel-64k-devel", "5.14.0-427.el9", "dnf upgrade"),
-    ],
-    ids=["apt", "dnf"],
+@each(
+    (node(), "linux-headers-6.1.0-28-cloud-amd64", "", "apt-get dist-upgrade"),
+    (system("rocky", "9.7"), "kernel-64k-devel", "5.14.0-427.el9", "dnf upgrade"),
 )
 def test_headers_that_are_offered_no_more_are_a_kernel_to_upgrade(
     facts: dict[str, Any], name: str, version: str, command: str

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import copy
 import re
-from itertools import product
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from temper.plan.tables import load_tables
-from tests.unit.planning_nodes import NVSWITCH, SWITCH, TABLES, gpus, node, plan, system
+from tests.unit.each import each
+from tests.unit.planning_nodes import NVSWITCH, SWITCH, TABLES, gpus, node, plan
 from tests.unit.tables import ROOT
-from tests.unit.test_torch_wheels import assert_torch_fits
 from tools.bare_node import pci
 
 KNOWN = load_tables(ROOT / "data")
@@ -106,113 +104,14 @@ def test_a_plan_without_problems_is_whole(facts: dict[str, Any], options: dict[s
     )
 
 
-@given(nodes(), OPTIONS)
-def test_every_gpu_of_an_accepted_node_can_use_the_driver(
-    facts: dict[str, Any], options: dict[str, Any]
-) -> None:
-    found = plan(facts, **options)
-    for gpu in found["gpus"] if not found["problems"] else ():
-        first, last, flavours = DRIVEN[gpu["architecture"]]
-        assert first <= found["driver"]["branch"] <= last
-        assert found["driver"]["modules"] in flavours
-
-
-# One GPU of each generation, and what may be asked of it.
-GENERATIONS = ("1db5", "15f8", "17fd", "1eb8", "20b0", "27b8", "2330", "2342", "2901", "2bb5")
-ASKED = product(
-    GENERATIONS,
-    [("debian", "12"), ("debian", "13"), ("rhel", "9")],
-    ["x86_64", "aarch64"],
-    ["nvidia", "distro"],
-    ["auto", "open", "proprietary"],
-    ["", "r580-cuda12.9"],
-)
-SUITES = [
-    {"uri": "http://mirror/debian/", "suite": suite, "components": ["main"], "signed_by": "/k.gpg"}
-    for suite in ("", "-security")
-]
-
-
-def test_no_plan_has_modules_or_a_torch_that_do_not_work_with_its_gpu() -> None:
-    accepted = set()
-    for device_id, (name, release), machine, source, modules, stack in ASKED:
-        facts = system(
-            name, release, pci=gpus(device_id), architecture=machine, apt_sources=SUITES, pythons=["3.11"]
-        )
-        found = plan(
-            facts,
-            nvidia_stack_source=source,
-            nvidia_stack_kernel_modules=modules,
-            nvidia_stack_name=stack,
-            nvidia_stack_cuda_repository_url=MIRROR,
-        )
-        if found["problems"]:
-            continue
-        accepted.add((device_id, source))
-        (gpu,) = found["gpus"]
-        first, last, flavours = DRIVEN[gpu["architecture"]]
-        assert first <= found["driver"]["branch"] <= last
-        assert found["driver"]["modules"] in flavours
-        if gpu["architecture"] in ("maxwell", "pascal", "volta"):
-            assert not any("open" in package for package in found["packages"])
-        if gpu["architecture"] == "blackwell" or gpu["model"] == "gh200":
-            assert any("open" in package for package in found["packages"])
-        assert_torch_fits(facts, found, {})
-    assert {device_id for device_id, _ in accepted} == {*GENERATIONS}
-    assert ("1db5", "distro") in accepted
-
-
-SET = re.compile(r"(nvidia_stack_(?:name|source|kernel_modules)): ([\w.-]*\w)")
-
-
-def followed(texts: list[str], values: dict[str, Any]) -> dict[str, Any]:
-    """The values with what the first of these sentences advises that can be set; the same where none can."""
-    for text in texts:
-        if "leave it empty" in text:
-            return values | {"nvidia_stack_name": ""}
-        if found := SET.findall(text.rpartition("; ")[2]):
-            return values | dict(found[:1])
-    return values
-
-
-@pytest.mark.parametrize("kernel", ["6.1.0-37-amd64", "7.2.12+deb13-amd64"])
-@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-@pytest.mark.parametrize("source", ["nvidia", "distro"])
-def test_advice_is_never_followed_in_a_circle(source: str, machine: str, kernel: str) -> None:
-    for name, modules, stack, device_id in product(
-        ["debian-12", "debian-13", "rhel-10"],
-        ["auto", "open"],
-        ["", "r580-cuda13.0"],
-        ["1db5", "1eb8", "2330", "233b", "2901"],
-    ):
-        distribution, _, release = name.rpartition("-")
-        facts = system(distribution, release, pci=gpus(device_id), architecture=machine, apt_sources=SUITES)
-        facts["kernel"] = facts["kernel"] | {"release": kernel}
-        values: dict[str, Any] = {
-            "nvidia_stack_source": source,
-            "nvidia_stack_name": stack,
-            "nvidia_stack_kernel_modules": modules,
-            "nvidia_stack_cuda_key_fingerprints": ["A" * 40],
-            "gpu_validation_required_tests": ["health"],
-        }
-        seen = []
-        while problems := plan(facts, **values)["problems"]:
-            assert values not in seen, (name, device_id, problems)
-            seen.append(values)
-            if (advised := followed(problems, values)) == values:
-                break
-            values = advised
-
-
-@pytest.mark.parametrize("source", ["nvidia", "distro"])
-@pytest.mark.parametrize("system", SYSTEMS, ids="-".join)
+@each("nvidia", "distro")
+@each(*SYSTEMS)
 def test_every_gpu_is_driven_or_refused_with_its_name_and_a_remedy(
-    system: tuple[str, str], source: str
+    name: str, release: str, source: str
 ) -> None:
-    name, release = system
     os = {"id": name, "version_id": release, "codename": "", "pretty_name": name}
     # Whatever the system, a GPU's rules are the same: one system is asked about all of them.
-    for device_id in IDS if system == ("debian", "12") else IDS[::9]:
+    for device_id in IDS if (name, release) == ("debian", "12") else IDS[::9]:
         found = plan(node(os=os, pci=gpus(device_id)), nvidia_stack_source=source)
         model = KNOWN.models[KNOWN.models_by_id[device_id]]
         first, last, flavours = DRIVEN[model.architecture]
@@ -221,7 +120,7 @@ def test_every_gpu_is_driven_or_refused_with_its_name_and_a_remedy(
         else:
             assert first <= found["driver"]["branch"] <= last, device_id
             assert found["driver"]["modules"] in flavours, device_id
-        if last < 9999 and source == "nvidia" and system == ("debian", "12"):
+        if last < 9999 and source == "nvidia" and (name, release) == ("debian", "12"):
             assert found["problems"] == [], device_id
 
 

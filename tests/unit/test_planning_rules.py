@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import pytest
-
+from tests.unit.each import each
 from tests.unit.planning_nodes import (
     B200,
     GPU,
@@ -43,15 +42,11 @@ def changed_problems(facts: dict[str, Any] | None = None, **changes: Any) -> lis
 # ---------------------------------------------------------------- which stack
 
 
-@pytest.mark.parametrize(
-    ("facts", "stack"),
-    [
-        (node(), "r580-cuda13.0"),
-        (node(pci=gpus(V100)), "r580-cuda12.9"),
-        (node(pci=gpus(V100, L4)), "r580-cuda12.9"),
-        (system("debian", "13"), "r595-cuda13.2"),
-    ],
-    ids=["the first recommended", "what Volta can run", "what all GPUs can run", "what the repository has"],
+@each(
+    (node(), "r580-cuda13.0"),
+    (node(pci=gpus(V100)), "r580-cuda12.9"),
+    (node(pci=gpus(V100, L4)), "r580-cuda12.9"),
+    (system("debian", "13"), "r595-cuda13.2"),
 )
 def test_a_node_gets_the_first_recommended_stack_that_fits_it(facts: dict[str, Any], stack: str) -> None:
     found = plan(facts)
@@ -86,8 +81,8 @@ def test_a_mirror_may_hold_what_nvidias_repository_does_not() -> None:
     assert (found["stack"], found["problems"]) == ("r580-cuda13.0", [])
 
 
-@pytest.mark.parametrize("device", [L4, V100])
-@pytest.mark.parametrize("name", TABLES["nvidia_distributions"])
+@each(L4, V100)
+@each(*TABLES["nvidia_distributions"])
 def test_a_mirrors_default_is_what_was_copied_from_nvidia(name: str, device: str) -> None:
     distribution, _, release = name.rpartition("-")
     facts = system(distribution, release, pci=gpus(device))
@@ -143,9 +138,36 @@ def test_a_gpu_newer_than_the_tables_gets_the_newest_driver_with_open_modules() 
 # ---------------------------------------------------------------- CUDA, cuDNN, torch
 
 
-def test_a_runtime_does_not_start_on_a_driver_before_its_minimum() -> None:
-    found = changed_problems(driver="570.211.01")
-    assert "CUDA 13.0 starts on driver 580.65.06 or newer; stack changed has 570.211.01" in found[0]
+@each(
+    (
+        node(),
+        {"driver": "570.211.01"},
+        "CUDA 13.0 starts on driver 580.65.06 or newer; stack changed has 570",
+    ),
+    (
+        node(pci=gpus(B200)),
+        {"cuda": "12.6", "cudnn_package": "9.10.2.21-1"},
+        "B200 SXM (blackwell) needs CUDA 12.8 or newer; stack changed has 12.6",
+    ),
+    (
+        node(pci=gpus(V100)),
+        {"cuda": "12.9", "cudnn_package": "9.11.0.98-1"},
+        "Tesla V100 SXM2 32 GB (volta) works with cuDNN 9.10.2 or older",
+    ),
+    (node(), {"cudnn_package": "9.11.1.4-1"}, "there is no cuDNN 9.11.1.4-1 for CUDA 13"),
+    (node(), {"cudnn_package": "9.9.0.1-1"}, "there is no cuDNN 9.9.0.1-1 for CUDA 13"),
+    (node(), {"cuda": "14.0"}, "stack changed: CUDA 14.0 is in no table"),
+    (node(), {"driver": "700.1"}, "stack changed: driver branch 700 is in no table"),
+    (
+        node(pci=gpus(H100), nvlink_switch_managed=True),
+        {"driver": "570.86.15", "cuda": "12.8", "cudnn_package": "9.10.2.21-1"},
+        "NVLink 5 switches need driver 570.133.20 or newer; stack changed has 570.86.15",
+    ),
+)
+def test_a_stack_whose_parts_do_not_fit_is_refused(
+    facts: dict[str, Any], changes: dict[str, str], says: str
+) -> None:
+    assert says in "\n".join(changed_problems(facts, **changes))
 
 
 def test_a_cuda_that_does_not_start_is_not_also_said_to_run() -> None:
@@ -170,39 +192,14 @@ def test_a_newer_cuda_than_the_drivers_is_a_warning() -> None:
     assert any("CUDA 13.2 came with driver 595.45.04" in warning for warning in found["warnings"])
 
 
-def test_an_architecture_has_a_first_cuda() -> None:
-    found = changed_problems(node(pci=gpus(B200)), cuda="12.6", cudnn_package="9.10.2.21-1")
-    assert found[0].startswith("B200 SXM (blackwell) needs CUDA 12.8 or newer; stack changed has 12.6")
-
-
-def test_volta_has_a_last_cudnn() -> None:
-    found = changed_problems(node(pci=gpus(V100)), cuda="12.9", cudnn_package="9.11.0.98-1")
-    assert found[0].startswith("Tesla V100 SXM2 32 GB (volta) works with cuDNN 9.10.2 or older")
-
-
-@pytest.mark.parametrize("cudnn", ["9.11.1.4-1", "9.9.0.1-1"])
-def test_a_cudnn_that_was_never_built_for_this_cuda(cudnn: str) -> None:
-    assert changed_problems(cudnn_package=cudnn)[0].startswith(f"there is no cuDNN {cudnn} for CUDA 13")
-
-
-@pytest.mark.parametrize(
-    ("change", "what"), [({"cuda": "14.0"}, "CUDA 14.0"), ({"driver": "700.1"}, "driver branch 700")]
-)
-def test_what_no_table_knows_is_refused(change: dict[str, Any], what: str) -> None:
-    assert any(f"stack changed: {what} is in no table" in text for text in changed_problems(**change))
-
-
 # ---------------------------------------------------------------- end of life
 
 
-@pytest.mark.parametrize(
-    ("today", "expected"),
-    [
-        ("2026-12-31", None),
-        ("2027-01-01", "driver branch 595 ends in 2027-03"),
-        ("2027-03-31", "driver branch 595 ends in 2027-03"),
-        ("2027-04-01", "driver branch 595 has had no security fixes since 2027-03"),
-    ],
+@each(
+    ("2026-12-31", None),
+    ("2027-01-01", "driver branch 595 ends in 2027-03"),
+    ("2027-03-31", "driver branch 595 ends in 2027-03"),
+    ("2027-04-01", "driver branch 595 has had no security fixes since 2027-03"),
 )
 def test_the_end_of_a_branch_is_said_in_time(today: str, expected: str | None) -> None:
     found = plan(system("debian", "13"), today=today)["warnings"]
@@ -243,14 +240,6 @@ def test_the_switch_library_exists_for_x86_64_only() -> None:
     found = plan(facts)["packages"]
     assert "nvlsm" in found
     assert "libnvsdm" not in found
-
-
-def test_nvlink_5_switches_need_a_driver_that_knows_them() -> None:
-    facts = node(pci=gpus(H100), nvlink_switch_managed=True)
-    found = changed_problems(facts, driver="570.86.15", cuda="12.8", cudnn_package="9.10.2.21-1")
-    assert found[0].startswith(
-        "NVLink 5 switches need driver 570.133.20 or newer; stack changed has 570.86.15"
-    )
 
 
 def test_a_b200_whose_switches_were_not_seen_is_pointed_out() -> None:
@@ -301,35 +290,29 @@ MOK = "ab" * 32
 KEY: dict[str, Any] = {"nvidia_stack_mok_private_key": "mok.key"}
 
 
-def test_with_secure_boot_the_remedies_are_named() -> None:
-    text = problem(node(secure_boot="enabled"))
-    assert "nvidia_stack_mok_certificate and nvidia_stack_mok_private_key" in text
-    assert "preflight_secure_boot_ok: true" in text
+@each(
+    ([], "", {}, ("nvidia_stack_mok_certificate and nvidia_stack_mok_private_key", "secure_boot_ok: true")),
+    (
+        ["cd" * 32],
+        MOK,
+        KEY,
+        ("certificate nvidia_stack_mok_certificate (SHA-256 abab", "mokutil --import FILE"),
+    ),
+    ([MOK], MOK, {}, ("a certificate alone signs nothing",)),
+)
+def test_under_secure_boot_what_would_not_load_is_refused_with_the_remedy(
+    enrolled: list[str], certificate: str, key: dict[str, Any], says: tuple[str, ...]
+) -> None:
+    facts = node(secure_boot="enabled", mok_enrolled=enrolled)
+    assert_says(problem(facts, mok_sha256=certificate, **key), *says)
 
 
-def test_a_certificate_that_is_not_enrolled_is_refused_with_the_steps() -> None:
-    text = problem(node(secure_boot="enabled", mok_enrolled=["cd" * 32]), mok_sha256=MOK, **KEY)
-    assert text.startswith(
-        "Secure Boot is enabled, and the certificate nvidia_stack_mok_certificate (SHA-256 abab"
-    )
-    assert "mokutil --import FILE.der" in text
-
-
-def test_an_enrolled_certificate_signs_the_modules() -> None:
-    found = plan(node(secure_boot="enabled", mok_enrolled=[MOK]), mok_sha256=MOK, **KEY)
-    assert (found["problems"], found["mok"]) == ([], True)
-    assert "openssl" in found["present"]
-
-
-def test_a_certificate_without_its_key_is_refused() -> None:
-    text = problem(node(secure_boot="enabled", mok_enrolled=[MOK]), mok_sha256=MOK)
-    assert "a certificate alone signs nothing" in text
-
-
-def test_without_secure_boot_nothing_is_signed() -> None:
-    found = plan(node(mok_enrolled=[MOK]), mok_sha256=MOK)
-    assert (found["problems"], found["mok"]) == ([], False)
-    assert "openssl" not in found["present"]
+@each(("enabled", KEY, True), ("disabled", {}, False))
+def test_an_enrolled_certificate_signs_the_modules_under_secure_boot(
+    secure_boot: str, key: dict[str, Any], signed: bool
+) -> None:
+    found = plan(node(secure_boot=secure_boot, mok_enrolled=[MOK]), mok_sha256=MOK, **key)
+    assert (found["problems"], found["mok"], "openssl" in found["present"]) == ([], signed, signed)
 
 
 # ---------------------------------------------------------------- DCGM

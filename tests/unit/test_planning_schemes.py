@@ -5,8 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatch
 from typing import Any
 
-import pytest
-
+from tests.unit.each import each
 from tests.unit.planning_nodes import (
     GPU,
     H100,
@@ -49,7 +48,7 @@ def test_ubuntu_26_begins_with_branch_595() -> None:
     )
 
 
-@pytest.mark.parametrize("release", ["22.04", "24.04"])
+@each("22.04", "24.04")
 def test_up_to_580_ubuntus_names_end_in_the_branch(release: str) -> None:
     found = plan(system("ubuntu", release))
     assert found["problems"] == []
@@ -62,10 +61,12 @@ def test_up_to_580_ubuntus_names_end_in_the_branch(release: str) -> None:
     }
 
 
-def test_ubuntus_proprietary_modules() -> None:
-    found = plan(system("ubuntu", "22.04", pci=gpus(V100)))
-    assert "nvidia-dkms-580" in found["packages"]
-    assert "nvidia-dkms-580-open" not in found["packages"]
+def test_proprietary_modules_have_a_package_or_a_stream_of_their_own() -> None:
+    found = plan(system("ubuntu", "22.04", pci=gpus(V100)))["packages"]
+    assert ("nvidia-dkms-580" in found, "nvidia-dkms-580-open" in found) == (True, False)
+    found = plan(system("rocky", "9.4", pci=gpus(V100)))
+    assert found["module_streams"] == [{"name": "nvidia-driver", "stream": "580-dkms"}]
+    assert "kmod-nvidia-latest-dkms" in found["packages"]
 
 
 def test_from_590_ubuntus_names_are_plain_and_a_package_pins_them() -> None:
@@ -86,20 +87,17 @@ def test_what_ubuntus_packages_pull_in_is_pinned() -> None:
     assert fnmatch("libnvidia-cfg1-580", pins[0]["packages"].split()[0])
 
 
-@pytest.mark.parametrize(
-    ("images", "metas"),
-    [
-        (["linux-image-5.15.0-91-generic", "linux-image-generic"], ["generic"]),
-        (["linux-image-6.8.0-45-generic", "linux-image-generic-hwe-22.04"], ["generic-hwe-22.04"]),
-        (["linux-image-6.8.0-45-generic-64k", "linux-image-generic-64k"], ["generic-64k"]),
-        (["linux-image-aws-lts-22.04", "linux-image-5.15.0-1051-aws"], ["aws-lts-22.04"]),
-        (["linux-image-oem-24.04b", "linux-image-6.11.0-1010-oem"], ["oem-24.04b"]),
-        (["linux-image-nvidia-64k-hwe-24.04"], ["nvidia-64k-hwe-24.04"]),
-        (["linux-image-generic", "linux-image-generic-hwe-24.04"], ["generic", "generic-hwe-24.04"]),
-        (["linux-image-virtual", "linux-image-extra-virtual"], ["virtual"]),
-        (["linux-image-unsigned-6.8.0-45-generic", "linux-image-6.8.0-45-generic"], []),
-        ([], []),
-    ],
+@each(
+    (["linux-image-5.15.0-91-generic", "linux-image-generic"], ["generic"]),
+    (["linux-image-6.8.0-45-generic", "linux-image-generic-hwe-22.04"], ["generic-hwe-22.04"]),
+    (["linux-image-6.8.0-45-generic-64k", "linux-image-generic-64k"], ["generic-64k"]),
+    (["linux-image-aws-lts-22.04", "linux-image-5.15.0-1051-aws"], ["aws-lts-22.04"]),
+    (["linux-image-oem-24.04b", "linux-image-6.11.0-1010-oem"], ["oem-24.04b"]),
+    (["linux-image-nvidia-64k-hwe-24.04"], ["nvidia-64k-hwe-24.04"]),
+    (["linux-image-generic", "linux-image-generic-hwe-24.04"], ["generic", "generic-hwe-24.04"]),
+    (["linux-image-virtual", "linux-image-extra-virtual"], ["virtual"]),
+    (["linux-image-unsigned-6.8.0-45-generic", "linux-image-6.8.0-45-generic"], []),
+    ([], []),
 )
 def test_headers_follow_the_packages_that_bring_ubuntus_kernels(images: list[str], metas: list[str]) -> None:
     running = kernel("6.8.0-45-generic") | {"image_packages": dict.fromkeys(images, "6")}
@@ -107,19 +105,16 @@ def test_headers_follow_the_packages_that_bring_ubuntus_kernels(images: list[str
     assert found == {f"linux-headers-{meta}": "" for meta in metas}
 
 
-@pytest.mark.parametrize(("release", "compilers"), [("22.04", {"gcc-12"}), ("24.04", set())])
+@each(("22.04", {"gcc-12"}), ("24.04", set()))
 def test_the_compiler_of_later_kernels_comes_on_ubuntu_22_04(release: str, compilers: set[str]) -> None:
     found = plan(system("ubuntu", release))["present"]
     assert {name for name in found if name.startswith("gcc")} == compilers
 
 
-@pytest.mark.parametrize(
-    ("facts", "release"),
-    [
-        (node(), "6.1.0-37-rt-amd64"),
-        (system("ubuntu", "24.04"), "6.8.1-1015-realtime"),
-        (system("debian", "13"), "6.12.30-rt11"),
-    ],
+@each(
+    (node(), "6.1.0-37-rt-amd64"),
+    (system("ubuntu", "24.04"), "6.8.1-1015-realtime"),
+    (system("debian", "13"), "6.12.30-rt11"),
 )
 def test_no_module_is_built_for_a_real_time_kernel_of_apts_distributions(
     facts: dict[str, Any], release: str
@@ -143,28 +138,25 @@ def test_headers_of_ubuntus_running_kernel_have_its_release() -> None:
     assert found == {"linux-headers-nvidia-64k": "", "linux-headers-6.8.0-1015-nvidia-64k": ""}
 
 
-@pytest.mark.parametrize(("name", "path"), [("debian", "/var/lib/dkms/mok.pub"), ("ubuntu", "MOK.der")])
+@each(("debian", "/var/lib/dkms/mok.pub"), ("ubuntu", "MOK.der"))
 def test_the_key_of_dkms_lies_where_the_distribution_has_it(name: str, path: str) -> None:
     version = {"debian": "12", "ubuntu": "24.04"}[name]
     assert_says(problem(system(name, version, secure_boot="enabled")), f"{path}, the same way")
 
 
-@pytest.mark.parametrize(
-    ("package", "module", "kept"),
-    [
-        ("nvidia-driver-580-server-open", None, True),
-        ("nvidia-utils-535-server", None, False),
-        ("libnvidia-compute-595-server", None, False),
-        ("linux-modules-nvidia-580-server-open-aws", None, True),
-        ("linux-modules-nvidia-580-server-open-6.8.0-134-generic", None, True),
-        ("linux-modules-nvidia-595-server-7.0.0-134-generic", None, False),
-        # Of a DGX Spark: the driver with a desktop, whose packages are others than those for servers.
-        ("linux-modules-nvidia-580-open-nvidia-hwe-24.04", None, False),
-        ("libcuda1", "nvidia-srv", True),
-    ],
+@each(
+    ("nvidia-driver-580-server-open", None, True),
+    ("nvidia-utils-535-server", None, False),
+    ("libnvidia-compute-595-server", None, False),
+    ("linux-modules-nvidia-580-server-open-aws", None, True),
+    ("linux-modules-nvidia-580-server-open-6.8.0-134-generic", None, True),
+    ("linux-modules-nvidia-595-server-7.0.0-134-generic", None, False),
+    # Of a DGX Spark: the driver with a desktop, whose packages are others than those for servers.
+    ("linux-modules-nvidia-580-open-nvidia-hwe-24.04", None, False),
+    ("libcuda1", "nvidia-srv", True),
 )
 def test_ubuntus_own_driver_is_removed_first_or_kept_where_it_is_of_the_branch_that_temper_plans(
-    package: str, module: str | None, *, kept: bool
+    package: str, module: str | None, kept: bool
 ) -> None:
     records = [{"module": module, "version": "535", "kernel": None, "architecture": None, "state": "added"}]
     facts = system("ubuntu", "26.04", packages={package: "1"}, dkms=records if module else [])
@@ -181,63 +173,44 @@ def test_ubuntus_own_driver_can_be_kept_where_a_table_knows_it() -> None:
     assert_says(text, "Keep the driver with nvidia_stack_source: distro", "apt-get purge")
 
 
-@pytest.mark.parametrize("package", ["nvidia-dkms-580-open", "nvidia-utils-580", "nvidia-container-toolkit"])
+@each("nvidia-dkms-580-open", "nvidia-utils-580", "nvidia-container-toolkit")
 def test_nvidias_packages_for_ubuntu_are_no_driver_of_ubuntu(package: str) -> None:
     assert plan(system("ubuntu", "24.04", packages={package: "1"}))["problems"] == []
 
 
-@pytest.mark.parametrize(
-    ("kernel_release", "meta"),
-    [
-        ("6.1.0-37-amd64", "linux-headers-amd64"),
-        ("6.1.0-37-cloud-amd64", "linux-headers-cloud-amd64"),
-        ("6.12.117+deb13-amd64", "linux-headers-amd64"),
-        ("6.12.117+deb13-arm64", "linux-headers-arm64"),
-        ("6.12.117+deb13-arm64-16k", "linux-headers-arm64-16k"),
-        ("6.17.2-1-pve", None),
-        ("6.18.44", None),
-    ],
+@each(
+    ("6.1.0-37-amd64", "linux-headers-amd64"),
+    ("6.1.0-37-cloud-amd64", "linux-headers-cloud-amd64"),
+    ("6.12.117+deb13-amd64", "linux-headers-amd64"),
+    ("6.12.117+deb13-arm64", "linux-headers-arm64"),
+    ("6.12.117+deb13-arm64-16k", "linux-headers-arm64-16k"),
+    ("6.17.2-1-pve", None),
+    ("6.18.44", None),
 )
 def test_headers_follow_debians_kernel(kernel_release: str, meta: str | None) -> None:
     assert plan(node(kernel=kernel(kernel_release)))["present"] == ({meta: ""} if meta else {})
 
 
-@pytest.mark.parametrize(
-    ("kernel_release", "images", "wanted"),
-    [
-        (
-            "6.12.95+deb12-amd64",
-            {"linux-image-amd64": "6.12.95-1~bpo12+1"},
-            {"linux-headers-amd64": "6.12.95-1~bpo12+1"},
-        ),
-        (
-            "7.2.12+deb13-amd64",
-            {"linux-image-amd64": "7.2.12-1~bpo13+1"},
-            {"linux-headers-amd64": "7.2.12-1~bpo13+1"},
-        ),
-        (
-            "6.12.117+deb13-amd64",
-            {"linux-image-6.12.117+deb13-amd64": "6.12.117-1"},
-            {"linux-headers-amd64": ""},
-        ),
-        ("6.12.30+bpo-amd64", {}, {}),
-        ("6.12.95+deb12-amd64", {"linux-image-6.12.95+deb12-amd64": "6.12.95-1~bpo12+1"}, {}),
-        ("7.2.12+deb13-amd64", {"linux-image-7.2.12+deb13-amd64": "7.2.12-1~bpo13+1"}, {}),
-        (
-            "6.12.95+deb12-amd64",
-            {"linux-image-6.12.95+deb12-amd64": "6.12.95-1~bpo12+1", "linux-image-amd64": "6.1.176-1"},
-            {"linux-headers-amd64": ""},
-        ),
-    ],
-    ids=[
-        "Debian 12",
-        "Debian 13",
-        "no backports",
-        "nothing brings kernels of backports",
-        "nothing brings kernels on Debian 12",
-        "nothing brings kernels on Debian 13",
-        "the release's own kernels still come",
-    ],
+@each(
+    (
+        "6.12.95+deb12-amd64",
+        {"linux-image-amd64": "6.12.95-1~bpo12+1"},
+        {"linux-headers-amd64": "6.12.95-1~bpo12+1"},
+    ),
+    (
+        "7.2.12+deb13-amd64",
+        {"linux-image-amd64": "7.2.12-1~bpo13+1"},
+        {"linux-headers-amd64": "7.2.12-1~bpo13+1"},
+    ),
+    ("6.12.117+deb13-amd64", {"linux-image-6.12.117+deb13-amd64": "6.12.117-1"}, {"linux-headers-amd64": ""}),
+    ("6.12.30+bpo-amd64", {}, {}),
+    ("6.12.95+deb12-amd64", {"linux-image-6.12.95+deb12-amd64": "6.12.95-1~bpo12+1"}, {}),
+    ("7.2.12+deb13-amd64", {"linux-image-7.2.12+deb13-amd64": "7.2.12-1~bpo13+1"}, {}),
+    (
+        "6.12.95+deb12-amd64",
+        {"linux-image-6.12.95+deb12-amd64": "6.12.95-1~bpo12+1", "linux-image-amd64": "6.1.176-1"},
+        {"linux-headers-amd64": ""},
+    ),
 )
 def test_headers_of_backports_follow_kernels_of_backports(
     kernel_release: str, images: dict[str, str], wanted: dict[str, str]
@@ -250,9 +223,9 @@ def test_headers_of_backports_follow_kernels_of_backports(
 # ---------------------------------------------------------------- Enterprise Linux
 
 
-@pytest.mark.parametrize("name", ["rhel", "rocky", "almalinux"])
-@pytest.mark.parametrize(("release", "major"), [("8.10", 8), ("9.6", 9)])
-def test_enterprise_linux_8_and_9_have_module_streams(name: str, release: str, major: int) -> None:
+@each("rhel", "rocky", "almalinux")
+@each(("8.10", 8), ("9.6", 9))
+def test_enterprise_linux_8_and_9_have_module_streams(release: str, major: int, name: str) -> None:
     found = plan(system(name, release))
     assert found["problems"] == []
     assert found["package_manager"] == "dnf"
@@ -273,12 +246,6 @@ def test_enterprise_linux_8_and_9_have_module_streams(name: str, release: str, m
     assert found["packages"]["libcudnn9-cuda-13"] == "9.19.0.56-1"
 
 
-def test_the_stream_of_proprietary_modules() -> None:
-    found = plan(system("rocky", "9.4", pci=gpus(V100)))
-    assert found["module_streams"] == [{"name": "nvidia-driver", "stream": "580-dkms"}]
-    assert "kmod-nvidia-latest-dkms" in found["packages"]
-
-
 def test_enterprise_linux_10_has_no_streams() -> None:
     found = plan(system("rhel", "10.1"), nvidia_stack_cuda_key_fingerprints=KEY)
     assert (found["problems"], found["module_streams"]) == ([], [])
@@ -290,16 +257,13 @@ def test_enterprise_linux_10_needs_the_key_from_the_operator() -> None:
     assert_says(text, "rhel-10", "CDF6BA43.pub", "nvidia_stack_cuda_key_fingerprints: [40 hexadecimal digits")
 
 
-@pytest.mark.parametrize(
-    ("release", "running", "name", "version"),
-    [
-        ("8.10", "4.18.0-553.el8_10.x86_64", "kernel-devel", "4.18.0-553.el8_10"),
-        ("8.10", "4.18.0-553.rt7.342.el8_10.x86_64", "kernel-rt-devel", "4.18.0-553.rt7.342.el8_10"),
-        ("9.6", "5.14.0-611.el9.x86_64", "kernel-devel", "5.14.0-611.el9"),
-        ("9.6", "5.14.0-611.13.1.el9_7.aarch64+64k", "kernel-64k-devel", "5.14.0-611.13.1.el9_7"),
-        ("9.6", "5.14.0-611.el9_7.x86_64+rt", "kernel-rt-devel", "5.14.0-611.el9_7"),
-        ("9.6", "5.14.0-611.el9_7.x86_64+rt-debug", "kernel-rt-debug-devel", "5.14.0-611.el9_7"),
-    ],
+@each(
+    ("8.10", "4.18.0-553.el8_10.x86_64", "kernel-devel", "4.18.0-553.el8_10"),
+    ("8.10", "4.18.0-553.rt7.342.el8_10.x86_64", "kernel-rt-devel", "4.18.0-553.rt7.342.el8_10"),
+    ("9.6", "5.14.0-611.el9.x86_64", "kernel-devel", "5.14.0-611.el9"),
+    ("9.6", "5.14.0-611.13.1.el9_7.aarch64+64k", "kernel-64k-devel", "5.14.0-611.13.1.el9_7"),
+    ("9.6", "5.14.0-611.el9_7.x86_64+rt", "kernel-rt-devel", "5.14.0-611.el9_7"),
+    ("9.6", "5.14.0-611.el9_7.x86_64+rt-debug", "kernel-rt-debug-devel", "5.14.0-611.el9_7"),
 )
 def test_headers_of_enterprise_linux_have_a_name_and_the_kernels_version(
     release: str, running: str, name: str, version: str
@@ -311,7 +275,7 @@ def test_headers_of_enterprise_linux_have_a_name_and_the_kernels_version(
     assert found == {following: "", "kernel-headers": "", "gcc-c++": "", name: version}
 
 
-@pytest.mark.parametrize("running", ["6.12.1-1.el9.elrepo.x86_64", "6.12.58"])
+@each("6.12.1-1.el9.elrepo.x86_64", "6.12.58")
 def test_no_package_of_enterprise_linux_follows_a_foreign_kernel(running: str) -> None:
     found = plan(system("rhel", "9.6", kernel=kernel(running)))
     assert (found["present"], found["problems"]) == ({"gcc-c++": ""}, [])
@@ -322,14 +286,10 @@ def test_enterprise_linux_needs_a_cxx_compiler_for_open_modules_alone() -> None:
     assert "gcc-c++" not in plan(system("rhel", "9.6", pci=gpus(V100)))["present"]
 
 
-@pytest.mark.parametrize(
-    ("facts", "running"),
-    [
-        (system("rocky", "9.7"), "6.18.3-1.el9.elrepo.x86_64"),
-        (node(), "6.17.2-1-pve"),
-        (system("ubuntu", "24.04"), "6.18.1-custom"),
-    ],
-    ids=["ELRepo", "Proxmox", "built by hand"],
+@each(
+    (system("rocky", "9.7"), "6.18.3-1.el9.elrepo.x86_64"),
+    (node(), "6.17.2-1-pve"),
+    (system("ubuntu", "24.04"), "6.18.1-custom"),
 )
 def test_headers_of_a_foreign_kernel_are_named_by_nobody_and_have_to_be_there(
     facts: dict[str, Any], running: str
@@ -380,7 +340,7 @@ def test_any_version_will_do_where_the_plan_names_none() -> None:
 # ---------------------------------------------------------------- what all have
 
 
-@pytest.mark.parametrize(("name", "release"), [("debian", "12"), ("ubuntu", "24.04"), ("rocky", "9.4")])
+@each(("debian", "12"), ("ubuntu", "24.04"), ("rocky", "9.4"))
 def test_the_fabric_manager_has_the_drivers_version_everywhere(name: str, release: str) -> None:
     found = plan(system(name, release, pci=pci((H100, GPU), (SWITCH, NVSWITCH))))
     assert {"nvidia-fabricmanager", "libnvidia-nscq"} <= driver(found)

@@ -14,6 +14,7 @@ from temper.plan.distributions import FAMILIES
 from temper.plan.distributions.debian import Debian
 from temper.plan.facts import NodeFacts
 from temper.plan.tables import Tables, load_tables
+from tests.unit.each import each
 from tests.unit.planning_nodes import node, plan
 from tests.unit.tables import ROOT, tables
 
@@ -65,11 +66,7 @@ def untyped(source: str) -> Iterator[str]:
             yield found.name
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in sorted((ROOT / "temper/plan").rglob("*.py")) if path.name not in UNTYPED_FILES],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
+@each(*[path for path in sorted((ROOT / "temper/plan").rglob("*.py")) if path.name not in UNTYPED_FILES])
 def test_functions_pass_typed_values(path: Path) -> None:
     found = set(untyped(path.read_text(encoding="utf-8")))
     assert found == UNTYPED_FUNCTIONS.get(path.name, set())
@@ -86,15 +83,12 @@ def test_facts_have_what_the_module_reports(tmp_path: Path) -> None:
     assert NodeFacts.from_dict(reported).architecture == reported["architecture"]
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"kernel": {"release": "6"}}, "node_facts.kernel: expected the key headers_present"),
-        ({"secure_boot": None}, "node_facts.secure_boot: expected str, found None"),
-        ({"disks": [{"path": "/", "total_bytes": "1", "free_bytes": 1}]}, r"disks\[0\].total_bytes"),
-        ({"signing_key": 1}, "node_facts.signing_key: expected bool, found 1"),
-        ({"memory_bytes": True}, "node_facts.memory_bytes: expected int, found True"),
-    ],
+@each(
+    ({"kernel": {"release": "6"}}, "node_facts.kernel: expected the key headers_present"),
+    ({"secure_boot": None}, "node_facts.secure_boot: expected str, found None"),
+    ({"disks": [{"path": "/", "total_bytes": "1", "free_bytes": 1}]}, r"disks\[0\].total_bytes"),
+    ({"signing_key": 1}, "node_facts.signing_key: expected bool, found 1"),
+    ({"memory_bytes": True}, "node_facts.memory_bytes: expected int, found True"),
 )
 def test_facts_of_another_form_are_refused_by_name(change: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):

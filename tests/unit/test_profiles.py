@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import yaml
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
@@ -14,6 +13,7 @@ from ansible.vars.manager import VariableManager
 from temper.plan.contradictions import PROFILE
 from temper.plan.role_variables import role_variables
 from temper.plan.wanted import Kind
+from tests.unit.each import each
 from tests.unit.planning_nodes import GPU, H100, L4, assert_says, gpus, node
 from tests.unit.planning_roles.plans import contents, wanted, whole_plan
 from tests.unit.tables import ROOT, specs
@@ -85,12 +85,12 @@ def test_every_profile_has_a_node_in_the_example_and_a_test_here() -> None:
         assert name in {host.name for host in hosts.groups[profile].get_hosts()}
 
 
-@pytest.mark.parametrize("name", [host.name for host in inventory()[0].get_hosts()])
+@each(*[host.name for host in inventory()[0].get_hosts()])
 def test_the_example_is_an_inventory_that_preflight_accepts(name: str) -> None:
     assert role_variables(variables(name), specs())["problems"] == []
 
 
-@pytest.mark.parametrize("profile", NODES)
+@each(*NODES)
 def test_a_node_of_each_profile_gets_a_plan(profile: str) -> None:
     assert plan(profile).problems == ()
 
@@ -131,7 +131,7 @@ def test_what_the_group_of_a_nodes_kind_says_wins_over_its_profile() -> None:
     assert "gpu_all_reduce" in variables("node01")["gpu_validation_required_tests"]
 
 
-@pytest.mark.parametrize("profile", NODES)
+@each(*NODES)
 def test_what_a_profile_requires_is_required_of_its_node(profile: str) -> None:
     """The group of the node's kind may hide it."""
     own = yaml.safe_load((EXAMPLE / "group_vars" / f"{profile}.yml").read_text(encoding="utf-8"))

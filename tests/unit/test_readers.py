@@ -17,6 +17,8 @@ from ansible.module_utils.temper.process import CommandError, OutputError, each_
 from ansible.module_utils.temper.settings import audit
 from ansible.module_utils.temper.settings.base import RefusedError, SettingError
 
+from tests.unit.each import each
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -110,7 +112,7 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize("name", READERS)
+@each(*READERS)
 def test_text_that_is_cut_off_or_foreign_is_a_sentence(name: str) -> None:
     read, sample = READERS[name]
     assert read(sample) is not None

@@ -18,6 +18,7 @@ from ansible.module_utils.temper.lease import LeaseError
 from ansible.module_utils.temper.records import RecordError
 from ansible.module_utils.temper.settings import record
 
+from tests.unit.each import each
 from tests.unit.settings.role_plans import item, role_plan
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ def test_record_that_cannot_be_read_is_named_and_left_alone(readers: Readers, co
         assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("keys", [5, [5], [["text"]], [[384, "text"]], {"a": []}])
-def test_account_that_could_not_be_given_back_is_damage(tmp_path: Path, keys: object) -> None:
+@each(5, [5], [["text"]], [[384, "text"]], {"a": []})
+def test_account_that_could_not_be_given_back_is_damage(keys: object, tmp_path: Path) -> None:
     known = {"created": False, "present": True, "sudo": True, "groups": [], "shadow": ["", "", ""]}
     path = tmp_path / "record.json"
     path.write_text(json.dumps({"version": 2, "accounts": {"ada": {**known, "keys": keys}}}))
@@ -83,8 +84,8 @@ def test_account_that_could_not_be_given_back_is_damage(tmp_path: Path, keys: ob
         accounts.AccountsRecord(path)
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-def test_record_that_is_no_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
+@each("link", "pipe", "folder")
+def test_record_that_is_no_regular_file_is_refused(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     (tmp_path / "other").write_text("{}")
     makers: dict[str, Callable[[], None]] = {
@@ -135,8 +136,8 @@ def test_lease_is_written_without_a_field_that_older_programs_refuse(tmp_path: P
     assert "version" not in records.load(tmp_path / "lease.json", {})[1]
 
 
-@pytest.mark.parametrize("ttl_s", [float("nan"), float("inf"), 0.0, -1.0])
-def test_lease_that_would_never_end_is_refused(tmp_path: Path, ttl_s: float) -> None:
+@each(float("nan"), float("inf"), 0.0, -1.0)
+def test_lease_that_would_never_end_is_refused(ttl_s: float, tmp_path: Path) -> None:
     with pytest.raises(LeaseError, match="time to live"):
         lease.acquire("me", ttl_s, path=tmp_path / "lease.json")
 

@@ -10,6 +10,7 @@ import pytest
 from temper.plan.fleet import FleetPlan
 from temper.plan.node_plan import NodePlan, refused
 from temper.plan.refusals import CatalogueError, Refusal, advice, facts_of, refusal, sentences
+from tests.unit.each import each
 from tests.unit.planning_nodes import node, plan
 from tests.unit.tables import ROOT
 from tools import refusal_docs
@@ -52,18 +53,15 @@ def test_every_caller_gives_the_facts_of_its_code() -> None:
         assert facts <= expected if more else facts == expected, code
 
 
-@pytest.mark.parametrize("section", SECTIONS.values())
+@each(*SECTIONS.values())
 def test_every_code_is_used(section: str) -> None:
     words = {one.value for source in SOURCES for one in ast.walk(source) if isinstance(one, ast.Constant)}
     assert sentences(section).keys() - words == set()
 
 
-@pytest.mark.parametrize(
-    ("facts", "words"),
-    [
-        ({}, "facts are missing"),
-        ({"system": "debian-12", "packages": "x"}, "packages"),
-    ],
+@each(
+    ({}, "facts are missing"),
+    ({"system": "debian-12", "packages": "x"}, "packages"),
 )
 def test_a_refusal_with_other_facts_is_none(facts: dict[str, str], words: str) -> None:
     with pytest.raises(CatalogueError, match=words):
@@ -75,23 +73,14 @@ def test_a_refusal_of_no_code_is_none() -> None:
         refusal("gpu-green")
 
 
-@pytest.mark.parametrize(
-    ("made", "text"),
-    [
-        (
-            refusal("architecture-unsupported", architecture="s390x", known=["a", "b"]),
-            "expected one of: a, b",
-        ),
-        (refusal("network-absent", networks=["a", "b"], found="none"), "in a or b, found none"),
-        (refusal("distro-packages-absent", variables=["a", "b"], or_nvidia=False), "set a: false, b: false"),
-        (
-            refusal("distro-packages-absent", variables=["a"], or_nvidia=True),
-            "false, or set nvidia_",
-        ),
-        (refusal("disk-full", path="/usr", free_gib=1.26, needed_gib=10), "/usr has 1.3 GiB free"),
-        (refusal("gpu-absent", advice("did-you-mean", name="x")), "firmware; did you mean x?"),
-        (refusal("node-name", reason="{not} a fact"), "{not} a fact"),
-    ],
+@each(
+    (refusal("architecture-unsupported", architecture="s390x", known=["a", "b"]), "expected one of: a, b"),
+    (refusal("network-absent", networks=["a", "b"], found="none"), "in a or b, found none"),
+    (refusal("distro-packages-absent", variables=["a", "b"], or_nvidia=False), "set a: false, b: false"),
+    (refusal("distro-packages-absent", variables=["a"], or_nvidia=True), "false, or set nvidia_"),
+    (refusal("disk-full", path="/usr", free_gib=1.26, needed_gib=10), "/usr has 1.3 GiB free"),
+    (refusal("gpu-absent", advice("did-you-mean", name="x")), "firmware; did you mean x?"),
+    (refusal("node-name", reason="{not} a fact"), "{not} a fact"),
 )
 def test_a_sentence_has_its_facts(made: Refusal, text: str) -> None:
     assert text in made.text
@@ -119,9 +108,7 @@ def test_sentences_alone_are_refusals_too() -> None:
     assert found.problems == ("the node is silent",)
 
 
-@pytest.mark.parametrize(
-    "one", [{"code": "gpu-green"}, {"code": "gpu-absent", "facts": {"x": 1}}, {"code": "disk-full"}]
-)
+@each({"code": "gpu-green"}, {"code": "gpu-absent", "facts": {"x": 1}}, {"code": "disk-full"})
 def test_a_document_with_another_refusal_cannot_be_read(one: dict[str, Any]) -> None:
     with pytest.raises(ContractError, match="refusals"):
         NodePlan.from_dict({"refusals": [{"facts": {}, **one}]})
@@ -138,6 +125,6 @@ def test_a_node_without_a_plan_has_a_code() -> None:
     assert one["code"] == "plan-missing"
 
 
-@pytest.mark.parametrize("path", refusal_docs.documents(), ids=lambda path: path.name)
+@each(*refusal_docs.documents())
 def test_the_page_is_current(path: Any) -> None:
     assert path.read_text() == refusal_docs.documents()[path], "run: make docs"

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.unit.each import each
+
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -16,7 +18,7 @@ WANTED = {"controller": PROJECT["project"]["dependencies"], "dev": PROJECT["depe
 PIN = re.compile(r"^([a-z0-9-]+)==([^ ]+)", re.MULTILINE)
 TABLES = yaml.safe_load((ROOT / "data/nvidia_compatibility.yml").read_text())
 TORCHES = sorted(row["last"] for row in TABLES["nvidia_torch_releases"].values())
-each_layer = pytest.mark.parametrize("layer", ["controller", "dev"])
+each_layer = each("controller", "dev")
 
 
 def pins(layer: str) -> dict[str, str]:
@@ -75,7 +77,7 @@ def test_look_without_paramiko_says_what_to_install() -> None:
     assert "requirements/controller.txt" in said
 
 
-@pytest.mark.parametrize("torch", TORCHES)
+@each(*TORCHES)
 def test_everything_that_comes_with_a_torch_is_pinned_with_hashes(torch: str) -> None:
     text = (REQUIREMENTS / "torch" / f"{torch}.txt").read_text()
     entries = re.split(r"^(?=[a-z])", text, flags=re.MULTILINE)[1:]

@@ -73,44 +73,26 @@ def test_a_package_is_found_where_it_lies(package: ElementTree.Element, tmp_path
     assert package.findtext("c:checksum", namespaces=XML) == hashlib.sha256(b"content").hexdigest()
 
 
-def test_version_and_epoch_are_apart(package: ElementTree.Element) -> None:
+def test_versions_have_epochs_apart_and_dependencies_their_bounds(package: ElementTree.Element) -> None:
     version = package.find("c:version", XML)
     assert version is not None
     assert dict(version.items()) == {"epoch": "3", "ver": "580.1", "rel": "1.el9"}
-
-
-def test_what_it_provides_has_its_version(package: ElementTree.Element) -> None:
-    assert entries(package, "provides") == [
-        {"name": "libnvidia-ml", "flags": "EQ", "epoch": "3", "ver": "580.1", "rel": "1.el9"},
-        {"name": "libnvidia-ml.so.1()(64bit)"},
-    ]
-
-
-def test_what_it_requires_is_there_but_for_what_rpm_itself_knows_and_what_is_a_wish(
-    package: ElementTree.Element,
-) -> None:
-    assert entries(package, "requires") == [
-        {"name": "/sbin/ldconfig"},
-        {"name": "glibc", "flags": "GE", "epoch": "0", "ver": "2.28"},
-        {"name": "(nvidia-a or nvidia-b)"},
-    ]
-
-
-def test_a_bound_that_is_below_stays_below(package: ElementTree.Element) -> None:
-    assert entries(package, "conflicts") == [
-        {"name": "libnvidia-old", "flags": "LT", "epoch": "3", "ver": "570"}
-    ]
-
-
-def test_a_kind_of_dependency_that_it_does_not_have_is_left_out(package: ElementTree.Element) -> None:
+    assert {kind: entries(package, kind) for kind in ("provides", "requires", "conflicts")} == {
+        "provides": [
+            {"name": "libnvidia-ml", "flags": "EQ", "epoch": "3", "ver": "580.1", "rel": "1.el9"},
+            {"name": "libnvidia-ml.so.1()(64bit)"},
+        ],
+        # But for what rpm itself knows, and what is a wish.
+        "requires": [
+            {"name": "/sbin/ldconfig"},
+            {"name": "glibc", "flags": "GE", "epoch": "0", "ver": "2.28"},
+            {"name": "(nvidia-a or nvidia-b)"},
+        ],
+        "conflicts": [{"name": "libnvidia-old", "flags": "LT", "epoch": "3", "ver": "570"}],
+    }
     assert package.find("c:format/rpm:obsoletes", XML) is None
-
-
-def test_all_files_are_named_for_who_requires_one(package: ElementTree.Element) -> None:
-    assert [file.text for file in package.findall("c:format/c:file", XML)] == [
-        "/usr/lib64/libnvidia-ml.so.1",
-        "/usr/share/doc/a & b",
-    ]
+    files = [file.text for file in package.findall("c:format/c:file", XML)]
+    assert files == ["/usr/lib64/libnvidia-ml.so.1", "/usr/share/doc/a & b"]
 
 
 def test_the_index_has_the_checksum_of_the_packages(package: ElementTree.Element, tmp_path: Path) -> None:

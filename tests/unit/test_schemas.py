@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import pytest
-
+from tests.unit.each import each
 from tools import schemas
 
 DOCUMENTS = schemas.documents()
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@each(*DOCUMENTS)
 def test_a_schema_is_what_make_docs_writes(path: Path) -> None:
     assert path.read_text() == DOCUMENTS[path], "out of date: run `make docs`"
 

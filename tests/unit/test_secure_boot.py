@@ -7,7 +7,6 @@ import struct
 import uuid
 from typing import TYPE_CHECKING
 
-import pytest
 from ansible.module_utils.temper.driver.secure_boot import (
     EFI_VARIABLES,
     GLOBAL,
@@ -16,6 +15,8 @@ from ansible.module_utils.temper.driver.secure_boot import (
     enrolled_keys,
     secure_boot,
 )
+
+from tests.unit.each import each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,8 +46,8 @@ def digests(*certificates: bytes) -> list[str]:
     return [hashlib.sha256(certificate).hexdigest() for certificate in certificates]
 
 
-@pytest.mark.parametrize(("value", "state"), [(b"\x01", "enabled"), (b"\x00", "disabled"), (b"", "disabled")])
-def test_the_firmwares_variable_says_whether_it_is_enabled(tmp_path: Path, value: bytes, state: str) -> None:
+@each((b"\x01", "enabled"), (b"\x00", "disabled"), (b"", "disabled"))
+def test_the_firmwares_variable_says_whether_it_is_enabled(value: bytes, state: str, tmp_path: Path) -> None:
     variable(tmp_path, f"SecureBoot-{GLOBAL}", value)
     assert secure_boot(tmp_path) == state
 
@@ -55,8 +56,8 @@ def test_a_machine_without_uefi_cannot_have_it(tmp_path: Path) -> None:
     assert secure_boot(tmp_path) == "disabled"
 
 
-@pytest.mark.parametrize(("value", "state"), [(b"\x01", "disabled"), (b"\x00", "enabled")])
-def test_validation_that_shim_has_turned_off_is_off(tmp_path: Path, value: bytes, state: str) -> None:
+@each((b"\x01", "disabled"), (b"\x00", "enabled"))
+def test_validation_that_shim_has_turned_off_is_off(value: bytes, state: str, tmp_path: Path) -> None:
     variable(tmp_path, f"SecureBoot-{GLOBAL}", b"\x01")
     variable(tmp_path, f"MokSBStateRT-{SHIM}", value)
     assert secure_boot(tmp_path) == state
@@ -86,8 +87,8 @@ def test_a_list_that_is_cut_off_gives_what_is_whole(tmp_path: Path) -> None:
     assert enrolled_keys(tmp_path) == digests(b"one of ours")
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00" * 28, X509 + struct.pack("<III", 28, 0, 0), b"\xff" * 40])
-def test_nonsense_gives_no_key(tmp_path: Path, content: bytes) -> None:
+@each(b"", b"\x00" * 28, X509 + struct.pack("<III", 28, 0, 0), b"\xff" * 40)
+def test_nonsense_gives_no_key(content: bytes, tmp_path: Path) -> None:
     variable(tmp_path, f"MokListRT-{SHIM}", content)
     assert enrolled_keys(tmp_path) == []
 

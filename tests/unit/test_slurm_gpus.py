@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from temper.plan.facts import Socket
 from temper.plan.role_variables import role_variables
 from temper.plan.slurm import SlurmGpu, cores_beside, gres, gres_lines, kind, ranges
-from tests.unit.planning_nodes import H100, L4, assert_says, gpus, node
+from tests.unit.each import each
+from tests.unit.planning_nodes import H100, assert_says, gpus, node
 from tests.unit.planning_roles.plans import contents, planned, whole_plan
 from tests.unit.tables import specs
 
@@ -34,11 +33,15 @@ def hgx(minors: list[int] | None = None) -> dict[str, Any]:
     return server(devices, sockets=sockets)
 
 
-def test_gpus_that_a_virtual_machine_has_are_for_no_job() -> None:
+def with_a_guest() -> dict[str, Any]:
+    """The same, of which a virtual machine has the first one."""
     facts = hgx()
     facts["pci"][0]["driver"] = "vfio-pci"
-    files = [line.split("File=")[1].split()[0] for line in lines(facts) if "File=" in line]
-    assert files == ["/dev/nvidia[0-2]", "/dev/nvidia[3-6]"]
+    return facts
+
+
+NVML: dict[str, Any] = {f"{ROLE}_slurm_gpus": "nvml"}
+EIGHT = "Name=gpu Type=h100_sxm_80_gb File=/dev/nvidia"
 
 
 def lines(facts: dict[str, Any], **given: Any) -> list[str]:
@@ -56,28 +59,12 @@ def test_gpus_are_listed_with_the_cores_of_their_socket() -> None:
     ]
 
 
-def test_the_loaded_driver_s_numbers_of_device_files_count() -> None:
-    assert lines(hgx([4, 5, 6, 7, 0, 1, 2, 3])) == [
-        "AutoDetect=off",
-        "Name=gpu Type=h100_sxm_80_gb File=/dev/nvidia[4-7] Cores=0-47",
-        "Name=gpu Type=h100_sxm_80_gb File=/dev/nvidia[0-3] Cores=48-95",
-    ]
-
-
 def test_a_gpu_that_the_loaded_driver_does_not_know_gets_no_number_of_another() -> None:
     facts = hgx([1, 2, 3, 4, 5, 6, 7, 8])
     facts["pci"][4]["minor"] = None
     found = " ".join(lines(facts))
     assert "/dev/nvidia[1-4]" in found
     assert "/dev/nvidia[0,6-8]" in found
-
-
-def test_types_of_a_mixed_node_are_lines_of_their_own() -> None:
-    found = lines(server(gpus(L4, H100, L4)))
-    assert found[1:] == [
-        "Name=gpu Type=h100_sxm_80_gb File=/dev/nvidia1",
-        "Name=gpu Type=l4 File=/dev/nvidia[0,2]",
-    ]
 
 
 def test_what_slurm_conf_needs_is_in_the_file_and_in_the_plan() -> None:
@@ -94,27 +81,19 @@ def test_slurmd_may_ask_the_driver_instead() -> None:
 
 
 def test_of_divided_gpus_the_number_is_what_slurmd_finds() -> None:
-    given: dict[str, Any] = {f"{ROLE}_slurm_gpus": "nvml", "gpu_settings_mig": {"all": ["3g.40gb"] * 2}}
-    plan = whole_plan(hgx(), **given)
+    plan = whole_plan(hgx(), **NVML, gpu_settings_mig={"all": ["3g.40gb"] * 2})
     for text in (plan.text, contents(plan.role(ROLE))[FILE] or ""):
         assert_says(text, "Gres=gpu:NUMBER", "slurmd -G")
         assert "gpu:8" not in text
 
 
-def test_taken_back_nothing_is_said_of_slurm() -> None:
-    given: dict[str, Any] = {f"{ROLE}_slurm_gpus": "devices", f"{ROLE}_state": "absent"}
-    assert "slurm.conf" not in whole_plan(hgx(), **given).text
-
-
-def test_without_it_nothing_is_said_of_slurm() -> None:
+def test_without_it_nothing_is_said_of_slurm_and_no_daemon_is_restarted_for_it() -> None:
     plan = whole_plan(hgx())
     assert not [path for path in contents(plan.role(ROLE)) if "slurm" in path]
     assert "slurm" not in plan.text
-
-
-def test_no_daemon_is_restarted_for_it() -> None:
     given: dict[str, Any] = {f"{ROLE}_slurm_gpus": "devices"}
     assert not [one for one in planned(ROLE, hgx(), **given).reactions if "slurm" in str(one)]
+    assert "slurm.conf" not in whole_plan(hgx(), **given | {f"{ROLE}_state": "absent"}).text
 
 
 def test_control_groups_are_as_the_operator_says_with_words_for_booleans() -> None:
@@ -130,15 +109,12 @@ def test_control_groups_are_as_the_operator_says_with_words_for_booleans() -> No
     assert text.splitlines()[1:] == ["ConstrainDevices=yes", "ConstrainSwapSpace=no", "AllowedRAMSpace=95"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("slurm_cgroup", {"ConstrainDevices": None}, "None for ConstrainDevices"),
-        ("slurm_cgroup", {"ConstrainDevices": ["yes"]}, "for ConstrainDevices"),
-        ("slurm_cgroup", {"A=b\nC": "d"}, "for A=b"),
-        ("slurm_directory", "etc/slurm", "absolute path"),
-        ("slurm_directory", "", "absolute path"),
-    ],
+@each(
+    ("slurm_cgroup", {"ConstrainDevices": None}, "None for ConstrainDevices"),
+    ("slurm_cgroup", {"ConstrainDevices": ["yes"]}, "for ConstrainDevices"),
+    ("slurm_cgroup", {"A=b\nC": "d"}, "for A=b"),
+    ("slurm_directory", "etc/slurm", "absolute path"),
+    ("slurm_directory", "", "absolute path"),
 )
 def test_what_slurmd_could_not_start_with_is_refused(name: str, value: object, words: str) -> None:
     (problem,) = role_variables({f"{ROLE}_{name}": value}, specs())["problems"]
@@ -153,17 +129,14 @@ def test_whole_gpus_that_are_divided_are_refused_with_the_way_out() -> None:
         assert role_variables(given | fine, specs())["problems"] == []
 
 
-@pytest.mark.parametrize(
-    ("numa_node", "sockets", "cores"),
-    [
-        (0, TWO, "0-47"),
-        (1, TWO, "48-95"),
-        (None, TWO, ""),  # the firmware does not say
-        (7, TWO, ""),  # memory of a GPU's own
-        (0, TWO[:1], ""),  # all cores are as good
-        (3, (Socket(32, (0, 1)), Socket(32, (2, 3))), "32-63"),
-        (0, (), ""),
-    ],
+@each(
+    (0, TWO, "0-47"),
+    (1, TWO, "48-95"),
+    (None, TWO, ""),  # the firmware does not say
+    (7, TWO, ""),  # memory of a GPU's own
+    (0, TWO[:1], ""),  # all cores are as good
+    (3, (Socket(32, (0, 1)), Socket(32, (2, 3))), "32-63"),
+    (0, (), ""),
 )
 def test_cores_are_those_of_the_whole_socket(
     numa_node: int | None, sockets: tuple[Socket, ...], cores: str
@@ -171,9 +144,7 @@ def test_cores_are_those_of_the_whole_socket(
     assert cores_beside(numa_node, sockets) == cores
 
 
-@pytest.mark.parametrize(
-    ("numbers", "text"), [([0], "0"), ([3, 1, 2], "1-3"), ([0, 1, 4, 6, 7], "0-1,4,6-7"), ([], "")]
-)
+@each(([0], "0"), ([3, 1, 2], "1-3"), ([0, 1, 4, 6, 7], "0-1,4,6-7"), ([], ""))
 def test_numbers_are_ranges(numbers: list[int], text: str) -> None:
     assert ranges(numbers) == text
 

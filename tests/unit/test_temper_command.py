@@ -11,11 +11,12 @@ import pytest
 
 from temper.cli import doctor
 from temper.cli.main import COMMANDS, main
+from tests.unit.each import each
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each(*COMMANDS)
 def test_each_command_is_listed_and_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert f"temper {name} {COMMANDS[name].example}" in capsys.readouterr().out
@@ -25,9 +26,7 @@ def test_each_command_is_listed_and_explains_itself(name: str, capsys: pytest.Ca
     assert capsys.readouterr().out.startswith(f"usage: temper {name}")
 
 
-@pytest.mark.parametrize(
-    ("word", "hint"), [("rolout", "did you mean rollout?"), ("xyz", "expected one of plan")]
-)
+@each(("rolout", "did you mean rollout?"), ("xyz", "expected one of plan"))
 def test_a_word_that_is_no_command_is_named(word: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word]) == 2
     assert hint in capsys.readouterr().err

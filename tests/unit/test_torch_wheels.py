@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from temper.plan.tables import load_tables
 from temper.plan.torch_wheels import has_kernels
 from temper.plan.versions import minor, version
+from tests.unit.each import each
 from tests.unit.planning_nodes import (
     B200,
     H100,
@@ -60,44 +59,42 @@ def there(version: str = "3.11", torch: str = "", *, environment: bool = True) -
 # ---------------------------------------------------------------- what is chosen
 
 
-@pytest.mark.parametrize(
-    ("facts", "torch"),
-    [
-        (node(), "2.11.0"),
-        (node(pci=gpus(V100)), "2.7.1"),
-        (arm(GH200), "2.11.0"),
-        (arm(GB10), "2.11.0"),
-        (system("ubuntu", "22.04"), "2.11.0"),
-        (system("debian", "13"), "2.15.0"),
-    ],
+CUDA_12_9, CUDA_13_2 = ({"nvidia_stack_name": name} for name in ("r580-cuda12.9", "r595-cuda13.2"))
+INDEX = {"gpu_validation_pip_args": "--index-url https://mirror.example/whl/cu126"}
+
+
+def wish(torch: str) -> dict[str, str]:
+    return {"gpu_validation_torch_version": torch}
+
+
+@each(
+    (node(), {}, "2.11.0"),
+    (node(pci=gpus(V100)), {}, "2.7.1"),
+    (arm(GH200), {}, "2.11.0"),
+    (arm(GB10), {}, "2.11.0"),
+    (system("ubuntu", "22.04"), {}, "2.11.0"),
+    (system("debian", "13"), {}, "2.15.0"),
+    # 2.15 begins with Python 3.11.
+    (system("ubuntu", "22.04"), CUDA_13_2, "2.14.1"),
+    # The last torch that has both this GPU and this Python.
+    (node(pci=gpus(V100), pythons=["3.14"]), {}, "2.10.0"),
+    # None of before there was CUDA for aarch64, or of before the GPU.
+    (arm(GH200), CUDA_12_9, "2.14.1"),
+    (node(pci=gpus(B200)), CUDA_12_9, "2.14.1"),
+    (node(pci=gpus(P100), pythons=["3.14"]), INDEX, "2.14.1"),
+    # What an earlier run put there, when nobody looked at the machine, is replaced.
+    (arm(GH200, **there("3.12", "2.7.1")), CUDA_12_9, "2.14.1"),
+    # What the operator names and a golden image has is taken as it is.
+    (arm(T4, **there("3.12", "2.11.0")), wish("2.11.0"), "2.11.0"),
+    (node(pci=gpus(V100), **there("3.9", "2.13.0", environment=False)), wish("2.13.0"), "2.13.0"),
+    (node(pci=gpus(V100), **there("3.9", "2.13.0+cpu", environment=False)), wish("2.13.0"), "2.13.0"),
+    # The files of a Python say nothing: the role looks.
+    (node(**there("", "", environment=False)), {}, "2.11.0"),
 )
-def test_a_node_gets_the_torch_of_its_stack(facts: dict[str, Any], torch: str) -> None:
-    assert payload(facts)["torch"] == torch
-
-
-def test_a_python_that_the_stacks_torch_has_no_wheel_for_gets_another_torch() -> None:
-    """2.15 begins with Python 3.11."""
-    facts = system("ubuntu", "22.04")
-    found = payload(facts, nvidia_stack_name="r595-cuda13.2")
-    assert (found["torch"], found["python"]) == ("2.14.1", "3.10")
-
-
-def test_volta_with_a_newer_python_gets_the_last_torch_that_has_both() -> None:
-    facts = node(pci=gpus(V100), pythons=["3.14"])
-    assert payload(facts)["torch"] == "2.10.0"
-
-
-def test_a_superchip_gets_no_torch_of_before_there_was_cuda_for_aarch64() -> None:
-    assert payload(arm(GH200), nvidia_stack_name="r580-cuda12.9")["torch"] == "2.14.1"
-
-
-def test_blackwell_gets_no_torch_of_before_blackwell() -> None:
-    assert payload(node(pci=gpus(B200)), nvidia_stack_name="r580-cuda12.9")["torch"] == "2.14.1"
-
-
-def test_an_index_of_pytorchs_is_judged_by_its_cuda() -> None:
-    index = {"gpu_validation_pip_args": "--index-url https://mirror.example/whl/cu126"}
-    assert payload(node(pci=gpus(P100), pythons=["3.14"]), **index)["torch"] == "2.14.1"
+def test_a_node_gets_a_torch_that_fits_its_stack_python_and_gpus(
+    facts: dict[str, Any], values: dict[str, str], torch: str
+) -> None:
+    assert payload(facts, **values)["torch"] == torch
 
 
 def test_a_torch_that_no_table_has_is_taken_with_a_warning() -> None:
@@ -109,22 +106,12 @@ def test_a_torch_that_no_table_has_is_taken_with_a_warning() -> None:
 # ---------------------------------------------------------------- which Python
 
 
-@pytest.mark.parametrize(
-    ("facts", "interpreter", "packages"),
-    [
-        (node(), "/usr/bin/python3.11", ["python3-venv"]),
-        (node(pythons=["3.9", "3.12"]), "/usr/bin/python3.12", ["python3.12-venv"]),
-        (system("rocky", "9.4"), "/usr/bin/python3.11", ["python3.11"]),
-        (system("rhel", "8"), "/usr/bin/python3.11", ["python3.11"]),
-        (system("rhel", "9", pythons=["3.9", "3.12"]), "/usr/bin/python3.12", ["python3.12"]),
-    ],
-    ids=[
-        "the system's",
-        "another one that is there",
-        "one that the release packages",
-        "so too",
-        "there first",
-    ],
+@each(
+    (node(), "/usr/bin/python3.11", ["python3-venv"]),
+    (node(pythons=["3.9", "3.12"]), "/usr/bin/python3.12", ["python3.12-venv"]),
+    (system("rocky", "9.4"), "/usr/bin/python3.11", ["python3.11"]),
+    (system("rhel", "8"), "/usr/bin/python3.11", ["python3.11"]),
+    (system("rhel", "9", pythons=["3.9", "3.12"]), "/usr/bin/python3.12", ["python3.12"]),
 )
 def test_the_environment_is_made_with(facts: dict[str, Any], interpreter: str, packages: list[str]) -> None:
     found = payload(facts)
@@ -136,66 +123,33 @@ def test_an_environment_keeps_its_python() -> None:
     assert (found["torch"], found["python"], found["packages"]) == ("2.14.1", "3.10", [])
 
 
-def test_an_environments_torch_that_cannot_use_the_gpus_is_replaced() -> None:
-    """An earlier run put it there, when nobody looked at the machine."""
-    facts = arm(GH200, **there("3.12", "2.7.1"))
-    assert payload(facts, nvidia_stack_name="r580-cuda12.9")["torch"] == "2.14.1"
-
-
-def test_a_torch_that_the_operator_names_and_has_is_taken_as_it_is() -> None:
-    facts = arm(T4, **there("3.12", "2.11.0"))
-    assert payload(facts, gpu_validation_torch_version="2.11.0")["torch"] == "2.11.0"
-
-
-@pytest.mark.parametrize("torch", ["2.13.0", "2.13.0+cpu"])
-def test_what_a_golden_image_has_is_taken_as_it_is(torch: str) -> None:
-    facts = node(pci=gpus(V100), **there("3.9", torch, environment=False))
-    assert payload(facts, gpu_validation_torch_version="2.13.0")["torch"] == "2.13.0"
-
-
-def test_a_python_of_which_the_files_say_nothing_is_left_to_the_role() -> None:
-    assert payload(node(**there("", "", environment=False)))["torch"] == "2.11.0"
-
-
 # ---------------------------------------------------------------- refusals
 
 
-def test_aarch64_has_no_kernels_for_turing() -> None:
-    text = problem(arm(T4))
-    assert_says(text, "aarch64", "Tesla T4", "7.5", "gpu_validation_python", "required_tests: [health]")
+DISTRO = {"nvidia_stack_source": "distro", **wish("2.11.0")}
 
 
-def test_a_torch_without_cuda_for_the_machine_is_refused() -> None:
-    text = problem(arm(GH200), gpu_validation_torch_version="2.10.0")
-    assert_says(text, "torch 2.10.0", "without CUDA", "aarch64", "2.11.0")
-
-
-def test_the_driver_has_to_start_torchs_cuda() -> None:
-    distro: dict[str, Any] = {
-        "nvidia_stack_source": "distro",
-        "gpu_validation_torch_version": "2.11.0",
-    }
-    text = problem(node(apt_sources=BOOKWORM), **distro)
-    assert_says(text, "CUDA 13.0", "580.65.06", "535.309.01", "2.7.1")
-
-
-def test_pascal_with_a_new_python_is_led_to_pytorchs_index() -> None:
-    text = problem(node(pci=gpus(P100), pythons=["3.14"]))
-    assert_says(text, "2.14.1+cu126", "--index-url with PyTorch's index for cu126")
-
-
-def test_a_python_that_is_too_old_is_refused_with_what_was_found() -> None:
-    assert_says(problem(node(pythons=["3.9"])), "3.10 or newer", "has 3.9", "install Python")
-
-
-def test_an_old_environment_that_no_torch_fits_is_to_be_removed() -> None:
-    text = problem(node(**there("3.8", "2.0.1")))
-    assert_says(text, "3.8", "remove the environment of /opt/temper/venv/bin/python3")
-
-
-def test_a_python_that_is_no_environment_gets_no_other_torch() -> None:
-    text = problem(node(**there("3.11", "2.9.1", environment=False)))
-    assert_says(text, "2.9.1", "2.11.0", "gpu_validation_torch_version: 2.9.1")
+@each(
+    (arm(T4), {}, ("aarch64", "Tesla T4", "7.5", "gpu_validation_python", "required_tests: [health]")),
+    (arm(GH200), wish("2.10.0"), ("torch 2.10.0", "without CUDA", "aarch64", "2.11.0")),
+    (node(apt_sources=BOOKWORM), DISTRO, ("CUDA 13.0", "580.65.06", "535.309.01", "2.7.1")),
+    (
+        node(pci=gpus(P100), pythons=["3.14"]),
+        {},
+        ("2.14.1+cu126", "--index-url with PyTorch's index for cu126"),
+    ),
+    (node(pythons=["3.9"]), {}, ("3.10 or newer", "has 3.9", "install Python")),
+    (node(**there("3.8", "2.0.1")), {}, ("3.8", "remove the environment of /opt/temper/venv/bin/python3")),
+    (
+        node(**there("3.11", "2.9.1", environment=False)),
+        {},
+        ("2.9.1", "2.11.0", "gpu_validation_torch_version: 2.9.1"),
+    ),
+)
+def test_where_no_torch_fits_the_refusal_says_why_and_what_to_do(
+    facts: dict[str, Any], values: dict[str, str], says: tuple[str, ...]
+) -> None:
+    assert_says(problem(facts, **values), *says)
 
 
 def test_where_no_test_on_gpus_is_required_a_torch_without_kernels_is_a_warning() -> None:
@@ -289,18 +243,15 @@ def test_every_torch_of_a_plan_fits_and_advice_leads_to_a_plan() -> None:
     assert refused > 50
 
 
-@pytest.mark.parametrize(
-    ("own", "gpu", "runs"),
-    [
-        ("8.0", "8.6", True),
-        ("8.6", "8.9", True),
-        ("12.0", "12.1", True),
-        ("8.6", "8.0", False),
-        ("9.0", "10.0", False),
-        ("6.0", "6.1", True),
-    ],
+@each(
+    ("8.0", "8.6", True),
+    ("8.6", "8.9", True),
+    ("12.0", "12.1", True),
+    ("8.6", "8.0", False),
+    ("9.0", "10.0", False),
+    ("6.0", "6.1", True),
 )
-def test_kernels_run_on_later_gpus_of_their_major_version(own: str, gpu: str, *, runs: bool) -> None:
+def test_kernels_run_on_later_gpus_of_their_major_version(own: str, gpu: str, runs: bool) -> None:
     assert has_kernels([own], gpu) is runs
 
 
@@ -313,14 +264,10 @@ def test_a_torch_of_the_tables_has_its_hashes() -> None:
     assert not any("without hashes" in warning for warning in found["warnings"])
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"gpu_validation_torch_version": "2.99.0"},
-        {"gpu_validation_torch_version": "2.14.1+cu126"},
-        {"gpu_validation_pip_args": "--index-url https://mirror.example/whl/cu126"},
-    ],
-    ids=["of no table", "a build", "another index"],
+@each(
+    {"gpu_validation_torch_version": "2.99.0"},
+    {"gpu_validation_torch_version": "2.14.1+cu126"},
+    {"gpu_validation_pip_args": "--index-url https://mirror.example/whl/cu126"},
 )
 def test_a_torch_whose_hashes_nobody_knows_is_installed_with_a_warning(variables: dict[str, Any]) -> None:
     found = plan(**variables)

@@ -15,6 +15,7 @@ from ansible.module_utils.temper.access import commit_confirm, firewall
 from temper.plan.os_controls import MOUNT_UNIT_TEXT
 from temper.plan.roles.settings import render
 from temper.rollout.windows import systemd_units
+from tests.unit.each import each
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = "/usr/bin/python3"
@@ -57,7 +58,7 @@ def documented() -> tuple[dict[str, float], list[tuple[set[str], str]]]:
     return exposures, rows
 
 
-@pytest.mark.parametrize("name", UNITS)
+@each(*UNITS)
 def test_each_unit_has_bounds(name: str) -> None:
     found = {line.partition("=")[0] for line in UNITS[name].splitlines()}
     assert {"MemoryMax", "TasksMax", "OOMScoreAdjust"} <= found

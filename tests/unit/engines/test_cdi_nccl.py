@@ -11,6 +11,8 @@ import yaml
 from ansible.module_utils.temper.engines import cdi_nccl
 from ansible.module_utils.temper.engines.cdi_nccl import SpecificationError, with_mount
 
+from tests.unit.each import each
+
 PROGRAM = Path(__file__).resolve().parents[3] / "module_utils/temper/engines/cdi_nccl.py"
 SOURCE = "/var/run/cdi/temper-nccl.conf"
 MOUNT = {
@@ -70,12 +72,12 @@ devices:
   name: "0"
 kind: nvidia.com/gpu
 """
-both_forms = pytest.mark.parametrize("text", [NEW, OLD], ids=["new", "old"])
+both_forms = each(NEW, OLD)
 
 
 @both_forms
-@pytest.mark.parametrize("as_json", [False, True], ids=["yaml", "json"])
-def test_every_device_gets_the_mount_and_nothing_else_changes(text: str, as_json: bool) -> None:
+@each(False, True)
+def test_every_device_gets_the_mount_and_nothing_else_changes(as_json: bool, text: str) -> None:
     given = json.dumps(yaml.safe_load(text)) if as_json else text
     found = yaml.safe_load(with_mount(given, SOURCE))
     mounts = found["containerEdits"]["mounts"]
@@ -84,16 +86,13 @@ def test_every_device_gets_the_mount_and_nothing_else_changes(text: str, as_json
     assert found == yaml.safe_load(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "kind: nvidia.com/gpu\n",
-        "devices:\n- containerEdits:\n    mounts:\n    - hostPath: /a\n",
-        "containerEdits:\n  mounts: []\n",
-        "containerEdits:\n  hooks:\n  - mounts:\n",
-        "containerEdits: {mounts: []}\n",
-    ],
+@each(
+    "",
+    "kind: nvidia.com/gpu\n",
+    "devices:\n- containerEdits:\n    mounts:\n    - hostPath: /a\n",
+    "containerEdits:\n  mounts: []\n",
+    "containerEdits:\n  hooks:\n  - mounts:\n",
+    "containerEdits: {mounts: []}\n",
 )
 def test_a_specification_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(SpecificationError, match="expected mounts"):

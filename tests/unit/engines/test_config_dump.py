@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from ansible.module_utils.temper.engines.config_dump import below, read, strings
+
+from tests.unit.each import each
 
 CONTAINERD_1 = """\
 disabled_plugins = ["cri"]
@@ -53,9 +54,9 @@ def test_keys_stand_under_their_tables_and_zeros_are_left_out() -> None:
     }
 
 
-@pytest.mark.parametrize("line", ["['io.containerd.cri'.cni]", '["io.containerd.cri".cni]'])
-@pytest.mark.parametrize("value", ["'/usr/lib/cni'", '"/usr/lib/cni"'])
-def test_both_kinds_of_quotes_mean_the_same(line: str, value: str) -> None:
+@each("['io.containerd.cri'.cni]", '["io.containerd.cri".cni]')
+@each("'/usr/lib/cni'", '"/usr/lib/cni"')
+def test_both_kinds_of_quotes_mean_the_same(value: str, line: str) -> None:
     assert read(f"{line}\nbin_dir = {value}\n") == {("io.containerd.cri", "cni", "bin_dir"): "/usr/lib/cni"}
 
 

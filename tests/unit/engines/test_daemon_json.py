@@ -17,6 +17,8 @@ from ansible.module_utils.temper.engines.daemon_json import (
 )
 from ansible.module_utils.temper.settings.base import RefusedError
 
+from tests.unit.each import each
+
 RUNTIME = {"path": "nvidia-container-runtime", "args": []}
 MEMLOCK = {"Name": "memlock", "Soft": -1, "Hard": -1}
 SETTINGS = [
@@ -52,50 +54,44 @@ def test_merging_again_changes_nothing() -> None:
     assert merge(document, SETTINGS, record, WHERE) == (document, record)
 
 
-@pytest.mark.parametrize("text", ["", " \n", "{}"])
+@each("", " \n", "{}")
 def test_an_empty_file_is_an_empty_object_as_for_docker(text: str) -> None:
     assert merged(text)["runtimes"] == {"nvidia": RUNTIME}
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("{", "is not valid JSON (Expecting property name"),
-        ('{"debug": true,}', "is not valid JSON"),
-        ("[]", "expected a JSON object, found list"),
-        ('{"debug": true, "debug": false}', "debug stands twice; Docker takes the last"),
-        ('{"runtimes": []}', "expected an object as runtimes, found []"),
-        (
-            '{"runtimes": {"nvidia": {"path": "/opt/nvidia-container-runtime"}}}',
-            'runtimes.nvidia is {"path": "/opt/nvidia-container-runtime"}, set by somebody else',
-        ),
-        (
-            '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": ["--debug"]}}}',
-            "runtimes.nvidia is",
-        ),
-        (
-            '{"default-shm-size": "2G"}',
-            'default-shm-size is "2G", set by somebody else; expected "1G". Remove it there, or set '
-            "container_engines_shm_size",
-        ),
-        (
-            '{"default-ulimits": {"memlock": {"Name": "memlock", "Soft": 64, "Hard": 64}}}',
-            "default-ulimits.memlock is",
-        ),
-    ],
+@each(
+    ("{", "is not valid JSON (Expecting property name"),
+    ('{"debug": true,}', "is not valid JSON"),
+    ("[]", "expected a JSON object, found list"),
+    ('{"debug": true, "debug": false}', "debug stands twice; Docker takes the last"),
+    ('{"runtimes": []}', "expected an object as runtimes, found []"),
+    (
+        '{"runtimes": {"nvidia": {"path": "/opt/nvidia-container-runtime"}}}',
+        'runtimes.nvidia is {"path": "/opt/nvidia-container-runtime"}, set by somebody else',
+    ),
+    (
+        '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": ["--debug"]}}}',
+        "runtimes.nvidia is",
+    ),
+    (
+        '{"default-shm-size": "2G"}',
+        'default-shm-size is "2G", set by somebody else; expected "1G". Remove it there, or set '
+        "container_engines_shm_size",
+    ),
+    (
+        '{"default-ulimits": {"memlock": {"Name": "memlock", "Soft": 64, "Hard": 64}}}',
+        "default-ulimits.memlock is",
+    ),
 )
 def test_what_is_refused(text: str, sentence: str) -> None:
     assert sentence in refusal(text)
     assert refusal(text).startswith(WHERE)
 
 
-@pytest.mark.parametrize(
-    "runtime",
-    [
-        {"path": "nvidia-container-runtime", "args": []},
-        {"path": "/usr/bin/nvidia-container-runtime"},
-        {"path": "/usr/bin/nvidia-container-runtime", "runtimeArgs": []},
-    ],
+@each(
+    {"path": "nvidia-container-runtime", "args": []},
+    {"path": "/usr/bin/nvidia-container-runtime"},
+    {"path": "/usr/bin/nvidia-container-runtime", "runtimeArgs": []},
 )
 def test_the_runtime_in_another_spelling_is_left_as_it_is(runtime: dict[str, Any]) -> None:
     document = {"runtimes": {"nvidia": runtime}, "default-shm-size": "1024m"}
@@ -126,22 +122,16 @@ def test_removal_leaves_what_somebody_has_changed_since() -> None:
     assert remove(document, record) == {"default-shm-size": "8G", "runtimes": {"kata": {"path": "/k"}}}
 
 
-@pytest.mark.parametrize(
-    ("before", "expected"),
-    [
-        ('{\n  "a": 1\n}\n', '{\n  "a": "ü"\n}\n'),
-        ('{\n\t"a": 1\n}', '{\n\t"a": "ü"\n}'),
-        ('{"a": 1}', '{\n    "a": "ü"\n}'),
-        ("", '{\n    "a": "ü"\n}\n'),
-    ],
+@each(
+    ('{\n  "a": 1\n}\n', '{\n  "a": "ü"\n}\n'),
+    ('{\n\t"a": 1\n}', '{\n\t"a": "ü"\n}'),
+    ('{"a": 1}', '{\n    "a": "ü"\n}'),
+    ("", '{\n    "a": "ü"\n}\n'),
 )
 def test_the_files_own_indentation_is_kept(before: str, expected: str) -> None:
     assert render({"a": "ü"}, before) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("1G", 1 << 30), ("1024m", 1 << 30), ("64MB", 64 << 20), ("1 GiB", 1 << 30), ("12", 12), ("1.5G", None)],
-)
+@each(("1G", 1 << 30), ("1024m", 1 << 30), ("64MB", 64 << 20), ("1 GiB", 1 << 30), ("12", 12), ("1.5G", None))
 def test_sizes_as_docker_writes_them(text: str, size: int | None) -> None:
     assert size_bytes(text) == size

@@ -5,8 +5,7 @@ from __future__ import annotations
 import runpy
 from typing import TYPE_CHECKING
 
-import pytest
-
+from tests.unit.each import each
 from tests.unit.engines.stand_ins import SIMULATOR
 
 if TYPE_CHECKING:
@@ -89,12 +88,9 @@ CRIO = """\
 """
 
 
-@pytest.mark.parametrize(
-    ("engine", "config", "rewritten", "drop_in"),
-    [("containerd", CONFIG, REWRITTEN, CONTAINERD), ("crio", CRIO_CONFIG, CRIO_CONFIG, CRIO)],
-)
+@each(("containerd", CONFIG, REWRITTEN, CONTAINERD), ("crio", CRIO_CONFIG, CRIO_CONFIG, CRIO))
 def test_it_writes_what_the_real_one_has_written(
-    tmp_path: Path, engine: str, config: str, rewritten: str, drop_in: str
+    engine: str, config: str, rewritten: str, drop_in: str, tmp_path: Path
 ) -> None:
     (tmp_path / "config.toml").write_text(config)
     target = tmp_path / "conf.d/99-nvidia.toml"

@@ -13,6 +13,7 @@ from ansible.module_utils.temper.engines.others import OtherEngine, other_engine
 
 from temper.plan import facts
 from temper.plan.other_engines import REMEDIES
+from tests.unit.each import each
 from tests.unit.planning_roles.plans import bookworm, whole_plan
 
 if TYPE_CHECKING:
@@ -164,16 +165,13 @@ def test_the_node_names_only_engines_that_the_plan_knows() -> None:
     assert {*others.KNOWN, "rootless", "other"} == {*names} == REMEDIES.keys()
 
 
-@pytest.mark.parametrize(
-    ("engine", "given", "said"),
-    [
-        ("rke2", {}, ["RKE2 is there (/where)", "restart rke2-agent or rke2-server"]),
-        ("k3s", {}, ["K3s is there (/where)", "restart k3s or k3s-agent"]),
-        ("containerd", {}, ["name containerd in container_engines_exclude"]),
-        ("containerd", {"container_engines_exclude": ["containerd"]}, []),
-        ("rke2", {"container_engines_state": "absent"}, []),
-        ("cri-dockerd", {"container_engines_default_runtime": True}, []),
-    ],
+@each(
+    ("rke2", {}, ["RKE2 is there (/where)", "restart rke2-agent or rke2-server"]),
+    ("k3s", {}, ["K3s is there (/where)", "restart k3s or k3s-agent"]),
+    ("containerd", {}, ["name containerd in container_engines_exclude"]),
+    ("containerd", {"container_engines_exclude": ["containerd"]}, []),
+    ("rke2", {"container_engines_state": "absent"}, []),
+    ("cri-dockerd", {"container_engines_default_runtime": True}, []),
 )
 def test_the_plan_names_an_engine_and_what_is_to_be_done(
     engine: str, given: dict[str, Any], said: list[str]

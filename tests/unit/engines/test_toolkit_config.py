@@ -25,6 +25,8 @@ from ansible.module_utils.temper.engines.toolkit_config import (
 )
 from ansible.module_utils.temper.settings.base import RefusedError
 
+from tests.unit.each import each
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -107,7 +109,7 @@ def flat(table: dict[str, Any], path: str = "") -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("text", [PACKAGED, ROOTLESS, SPREAD, "", "a = 1\r\n[b]\r\nc = true\r\n"])
+@each(PACKAGED, ROOTLESS, SPREAD, "", "a = 1\r\n[b]\r\nc = true\r\n")
 def test_keys_are_read_as_the_standard_library_reads_them(text: str) -> None:
     read, wanted = parse(text), flat(tomllib.loads(text))
     assert read.keys.keys() == wanted.keys()
@@ -115,9 +117,9 @@ def test_keys_are_read_as_the_standard_library_reads_them(text: str) -> None:
     assert {key: read.value(key) for key in simple} == {key: str(simple[key]).lower() for key in simple}
 
 
-@pytest.mark.parametrize("text", [PACKAGED, ROOTLESS, SPREAD, "", "[nvidia-container-cli]", "a = 1"])
-@pytest.mark.parametrize("key", [NO_CGROUPS, MODE, OPTIONS["accept_envvar"]])
-def test_a_key_is_set_and_nothing_else_changes(text: str, key: str) -> None:
+@each(PACKAGED, ROOTLESS, SPREAD, "", "[nvidia-container-cli]", "a = 1")
+@each(NO_CGROUPS, MODE, OPTIONS["accept_envvar"])
+def test_a_key_is_set_and_nothing_else_changes(key: str, text: str) -> None:
     after = edited(text, {key: "false"})
     assert flat(tomllib.loads(after)) == flat(tomllib.loads(text)) | {key: False}
     assert set(text.splitlines()) - set(after.splitlines()) <= {
@@ -125,12 +127,12 @@ def test_a_key_is_set_and_nothing_else_changes(text: str, key: str) -> None:
     }
 
 
-@pytest.mark.parametrize("key", [NO_CGROUPS, OPTIONS["accept_envvar"]])
+@each(NO_CGROUPS, OPTIONS["accept_envvar"])
 def test_a_key_that_is_taken_out_again_leaves_the_file_as_it_was(key: str) -> None:
     assert edited(edited(PACKAGED, {key: "true"}), {key: None}) == PACKAGED
 
 
-@pytest.mark.parametrize("text", ["nvidia-container-cli = { no-cgroups = true }\n", "no equals sign\n"])
+@each("nvidia-container-cli = { no-cgroups = true }\n", "no equals sign\n")
 def test_a_form_that_is_not_edited_is_refused_with_the_way_out(text: str) -> None:
     with pytest.raises(RefusedError, match=r"nvidia-ctk config --config-file=.* --in-place"):
         edited(text, {NO_CGROUPS: "false"})

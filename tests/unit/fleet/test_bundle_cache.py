@@ -13,6 +13,7 @@ import pytest
 
 from temper.base import ROOT
 from temper.fleet.bundle import KEPT, UNUSED_S, in_use, prune
+from tests.unit.each import each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +70,7 @@ def test_a_bundle_that_was_used_today_stays(tmp_path: Path) -> None:
     assert prune(tmp_path, NOW_S) == []
 
 
-@pytest.mark.parametrize("name", ["bundle-0000000000000001.4711", "bundle-0000000000000001.removed"])
+@each("bundle-0000000000000001.4711", "bundle-0000000000000001.removed")
 def test_what_was_cut_off_goes_in_time(name: str, tmp_path: Path) -> None:
     made(tmp_path, name, 60)
     assert prune(tmp_path, NOW_S) == []

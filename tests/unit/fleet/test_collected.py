@@ -15,6 +15,7 @@ from temper.plan.fleet import FleetPlan
 from temper.plan.inventory import Inventory
 from temper.plan.node_plan import NodePlan
 from temper.report.compliance import elsewhere
+from tests.unit.each import each
 from validation.model.contract import EXPECTATIONS_VERSION
 
 if TYPE_CHECKING:
@@ -128,8 +129,8 @@ def test_a_report_that_was_killed_is_no_success(tmp_path: Path, monkeypatch: pyt
     assert "-9" in said.text
 
 
-@pytest.mark.parametrize("text", ['{"nodes": [', "\udcff"])
-def test_what_was_cut_off_is_one_sentence(tmp_path: Path, text: str) -> None:
+@each('{"nodes": [', "\udcff")
+def test_what_was_cut_off_is_one_sentence(text: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(text, errors="surrogateescape")
     with pytest.raises(collected.CollectedError, match=r"plan\.json: expected"):
         collected.plans([tmp_path], {})
@@ -197,9 +198,9 @@ def test_a_slice_whose_plans_or_answers_have_another_form_costs_others_nothing(
     assert [node["name"] for node in collected.answers(strange)] == ["gpu02"]
 
 
-@pytest.mark.parametrize("strange", [{"groups": 5}, {"groups": [{}]}, {"answer": []}, {"other": 1}])
+@each({"groups": 5}, {"groups": [{}]}, {"answer": []}, {"other": 1})
 def test_what_a_slice_says_of_its_nodes_costs_others_no_statement(
-    tmp_path: Path, strange: dict[str, Any]
+    strange: dict[str, Any], tmp_path: Path
 ) -> None:
     asked = {"groups": ["gpu_nodes"], "answer": {"problem": "off"}, "waivers": []}
     evil = (asked if "other" not in strange else {}) | strange | {"name": "gpu02"}

@@ -42,6 +42,7 @@ from temper.fleet.slices import Board, NodeOutcome, Place, Slice
 from temper.fleet.worker import release, slim
 from temper.plan.inventory import from_listing
 from temper.rollout.guard import STOPS, end_descendants
+from tests.unit.each import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -578,28 +579,23 @@ def test_the_journal_remembers_jobs_and_nodes(tmp_path: Path) -> None:
     assert (again.last() or ("", what, ""))[2] == "all through"
 
 
-@pytest.mark.parametrize(
-    ("texts", "found"),
-    [
-        (["a=1", "b='x y'"], {"a": "1", "b": "x y"}),
-        (["a=1 b=2", "c={{ d }}"], {"a": "1", "b": "2", "c": "{{ d }}"}),
-        (["{days: [2027-03-31]}"], {"days": ["2027-03-31"]}),
-        (['{"a": [1]}', "a=2"], {"a": "2"}),
-    ],
+@each(
+    (["a=1", "b='x y'"], {"a": "1", "b": "x y"}),
+    (["a=1 b=2", "c={{ d }}"], {"a": "1", "b": "2", "c": "{{ d }}"}),
+    (["{days: [2027-03-31]}"], {"days": ["2027-03-31"]}),
+    (['{"a": [1]}', "a=2"], {"a": "2"}),
 )
 def test_variables_are_taken_as_ansible_takes_them(texts: list[str], found: dict[str, Any]) -> None:
     assert variables_of(texts) == found
 
 
-@pytest.mark.parametrize("text", ["a", "1a=2", "{a", "@/nowhere/x.yml", "{}x: [", "a=1 b", "a='1"])
+@each("a", "1a=2", "{a", "@/nowhere/x.yml", "{}x: [", "a=1 b", "a='1")
 def test_variables_of_another_form_are_one_sentence(text: str) -> None:
     with pytest.raises(UsageError, match=r"-e \S+: expected"):
         variables_of([text])
 
 
-@pytest.mark.parametrize(
-    "text", ["password='s3cret", "{password: [s3cret", "s3cret", "password=s3cret !", "{password: 's3cret"]
-)
+@each("password='s3cret", "{password: [s3cret", "s3cret", "password=s3cret !", "{password: 's3cret")
 def test_no_value_is_repeated_where_variables_are_of_another_form(text: str) -> None:
     with pytest.raises(UsageError) as error:
         variables_of([text])
@@ -616,9 +612,7 @@ def test_no_two_controllers_give_their_runs_one_name() -> None:
     assert name_of_run(now, "") != name_of_run(now, "")
 
 
-@pytest.mark.parametrize(
-    "before", ["2026-11-23T02-00-00Z", "2026-11-23T02-00-00Z-ffffff", "2027-12-31T23-59-59Z"]
-)
+@each("2026-11-23T02-00-00Z", "2026-11-23T02-00-00Z-ffffff", "2027-12-31T23-59-59Z")
 def test_a_run_is_the_last_one_also_where_the_clock_was_set_back(before: str) -> None:
     now = datetime(2026, 11, 23, 2, tzinfo=UTC)
     first = name_of_run(now, before)
@@ -982,15 +976,12 @@ def test_a_record_that_cannot_be_read_is_one_sentence(
     assert f"run {CUT_OFF} cannot be read" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--ssh-options", "-F 'x"], "No closing quotation"),
-        (["--forks", "-1"], "a whole number"),
-        (["--forks", "0"], "a whole number"),
-        (["--jobs", "many"], "a whole number"),
-        (["--slice", "0"], "a whole number"),
-    ],
+@each(
+    (["--ssh-options", "-F 'x"], "No closing quotation"),
+    (["--forks", "-1"], "a whole number"),
+    (["--forks", "0"], "a whole number"),
+    (["--jobs", "many"], "a whole number"),
+    (["--slice", "0"], "a whole number"),
 )
 def test_an_option_of_another_form_is_refused_before_a_run_is_recorded(
     options: list[str], words: str, capsys: pytest.CaptureFixture[str]
@@ -1069,7 +1060,7 @@ def test_each_playbook_is_cut_into_slices_or_refused_with_the_reason() -> None:
     assert not set(SLICED) & set(NOT_SLICED)
 
 
-@pytest.mark.parametrize("path", SLICED)
+@each(*SLICED)
 def test_what_is_cut_into_slices_loses_nothing(path: str) -> None:
     """What is written on the controller, roles hand over in `__fleet_collect`; a playbook writes nothing."""
     assert playbook_of(path) == path
@@ -1079,18 +1070,15 @@ def test_what_is_cut_into_slices_loses_nothing(path: str) -> None:
     assert {str(Path(path).parent / one) for one in imported} <= set(SLICED)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("autotune", "ansible-playbook -i INVENTORY playbooks/autotune.yml --limit NODE"),
-        ("image", "ansible-playbook -i INVENTORY playbooks/image.yml"),
-        ("kernel_preview", "temper rollout plan -i INVENTORY --kernel newest"),
-        ("mirror_list", "ansible-playbook -i INVENTORY playbooks/mirror_list.yml --limit NODES"),
-        ("release", "temper fleet abort RUN"),
-        ("upgrade", "temper rollout run -i INVENTORY --stack STACK"),
-        ("upgrade_settle", "temper rollout run -i INVENTORY --stack STACK"),
-        ("upgrade_step", "temper rollout run -i INVENTORY --stack STACK"),
-    ],
+@each(
+    ("autotune", "ansible-playbook -i INVENTORY playbooks/autotune.yml --limit NODE"),
+    ("image", "ansible-playbook -i INVENTORY playbooks/image.yml"),
+    ("kernel_preview", "temper rollout plan -i INVENTORY --kernel newest"),
+    ("mirror_list", "ansible-playbook -i INVENTORY playbooks/mirror_list.yml --limit NODES"),
+    ("release", "temper fleet abort RUN"),
+    ("upgrade", "temper rollout run -i INVENTORY --stack STACK"),
+    ("upgrade_settle", "temper rollout run -i INVENTORY --stack STACK"),
+    ("upgrade_step", "temper rollout run -i INVENTORY --stack STACK"),
 )
 def test_what_cannot_be_cut_into_slices_is_refused_with_what_to_type(
     name: str, words: str, capsys: pytest.CaptureFixture[str]

@@ -15,6 +15,7 @@ import pytest
 from pull.result import Control, Result
 from temper.fleet import pulled
 from temper.fleet.pulled import PulledNode, Standing, judge
+from tests.unit.each import each
 from tools.schemas import PULL_RESULT
 
 if TYPE_CHECKING:
@@ -76,25 +77,22 @@ def test_the_words_of_a_node_do_not_look_like_the_line_of_another(tmp_path: Path
     assert max(map(len, lines)) < 1200
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "x", "1.5", "1000000000000000"])
+@each("0", "-1", "x", "1.5", "1000000000000000")
 def test_intervals_are_a_number_that_clocks_can_count(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number"):
         pulled.positive(text)
 
 
-@pytest.mark.parametrize(
-    ("values", "standing", "status"),
-    [
-        ({"state": "refused", "code": "unsigned", "reason": "not signed"}, Standing.REFUSED, 1),
-        ({"verdict": "not-compliant", "left_count": 1}, Standing.DRIFTED, 1),
-        ({"state": "failed", "reason": "no git"}, Standing.FAILED, 2),
-        ({"state": "held", "reason": "roll-out 7"}, Standing.HELD, 2),
-        ({"verdict": "not-checked", "reason": "no plan"}, Standing.NOT_CHECKED, 2),
-        ({"finished_at": "2026-11-23T10:00:00Z"}, Standing.SILENT, 2),
-    ],
+@each(
+    ({"state": "refused", "code": "unsigned", "reason": "not signed"}, Standing.REFUSED, 1),
+    ({"verdict": "not-compliant", "left_count": 1}, Standing.DRIFTED, 1),
+    ({"state": "failed", "reason": "no git"}, Standing.FAILED, 2),
+    ({"state": "held", "reason": "roll-out 7"}, Standing.HELD, 2),
+    ({"verdict": "not-checked", "reason": "no plan"}, Standing.NOT_CHECKED, 2),
+    ({"finished_at": "2026-11-23T10:00:00Z"}, Standing.SILENT, 2),
 )
 def test_a_node_that_is_not_is_told_apart(
-    tmp_path: Path, values: dict[str, Any], standing: Standing, status: int
+    values: dict[str, Any], standing: Standing, status: int, tmp_path: Path
 ) -> None:
     hand_back(tmp_path, replace(GOOD, **values))
     found = judge(tmp_path, ["gpu01"], 3, NOW)
@@ -107,9 +105,9 @@ def test_a_node_without_a_file_is_silent_by_name(tmp_path: Path) -> None:
     assert judged(tmp_path, "gpu01", "gpu02")["gpu02"].standing is Standing.SILENT
 
 
-@pytest.mark.parametrize(("minutes", "silent"), [(100, False), (110, True)])
+@each((100, False), (110, True))
 def test_silence_is_three_intervals_by_this_machines_clock_too(
-    tmp_path: Path, minutes: int, silent: bool
+    minutes: int, silent: bool, tmp_path: Path
 ) -> None:
     """The node says that it was ten minutes ago; the file came earlier, and nothing since."""
     hand_back(tmp_path, GOOD, age=timedelta(minutes=minutes))
@@ -142,50 +140,38 @@ def fleet(folder: Path, first: Result, *others: Result) -> list[PulledNode]:
     return list(judge(folder, names, 3, NOW).nodes)
 
 
-def test_a_node_that_could_fetch_nothing_does_not_say_what_is_the_newest(tmp_path: Path) -> None:
-    late = replace(FAST, commit_time="2026-11-22T20:00:00Z", code="not-fetched", reason="no route to host")
-    found = fleet(tmp_path, late, GOOD, GOOD)
-    assert [node.standing for node in found] == [Standing.BEHIND, Standing.COMPLIANT, Standing.COMPLIANT]
-    assert "no route to host" in found[0].reason
+STUCK: dict[str, Any] = {"code": "not-fetched", "reason": "no route to host"}
+LONG_AGO = {"commit": OLD, "commit_time": "2026-11-01T00:00:00Z"}
+LATER = replace(GOOD, commit=OLD, commit_time="2026-11-22T10:00:00Z")
+C, B, N = Standing.COMPLIANT, Standing.BEHIND, Standing.NOT_CHECKED
 
 
-def test_a_node_that_could_fetch_nothing_is_not_compliant_while_others_have_another_commit(
-    tmp_path: Path,
+@each(
+    # The only commit that there is.
+    ([GOOD, GOOD], [C, C], ""),
+    ([replace(GOOD, **STUCK), GOOD], [C, C], ""),
+    # Of commits made at close times, that of more nodes: whose clocks they were made by, nobody knows.
+    ([FAST, GOOD, GOOD], [B, C, C], "--commit"),
+    # Of others, the later one, also where a server holds it back from most.
+    ([GOOD, GOOD, LATER], [B, B, C], ""),
+    # Who could fetch nothing does not say what is the newest.
+    ([replace(FAST, commit_time="2026-11-22T20:00:00Z", **STUCK), GOOD, GOOD], [B, C, C], "no route to host"),
+    # Others have a new commit for a moment before it, but nobody knows whether it would get it.
+    (
+        [replace(FAST, **STUCK), replace(GOOD, commit_time="2026-11-23T11:40:00Z")],
+        [N, C],
+        "no route to host",
+    ),
+    # The server is away for all of them.
+    ([replace(GOOD, **STUCK | LONG_AGO), *[replace(GOOD, **STUCK)] * 2], [B, C, C], "no route to host"),
+)
+def test_a_node_is_behind_that_has_not_the_newest_commit(
+    results: list[Result], standings: list[Standing], reason: str, tmp_path: Path
 ) -> None:
-    """Others may have a new commit for a moment before it, but nobody knows whether it would get it."""
-    fresh = replace(GOOD, commit_time="2026-11-23T11:40:00Z")
-    stuck = replace(FAST, code="not-fetched", reason="no route to host")
-    found = fleet(tmp_path, stuck, fresh)
-    assert [node.standing for node in found] == [Standing.NOT_CHECKED, Standing.COMPLIANT]
-    assert "no route to host" in found[0].reason
-
-
-def test_a_fleet_that_can_fetch_nothing_is_judged_by_what_it_has(tmp_path: Path) -> None:
-    """The server is away for all of them."""
-    stuck = replace(GOOD, code="not-fetched", reason="no route to host")
-    found = fleet(tmp_path, stuck, stuck, replace(stuck, commit=OLD, commit_time="2026-11-01T00:00:00Z"))
-    assert [node.standing for node in found] == [Standing.COMPLIANT, Standing.COMPLIANT, Standing.BEHIND]
-
-
-@pytest.mark.parametrize("code", ["", "not-fetched"])
-def test_the_only_commit_there_is_is_the_newest(tmp_path: Path, code: str) -> None:
-    found = fleet(tmp_path, replace(GOOD, code=code, reason="no route to host" if code else ""), GOOD)
-    assert [node.standing for node in found] == [Standing.COMPLIANT, Standing.COMPLIANT]
-
-
-def test_of_commits_made_at_close_times_the_one_of_more_nodes_is_the_newest(tmp_path: Path) -> None:
-    """Whose clocks they were made by, nobody knows; which one is expected, the operator can say."""
-    found = fleet(tmp_path, FAST, GOOD, GOOD)
-    assert [node.standing for node in found] == [Standing.BEHIND, Standing.COMPLIANT, Standing.COMPLIANT]
-    assert "--commit" in found[0].reason
-
-
-def test_of_commits_made_at_other_times_the_later_one_is_the_newest(tmp_path: Path) -> None:
-    """Also where a server holds it back from most."""
-    later = replace(GOOD, commit=OLD, commit_time="2026-11-22T10:00:00Z")
-    found = fleet(tmp_path, later, GOOD, GOOD)
-    assert [node.standing for node in found] == [Standing.COMPLIANT, Standing.BEHIND, Standing.BEHIND]
-    assert "--commit" not in found[1].reason
+    found = fleet(tmp_path, *results)
+    assert [node.standing for node in found] == standings
+    assert reason in found[0].reason
+    assert ("--commit" in found[0].reason) == (reason == "--commit")
 
 
 def test_a_commit_that_the_operator_names_is_asked_of_all(tmp_path: Path) -> None:
@@ -203,24 +189,20 @@ def test_a_commit_is_named_in_full_as_a_part_of_it_is_on_no_node(given: list[str
     assert command([*given, "--commit", NEW]) == 0
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"node": "gpu02"},
-        {"state": "fine"},
-        {"verdict": "splendid"},
-        {"left_count": 3},
-        {"schema_version": 2},
-        {"interval_s": 10**9},
-        {"interval_s": 0},
-        {"finished_at": "2027-01-01T00:00:00Z"},
-        {"finished_at": "yesterday"},
-        {"commit_time": "2027-01-01T00:00:00Z"},
-    ],
-    ids=str,
+@each(
+    {"node": "gpu02"},
+    {"state": "fine"},
+    {"verdict": "splendid"},
+    {"left_count": 3},
+    {"schema_version": 2},
+    {"interval_s": 10**9},
+    {"interval_s": 0},
+    {"finished_at": "2027-01-01T00:00:00Z"},
+    {"finished_at": "yesterday"},
+    {"commit_time": "2027-01-01T00:00:00Z"},
 )
 def test_a_result_that_cannot_be_the_nodes_own_is_not_believed(
-    tmp_path: Path, values: dict[str, Any]
+    values: dict[str, Any], tmp_path: Path
 ) -> None:
     hand_back(tmp_path, replace(GOOD, **values), name="gpu01")
     found = judge(tmp_path, ["gpu01"], 3, NOW)
@@ -228,12 +210,8 @@ def test_a_result_that_cannot_be_the_nodes_own_is_not_believed(
     assert found.commit == ""
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"node": "gpu01"}', b" " * (pulled.LARGEST_BYTES + 1)],
-    ids=["empty", "half", "list", "no text", "deep", "fields missing", "large"],
-)
-def test_a_file_that_is_no_result_is_a_problem_of_that_node_alone(tmp_path: Path, data: bytes) -> None:
+@each(b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"node": "gpu01"}', b" " * (pulled.LARGEST_BYTES + 1))
+def test_a_file_that_is_no_result_is_a_problem_of_that_node_alone(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "gpu01.json").write_bytes(data)
     hand_back(tmp_path, replace(GOOD, node="gpu02"))
     found = judged(tmp_path, "gpu01", "gpu02")

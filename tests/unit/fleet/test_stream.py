@@ -16,6 +16,7 @@ from ansible_runner.utils.streaming import stream_dir  # type: ignore[import-unt
 from temper.fleet import stream
 from temper.fleet.stream import Received, StreamError
 from temper.plan.fleet import FleetPlan
+from tests.unit.each import each
 from validation.model.contract import EXPECTATIONS_VERSION
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ EVIL = {
 }
 
 
-@pytest.mark.parametrize("evil", EVIL.values(), ids=EVIL)
+@each(*EVIL.values())
 def test_an_evil_archive_writes_nothing_outside_of_its_folder(evil: bytes, tmp_path: Path) -> None:
     before = {path.name for path in tmp_path.iterdir()}
     with pytest.raises(StreamError):
@@ -164,18 +165,15 @@ def test_a_stream_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.
         received(tmp_path / "folder", endless())
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"[]",
-        b"1",
-        b"\xff",
-        b"[" * 100_000,
-        b'{"zipfile": -1}',
-        b'{"zipfile": 1e9}',
-        b'{"zipfile": true}',
-        b"{",
-    ],
+@each(
+    b"[]",
+    b"1",
+    b"\xff",
+    b"[" * 100_000,
+    b'{"zipfile": -1}',
+    b'{"zipfile": 1e9}',
+    b'{"zipfile": true}',
+    b"{",
 )
 def test_a_line_of_another_form_is_one_sentence(line: bytes, tmp_path: Path) -> None:
     with pytest.raises(StreamError, match="is no run of Ansible"):

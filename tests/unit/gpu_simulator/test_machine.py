@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.lab.gpu_simulator.profiles import PROFILES
+from tests.unit.each import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,30 +27,23 @@ def test_every_gpu_and_nvswitch_is_a_pci_device(bare: MakeNode, profile: str) ->
     assert sorted(path.name for path in (node.root / "sys/bus/pci/devices").iterdir()) == expected
 
 
-def test_a_gpu_shows_its_ids_class_and_numa_node(bare: MakeNode) -> None:
+LINK = ("32.0 GT/s PCIe", "16")
+
+
+@each(
+    (
+        "vendor device class subsystem_vendor subsystem_device",
+        ("0x10de", "0x2330", "0x030200", "0x10de", "0x16c1"),
+    ),
+    ("numa_node", ("1",)),
+    ("current_link_speed current_link_width max_link_speed max_link_width", LINK * 2),
+)
+def test_a_gpu_shows_its_ids_class_numa_node_and_link(
+    names: str, values: tuple[str, ...], bare: MakeNode
+) -> None:
     node = bare("hgx-h100-8")
     device = "sys/bus/pci/devices/0000:9d:00.0"
-    names = ("vendor", "device", "class", "subsystem_vendor", "subsystem_device", "numa_node")
-    assert [node.read(f"{device}/{name}") for name in names] == [
-        "0x10de",
-        "0x2330",
-        "0x030200",
-        "0x10de",
-        "0x16c1",
-        "1",
-    ]
-
-
-def test_a_gpu_shows_its_pcie_link(bare: MakeNode) -> None:
-    node = bare("hgx-h100-8")
-    device = "sys/bus/pci/devices/0000:1b:00.0"
-    names = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
-    assert [node.read(f"{device}/{name}") for name in names] == [
-        "32.0 GT/s PCIe",
-        "16",
-        "32.0 GT/s PCIe",
-        "16",
-    ]
+    assert tuple(node.read(f"{device}/{name}") for name in names.split()) == values
 
 
 def test_the_configuration_space_agrees_with_the_attributes(bare: MakeNode) -> None:
@@ -164,21 +158,14 @@ def test_a_node_without_hardware_file_says_so(bare: MakeNode) -> None:
     assert "hardware.json, found no file: create the node again" in result.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["start"], ["fault", "ecc-errors"], ["fault", "ecc-errors", "maybe"]]
-)
-def test_wrong_usage_is_an_error(bare: MakeNode, arguments: list[str]) -> None:
+@each([], ["start"], ["fault", "ecc-errors"], ["fault", "ecc-errors", "maybe"])
+def test_wrong_usage_is_an_error(arguments: list[str], bare: MakeNode) -> None:
     assert bare().machine(*arguments).returncode == 2
 
 
-def test_a_server_with_nvlink_5_has_devices_that_manage_its_switches(
-    bare: Callable[..., SimulatedNode],
-) -> None:
+def test_a_server_with_nvlink_5_has_devices_that_manage_its_switches(bare: MakeNode) -> None:
     node = bare("hgx-b200-8")
     vpds = sorted((node.root / "sys/class/infiniband").glob("*/device/vpd"))
     assert [b"SW_MNG" in vpd.read_bytes() for vpd in vpds] == [True, True]
     assert not list((node.root / "sys/bus/pci/drivers").glob("nvidia-nvswitch"))
-
-
-def test_a_server_with_nvswitches_has_no_such_devices(bare: Callable[..., SimulatedNode]) -> None:
     assert not (bare("hgx-h100-8").root / "sys/class/infiniband").exists()

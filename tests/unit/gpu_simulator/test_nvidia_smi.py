@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.lab.gpu_simulator.profiles import PROFILES
+from tests.unit.each import each
 from tests.unit.gpu_simulator.conftest import PACKAGES
 
 if TYPE_CHECKING:
@@ -53,42 +54,27 @@ def test_between_upgrade_and_reboot_the_status_is_18(booted: MakeNode) -> None:
     assert node.smi("-L").returncode == 0
 
 
-def test_one_unknown_field_fails_the_whole_query_with_2(l4: SimulatedNode) -> None:
-    result = l4.smi("--query-gpu=name,clocks.warp", "--format=csv")
-    assert (result.returncode, result.stdout) == (2, 'Field "clocks.warp" is not a valid field to query.\n\n')
+NO_DEVICE = "No devices were found"
 
 
-@pytest.mark.parametrize("form", [[], ["--format=xml"], ["--format=noheader"]])
-def test_a_query_without_csv_is_a_bad_argument(l4: SimulatedNode, form: list[str]) -> None:
-    assert l4.smi("--query-gpu=name", *form).returncode == 2
-
-
-@pytest.mark.parametrize("arguments", [["-L", "-i", "1"], ["-pm", "1", "-i", "7"], ["-q", "-i", "GPU-0"]])
-def test_a_gpu_that_is_not_there_is_6(l4: SimulatedNode, arguments: list[str]) -> None:
-    result = l4.smi(*arguments)
-    assert (result.returncode, result.stdout.strip()) == (6, "No devices were found")
-
-
-@pytest.mark.parametrize("arguments", [["--frobnicate"], ["-x"], ["topo"], ["nvlink"], ["-pl"]])
-def test_anything_else_wrong_is_255(l4: SimulatedNode, arguments: list[str]) -> None:
-    assert l4.smi(*arguments).returncode == 255
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["-pm", "0"],
-        ["-lgc", "1410"],
-        ["-rgc"],
-        ["-lmc", "405"],
-        ["-rmc"],
-        ["-ac", "6251,2040"],
-        ["-rac"],
-        ["-pl", "60"],
-    ],
+@each(
+    ("--query-gpu=name,clocks.warp --format=csv", 2, 'Field "clocks.warp" is not a valid field to query.'),
+    *((f"--query-gpu=name {form}", 2, "") for form in ("", "--format=xml", "--format=noheader")),
+    *((words, 2, "") for words in ("-pl much", "-lgc fast", "-lgc 1,2,3", "-pm 2", "-mig x")),
+    *((words, 6, NO_DEVICE) for words in ("-L -i 8", "-pm 1 -i 9", "-q -i GPU-0")),
+    *((words, 255, "") for words in ("--frobnicate", "-x", "topo", "nvlink", "-pl")),
 )
-def test_settings_need_root_and_fail_with_4(l4: SimulatedNode, arguments: list[str]) -> None:
-    result = l4.smi(*arguments, user=1000)
+def test_wrong_arguments_have_the_status_of_the_real_one(
+    words: str, status: int, said: str, h100: SimulatedNode
+) -> None:
+    result = h100.smi(*words.split())
+    assert result.returncode == status
+    assert not said or result.stdout.strip() == said
+
+
+@each("-pm 0", "-lgc 1410", "-rgc", "-lmc 405", "-rmc", "-ac 6251,2040", "-rac", "-pl 60")
+def test_settings_need_root_and_fail_with_4(words: str, l4: SimulatedNode) -> None:
+    result = l4.smi(*words.split(), user=1000)
     assert result.returncode == 4
     assert result.stdout.endswith("\nTerminating early due to previous errors.\n")
     assert l4.query("persistence_mode,power.limit") == [["Enabled", "72.00"]]
@@ -256,26 +242,18 @@ def test_persistence_mode_says_whether_it_changed(booted: MakeNode) -> None:
     assert node.query("persistence_mode") == [["Disabled"]]
 
 
-def test_locked_clocks_are_in_force_until_they_are_reset(h100: SimulatedNode) -> None:
-    result = h100.smi("-lgc", "1410,1410", "-i", "0")
-    assert (
-        result.stdout
-        == f'GPU clocks set to "(gpuClkMin 1410, gpuClkMax 1410)" for GPU {FIRST_H100}\nAll done.\n'
-    )
-    assert [row[0] for row in h100.query("clocks.sm")] == ["1410", *["345"] * 7]
-    assert h100.smi("-rgc").stdout == "All done.\n"
-    assert h100.query("clocks.sm") == [["345"]] * 8
-
-
-def test_locked_memory_clocks_are_in_force_until_they_are_reset(h100: SimulatedNode) -> None:
-    result = h100.smi("--lock-memory-clocks=1593,1593", "-i", "0")
-    assert (
-        result.stdout
-        == f'Memory clocks set to "(memClkMin 1593, memClkMax 1593)" for GPU {FIRST_H100}\nAll done.\n'
-    )
-    assert h100.query("clocks.mem", "-i", "0") == [["1593"]]
-    h100.smi("-rmc")
-    assert h100.query("clocks.mem", "-i", "0") == [["2619"]]
+@each(
+    ("-lgc", "GPU clocks", "gpuClk", "1410", "-rgc", "clocks.sm", "345"),
+    ("-lmc", "Memory clocks", "memClk", "1593", "-rmc", "clocks.mem", "2619"),
+)
+def test_locked_clocks_are_in_force_until_they_are_reset(
+    lock: str, what: str, name: str, mhz: str, reset: str, field: str, idle: str, h100: SimulatedNode
+) -> None:
+    said = f'{what} set to "({name}Min {mhz}, {name}Max {mhz})" for GPU {FIRST_H100}\nAll done.\n'
+    assert h100.smi(lock, f"{mhz},{mhz}", "-i", "0").stdout == said
+    assert [row[0] for row in h100.query(field)] == [mhz, *[idle] * 7]
+    assert h100.smi(reset).stdout == "All done.\n"
+    assert h100.query(field) == [[idle]] * 8
 
 
 def test_a_clock_that_no_gpu_has_becomes_the_nearest_that_it_has(h100: SimulatedNode) -> None:
@@ -334,25 +312,15 @@ def test_a_power_limit_out_of_range_is_refused(l4: SimulatedNode) -> None:
     assert l4.query("power.limit") == [["72.00"]]
 
 
-@pytest.mark.parametrize(
-    "arguments", [["-pl", "much"], ["-lgc", "fast"], ["-lgc", "1,2,3"], ["-pm", "2"], ["-mig", "x"]]
-)
-def test_a_value_that_makes_no_sense_is_a_bad_argument(h100: SimulatedNode, arguments: list[str]) -> None:
-    assert h100.smi(*arguments).returncode == 2
-
-
-def test_settings_are_lost_at_reboot(l4: SimulatedNode) -> None:
-    l4.smi("-lgc", "1500")
-    l4.smi("-pl", "60")
-    l4.boot()
-    assert l4.query("persistence_mode,clocks.sm,power.limit") == [["Disabled", "210", "72.00"]]
-
-
-def test_settings_are_lost_with_persistence_mode(l4: SimulatedNode) -> None:
+def test_settings_are_lost_with_persistence_mode_and_at_reboot(l4: SimulatedNode) -> None:
     l4.smi("-pl", "60")
     l4.smi("-pm", "0")
     l4.smi("-pm", "1")
     assert l4.query("power.limit") == [["72.00"]]
+    l4.smi("-lgc", "1500")
+    l4.smi("-pl", "60")
+    l4.boot()
+    assert l4.query("persistence_mode,clocks.sm,power.limit") == [["Disabled", "210", "72.00"]]
 
 
 def test_without_persistence_mode_a_setting_warns_and_does_not_last(booted: MakeNode) -> None:

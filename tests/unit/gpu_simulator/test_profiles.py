@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.lab.gpu_simulator.profiles import PROFILES, GpuModel, hardware
+from tests.unit.each import each
 
 MODELS = sorted({profile.model for profile in PROFILES.values()}, key=lambda model: model.name)
 
@@ -16,7 +17,7 @@ def test_an_unknown_profile_is_refused_with_the_names_it_knows() -> None:
         hardware("h100", "gpu01")
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@each(*PROFILES)
 def test_a_node_is_the_same_each_time_and_different_from_others(profile: str) -> None:
     first, again, other = hardware(profile, "gpu01"), hardware(profile, "gpu01"), hardware(profile, "gpu03")
     assert json.dumps(first) == json.dumps(again)
@@ -24,7 +25,7 @@ def test_a_node_is_the_same_each_time_and_different_from_others(profile: str) ->
     assert len(set(identities)) == len(identities)
 
 
-@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+@each(*PROFILES.values())
 def test_a_server_names_place_and_node_of_each_gpu(profile: object) -> None:
     assert isinstance(profile, type(PROFILES["l4-1"]))
     counts = {len(profile.gpu_addresses), len(profile.module_ids), len(profile.numa_nodes)}
@@ -34,7 +35,7 @@ def test_a_server_names_place_and_node_of_each_gpu(profile: object) -> None:
     )
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@each(*MODELS)
 def test_limits_and_clocks_are_in_order(model: GpuModel) -> None:
     assert model.power_min_w < model.power_default_w <= model.power_max_w
     assert model.power_idle_w < model.power_default_w

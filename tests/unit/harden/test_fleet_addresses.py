@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from temper.plan.fleet_addresses import fleet, resolve
+from tests.unit.each import each
 
 KNOWN = {"gpu01.example.com": ["192.0.2.1", "2001:db8::1"], "gpu02": ["192.0.2.2"], "here": ["127.0.1.1"]}
 
@@ -24,15 +25,12 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "addresses"),
-    [
-        ([("gpu01", "192.0.2.1"), ("gpu02", "192.0.2.2")], ["192.0.2.1", "192.0.2.2"]),
-        ([("gpu01.example.com", ""), ("gpu02", "")], ["192.0.2.1", "192.0.2.2", "2001:db8::1"]),
-        ([("a", "gpu02"), ("b", "2001:db8::b")], ["192.0.2.2", "2001:db8::b"]),
-        ([("198.51.100.1", "192.0.2.1"), ("gpu02", "")], ["192.0.2.1", "192.0.2.2", "198.51.100.1"]),
-        ([], []),
-    ],
+@each(
+    ([("gpu01", "192.0.2.1"), ("gpu02", "192.0.2.2")], ["192.0.2.1", "192.0.2.2"]),
+    ([("gpu01.example.com", ""), ("gpu02", "")], ["192.0.2.1", "192.0.2.2", "2001:db8::1"]),
+    ([("a", "gpu02"), ("b", "2001:db8::b")], ["192.0.2.2", "2001:db8::b"]),
+    ([("198.51.100.1", "192.0.2.1"), ("gpu02", "")], ["192.0.2.1", "192.0.2.2", "198.51.100.1"]),
+    ([], []),
 )
 def test_addresses_are_taken_and_names_are_looked_up(
     nodes: list[tuple[str, str]], addresses: list[str]
@@ -40,18 +38,15 @@ def test_addresses_are_taken_and_names_are_looked_up(
     assert fleet(nodes) == {"addresses": addresses, "unknown": []}
 
 
-@pytest.mark.parametrize("name", ["nobody", "here", "x" * 70])
+@each("nobody", "here", "x" * 70)
 def test_name_that_no_other_node_can_be_reached_by_is_unknown(name: str) -> None:
     assert fleet([(name, ""), ("gpu02", "")])["unknown"] == [name]
 
 
-@pytest.mark.parametrize(
-    ("shared", "said"),
-    [
-        ("203.0.113.1", " (203.0.113.1, as 2 nodes have)"),
-        ("127.0.0.1", ""),
-        ("gpu01.example.com", " (192.0.2.1, 2001:db8::1, as 2 nodes have)"),
-    ],
+@each(
+    ("203.0.113.1", " (203.0.113.1, as 2 nodes have)"),
+    ("127.0.0.1", ""),
+    ("gpu01.example.com", " (192.0.2.1, 2001:db8::1, as 2 nodes have)"),
 )
 def test_nodes_behind_one_address_are_unknown_and_the_address_is_said(shared: str, said: str) -> None:
     """It is a gateway's, or the near end of tunnels: no node sends from it."""
@@ -63,12 +58,12 @@ def test_loopback_of_one_node_is_no_address_of_it() -> None:
     assert fleet([("a", "127.0.0.1"), ("gpu02", "")])["unknown"] == ["a"]
 
 
-@pytest.mark.parametrize(("host", "addresses"), [("", []), ("127.0.0.1", ["127.0.0.1"])])
+@each(("", []), ("127.0.0.1", ["127.0.0.1"]))
 def test_single_node_has_no_fleet_to_lose(host: str, addresses: list[str]) -> None:
     assert fleet([("nobody", host)]) == {"addresses": addresses, "unknown": []}
 
 
-@pytest.mark.parametrize(("failures", "addresses"), [(1, {"192.0.2.2"}), (2, set())])
+@each((1, {"192.0.2.2"}), (2, set()))
 def test_name_service_that_is_out_of_order_is_asked_once_more(
     failures: int, addresses: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,8 @@ from ansible.module_utils.temper.files import File
 from ansible.module_utils.temper.records import RecordError
 from ansible.module_utils.temper.settings.base import RefusedError
 
+from tests.unit.each import each
+
 EVERYONE = ["0.0.0.0/0", "::/0"]
 LOGIN = Login("ops", "192.0.2.7", 40000, "192.0.2.9", 22)
 
@@ -49,38 +51,35 @@ def table(
     return nftables_rules.render(SSH, parsed, let_in, limits)
 
 
-@pytest.mark.parametrize("name", ["", "*", 'x" accept; #', "much-too-long-name", "a b", "virbr0\n"])
+@each("", "*", 'x" accept; #', "much-too-long-name", "a b", "virbr0\n")
 def test_name_that_no_interface_has_is_refused(name: str) -> None:
     with pytest.raises(RefusedError, match="trusted interfaces: expected the name of a network interface"):
         table(trusted=[name])
 
 
-@pytest.mark.parametrize("limit", [field.name for field in dataclasses.fields(Limits)])
+@each(*[field.name for field in dataclasses.fields(Limits)])
 def test_negative_limit_is_refused(limit: str) -> None:
     with pytest.raises(RefusedError, match=f"{limit}: expected a number from 0"):
         Limits(**{limit: -1})
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"ports": ["70000"]}, "rule 1 (exporter), ports: expected a port from 1 to 65535"),
-        ({"ports": ["0"]}, "found '0'"),
-        ({"ports": ["http"]}, "found 'http'"),
-        ({"ports": ["6100-6000"]}, "found '6100-6000'"),
-        ({"ports": ["-1"]}, "found '-1'"),
-        ({"ports": []}, "expected at least one item in ports, found none"),
-        ({"sources": ["192.0.2.300"]}, "rule 1 (exporter), sources: expected an address or a network"),
-        ({"sources": ["192.0.2.7/24"]}, "found '192.0.2.7/24'; its network is 192.0.2.0/24"),
-        ({"sources": ["prometheus"]}, "found 'prometheus'"),
-        ({"sources": ["::ffff:192.0.2.7"]}, "write 192.0.2.7"),
-        ({"sources": ["::"]}, "everybody is 0.0.0.0/0 and ::/0"),
-        ({"sources": ["224.0.0.1"]}, "no packet comes from a multicast address"),
-        ({"sources": ["fe80::1%eth0/64"]}, "found 'fe80::1%eth0/64'"),
-        ({"sources": []}, "(for everyone: 0.0.0.0/0 and ::/0)"),
-        ({"name": 'x" accept; #'}, "expected a name of 1 to 60 letters"),
-        ({"name": ""}, "expected a name"),
-    ],
+@each(
+    ({"ports": ["70000"]}, "rule 1 (exporter), ports: expected a port from 1 to 65535"),
+    ({"ports": ["0"]}, "found '0'"),
+    ({"ports": ["http"]}, "found 'http'"),
+    ({"ports": ["6100-6000"]}, "found '6100-6000'"),
+    ({"ports": ["-1"]}, "found '-1'"),
+    ({"ports": []}, "expected at least one item in ports, found none"),
+    ({"sources": ["192.0.2.300"]}, "rule 1 (exporter), sources: expected an address or a network"),
+    ({"sources": ["192.0.2.7/24"]}, "found '192.0.2.7/24'; its network is 192.0.2.0/24"),
+    ({"sources": ["prometheus"]}, "found 'prometheus'"),
+    ({"sources": ["::ffff:192.0.2.7"]}, "write 192.0.2.7"),
+    ({"sources": ["::"]}, "everybody is 0.0.0.0/0 and ::/0"),
+    ({"sources": ["224.0.0.1"]}, "no packet comes from a multicast address"),
+    ({"sources": ["fe80::1%eth0/64"]}, "found 'fe80::1%eth0/64'"),
+    ({"sources": []}, "(for everyone: 0.0.0.0/0 and ::/0)"),
+    ({"name": 'x" accept; #'}, "expected a name of 1 to 60 letters"),
+    ({"name": ""}, "expected a name"),
 )
 def test_wrong_rule_is_refused_with_a_sentence_that_names_it(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(RefusedError) as refusal:
@@ -88,25 +87,26 @@ def test_wrong_rule_is_refused_with_a_sentence_that_names_it(changes: dict[str, 
     assert sentence in str(refusal.value)
 
 
-def test_overlapping_networks_and_ports_are_united() -> None:
-    text = table(
-        rule(sources=["192.0.2.0/25", "192.0.2.0/24"], ports=["9100-9105", "9103-9110", "80", "9111"])
-    )
-    assert "ip saddr { 192.0.2.0/24 } tcp dport { 80, 9100-9111 } counter accept" in text
-
-
-def test_each_ip_version_gets_its_line() -> None:
-    text = table(rule(sources=["192.0.2.7", "2001:db8::/48"], protocol="udp"))
-    assert 'ip saddr { 192.0.2.7 } udp dport { 9100 } counter accept comment "exporter"' in text
-    assert 'ip6 saddr { 2001:db8::/48 } udp dport { 9100 } counter accept comment "exporter"' in text
-
-
-def test_everyone_needs_no_source() -> None:
-    assert '\t\ttcp dport { 9100 } counter accept comment "exporter"' in table(rule(sources=EVERYONE))
-
-
-def test_everyone_of_one_ip_version_is_not_everyone() -> None:
-    assert "meta nfproto ipv4 tcp dport { 9100 } counter accept" in table(rule(sources=["0.0.0.0/0"]))
+@each(
+    (
+        {"sources": ["192.0.2.0/25", "192.0.2.0/24"], "ports": ["9100-9105", "9103-9110", "80", "9111"]},
+        ["ip saddr { 192.0.2.0/24 } tcp dport { 80, 9100-9111 } counter accept"],
+    ),
+    (
+        {"sources": ["192.0.2.7", "2001:db8::/48"], "protocol": "udp"},
+        [
+            'ip saddr { 192.0.2.7 } udp dport { 9100 } counter accept comment "exporter"',
+            'ip6 saddr { 2001:db8::/48 } udp dport { 9100 } counter accept comment "exporter"',
+        ],
+    ),
+    ({"sources": EVERYONE}, ['\t\ttcp dport { 9100 } counter accept comment "exporter"']),
+    ({"sources": ["0.0.0.0/0"]}, ["meta nfproto ipv4 tcp dport { 9100 } counter accept"]),
+)
+def test_each_ip_version_gets_its_line_with_united_networks_and_ports(
+    changes: dict[str, Any], lines: list[str]
+) -> None:
+    text = table(rule(**changes))
+    assert [line for line in lines if line not in text] == []
 
 
 def test_nothing_but_our_table_is_touched() -> None:
@@ -142,7 +142,7 @@ def test_controller_that_is_a_peer_is_let_in() -> None:
     assert "198.51.100.0/24" in ssh_line(management_networks=["198.51.100.0/24"], peers=["192.0.2.7"])
 
 
-@pytest.mark.parametrize("client", ["127.0.0.1", "::1", "192.0.2.9"])
+@each("127.0.0.1", "::1", "192.0.2.9")
 def test_client_on_the_node_itself_is_let_in(client: str) -> None:
     login = dataclasses.replace(LOGIN, client=client)
     assert "198.51.100.0/24" in ssh_line(login, management_networks=["198.51.100.0/24"])
@@ -307,12 +307,9 @@ def test_loading_again_replaces_and_does_not_add() -> None:
     assert firewall.trial_table(text + text) == firewall.trial_table(text)
 
 
-def test_no_log_line_where_none_is_wanted() -> None:
-    assert "log prefix" not in table(rule(), limits=Limits())
-
-
-def test_no_set_where_no_limit_is_wanted() -> None:
-    assert "@" not in table(rule(), limits=Limits())
+def test_no_log_line_and_no_set_where_none_is_wanted() -> None:
+    text = table(rule(), limits=Limits())
+    assert ("log prefix" in text, "@" in text) == (False, False)
 
 
 @pytest.mark.component
@@ -339,15 +336,12 @@ def test_service_has_the_ports_of_its_name() -> None:
     assert service.lines() == ['ip saddr { 192.0.2.7 } tcp dport { 6818 } counter accept comment "slurmd"']
 
 
-@pytest.mark.parametrize(
-    ("name", "sources", "sentence"),
-    [
-        ("node-exporter", ["192.0.2.7"], "did you mean node_exporter?"),
-        ("nfs", ["192.0.2.7"], "expected one of slurmctld"),
-        ("slurmd", [], "expected a list of at least one source"),
-        ("slurmd", "192.0.2.7", "found '192.0.2.7'"),
-        ("slurmd", ["192.0.2.7/24"], "service slurmd: expected an address"),
-    ],
+@each(
+    ("node-exporter", ["192.0.2.7"], "did you mean node_exporter?"),
+    ("nfs", ["192.0.2.7"], "expected one of slurmctld"),
+    ("slurmd", [], "expected a list of at least one source"),
+    ("slurmd", "192.0.2.7", "found '192.0.2.7'"),
+    ("slurmd", ["192.0.2.7/24"], "service slurmd: expected an address"),
 )
 def test_wrong_service_is_refused(name: str, sources: Any, sentence: str) -> None:
     with pytest.raises(RefusedError) as refusal:
@@ -367,14 +361,11 @@ def test_node_whose_address_nobody_knows_is_refused() -> None:
         nftables_rules.check_fleet(networks("", ["192.0.2.9"]), ["192.0.2.9"], ["gpu01", "gpu02"])
 
 
-@pytest.mark.parametrize(
-    ("peers", "own"),
-    [
-        (["192.0.2.0/24"], ["198.51.100.9", "192.0.2.9"]),
-        (["192.0.2.9"], ["10.0.0.9"]),  # a fleet of one, behind NAT
-        ([], ["10.0.0.9"]),
-        (["192.0.2.0/24"], []),
-    ],
+@each(
+    (["192.0.2.0/24"], ["198.51.100.9", "192.0.2.9"]),
+    (["192.0.2.9"], ["10.0.0.9"]),  # a fleet of one, behind NAT
+    ([], ["10.0.0.9"]),
+    (["192.0.2.0/24"], []),
 )
 def test_peers_that_this_node_may_be_among_are_taken(peers: list[str], own: list[str]) -> None:
     nftables_rules.check_fleet(networks("", peers), own)

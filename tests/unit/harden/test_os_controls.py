@@ -27,6 +27,7 @@ from temper.plan.strictness import order_of, orders
 from temper.plan.variables import OsHardening, OsHardeningWaiver
 from temper.plan.wanted import Kind
 from tests.unit.control_values import SETTINGS
+from tests.unit.each import each
 from tests.unit.planning_roles.plans import planned
 from tests.unit.tables import specs as role_specs
 from tools import control_docs
@@ -40,8 +41,8 @@ UPDATES = "/etc/apt/apt.conf.d/51temper-hardening"
 BARE = OsHardening(
     state="present", profile="gpu", waivers=(), banner="", busy_ok=False, upgrade_kernels=False
 )
-each_control = pytest.mark.parametrize("name", CONTROLS)
-each_profile = pytest.mark.parametrize("profile", PROFILES)
+each_control = each(*CONTROLS)
+each_profile = each(*PROFILES)
 
 # Recommendations of the benchmarks: section -> how many it has. 4 (firewall) and 5.1 (SSH) are other roles'.
 BENCHMARKS = {
@@ -101,7 +102,7 @@ def setting(result: Hardening, kind: Kind, key: str) -> PlannedSetting:
     return next(found for found in result.settings if (found.kind, found.key) == (kind, key))
 
 
-@pytest.mark.parametrize("benchmark", BENCHMARKS)
+@each(*BENCHMARKS)
 def test_every_recommendation_of_the_benchmark_is_accounted_for_once(benchmark: str) -> None:
     expected = set(BEYOND[benchmark])
     for entry in BENCHMARKS[benchmark].split():
@@ -156,7 +157,7 @@ def test_a_stricter_profile_sets_all_that_the_one_before_it_sets(name: str) -> N
         assert flat(settings_of(control, weaker)).keys() <= flat(settings_of(control, stricter)).keys()
 
 
-@pytest.mark.parametrize(("kind", "key"), sorted({(kind, key) for kind, key, _ in SETTINGS}))
+@each(*sorted({(kind, key) for kind, key, _ in SETTINGS}))
 def test_each_setting_has_an_order(kind: str, key: str) -> None:
     order = order_of(kind, key)
     assert order, f"data/strictness.yml has no order for {kind} {key}: say `exactly` where there is none"
@@ -324,14 +325,11 @@ def test_a_waiver_of_the_operator_takes_a_control_out_and_is_listed() -> None:
     assert "waived by the operator: We debug." in waivers
 
 
-@pytest.mark.parametrize(
-    ("waiver", "problem"),
-    [
-        ({"id": "core-dump", "reason": "x"}, "there is no control 'core-dump'; did you mean core-dumps?"),
-        ({"id": "zzz", "reason": "x"}, "there is no control 'zzz'; docs/os_hardening.md lists them"),
-        ({"id": "core-dumps", "reason": " "}, "entry 1 (core-dumps): expected a reason, found none"),
-        ({"id": "core-dumps"}, "expected a reason, found none"),
-    ],
+@each(
+    ({"id": "core-dump", "reason": "x"}, "there is no control 'core-dump'; did you mean core-dumps?"),
+    ({"id": "zzz", "reason": "x"}, "there is no control 'zzz'; docs/os_hardening.md lists them"),
+    ({"id": "core-dumps", "reason": " "}, "entry 1 (core-dumps): expected a reason, found none"),
+    ({"id": "core-dumps"}, "expected a reason, found none"),
 )
 def test_a_bad_waiver_is_a_problem(waiver: dict[str, str], problem: str) -> None:
     (found,) = waiver_problems(CONTROLS, [waiver])
@@ -354,18 +352,15 @@ def test_what_the_role_of_sshd_waives_is_listed_with_the_rest() -> None:
     assert {"sshd-access", "sshd-banner"} <= set(waived)
 
 
-@pytest.mark.parametrize(
-    ("option", "control"),
-    [
-        ({"ssh_hardening_access": ["ops"]}, "sshd-access"),
-        ({"ssh_hardening_banner": "Keep out."}, "sshd-banner"),
-    ],
+@each(
+    ({"ssh_hardening_access": ["ops"]}, "sshd-access"),
+    ({"ssh_hardening_banner": "Keep out."}, "sshd-banner"),
 )
 def test_what_the_operator_sets_for_sshd_is_waived_no_longer(option: dict[str, Any], control: str) -> None:
     assert control not in [waiver.id for waiver in plan(options=option).waived]
 
 
-@pytest.mark.parametrize("profile", ["cis-level1", "cis-level2"])
+@each("cis-level1", "cis-level2")
 def test_a_node_that_forwards_for_others_goes_on_to(profile: str) -> None:
     strict = {"net.ipv4.ip_forward": "0"} if profile == "cis-level2" else {}
     strict["net.ipv4.conf.all.rp_filter"] = "1"

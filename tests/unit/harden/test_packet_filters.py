@@ -22,6 +22,8 @@ from ansible.module_utils.temper.access.packet_filters import Chain, ClosingChai
 from ansible.module_utils.temper.settings.base import RefusedError
 from ansible.module_utils.temper.settings.observe import observed
 
+from tests.unit.each import each
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -77,7 +79,7 @@ def found() -> list[tuple[str, str]]:
     return [(str(one.chain), one.how) for one in closing_chains()]
 
 
-@pytest.mark.parametrize("case", [*CLOSING, *BY_IPTABLES])
+@each(*CLOSING, *BY_IPTABLES)
 def test_chain_that_closes_the_node_is_found(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +87,7 @@ def test_chain_that_closes_the_node_is_found(
     assert found() == [{**CLOSING, **BY_IPTABLES}[case]]
 
 
-@pytest.mark.parametrize("case", OPEN)
+@each(*OPEN)
 def test_chain_that_leaves_the_node_open_is_not_reported(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,14 +113,11 @@ def closing(table: str = "filter", calls: tuple[str, ...] = (), variant: str = "
     return ClosingChain(chain, "policy drop", chain.opening, frozenset(calls))
 
 
-@pytest.mark.parametrize(
-    ("one", "maker"),
-    [
-        (closing(calls=("ufw-before-input",)), "ufw"),
-        (closing("firewalld"), "firewalld"),
-        (closing(calls=("INPUT_ZONES",)), "firewalld"),
-        (closing(), ""),
-    ],
+@each(
+    (closing(calls=("ufw-before-input",)), "ufw"),
+    (closing("firewalld"), "firewalld"),
+    (closing(calls=("INPUT_ZONES",)), "firewalld"),
+    (closing(), ""),
 )
 def test_chains_of_the_firewall_that_may_be_ended_are_its_own(
     one: ClosingChain, maker: str, monkeypatch: pytest.MonkeyPatch
@@ -140,15 +139,12 @@ def states(**enabled: str) -> Any:
     }
 
 
-@pytest.mark.parametrize(
-    ("enabled", "variant", "service"),
-    [
-        ({"nftables": "enabled", "iptables": "enabled"}, "", "nftables.service"),
-        ({"nftables": "enabled", "netfilter_persistent": "enabled"}, "legacy", "netfilter-persistent"),
-        ({"csf": "enabled"}, "", "csf.service"),
-        ({"shorewall": "enabled"}, "nft", "shorewall.service"),
-        ({"nftables": "disabled"}, "", None),
-    ],
+@each(
+    ({"nftables": "enabled", "iptables": "enabled"}, "", "nftables.service"),
+    ({"nftables": "enabled", "netfilter_persistent": "enabled"}, "legacy", "netfilter-persistent"),
+    ({"csf": "enabled"}, "", "csf.service"),
+    ({"shorewall": "enabled"}, "nft", "shorewall.service"),
+    ({"nftables": "disabled"}, "", None),
 )
 def test_service_that_loads_the_chain_is_named_where_it_is_enabled(
     enabled: dict[str, str],

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from ansible.module_utils.temper.access.ssh_keys import parse_public_key, read_regular
 
+from tests.unit.each import each
+
 
 def generate(folder: Path, *arguments: str) -> Path:
     path = folder / "key"
@@ -44,22 +46,16 @@ def test_options_with_blanks_in_quotes_stay(tmp_path: Path) -> None:
     assert key.kind == "ssh-ed25519"
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("", "expected a public key"),
-        ("hunter2", "expected a public key"),
-        ("ssh-dss AAAA", "DSA key"),
-        ("ssh-ed25519-cert-v01@openssh.com AAAA", "certificate"),
-        ("ssh-ed25519 AAAA", "cut off or damaged"),
-        ("ssh-ed25519 !!!!", "cut off or damaged"),
-        ("ssh-ed25519", "cut off or damaged"),
-        (
-            "ssh-rsa AAAAC3NzaC1lZDI1NTE5AAAAIMP/JIfnXzGl0FmT5rCEOw2Y8sIp9EyInaNs4E2UMwMO",
-            "cut off or damaged",
-        ),
-        ("one\ntwo", "found several lines"),
-    ],
+@each(
+    ("", "expected a public key"),
+    ("hunter2", "expected a public key"),
+    ("ssh-dss AAAA", "DSA key"),
+    ("ssh-ed25519-cert-v01@openssh.com AAAA", "certificate"),
+    ("ssh-ed25519 AAAA", "cut off or damaged"),
+    ("ssh-ed25519 !!!!", "cut off or damaged"),
+    ("ssh-ed25519", "cut off or damaged"),
+    ("ssh-rsa AAAAC3NzaC1lZDI1NTE5AAAAIMP/JIfnXzGl0FmT5rCEOw2Y8sIp9EyInaNs4E2UMwMO", "cut off or damaged"),
+    ("one\ntwo", "found several lines"),
 )
 def test_what_is_no_key_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
@@ -83,19 +79,15 @@ def test_private_key_is_refused_without_repeating_it(tmp_path: Path, arguments: 
         assert pasted.split()[-1] not in str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        'command="a ' + '\\"' * 4000 + "9",
-        'command="' + '""' * 4000 + " ssh-x",
-        '"' * 8001,
-        "\\" * 8000,
-        'a="b",' * 2000,
-        "ssh-ed25519 " + "A" * 16000,
-        "x" * (1 << 20),
-        "\0" * (1 << 20),
-    ],
-    ids=["escaped quotes", "pairs of quotes", "quotes", "backslashes", "options", "blob", "long", "sparse"],
+@each(
+    'command="a ' + '\\"' * 4000 + "9",
+    'command="' + '""' * 4000 + " ssh-x",
+    '"' * 8001,
+    "\\" * 8000,
+    'a="b",' * 2000,
+    "ssh-ed25519 " + "A" * 16000,
+    "x" * (1 << 20),
+    "\0" * (1 << 20),
 )
 def test_a_line_costs_time_in_proportion_to_its_length(line: str) -> None:
     started = time.process_time()
@@ -109,7 +101,7 @@ def test_a_pipe_in_the_place_of_keys_is_not_waited_for(tmp_path: Path) -> None:
     assert read_regular(tmp_path / "keys") is None
 
 
-@pytest.mark.parametrize("comment", ["\x1b]0;owned\x07", "a\rb", "a\u202eb", "a\ud800"])
+@each("\x1b]0;owned\x07", "a\rb", "a\u202eb", "a\ud800")
 def test_a_comment_that_a_terminal_would_act_on_is_refused(comment: str) -> None:
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMP/JIfnXzGl0FmT5rCEOw2Y8sIp9EyInaNs4E2UMwMO"
     with pytest.raises(ValueError, match="control character"):

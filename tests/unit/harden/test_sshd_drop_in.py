@@ -15,6 +15,7 @@ from ansible.module_utils.temper.access.ssh_access import Account
 from ansible.module_utils.temper.access.ssh_login import Login
 from ansible.module_utils.temper.settings.base import RefusedError
 
+from tests.unit.each import each
 from tests.unit.tables import specs
 
 OPS = Account(
@@ -34,28 +35,25 @@ def refusal(account: Account = OPS, **effective: str) -> str | None:
     return ssh_access.login_refusal(account, "192.0.2.7", settings)
 
 
-@pytest.mark.parametrize(
-    ("value", "lines"),
-    [
-        (False, ["no"]),
-        (True, ["yes"]),
-        (4, ["4"]),
-        ("publickey", ["publickey"]),
-        ([22, 2222], ["22", "2222"]),
-        ([], []),
-    ],
+@each(
+    (False, ["no"]),
+    (True, ["yes"]),
+    (4, ["4"]),
+    ("publickey", ["publickey"]),
+    ([22, 2222], ["22", "2222"]),
+    ([], []),
 )
 def test_value_becomes_what_sshd_reads(value: Any, lines: list[str]) -> None:
     assert sshd_settings.values("Keyword", value) == lines
 
 
-@pytest.mark.parametrize("keyword", ["Match", "include", "Two Words", "Banner\nPort"])
+@each("Match", "include", "Two Words", "Banner\nPort")
 def test_keyword_that_would_change_the_files_structure_is_refused(keyword: str) -> None:
     with pytest.raises(RefusedError, match="expected a keyword"):
         sshd_settings.values(keyword, "x")
 
 
-@pytest.mark.parametrize("value", ["", "/etc/issue\nPermitRootLogin yes"])
+@each("", "/etc/issue\nPermitRootLogin yes")
 def test_value_that_is_not_one_line_is_refused(value: str) -> None:
     with pytest.raises(RefusedError, match="Banner: expected a value in one line"):
         sshd_settings.values("Banner", value)
@@ -78,22 +76,24 @@ def test_algorithms_of_newer_versions_are_left_out() -> None:
     assert sshd_settings.known_algorithms("KexAlgorithms", wanted, ["a", "b", "c"]) == "b,a"
 
 
-def test_a_misspelt_algorithm_among_others_is_refused() -> None:
-    with pytest.raises(RefusedError, match=r"has aes256-gmc@openssh\.com; choose"):
-        sshd_settings.known_algorithms(
-            "Ciphers", ["aes256-ctr", "aes256-gmc@openssh.com"], ["aes256-ctr", "aes256-gcm@openssh.com"]
-        )
+@each(
+    (["new"], ["a"], "knows none of new"),
+    # One is misspelt.
+    (
+        ["aes256-ctr", "aes256-gmc@openssh.com"],
+        ["aes256-ctr", "aes256-gcm@openssh.com"],
+        r"has aes256-gmc@openssh\.com; choose",
+    ),
+)
+def test_an_algorithm_that_no_openssh_has_is_refused(wanted: list[str], known: list[str], said: str) -> None:
+    with pytest.raises(RefusedError, match=said):
+        sshd_settings.known_algorithms("Ciphers", wanted, known)
 
 
-@pytest.mark.parametrize("name", ["kex_algorithms", "ciphers", "macs"])
+@each("kex_algorithms", "ciphers", "macs")
 def test_the_roles_own_algorithms_are_known_to_some_openssh(name: str) -> None:
     option = specs()["ssh_hardening"]["argument_specs"]["main"]["options"][f"ssh_hardening_{name}"]
     assert set(option["default"]) <= sshd_settings.ALGORITHMS
-
-
-def test_list_without_a_known_algorithm_is_refused() -> None:
-    with pytest.raises(RefusedError, match="knows none of new"):
-        sshd_settings.known_algorithms("Ciphers", ["new"], ["a"])
 
 
 def test_include_is_written_out_in_sshds_order(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_relative_and_further_includes_stay(tmp_path: Path) -> None:
     assert candidate == f'Include "{tmp_path}/other.conf"\nInclude "/tmp/candidate"\n'
 
 
-@pytest.mark.parametrize("text", ["Port 22\n", "Match User bob\nInclude sshd_config.d/*.conf\n"])
+@each("Port 22\n", "Match User bob\nInclude sshd_config.d/*.conf\n")
 def test_configuration_that_does_not_read_the_drop_in_for_all_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match=r"put the line `Include .*sshd_config\.d/\*\.conf` at its top"):
         sshd.candidate_configuration(
@@ -129,18 +129,19 @@ def test_configuration_that_does_not_read_the_drop_in_for_all_is_refused(text: s
         )
 
 
-def test_setting_that_something_else_overrules_is_named() -> None:
-    wrong = sshd_settings.disagreements(
+@each(
+    (
         {"PasswordAuthentication": ["no"], "Port": ["22"]},
-        sshd.parse_effective("port 22\npasswordauthentication no\n"),
-        sshd.parse_effective("port 22\npasswordauthentication yes\n"),
-    )
-    assert wrong == {"PasswordAuthentication": "PasswordAuthentication is yes, expected no"}
-
-
-def test_port_that_another_file_adds_is_named() -> None:
-    wrong = sshd_settings.disagreements({"Port": ["22"]}, {"port": ["22"]}, {"port": ["22", "2222"]})
-    assert wrong == {"Port": "Port is 22, 2222, expected 22"}
+        "port 22\npasswordauthentication yes\n",
+        {"PasswordAuthentication": "PasswordAuthentication is yes, expected no"},
+    ),
+    ({"Port": ["22"]}, "port 22\nport 2222\n", {"Port": "Port is 22, 2222, expected 22"}),
+)
+def test_setting_that_something_else_overrules_is_named(
+    wanted: dict[str, list[str]], effective: str, wrong: dict[str, str]
+) -> None:
+    ours = sshd.parse_effective("port 22\npasswordauthentication no\n")
+    assert sshd_settings.disagreements(wanted, ours, sshd.parse_effective(effective)) == wrong
 
 
 def test_lines_in_the_way_are_found(tmp_path: Path) -> None:
@@ -150,26 +151,19 @@ def test_lines_in_the_way_are_found(tmp_path: Path) -> None:
     assert sshd_settings.where("PasswordAuthentication", lines) == f"{file}:2"
 
 
-def test_ordinary_account_with_a_key_gets_in() -> None:
-    assert refusal() is None
-
-
-@pytest.mark.parametrize(
-    ("account", "effective", "reason"),
-    [
-        (replace(OPS, name="root", uid=0), {}, "login of root"),
-        (replace(OPS, name="root", uid=0), {"permitrootlogin": "forced-commands-only"}, "login of root"),
-        (OPS, {"pubkeyauthentication": "no"}, "PubkeyAuthentication"),
-        (replace(OPS, has_key=False), {}, "has no key in .ssh/authorized_keys or"),
-        (replace(OPS, locked=True), {"usepam": "no"}, "locked and UsePAM is no"),
-        (replace(OPS, expired=True), {}, "chage -E -1 ops"),
-        (replace(OPS, password_expired=True), {}, "chage -M -1 ops"),
-        (OPS, {"denyusers": "o*"}, "DenyUsers"),
-        (OPS, {"allowusers": "alice|bob"}, "AllowUsers (alice bob) lacks the account ops"),
-        (OPS, {"allowusers": "ops@198.51.100.0/24"}, "AllowUsers"),
-        (OPS, {"denygroups": "sudo"}, "DenyGroups"),
-        (OPS, {"allowgroups": "admins users"}, "AllowGroups (admins users) has no group of ops (ops, sudo)"),
-    ],
+@each(
+    (replace(OPS, name="root", uid=0), {}, "login of root"),
+    (replace(OPS, name="root", uid=0), {"permitrootlogin": "forced-commands-only"}, "login of root"),
+    (OPS, {"pubkeyauthentication": "no"}, "PubkeyAuthentication"),
+    (replace(OPS, has_key=False), {}, "has no key in .ssh/authorized_keys or"),
+    (replace(OPS, locked=True), {"usepam": "no"}, "locked and UsePAM is no"),
+    (replace(OPS, expired=True), {}, "chage -E -1 ops"),
+    (replace(OPS, password_expired=True), {}, "chage -M -1 ops"),
+    (OPS, {"denyusers": "o*"}, "DenyUsers"),
+    (OPS, {"allowusers": "alice|bob"}, "AllowUsers (alice bob) lacks the account ops"),
+    (OPS, {"allowusers": "ops@198.51.100.0/24"}, "AllowUsers"),
+    (OPS, {"denygroups": "sudo"}, "DenyGroups"),
+    (OPS, {"allowgroups": "admins users"}, "AllowGroups (admins users) has no group of ops (ops, sudo)"),
 )
 def test_account_that_would_be_kept_out_is_refused(
     account: Account, effective: dict[str, str], reason: str
@@ -177,18 +171,16 @@ def test_account_that_would_be_kept_out_is_refused(
     assert reason in (refusal(account, **effective) or "")
 
 
-@pytest.mark.parametrize(
-    ("account", "effective"),
-    [
-        (replace(OPS, name="root", uid=0), {"permitrootlogin": "prohibit-password"}),
-        (replace(OPS, locked=True), {}),  # PAM lets a locked password in by key
-        (replace(OPS, has_key=None), {}),
-        (replace(OPS, password_expired=True), {"usepam": "no"}),
-        (OPS, {"allowusers": "alice|ops"}),
-        (OPS, {"allowusers": "ops@192.0.2.0/24"}),
-        (OPS, {"allowusers": "ops@192.0.2.*"}),
-        (OPS, {"allowgroups": "admins sudo"}),
-    ],
+@each(
+    (OPS, {}),
+    (replace(OPS, name="root", uid=0), {"permitrootlogin": "prohibit-password"}),
+    (replace(OPS, locked=True), {}),  # PAM lets a locked password in by key
+    (replace(OPS, has_key=None), {}),
+    (replace(OPS, password_expired=True), {"usepam": "no"}),
+    (OPS, {"allowusers": "alice|ops"}),
+    (OPS, {"allowusers": "ops@192.0.2.0/24"}),
+    (OPS, {"allowusers": "ops@192.0.2.*"}),
+    (OPS, {"allowgroups": "admins sudo"}),
 )
 def test_account_that_gets_in_is_not_refused(account: Account, effective: dict[str, str]) -> None:
     assert refusal(account, **effective) is None
@@ -209,17 +201,11 @@ def test_sockets_of_root_are_found_by_port(tmp_path: Path) -> None:
     assert sshd.listening_sockets(["22", "80"], tmp_path) == {"22": {"111", "333"}, "80": set()}
 
 
-@pytest.mark.parametrize(
-    ("dump", "ports"),
-    [
-        ("port 22\nlistenaddress 0.0.0.0:22\nlistenaddress [::]:22\n", ["22"]),
-        ("port 22\nlistenaddress 10.0.0.4:2222\n", ["2222"]),
-        (
-            "port 22\nlistenaddress 10.0.0.4:2222 rdomain mgmt\nlistenaddress [2001:db8::4]:222\n",
-            ["222", "2222"],
-        ),
-        ("port 22\n", ["22"]),
-    ],
+@each(
+    ("port 22\nlistenaddress 0.0.0.0:22\nlistenaddress [::]:22\n", ["22"]),
+    ("port 22\nlistenaddress 10.0.0.4:2222\n", ["2222"]),
+    ("port 22\nlistenaddress 10.0.0.4:2222 rdomain mgmt\nlistenaddress [2001:db8::4]:222\n", ["222", "2222"]),
+    ("port 22\n", ["22"]),
 )
 def test_ports_are_those_of_the_addresses_that_sshd_listens_on(dump: str, ports: list[str]) -> None:
     assert sshd.listening_ports(sshd.parse_effective(dump)) == ports
@@ -240,18 +226,15 @@ def test_port_that_sshd_shares_with_a_program_at_another_address_is_not_busy() -
     assert sshd.ports_of_others(found) == {"80": "nginx", "2222": "sshd", "2223": "unknown process"}
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:22", "[::]:22", "127.0.0.1:22", "[fe80::1%eth0]:22"])
+@each("0.0.0.0:22", "[::]:22", "127.0.0.1:22", "[fe80::1%eth0]:22")
 def test_address_that_sshd_can_listen_on_is_taken(address: str) -> None:
     sshd.refuse_what_sshd_cannot_listen_on([address], {"80": "nginx"})
 
 
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [
-        ("192.0.2.77:22", r"192\.0\.2\.77:22; nothing was changed: this node does not have the address"),
-        ("[2001:db8::77]:22", "this node does not have the address"),
-        ("0.0.0.0:80", r"0\.0\.0\.0:80; nothing was changed: nginx has that port"),
-    ],
+@each(
+    ("192.0.2.77:22", r"192\.0\.2\.77:22; nothing was changed: this node does not have the address"),
+    ("[2001:db8::77]:22", "this node does not have the address"),
+    ("0.0.0.0:80", r"0\.0\.0\.0:80; nothing was changed: nginx has that port"),
 )
 def test_address_that_would_end_sshd_is_refused(address: str, reason: str) -> None:
     with pytest.raises(RefusedError, match=reason):
@@ -348,9 +331,7 @@ def test_port_does_not_move_a_socket_whose_drop_in_has_ports(
     assert f"take ListenStream out of {theirs}" in said
 
 
-@pytest.mark.parametrize(
-    ("first", "found"), [(None, ["1024", "2222"]), ("2000\n", ["2222"]), ("0\n", ["22", "1024", "2222"])]
-)
+@each((None, ["1024", "2222"]), ("2000\n", ["2222"]), ("0\n", ["22", "1024", "2222"]))
 def test_a_port_that_any_account_can_take_is_told(
     first: str | None, found: list[str], tmp_path: Path
 ) -> None:
@@ -361,7 +342,7 @@ def test_a_port_that_any_account_can_take_is_told(
     assert sshd.ports_of_everybody(["22", "1024", "2222"], tmp_path) == found
 
 
-@pytest.mark.parametrize(("server_port", "port"), [(222, None), (22, 222), (2222, None)])
+@each((222, None), (22, 222), (2222, None))
 def test_port_of_a_listen_address_is_the_one_to_connect_to(
     server_port: int, port: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,16 +366,13 @@ def test_port_of_a_listen_address_is_the_one_to_connect_to(
 TODAY = 20000
 
 
-@pytest.mark.parametrize(
-    ("last_change", "maximum_days", "expired"),
-    [
-        ("", "", False),
-        ("0", "99999", True),
-        (str(TODAY - 91), "90", True),
-        (str(TODAY - 90), "90", False),
-        (str(TODAY - 91), "", False),
-        (str(TODAY - 91), "-1", False),
-    ],
+@each(
+    ("", "", False),
+    ("0", "99999", True),
+    (str(TODAY - 91), "90", True),
+    (str(TODAY - 90), "90", False),
+    (str(TODAY - 91), "", False),
+    (str(TODAY - 91), "-1", False),
 )
 def test_password_expires_by_its_age_or_on_request(
     last_change: str, maximum_days: str, expired: bool

@@ -29,6 +29,7 @@ from ansible.module_utils.temper.access.tunnels import IPSEC, Entrance, Filter, 
 from ansible.module_utils.temper.settings.base import RefusedError
 
 from tests.lab.test_harden_tunnels import FORGET_FLOWS
+from tests.unit.each import each
 from tests.unit.harden.test_listeners import HEADER
 from tests.unit.harden.test_nftables_table import LIMITS, LOGIN, SSH
 
@@ -111,18 +112,15 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("interface", "through"),
-    [
-        ("eth0", []),
-        (LOOPBACK, []),
-        ("", []),
-        ("wg0", ["wg0"]),
-        ("tun0", ["tun0", "wg0"]),
-        ("br0", ["vx0"]),
-        ("br1", []),  # it may come by eth1
-        ("wg0.7", ["wg0"]),
-    ],
+@each(
+    ("eth0", []),
+    (LOOPBACK, []),
+    ("", []),
+    ("wg0", ["wg0"]),
+    ("tun0", ["tun0", "wg0"]),
+    ("br0", ["vx0"]),
+    ("br1", []),  # it may come by eth1
+    ("wg0.7", ["wg0"]),
 )
 def test_tunnels_of_a_login_are_followed_to_the_last(interface: str, through: list[str]) -> None:
     routes = {**ROUTES, "10.0.0.1": interface}
@@ -414,7 +412,7 @@ def test_rules_that_close_the_way_of_the_login_are_an_obstacle(monkeypatch: pyte
     assert image.obstacle() is None
 
 
-@pytest.mark.parametrize("wanted", LET_IN.values(), ids=LET_IN)
+@each(*LET_IN.values())
 def test_way_of_the_login_that_is_let_in_is_no_obstacle(
     wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,7 +430,7 @@ def test_tunnel_that_ansible_does_not_come_through_is_named_before_the_change(
     assert changed_through(monkeypatch, client="192.0.2.7", **OPENING).warnings() == []
 
 
-@pytest.mark.parametrize("wanted", [{}, {"rules": [{**OPENING["rules"][0], "sources": ["0.0.0.0/0"]}]}])
+@each({}, {"rules": [{**OPENING["rules"][0], "sources": ["0.0.0.0/0"]}]})
 def test_thousands_of_peers_cost_no_program_each(
     wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

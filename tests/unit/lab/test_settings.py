@@ -6,9 +6,10 @@ import pytest
 
 from tests.lab.process import LabError
 from tests.lab.settings import MAX_NODES, Lab, wanted_nodes
+from tests.unit.each import each
 
 
-@pytest.mark.parametrize("name", ["Temper", "two-words", "muchtoolong", "0lab", "a/b"])
+@each("Temper", "two-words", "muchtoolong", "0lab", "a/b")
 def test_name_that_fits_nowhere_is_refused(name: str) -> None:
     with pytest.raises(LabError, match="LAB_NAME must be"):
         Lab(name)
@@ -34,16 +35,16 @@ def test_nodes_alternate_between_releases_and_hardware() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", "100", "1.5"])
-def test_number_of_nodes_that_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+@each("0", "-1", "two", "100", "1.5")
+def test_number_of_nodes_that_makes_no_sense_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB_NODES", text)
 
     with pytest.raises(LabError, match="LAB_NODES must be a number from 1 to 99"):
         wanted_nodes()
 
 
-@pytest.mark.parametrize("text", ["", "2"])
-def test_lab_has_two_nodes_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+@each("", "2")
+def test_lab_has_two_nodes_unless_told_otherwise(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB_NODES", text)
 
     assert wanted_nodes() == 2

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from temper.judge.fleet_metrics import METRICS
+from tests.unit.each import each
 from tests.unit.gpu_simulator.conftest import SimulatedNode
 from tests.unit.monitoring import programs
 from tests.unit.monitoring.samples import instance, scraped
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 START_S, MINUTES = 1_790_000_000, 180
 
 
-@pytest.mark.parametrize("path", dashboards.documents(), ids=lambda path: path.name)
+@each(*dashboards.documents())
 def test_a_dashboard_is_current(path: Path) -> None:
     assert path.read_text() == dashboards.documents()[path], "run: make docs"
 
 
-@pytest.mark.parametrize("name", dashboards.DASHBOARDS)
+@each(*dashboards.DASHBOARDS)
 def test_a_dashboard_can_be_provisioned_anywhere(name: str) -> None:
     text = dashboards.documents()[dashboards.FOLDER / f"{name}.json"]
     found = json.loads(text)

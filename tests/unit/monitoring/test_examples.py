@@ -7,8 +7,7 @@ import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
+from tests.unit.each import each
 from tests.unit.monitoring import programs
 from tools.documents import ROOT
 
@@ -29,9 +28,7 @@ def test_amtool_accepts_the_example() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-@pytest.mark.parametrize(
-    ("severity", "receiver"), [("page", "pager"), ("ticket", "tickets"), ("none", "nobody")]
-)
+@each(("page", "pager"), ("ticket", "tickets"), ("none", "nobody"))
 def test_an_alert_goes_to_whom_its_severity_says(severity: str, receiver: str) -> None:
     options = [f"--config.file={ALERTMANAGER}", f"--verify.receivers={receiver}", f"severity={severity}"]
     checked = programs.run("amtool", "config", "routes", "test", *options)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import yaml
 
 from temper.compliance.metrics import METRICS as OF_COMPLIANCE
 from temper.compliance.metrics import OF_WAIVERS
 from temper.judge.fleet_metrics import METRICS as OF_THE_FLEET
+from tests.unit.each import each
 from tests.unit.monitoring import programs
 from tests.unit.monitoring.samples import FAULTS, INSTANCE, instance, over_time, scraped, xid
 from tests.unit.validation.samples import node
@@ -83,7 +83,7 @@ def evaluate(tests: list[dict[str, Any]], folder: Path, every_minutes: int = 5) 
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
 
 
-@pytest.mark.parametrize("path", alert_rules.documents(), ids=lambda path: path.name)
+@each(*alert_rules.documents())
 def test_what_is_made_of_the_data_is_current(path: Path) -> None:
     assert path.read_text() == alert_rules.documents()[path], "run: make docs"
 
@@ -108,7 +108,7 @@ def test_every_severity_of_the_catalogue_is_tried() -> None:
         assert len(paged) == 1 or tried == {"fail", "degraded"}, code
 
 
-@pytest.mark.parametrize("one", ALERTS, ids=lambda one: f"{one.name}-{one.severity}")
+@each(*ALERTS)
 def test_an_alert_says_what_to_do(one: alert_rules.Alert) -> None:
     assert one.severity in {"page", "ticket", "none"}
     assert one.summary
@@ -321,7 +321,7 @@ def test_every_alert_with_an_expression_of_its_own_is_tried() -> None:
     assert CASES.keys() | LONG.keys() == own
 
 
-@pytest.mark.parametrize(("cases", "every_minutes"), [(CASES, 5), (LONG, 30)], ids=["short", "long"])
+@each((CASES, 5), (LONG, 30))
 def test_an_alert_is_silent_before_its_fault_and_fires_on_it_alone(
     cases: dict[str, Case], every_minutes: int, tmp_path: Path
 ) -> None:

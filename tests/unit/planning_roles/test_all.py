@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import jsonschema
-import pytest
 
 from temper.plan.node_plan import NodePlan, Stage
 from temper.plan.roles import ROLES
 from temper.plan.schema import FILE
 from temper.plan.wanted import Kind
+from tests.unit.each import each
 from tests.unit.planning_roles.plans import (
     CONTROLS,
     bookworm,
@@ -21,7 +21,7 @@ from tests.unit.planning_roles.plans import (
 )
 
 WAYS_IN = {Kind.ACCOUNT, Kind.FIREWALL, Kind.SSHD, Kind.SSHD_ALGORITHM, Kind.SSHD_PARAMETER}
-each_node = pytest.mark.parametrize("facts", [bookworm, trixie, enterprise], ids=lambda f: f["os"]["id"])
+each_node = each(bookworm, trixie, enterprise)
 
 
 def test_roles_are_in_the_order_of_their_stages() -> None:
@@ -54,18 +54,15 @@ def test_ways_in_are_marked() -> None:
         assert all(setting.way_in == (setting.kind in WAYS_IN) for setting in role.settings)
 
 
-@pytest.mark.parametrize(
-    ("role", "kept"),
-    [
-        ("admin_accounts", set()),
-        ("compute_environment", set()),
-        # Which engines are given back is the operator's to say.
-        ("container_engines", {"engines", "exclude"}),
-        ("firewall", set()),
-        ("os_hardening", set()),
-        ("os_tuning", set()),
-        ("ssh_hardening", set()),
-    ],
+@each(
+    ("admin_accounts", set()),
+    ("compute_environment", set()),
+    # Which engines are given back is the operator's to say.
+    ("container_engines", {"engines", "exclude"}),
+    ("firewall", set()),
+    ("os_hardening", set()),
+    ("os_tuning", set()),
+    ("ssh_hardening", set()),
 )
 def test_a_role_whose_state_is_absent_sets_nothing(role: str, kept: set[str]) -> None:
     state: dict[str, Any] = {f"{role}_state": "absent"}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from temper.plan.wanted import Kind
+from tests.unit.each import each
 from tests.unit.planning_nodes import assert_says, problem, system
 from tests.unit.planning_roles.plans import bookworm, contents, planned, wanted, whole_plan
 from validation.checks.registry import TESTS
@@ -66,21 +67,18 @@ def test_the_node_knows_what_is_expected_of_it() -> None:
     assert json.loads(text or "")["gpus"][0]["count"] == 8
 
 
-@pytest.mark.parametrize(
-    ("values", "services"),
-    [
-        ({"monitoring_enabled": False}, {}),
-        ({"monitoring_scrapers": []}, {}),
-        ({}, {"node_exporter": ["192.0.2.9/32"]}),
-        (
-            {"firewall_services": {"node_exporter": ["198.51.100.0/24"], "slurmd": ["192.0.2.1"]}},
-            {"node_exporter": ["198.51.100.0/24", "192.0.2.9/32"], "slurmd": ["192.0.2.1"]},
-        ),
-        (
-            {"nvidia_stack_dcgm_exporter": True},
-            {"node_exporter": ["192.0.2.9/32"], "dcgm_exporter": ["192.0.2.9/32"]},
-        ),
-    ],
+@each(
+    ({"monitoring_enabled": False}, {}),
+    ({"monitoring_scrapers": []}, {}),
+    ({}, {"node_exporter": ["192.0.2.9/32"]}),
+    (
+        {"firewall_services": {"node_exporter": ["198.51.100.0/24"], "slurmd": ["192.0.2.1"]}},
+        {"node_exporter": ["198.51.100.0/24", "192.0.2.9/32"], "slurmd": ["192.0.2.1"]},
+    ),
+    (
+        {"nvidia_stack_dcgm_exporter": True},
+        {"node_exporter": ["192.0.2.9/32"], "dcgm_exporter": ["192.0.2.9/32"]},
+    ),
 )
 def test_the_firewall_is_open_to_the_scrapers_of_what_is_there(
     values: dict[str, Any], services: dict[str, list[str]]

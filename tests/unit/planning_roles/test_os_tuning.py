@@ -12,6 +12,7 @@ import pytest
 from temper.plan.node_plan import Reaction
 from temper.plan.role_variables import role_variables
 from temper.plan.wanted import Kind
+from tests.unit.each import each
 from tests.unit.planning_nodes import node, system
 from tests.unit.planning_nodes import plan as bare_plan
 from tests.unit.planning_roles.plans import HGX, contents, enterprise, planned, wanted, whole_plan
@@ -52,15 +53,12 @@ def test_limits_are_the_same_for_logins_and_services() -> None:
     assert "DefaultLimitMEMLOCK=infinity\n" in unlimited
 
 
-@pytest.mark.parametrize(
-    ("nofile", "sysctls", "refused"),
-    [
-        (1048576, {}, False),
-        (1048577, {}, True),
-        (2097152, {"fs.nr_open": 1048576}, True),
-        (2097152, {"fs.nr_open": "many"}, True),
-        (2097152, {"fs.nr_open": "2097152"}, False),
-    ],
+@each(
+    (1048576, {}, False),
+    (1048577, {}, True),
+    (2097152, {"fs.nr_open": 1048576}, True),
+    (2097152, {"fs.nr_open": "many"}, True),
+    (2097152, {"fs.nr_open": "2097152"}, False),
 )
 def test_a_limit_of_files_with_which_nobody_could_log_in_is_refused(
     nofile: int, sysctls: dict[str, Any], refused: bool
@@ -71,26 +69,35 @@ def test_a_limit_of_files_with_which_nobody_could_log_in_is_refused(
     assert all("os_tuning_sysctls" in problem and str(nofile) in problem for problem in problems)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("nofile", 0, "1024 or more"),
-        ("nofile", -1, "1024 or more"),
-        ("stack_kib", 8, "1024 or more"),
-        ("stack_kib", -1, "1024 or more"),
-        ("memlock", "64G", "'64G'"),
-        ("memlock", "infinity", "unlimited"),
-        ("sysctls", {"kernel.numa_balancing": False}, "write 0"),
-        ("sysctls", {"vm.swappiness": "1\nkernel.panic = 1"}, "vm.swappiness"),
-        ("sysctls", {"vm.swappiness": None}, "vm.swappiness"),
-        ("sysctls", {"vm swappiness": 1}, "vm swappiness"),
-    ],
+@each(
+    ("nofile", 0, "1024 or more"),
+    ("nofile", -1, "1024 or more"),
+    ("stack_kib", 8, "1024 or more"),
+    ("stack_kib", -1, "1024 or more"),
+    ("memlock", "64G", "'64G'"),
+    ("memlock", "infinity", "unlimited"),
+    ("sysctls", {"kernel.numa_balancing": False}, "write 0"),
+    ("sysctls", {"vm.swappiness": "1\nkernel.panic = 1"}, "vm.swappiness"),
+    ("sysctls", {"vm.swappiness": None}, "vm.swappiness"),
+    ("sysctls", {"vm swappiness": 1}, "vm swappiness"),
+    ("irqbalance", "off", "stopped"),
+    ("cpu_governor", "turbo", "performance"),
+    ("transparent_hugepages", "sometimes", "madvise"),
+    ("shm", "101%", "1% to 100%"),
+    ("shm", "0%", "1% to 100%"),
+    ("shm", "half", "such as 75%"),
+    ("shm", "0G", "above 0"),
+    ("network_buffer_mib", 2048, "2047"),
+    ("network_buffer_mib", -1, "2047"),
+    ("nvme_read_ahead_kb", -1, "65536"),
+    ("nvme_read_ahead_kb", 130, "steps of 4"),
+    ("nvme_scheduler", "cfq", "mq-deadline"),
 )
-def test_values_with_which_nobody_could_log_in_or_that_nobody_reads_are_refused(
+def test_a_value_that_nobody_could_use_is_refused_before_anything_is_planned(
     name: str, value: object, words: str
 ) -> None:
     (problem,) = role_variables({f"os_tuning_{name}": value}, specs())["problems"]
-    assert f"os_tuning_{name}" in problem
+    assert problem.startswith(f"os_tuning_{name}")
     assert words in problem
 
 
@@ -154,6 +161,39 @@ def test_values_are_in_effect_now_and_at_every_boot() -> None:
     assert wanted(found, Kind.UNIT)["temper-os-tuning.service"]["restart_on"] == [TMPFILES, UNIT]
 
 
+KEEP = {"cpu_governor": "keep"}
+DOCA = {"rdma": True, "ofed": "doca-ofed 2.9"}
+
+
+@each(
+    ({}, KEEP, ""),
+    (
+        {"cpu_governors": ["ondemand", "user"]},
+        {},
+        "CPU governor (there is no performance, but ondemand, user)",
+    ),
+    ({"tuners": ["tuned"]}, {}, "CPU governor (tuned sets it)"),
+    (
+        {"nvme": False, "nvme_schedulers": []},
+        KEEP | {"nvme_scheduler": "none"},
+        "NVMe scheduler (there is no NV",
+    ),
+    ({"nvme": False}, KEEP | {"nvme_read_ahead_kb": 256}, "NVMe read-ahead (there is no NVMe drive"),
+    ({"shm": False}, KEEP | {"shm": "75%"}, "/dev/shm"),
+    ({"irqbalance": False}, KEEP | {"irqbalance": "stopped"}, "irqbalance (it is not installed)"),
+    (DOCA, KEEP | {"rdma": True}, "RDMA packages (doca-ofed 2.9 is installed and left alone)"),
+    ({}, KEEP | {"rdma": True, "peermem": True}, "RDMA (there is no adapter)"),
+)
+def test_what_a_node_has_not_or_another_sets_is_left_alone_and_that_is_said(
+    has: dict[str, Any], wishes: dict[str, Any], said: str
+) -> None:
+    plan = whole_plan(tuned(**has), **{f"os_tuning_{name}": wish for name, wish in wishes.items()})
+    role = plan.role(ROLE)
+    assert (plan.problems, said in plan.text) == ((), True)
+    assert [wanted(role, kind) for kind in (Kind.SYSFS, Kind.TMPFS, Kind.UNIT, Kind.PACKAGE)] == [{}] * 4
+    assert not {TMPFILES, UNIT, RULES, PEERMEM} & contents(role).keys()
+
+
 def test_where_nothing_can_be_chosen_nothing_is_set_and_it_is_said_once() -> None:
     facts = node(pci=HGX, tunables=NOTHING)
     found = whole_plan(facts, os_tuning_transparent_hugepages="always")
@@ -167,8 +207,7 @@ def test_where_nothing_can_be_chosen_nothing_is_set_and_it_is_said_once() -> Non
 
 
 def test_what_nobody_asks_for_is_not_missed() -> None:
-    text = whole_plan(node(tunables=NOTHING), os_tuning_cpu_governor="keep").text
-    assert "not tuned here" not in text
+    assert "not tuned here" not in whole_plan(node(tunables=NOTHING), os_tuning_cpu_governor="keep").text
 
 
 def test_a_value_that_the_node_does_not_offer_is_refused_with_those_it_does() -> None:
@@ -178,29 +217,11 @@ def test_a_value_that_the_node_does_not_offer_is_refused_with_those_it_does() ->
     assert "performance, powersave" in problem
 
 
-def test_a_default_that_the_node_does_not_offer_refuses_nobody() -> None:
-    plan = whole_plan(tuned(cpu_governors=["ondemand", "userspace"]))
-    assert plan.problems == ()
-    assert wanted(plan.role(ROLE), Kind.SYSFS) == {}
-    assert "CPU governor (there is no performance, but ondemand, userspace)" in plan.text
-
-
-def test_a_service_that_sets_the_governor_keeps_it() -> None:
-    facts = tuned(tuners=["tuned"])
-    assert wanted(planned(ROLE, facts), Kind.SYSFS) == {}
-    assert "CPU governor (tuned sets it)" in whole_plan(facts).text
-
-
 def test_a_governor_of_the_operators_own_is_set_beside_such_a_service_with_a_warning() -> None:
     facts = tuned(tuners=["tuned"])
     given: dict[str, Any] = {"os_tuning_cpu_governor": "performance"}
     assert wanted(planned(ROLE, facts, **given), Kind.SYSFS) == {GOVERNORS: "performance"}
     assert any("tuned" in warning for warning in bare_plan(facts, **given)["warnings"])
-
-
-def test_keep_sets_nothing() -> None:
-    found = planned(ROLE, os_tuning_cpu_governor="keep")
-    assert (wanted(found, Kind.SYSFS), TMPFILES in contents(found)) == ({}, False)
 
 
 # ---------------------------------------------------------------- drives
@@ -221,14 +242,6 @@ def test_drives_are_set_now_and_as_they_come() -> None:
     ]
     # The kernel tells udev of a drive, and not of its several paths.
     assert "w! /sys/block/nvme*n*/queue/scheduler - - - - none\n" in (contents(found)[TMPFILES] or "")
-
-
-def test_a_node_without_nvme_gets_no_rule_and_it_is_said() -> None:
-    facts = tuned(nvme=False, nvme_schedulers=[])
-    plan = whole_plan(facts, os_tuning_nvme_scheduler="none", os_tuning_nvme_read_ahead_kb=256)
-    assert RULES not in contents(plan.role(ROLE))
-    assert "NVMe scheduler (there is no NVMe drive" in plan.text
-    assert "NVMe read-ahead (there is no NVMe drive" in plan.text
 
 
 # ---------------------------------------------------------------- the network
@@ -277,56 +290,24 @@ def test_more_shared_memory_than_memory_is_refused() -> None:
     assert bare_plan(node(), os_tuning_shm="64G")["problems"] == []
 
 
-def test_a_folder_that_is_no_file_system_of_its_own_is_left_alone() -> None:
-    plan = whole_plan(tuned(shm=False), os_tuning_shm="75%", os_tuning_cpu_governor="keep")
-    assert (wanted(plan.role(ROLE), Kind.TMPFS), wanted(plan.role(ROLE), Kind.UNIT)) == ({}, {})
-    assert "/dev/shm" in plan.text
-
-
 # ---------------------------------------------------------------- interrupts and RDMA
 
 
-def test_irqbalance_is_left_alone_by_default() -> None:
+def test_irqbalance_runs_or_is_stopped_where_that_is_wanted() -> None:
     assert IRQBALANCE not in wanted(planned(ROLE), Kind.UNIT)
+    running = planned(ROLE, os_tuning_irqbalance="running")
+    assert wanted(running, Kind.PACKAGE) == {"irqbalance": {"version": "", "held": False}}
+    assert wanted(running, Kind.UNIT)[IRQBALANCE]["on"] is True
+    stopped = planned(ROLE, tuned(irqbalance=True), os_tuning_irqbalance="stopped")
+    assert (wanted(stopped, Kind.UNIT)[IRQBALANCE]["on"], wanted(stopped, Kind.PACKAGE)) == (False, {})
 
 
-def test_irqbalance_is_installed_and_runs_where_it_is_wanted() -> None:
-    found = planned(ROLE, os_tuning_irqbalance="running")
-    assert wanted(found, Kind.PACKAGE) == {"irqbalance": {"version": "", "held": False}}
-    assert wanted(found, Kind.UNIT)[IRQBALANCE]["on"] is True
-
-
-def test_irqbalance_is_stopped_where_it_is_installed() -> None:
-    given: dict[str, Any] = {"os_tuning_irqbalance": "stopped"}
-    found = planned(ROLE, tuned(irqbalance=True), **given)
-    assert wanted(found, Kind.UNIT)[IRQBALANCE]["on"] is False
-    assert wanted(found, Kind.PACKAGE) == {}
-    without = whole_plan(tuned(irqbalance=False), **given)
-    assert IRQBALANCE not in wanted(without.role(ROLE), Kind.UNIT)
-    assert "irqbalance (it is not installed)" in without.text
-
-
-@pytest.mark.parametrize(
-    ("facts", "providers"),
-    [(tuned(rdma=True), "ibverbs-providers"), (system("rhel", "9.6", pci=HGX), "libibverbs")],
-)
+@each((tuned(rdma=True), "ibverbs-providers"), (system("rhel", "9.6", pci=HGX), "libibverbs"))
 def test_rdma_is_the_distributions_own(facts: dict[str, Any], providers: str) -> None:
     facts = {**facts, "tunables": {**facts["tunables"], "rdma": True}}
     packages = wanted(planned(ROLE, facts, os_tuning_rdma=True), Kind.PACKAGE)
     assert {"rdma-core", "infiniband-diags", providers} <= packages.keys()
     assert wanted(planned(ROLE, facts), Kind.PACKAGE) == {}
-
-
-def test_an_ofed_is_left_alone_and_it_is_said() -> None:
-    plan = whole_plan(tuned(rdma=True, ofed="mlnx-ofed-kernel-dkms 24.10"), os_tuning_rdma=True)
-    assert wanted(plan.role(ROLE), Kind.PACKAGE) == {}
-    assert "RDMA packages (mlnx-ofed-kernel-dkms 24.10 is installed and left alone)" in plan.text
-
-
-def test_a_node_without_an_adapter_gets_nothing_and_it_is_said() -> None:
-    plan = whole_plan(tuned(), os_tuning_rdma=True, os_tuning_peermem=True)
-    assert (wanted(plan.role(ROLE), Kind.PACKAGE), PEERMEM in contents(plan.role(ROLE))) == ({}, False)
-    assert "RDMA (there is no adapter)" in plan.text
 
 
 def test_the_module_between_both_drivers_is_loaded_now_and_at_every_boot() -> None:
@@ -360,33 +341,10 @@ def test_a_module_that_does_not_load_is_an_error_and_one_in_use_stays(
     assert (done.returncode, (tmp_path / "called").read_text().strip()) == (result, called)
 
 
-@pytest.mark.parametrize(("ofed", "warned"), [("doca-ofed 2.9", False), ("", True)])
+@each(("doca-ofed 2.9", False), ("", True))
 def test_without_an_ofed_it_may_not_load_which_is_said(ofed: str, warned: bool) -> None:
     warnings = bare_plan(tuned(rdma=True, ofed=ofed), os_tuning_peermem=True)["warnings"]
     assert any("nvidia-peermem" in warning for warning in warnings) is warned
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("os_tuning_irqbalance", "off", "stopped"),
-        ("os_tuning_cpu_governor", "turbo", "performance"),
-        ("os_tuning_transparent_hugepages", "sometimes", "madvise"),
-        ("os_tuning_shm", "101%", "1% to 100%"),
-        ("os_tuning_shm", "0%", "1% to 100%"),
-        ("os_tuning_shm", "half", "such as 75%"),
-        ("os_tuning_shm", "0G", "above 0"),
-        ("os_tuning_network_buffer_mib", 2048, "2047"),
-        ("os_tuning_network_buffer_mib", -1, "2047"),
-        ("os_tuning_nvme_read_ahead_kb", -1, "65536"),
-        ("os_tuning_nvme_read_ahead_kb", 130, "steps of 4"),
-        ("os_tuning_nvme_scheduler", "cfq", "mq-deadline"),
-    ],
-)
-def test_bad_input_is_one_sentence_before_anything_is_planned(name: str, value: object, words: str) -> None:
-    (problem,) = role_variables({name: value}, specs())["problems"]
-    assert problem.startswith(f"{name}")
-    assert words in problem
 
 
 @pytest.mark.component

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from temper.plan.convert import plain
 from temper.plan.wanted import Kind
+from tests.unit.each import each
 from tests.unit.planning_nodes import B200, gpus, node, system
 from tests.unit.planning_roles.plans import (
     CERTIFICATE,
@@ -28,7 +27,7 @@ DROP_IN = "/etc/systemd/system/{}.service.d/temper.conf"
 SOURCES = "/etc/apt/sources.list.d"
 
 
-@pytest.mark.parametrize("facts", [bookworm, trixie], ids=["bookworm", "trixie"])
+@each(bookworm, trixie)
 def test_the_stack_is_one_transaction_of_the_plan(facts: dict[str, object]) -> None:
     plan = whole_plan(facts)
     stack = plan.role("nvidia_stack")
@@ -155,15 +154,11 @@ def test_engines_get_the_gpus_as_the_operator_wishes() -> None:
     assert wanted(engines, Kind.PACKAGE) == {}
 
 
-@pytest.mark.parametrize(
-    ("facts", "engine", "packages"),
-    [
-        (bookworm, "docker.io", ["docker.io"]),
-        (trixie, "docker.io", ["docker.io", "docker-cli"]),
-        (system("ubuntu", "24.04"), "docker.io", ["docker.io"]),
-        (trixie, "podman", ["podman"]),
-    ],
-    ids=["bookworm", "trixie", "ubuntu", "podman"],
+@each(
+    (bookworm, "docker.io", ["docker.io"]),
+    (trixie, "docker.io", ["docker.io", "docker-cli"]),
+    (system("ubuntu", "24.04"), "docker.io", ["docker.io"]),
+    (trixie, "podman", ["podman"]),
 )
 def test_docker_comes_with_its_command(facts: dict[str, object], engine: str, packages: list[str]) -> None:
     engines = planned("container_engines", facts, container_engines_install=[engine])
@@ -177,14 +172,10 @@ def test_profilers_come_only_where_they_are_wanted() -> None:
     assert without.reactions == planned("profiling_tools", profiling_tools_install=True).reactions
 
 
-@pytest.mark.parametrize(
-    ("facts", "source", "packages"),
-    [
-        (bookworm, "nvidia", ["cuda-nsight-systems-13-0", "cuda-nsight-compute-13-0", "linux-perf"]),
-        (bookworm, "distro", ["nsight-systems", "nsight-compute", "linux-perf"]),
-        (enterprise, "nvidia", ["cuda-nsight-systems-13-0", "cuda-nsight-compute-13-0", "perf"]),
-    ],
-    ids=["nvidia", "distro", "enterprise"],
+@each(
+    (bookworm, "nvidia", ["cuda-nsight-systems-13-0", "cuda-nsight-compute-13-0", "linux-perf"]),
+    (bookworm, "distro", ["nsight-systems", "nsight-compute", "linux-perf"]),
+    (enterprise, "nvidia", ["cuda-nsight-systems-13-0", "cuda-nsight-compute-13-0", "perf"]),
 )
 def test_profilers_have_the_names_of_their_source(
     facts: dict[str, object], source: str, packages: list[str]

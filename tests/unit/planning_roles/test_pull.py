@@ -21,6 +21,7 @@ from temper.plan.role_variables import role_variables
 from temper.plan.roles.pull import calendar, keyring_line
 from temper.plan.variables import PullSigner
 from temper.plan.wanted import Kind
+from tests.unit.each import each
 from tests.unit.planning_roles.plans import contents, enterprise, planned, wanted
 from tests.unit.tables import specs
 
@@ -72,7 +73,7 @@ def test_a_machine_of_an_image_pulls_as_the_node_of_its_own_name(
         assert Configuration.load(path).node == name
 
 
-@pytest.mark.parametrize("name", ["", "localhost", "localhost.localdomain", "all", "gpu[01-99]", "!gpu01"])
+@each("", "localhost", "localhost.localdomain", "all", "gpu[01-99]", "!gpu01")
 def test_a_machine_of_an_image_without_a_name_of_its_own_pulls_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,27 +174,24 @@ def test_packages_are_those_of_the_family() -> None:
     assert "openssh-clients" in wanted(planned("pull", enterprise, **ON), Kind.PACKAGE)
 
 
-@pytest.mark.parametrize(
-    ("given", "word"),
-    [
-        ({"pull_url": ""}, "pull_url"),
-        ({"pull_signers": []}, "pull_signers"),
-        ({"pull_python": ""}, "pull_python"),
-        ({"pull_python": "python3"}, "pull_python"),
-        ({"pull_url": "http://git.example.org/fleet.git"}, "https://"),
-        ({"pull_url": "ext::sh -c id"}, "pull_url"),
-        ({"pull_url": "https://ada:secret@git.example.org/x"}, "pull_url"),
-        ({"pull_report_to": "http://192.0.2.1/"}, "pull_report_to"),
-        ({"pull_branch": "--upload-pack=x"}, "pull_branch"),
-        ({"pull_tags": "fleet-*-*"}, "pull_tags"),
-        ({"pull_inventory": "../other"}, "pull_inventory"),
-        ({"pull_repair": ["nvidia_stack"]}, "pull_repair"),
-        ({"pull_interval_minutes": 7}, "pull_interval_minutes"),
-        ({"pull_signers": [{"name": "*", "key": KEY}]}, "pull_signers"),
-        ({"pull_signers": [{"name": "ada", "key": "ssh-ed25519 AAAA"}]}, "pull_signers"),
-        ({"pull_signers": [{"name": "ada", "key": f"cert-authority {KEY}"}]}, "pull_signers"),
-        ({"pull_signers": [{"name": "ada", "key": KEY, "valid_until": "31.3.2027"}]}, "pull_signers"),
-    ],
+@each(
+    ({"pull_url": ""}, "pull_url"),
+    ({"pull_signers": []}, "pull_signers"),
+    ({"pull_python": ""}, "pull_python"),
+    ({"pull_python": "python3"}, "pull_python"),
+    ({"pull_url": "http://git.example.org/fleet.git"}, "https://"),
+    ({"pull_url": "ext::sh -c id"}, "pull_url"),
+    ({"pull_url": "https://ada:secret@git.example.org/x"}, "pull_url"),
+    ({"pull_report_to": "http://192.0.2.1/"}, "pull_report_to"),
+    ({"pull_branch": "--upload-pack=x"}, "pull_branch"),
+    ({"pull_tags": "fleet-*-*"}, "pull_tags"),
+    ({"pull_inventory": "../other"}, "pull_inventory"),
+    ({"pull_repair": ["nvidia_stack"]}, "pull_repair"),
+    ({"pull_interval_minutes": 7}, "pull_interval_minutes"),
+    ({"pull_signers": [{"name": "*", "key": KEY}]}, "pull_signers"),
+    ({"pull_signers": [{"name": "ada", "key": "ssh-ed25519 AAAA"}]}, "pull_signers"),
+    ({"pull_signers": [{"name": "ada", "key": f"cert-authority {KEY}"}]}, "pull_signers"),
+    ({"pull_signers": [{"name": "ada", "key": KEY, "valid_until": "31.3.2027"}]}, "pull_signers"),
 )
 def test_what_the_program_could_not_use_is_refused(given: dict[str, Any], word: str) -> None:
     assert any(word in problem for problem in problems(**given))

@@ -12,6 +12,7 @@ import pytest
 
 from temper.plan.node_plan import Reaction
 from temper.plan.wanted import Kind
+from tests.unit.each import each
 from tests.unit.planning_nodes import system
 from tests.unit.planning_roles.plans import HGX, PROGRAMS, contents, planned, wanted
 
@@ -210,13 +211,10 @@ def test_a_distributions_own_toolkit_needs_no_path() -> None:
 NCCL = {"NCCL_IB_TC": 106, "NCCL_OOB_NET_IFNAME": "eth0", "NCCL_NET_PLUGIN": "aws", "NCCL_X": "/etc/x"}
 
 
-@pytest.mark.parametrize(
-    ("wanted_there", "names"),
-    [
-        ("none", None),
-        ("portable", ["NCCL_IB_TC"]),
-        ("all", ["NCCL_IB_TC", "NCCL_NET_PLUGIN", "NCCL_OOB_NET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_X"]),
-    ],
+@each(
+    ("none", None),
+    ("portable", ["NCCL_IB_TC"]),
+    ("all", ["NCCL_IB_TC", "NCCL_NET_PLUGIN", "NCCL_OOB_NET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_X"]),
 )
 def test_containers_get_of_nccls_settings_what_is_true_of_them(
     wanted_there: str, names: list[str] | None
@@ -234,18 +232,15 @@ def test_containers_get_of_nccls_settings_what_is_true_of_them(
     assert (started in (drop_in or "")) is (names is not None)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {},
-        {"compute_environment_nccl": {"NCCL_IB_TC": 1}, "container_engines_cdi": False},
-        {"compute_environment_nccl": {"NCCL_IB_TC": 1}, "container_engines_state": "absent"},
-        {
-            "compute_environment_nccl": {"NCCL_IB_TC": 1},
-            "nvidia_stack_source": "distro",
-            "nvidia_stack_distro_container_toolkit": False,
-        },
-    ],
+@each(
+    {},
+    {"compute_environment_nccl": {"NCCL_IB_TC": 1}, "container_engines_cdi": False},
+    {"compute_environment_nccl": {"NCCL_IB_TC": 1}, "container_engines_state": "absent"},
+    {
+        "compute_environment_nccl": {"NCCL_IB_TC": 1},
+        "nvidia_stack_source": "distro",
+        "nvidia_stack_distro_container_toolkit": False,
+    },
 )
 def test_the_cdi_specification_is_left_alone_where_there_is_nothing_to_add(given: dict[str, Any]) -> None:
     assert not [path for path in contents(planned(ROLE, **given)) if "cdi" in path or "container" in path]

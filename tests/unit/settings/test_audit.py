@@ -7,13 +7,16 @@ Debian 12 (6.2.3) and auditctl(8) show; a container's refusal was recorded on a 
 from __future__ import annotations
 
 import subprocess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 import yaml
 from ansible.module_utils.temper.settings import audit, observe
 
 from temper.plan.preflight import DATA
+from tests.unit.each import each
+
+if TYPE_CHECKING:
+    import pytest
 
 CONTROLS = yaml.safe_load((DATA / "os_controls" / "audit.yml").read_text())["os_controls"]
 FILES: dict[str, str] = CONTROLS["audit"]["profiles"]["gpu"]["files"]
@@ -62,12 +65,13 @@ class Auditctl:
         return subprocess.CompletedProcess(command, self.code, output, self.error)
 
 
-@pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Auditctl:
+def answers(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Have auditctl answer as that of a node whose rules are loaded, but for these changes."""
     program = Auditctl()
+    for name, value in changes.items():
+        setattr(program, name, value)
     monkeypatch.setattr(audit, "complete", program)
     monkeypatch.setattr(audit, "which", lambda name: f"/usr/sbin/{name}")
-    return program
 
 
 def item(text: str = TEXT) -> dict[str, Any]:
@@ -80,90 +84,65 @@ def seen(text: str = TEXT) -> dict[str, Any]:
     return found
 
 
-def test_rules_that_the_kernel_holds_in_its_own_words_are_those_of_the_file(kernel: Auditctl) -> None:
-    assert (seen()["state"], seen()["controls"]) == ("pass", ["audit"])
+RULES = as_printed(TEXT)
+SUDOERS = "-w /etc/sudoers -p wa -k scope"
+LOAD = ["load-audit-rules"]
 
 
-def test_a_rule_that_somebody_has_deleted_live_is_named_with_the_command_that_loads_it(
-    kernel: Auditctl,
+def status(before: str, after: str) -> str:
+    assert before in STATUS
+    return STATUS.replace(before, after)
+
+
+@each(
+    ({}, "pass", "", []),
+    ({"rules": RULES.replace(f"{SUDOERS}\n", "")}, "fail", SUDOERS, [LOAD]),
+    ({"rules": f"-a never,task\n{RULES}"}, "fail", "never,task", [LOAD]),
+    ({"status": status("limit 16384", "limit 64")}, "fail", "backlog_limit is 64, expected 16384", [LOAD]),
+    ({"status": status("enabled 1", "enabled 0")}, "fail", "switched off", [LOAD, ["switch-audit-on"]]),
+    ({"status": status("failure 1\n", "failure 2\n")}, "fail", "failure is 2, expected 1", [LOAD]),
+    # Locked rules need a reboot.
+    ({"status": status("enabled 1", "enabled 2"), "rules": "No rules\n"}, "fail", "reboot", []),
+    # A container has no auditing that could be compared.
+    ({"code": 255, "error": REFUSED}, "not-applicable", "", []),
+    ({"code": 1, "error": "Error - no memory"}, "not-checked", "no memory", []),
+)
+def test_what_the_kernel_audits_is_held_against_the_file(
+    says: dict[str, Any], state: str, reason: str, repair: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel.rules = kernel.rules.replace("-w /etc/sudoers -p wa -k scope\n", "")
+    answers(monkeypatch, **says)
     found = seen()
-    assert found["state"] == "fail"
-    assert "-w /etc/sudoers -p wa -k scope" in found["reason"]
-    assert found["repair"] == [["load-audit-rules"]]
+    assert (found["state"], found["controls"]) == (state, ["audit"])
+    assert reason in (found.get("reason") or "")
+    assert (found.get("repair") or []) == repair
 
 
-def test_where_all_rules_are_gone_some_are_named_and_all_are_counted(kernel: Auditctl) -> None:
-    kernel.rules = "No rules\n"
+def test_where_all_rules_are_gone_some_are_named_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, rules="No rules\n")
     wanted = len(audit.parse_file(TEXT).rules)
     assert wanted > audit.MOST_SHOWN
     assert f"lacks {wanted} of {wanted} rules" in seen()["reason"]
     assert f"and {wanted - audit.MOST_SHOWN} more" in seen()["reason"]
 
 
-@pytest.mark.parametrize(
-    ("live", "wanted"),
-    [
-        ("-a always,exit -S all -F path=/usr/bin/chcon -F perm=x -F key=permissions", CHCON),
-        ("-a always,exit -S all -F dir=/etc/a.d -F perm=wa -F key=b", "-w /etc/a.d/ -p aw -k b"),
-        (
-            "-a exit,always -S mount -F auid!=4294967295 -F key=m",
-            "-a always,exit -S mount -F auid!=unset -k m",
-        ),
-    ],
+@each(
+    ("-a always,exit -S all -F path=/usr/bin/chcon -F perm=x -F key=permissions", CHCON, "pass"),
+    ("-a always,exit -S all -F dir=/etc/a.d -F perm=wa -F key=b", "-w /etc/a.d/ -p aw -k b", "pass"),
+    (
+        "-a exit,always -S mount -F auid!=4294967295 -F key=m",
+        "-a always,exit -S mount -F auid!=unset -k m",
+        "pass",
+    ),
+    # Another rule about the same path.
+    ("-w /usr/bin/chcon -p r -k permissions", CHCON, "fail"),
+    ("-w /usr/bin/chcon -p x -k other", CHCON, "fail"),
+    ("-a never,exit -F path=/usr/bin/chcon -F perm=x -F key=permissions", CHCON, "fail"),
 )
-def test_one_rule_has_several_spellings(kernel: Auditctl, live: str, wanted: str) -> None:
-    kernel.rules = live
-    assert seen(wanted)["state"] == "pass"
-
-
-@pytest.mark.parametrize(
-    "live",
-    [
-        "-w /usr/bin/chcon -p r -k permissions",
-        "-w /usr/bin/chcon -p x -k other",
-        "-a never,exit -F path=/usr/bin/chcon -F perm=x -F key=permissions",
-    ],
-)
-def test_another_rule_about_the_same_path_is_another_rule(kernel: Auditctl, live: str) -> None:
-    kernel.rules = live
-    assert seen(CHCON)["state"] == "fail"
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "words", "repair"),
-    [
-        ("limit 16384", "limit 64", "backlog_limit is 64, expected 16384", [["load-audit-rules"]]),
-        ("enabled 1", "enabled 0", "switched off", [["load-audit-rules"], ["switch-audit-on"]]),
-        ("failure 1\n", "failure 2\n", "failure is 2, expected 1", [["load-audit-rules"]]),
-    ],
-)
-def test_settings_of_the_kernel_count_as_well(
-    kernel: Auditctl, before: str, after: str, words: str, repair: list[list[str]]
+def test_one_rule_has_several_spellings(
+    live: str, wanted: str, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel.status = STATUS.replace(before, after)
-    assert (words in seen()["reason"], seen()["repair"]) == (True, repair)
-
-
-def test_a_rule_that_lets_no_process_be_audited_is_found(kernel: Auditctl) -> None:
-    kernel.rules = f"-a never,task\n{kernel.rules}"
-    assert "never,task" in seen()["reason"]
-
-
-def test_locked_rules_need_a_reboot_and_no_command_is_offered(kernel: Auditctl) -> None:
-    kernel.status, kernel.rules = STATUS.replace("enabled 1", "enabled 2"), "No rules\n"
-    assert ("reboot" in seen()["reason"], seen()["repair"]) == (True, [])
-
-
-def test_in_a_container_there_is_no_auditing_that_could_be_compared(kernel: Auditctl) -> None:
-    kernel.code, kernel.error = 255, REFUSED
-    assert seen()["state"] == "not-applicable"
-
-
-def test_a_program_that_fails_otherwise_was_not_asked(kernel: Auditctl) -> None:
-    kernel.code, kernel.error = 1, "Error - no memory"
-    assert (seen()["state"], "no memory" in seen()["reason"]) == ("not-checked", True)
+    answers(monkeypatch, rules=live)
+    assert seen(wanted)["state"] == state
 
 
 def test_a_node_without_the_program_was_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +150,8 @@ def test_a_node_without_the_program_was_not_checked(monkeypatch: pytest.MonkeyPa
     assert seen()["state"] == "not-checked"
 
 
-def test_a_file_for_another_architecture_is_not_asked_for(kernel: Auditctl) -> None:
+def test_a_file_for_another_architecture_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch)
     other = item("-w /only/there -p x -k x")
     other["wanted"]["machine"] = "sparc64"
     assert not list(observe.audited([other]))

@@ -14,6 +14,7 @@ from ansible.module_utils.temper.engines import busy
 from ansible.module_utils.temper.settings import engine, record, system
 from ansible.module_utils.temper.settings.files import WholeFile
 
+from tests.unit.each import each
 from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
 if TYPE_CHECKING:
@@ -613,7 +614,7 @@ def test_no_package_is_installed_under_a_container_with_a_gpu(
     assert manager.calls == [{"sysstat": ""}]
 
 
-@pytest.mark.parametrize("role", ROLE_PLANS)
+@each(*ROLE_PLANS)
 def test_a_role_with_units_gives_the_operator_the_variable_that_a_refusal_names(role: str) -> None:
     source = (ROOT / "temper/plan/roles" / f"{role}.py").read_text()
     templates = "".join(path.name for path in (ROOT / "roles" / role).glob("templates/*"))

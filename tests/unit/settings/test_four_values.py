@@ -21,6 +21,7 @@ from temper.plan.strictness import order_of
 from temper.plan.variables import OsHardening
 from temper.plan.wanted import Kind
 from tests.unit.control_values import SETTINGS
+from tests.unit.each import each
 from tests.unit.harden.test_sshd_site import KEYWORDS
 from tests.unit.planning_roles.plans import trixie, whole_plan
 
@@ -179,26 +180,23 @@ def test_a_module_that_a_site_has_loaded_in_its_own_way_is_a_fault(tmp_path: Pat
     assert violations == []
 
 
-@pytest.mark.parametrize(
-    ("command", "nothing"),
-    [
-        ("/bin/true", True),
-        ("/usr/bin/false # never", True),
-        ("true", True),
-        ("/sbin/nologin", True),
-        (":", True),
-        ('"/bin/false"', True),
-        ("'/bin/true' x", True),
-        ("/bin/false>/dev/null", True),
-        ("/bin/true > /dev/null 2>&1", True),
-        ("/bin/true>/dev/null;insmod x.ko", False),
-        ("/sbin/modprobe;/bin/true", False),
-        ("/bin/true >/dev/null & insmod x.ko", False),
-        ("/bin/true; insmod x.ko", False),
-        ("/bin/false || /sbin/modprobe -i x", False),
-        ("/bin/true $(insmod x.ko)", False),
-        ("/sbin/modprobe -i x", False),
-    ],
+@each(
+    ("/bin/true", True),
+    ("/usr/bin/false # never", True),
+    ("true", True),
+    ("/sbin/nologin", True),
+    (":", True),
+    ('"/bin/false"', True),
+    ("'/bin/true' x", True),
+    ("/bin/false>/dev/null", True),
+    ("/bin/true > /dev/null 2>&1", True),
+    ("/bin/true>/dev/null;insmod x.ko", False),
+    ("/sbin/modprobe;/bin/true", False),
+    ("/bin/true >/dev/null & insmod x.ko", False),
+    ("/bin/true; insmod x.ko", False),
+    ("/bin/false || /sbin/modprobe -i x", False),
+    ("/bin/true $(insmod x.ko)", False),
+    ("/sbin/modprobe -i x", False),
 )
 def test_a_command_loads_nothing_where_it_is_nothing_else(command: str, nothing: bool) -> None:
     (found,) = installs(f"install usb-storage {command}\n", "x")
@@ -294,7 +292,7 @@ def test_units_run_or_do_not_as_is_stricter() -> None:
     assert violations == []
 
 
-@pytest.mark.parametrize("masked", [True, False])
+@each(True, False)
 def test_a_timer_whose_service_is_masked_does_nothing(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     load = "masked" if masked else "loaded"
     monkeypatch.setattr(units, "unit_states", lambda names: {names[0]: {"LoadState": load}})

@@ -16,6 +16,7 @@ from ansible.module_utils.temper.settings import observe, system
 from ansible.module_utils.temper.settings.base import Difference, Fault, RefusedError, Setting
 
 from temper.compliance.repairs import command_of
+from tests.unit.each import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,9 +146,9 @@ def unit(**properties: str) -> system.Unit:
     return made
 
 
-@pytest.mark.parametrize("state", ["disabled", "enabled-runtime"])
+@each("disabled", "enabled-runtime")
 def test_a_unit_that_runs_and_does_not_start_at_boot_fails(
-    monkeypatch: pytest.MonkeyPatch, state: str
+    state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         system, "complete", lambda command: subprocess.CompletedProcess(command, 0, f"{state}\n", "")
@@ -155,12 +156,9 @@ def test_a_unit_that_runs_and_does_not_start_at_boot_fails(
     assert observe.observed(unit(UnitFileState=state), [], {})["state"] == "fail"
 
 
-@pytest.mark.parametrize(
-    ("state", "command"),
-    [
-        ("masked", "systemctl unmask one.service"),
-        ("masked-runtime", "systemctl unmask --runtime one.service"),
-    ],
+@each(
+    ("masked", "systemctl unmask one.service"),
+    ("masked-runtime", "systemctl unmask --runtime one.service"),
 )
 def test_a_mask_is_taken_away_where_it_lies(state: str, command: str) -> None:
     masked = unit(LoadState="masked", UnitFileState=state, ActiveState="inactive")

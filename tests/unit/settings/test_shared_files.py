@@ -22,6 +22,7 @@ from temper.plan.os_controls import hardening, load_controls, settings_of
 from temper.plan.strictness import ALONE, ASKED, LOADS_NOTHING, orders_of_files
 from temper.plan.variables import OsHardening
 from temper.plan.wanted import Kind
+from tests.unit.each import each
 from tests.unit.planning_roles.plans import trixie, whole_plan
 from tests.unit.settings.role_plans import carried_out, item, role_plan
 
@@ -184,7 +185,7 @@ def test_no_file_is_without_a_decision() -> None:
     assert (files_of_controls() | files_of_roles()) - orders_of_files().keys() == set()
 
 
-@pytest.mark.parametrize(("path", "orders"), orders_of_files().items())
+@each(*orders_of_files().items())
 def test_each_key_of_a_file_has_an_order_and_a_case(path: str, orders: str | Mapping[str, str]) -> None:
     assert path in files_of_controls() | files_of_roles()
     if isinstance(orders, str):
@@ -208,8 +209,9 @@ def test_no_default_of_a_program_is_stricter_than_the_line_that_we_write() -> No
     assert violations == []
 
 
-@pytest.mark.parametrize(("own", "key", "value"), STRICTER)
-def test_what_is_stricter_stays_and_is_named(site: Site, own: str, key: str, value: str) -> None:
+@each(*STRICTER)
+def test_what_is_stricter_stays_and_is_named(own: str, key: str, value: str, tmp_path: Path) -> None:
+    site = Site(tmp_path)
     path = site.beside(own, key, value)
     setting = site.made(own)
     assert site.effective(own, key) in (value, f"{int(value, 8):03o}" if key == "umask" else value)
@@ -217,24 +219,27 @@ def test_what_is_stricter_stays_and_is_named(site: Site, own: str, key: str, val
     assert not setting.fault()
 
 
-@pytest.mark.parametrize(("own", "key", "value"), WEAKER)
-def test_what_is_weaker_or_foreign_is_changed(site: Site, own: str, key: str, value: str) -> None:
+@each(*WEAKER)
+def test_what_is_weaker_or_foreign_is_changed(own: str, key: str, value: str, tmp_path: Path) -> None:
+    site = Site(tmp_path)
     site.beside(own, key, value)
     setting = site.made(own)
     assert Path(f"{site.root}{own}").read_text() == WANTED[own]["content"]
     assert (setting.kept(), setting.fault()) == ([], None)
 
 
-@pytest.mark.parametrize(("own", "key", "value"), [case for case in WEAKER if case[2]])
-def test_what_is_weaker_and_wins_is_a_fault(site: Site, own: str, key: str, value: str) -> None:
+@each(*[case for case in WEAKER if case[2]])
+def test_what_is_weaker_and_wins_is_a_fault(own: str, key: str, value: str, tmp_path: Path) -> None:
+    site = Site(tmp_path)
     path = site.beside(own, key, value, behind=True)
     setting = site.made(own)
     assert path in setting.fault().reason
     assert path in setting.warnings()[0]
 
 
-@pytest.mark.parametrize("own", [path for path in WANTED if isinstance(orders_of_files()[path], Mapping)])
-def test_what_says_the_same_changes_nothing(site: Site, own: str) -> None:
+@each(*[path for path in WANTED if isinstance(orders_of_files()[path], Mapping)])
+def test_what_says_the_same_changes_nothing(own: str, tmp_path: Path) -> None:
+    site = Site(tmp_path)
     before, _ = BESIDE.get(own, ("00-site.conf", ""))
     site.write(str(Path(own).parent / before), WANTED[own]["content"].replace("Managed", "As managed"))
     setting = site.made(own)
@@ -242,9 +247,10 @@ def test_what_says_the_same_changes_nothing(site: Site, own: str) -> None:
     assert (setting.kept(), setting.fault()) == ([], None)
 
 
-@pytest.mark.parametrize(("own", "key", "value"), [STRICTER[0], STRICTER[-2]])
-def test_a_site_that_takes_its_value_back_gets_ours(site: Site, own: str, key: str, value: str) -> None:
+@each(STRICTER[0], STRICTER[-2])
+def test_a_site_that_takes_its_value_back_gets_ours(own: str, key: str, value: str, tmp_path: Path) -> None:
     """What ours said beside it was never the site's."""
+    site = Site(tmp_path)
     path = site.beside(own, key, value)
     noted = site.made(own).original
     Path(f"{site.root}{path}").unlink()
@@ -276,18 +282,16 @@ def test_a_log_that_a_site_has_switched_off_is_no_choice_of_its_own(site: Site) 
     assert not setting.fault()
 
 
-@pytest.mark.parametrize(
-    ("own", "path", "text"),
-    [
-        (SUDO, "/etc/sudoers.d/zz", "Defaults:bob timestamp_timeout=99\n"),
-        (SUDO, "/etc/sudoers.d/zz", "Defaults !logfile\n"),
-        (SUDO, "/etc/sudoers.d/10-site", "Defaults>root timestamp_timeout=99\n"),
-        (LIMITS, "/etc/security/limits.conf", "@debug hard core unlimited\n"),
-        (SUDO, "/etc/sudoers", "Defaults env_reset\n"),
-    ],
+@each(
+    (SUDO, "/etc/sudoers.d/zz", "Defaults:bob timestamp_timeout=99\n"),
+    (SUDO, "/etc/sudoers.d/zz", "Defaults !logfile\n"),
+    (SUDO, "/etc/sudoers.d/10-site", "Defaults>root timestamp_timeout=99\n"),
+    (LIMITS, "/etc/security/limits.conf", "@debug hard core unlimited\n"),
+    (SUDO, "/etc/sudoers", "Defaults env_reset\n"),
 )
-def test_a_weaker_value_for_some_accounts_is_a_fault(site: Site, own: str, path: str, text: str) -> None:
+def test_a_weaker_value_for_some_accounts_is_a_fault(own: str, path: str, text: str, tmp_path: Path) -> None:
     """The last sudoers include nothing."""
+    site = Site(tmp_path)
     site.write(path, text)
     assert site.made(own).fault()
 
@@ -304,26 +308,25 @@ def test_origins_of_a_site_are_added_without_those_of_the_distribution(site: Sit
     assert text.startswith(WANTED[UPDATES]["content"])
 
 
-@pytest.mark.parametrize(
-    ("pattern", "at_fault"), [("", True), (".*", True), ("[a-z]", True), ("postgresql-", False), ("(", False)]
-)
-def test_updates_that_leave_out_all_packages_are_a_fault(site: Site, pattern: str, at_fault: bool) -> None:
+@each(("", True), (".*", True), ("[a-z]", True), ("postgresql-", False), ("(", False))
+def test_updates_that_leave_out_all_packages_are_a_fault(
+    pattern: str, at_fault: bool, tmp_path: Path
+) -> None:
+    site = Site(tmp_path)
     text = f'Unattended-Upgrade::Package-Blacklist {{ "{pattern}"; }};\n'
     path = site.write("/etc/apt/apt.conf.d/10site", text)
     fault = site.made(UPDATES).fault()
     assert (f"{path}:1" in str(fault)) == at_fault
 
 
-@pytest.mark.parametrize(
-    ("own", "path", "text"),
-    [
-        (SUDO, "/etc/sudoers.d/10-site", "\nDefaults timestamp_timeout 0\n"),
-        (UPDATES, "/etc/apt/apt.conf.d/10site", "\nA\n"),
-    ],
+@each(
+    (SUDO, "/etc/sudoers.d/10-site", "\nDefaults timestamp_timeout 0\n"),
+    (UPDATES, "/etc/apt/apt.conf.d/10site", "\nA\n"),
 )
 def test_a_file_that_cannot_be_read_is_an_obstacle_with_its_line(
-    site: Site, own: str, path: str, text: str
+    own: str, path: str, text: str, tmp_path: Path
 ) -> None:
+    site = Site(tmp_path)
     target = site.write(path, text)
     setting = site.setting(own)
     assert not setting.settled()
@@ -344,22 +347,20 @@ BANNER, CRON = "/etc/issue", "/etc/cron.allow"
 LEGAL = "Property of the site.\nAll is recorded.\n"
 
 
-@pytest.mark.parametrize(
-    ("own", "text", "mode", "stays"),
-    [
-        (BANNER, LEGAL, 0o644, True),
-        (BANNER, LEGAL, 0o666, False),
-        (BANNER, "\n", 0o644, False),
-        (BANNER, "Property of the site, \\n\n", 0o644, False),
-        (BANNER, "Kali GNU/Linux 12\n", 0o644, False),
-        (CRON, "", 0o640, True),
-        (CRON, "root\n", 0o644, True),
-        (CRON, "root\nalice\n", 0o644, False),
-    ],
+@each(
+    (BANNER, LEGAL, 0o644, True),
+    (BANNER, LEGAL, 0o666, False),
+    (BANNER, "\n", 0o644, False),
+    (BANNER, "Property of the site, \\n\n", 0o644, False),
+    (BANNER, "Kali GNU/Linux 12\n", 0o644, False),
+    (CRON, "", 0o640, True),
+    (CRON, "root\n", 0o644, True),
+    (CRON, "root\nalice\n", 0o644, False),
 )
 def test_a_file_of_the_site_stays_where_it_is_as_strict(
-    site: Site, own: str, text: str, mode: int, stays: bool, monkeypatch: pytest.MonkeyPatch
+    own: str, text: str, mode: int, stays: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    site = Site(tmp_path)
     release = site.write("/etc/os-release", 'ID=kali\nNAME="Kali GNU/Linux"\n')
     monkeypatch.setattr("ansible.module_utils.temper.settings.shared_files.RELEASE", release)
     path = site.write(own, text)

@@ -17,6 +17,8 @@ from ansible.module_utils.temper.settings.site_lines import (
     version_order,
 )
 
+from tests.unit.each import each
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -58,20 +60,17 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("lines", "text", "expected"), CASES)
+@each(*CASES)
 def test_lines_say_what_their_program_reads(
     lines: Callable[[str, str], Iterator[Line]], text: str, expected: list[tuple[str, str, str]]
 ) -> None:
     assert [(line.scope, line.key, line.value) for line in lines(text, "file")] == expected
 
 
-@pytest.mark.parametrize(
-    ("lines", "text"),
-    [
-        (sudoers_lines, "\nDefaults timestamp_timeout=0 umask=077"),
-        (sudoers_lines, '\nDefaults logfile="/var'),
-        (apt_lines, '\nA { B "1"'),
-    ],
+@each(
+    (sudoers_lines, "\nDefaults timestamp_timeout=0 umask=077"),
+    (sudoers_lines, '\nDefaults logfile="/var'),
+    (apt_lines, '\nA { B "1"'),
 )
 def test_a_line_that_cannot_be_read_is_named(lines: Callable[[str, str], Iterator[Line]], text: str) -> None:
     with pytest.raises(UnreadableError, match=r"^file:2: expected"):
@@ -102,18 +101,15 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [
-        ("etc/sudoers.d/temper-hardening", ["1", "2", "", "4", "7"]),
-        ("etc/systemd/journald.conf.d/90-temper.conf", ["0", "2", "", "4"]),
-        ("etc/security/pwquality.conf.d/50-temper.conf", ["", "8", "9"]),
-        ("etc/security/limits.d/10-temper.conf", ["1", "", "2"]),
-        ("etc/audit/rules.d/temper.rules", ["0", "1", "", "2"]),
-        ("etc/apt/apt.conf.d/51temper", ["1", "", "2", "3"]),
-    ],
+@each(
+    ("etc/sudoers.d/temper-hardening", ["1", "2", "", "4", "7"]),
+    ("etc/systemd/journald.conf.d/90-temper.conf", ["0", "2", "", "4"]),
+    ("etc/security/pwquality.conf.d/50-temper.conf", ["", "8", "9"]),
+    ("etc/security/limits.d/10-temper.conf", ["1", "", "2"]),
+    ("etc/audit/rules.d/temper.rules", ["0", "1", "", "2"]),
+    ("etc/apt/apt.conf.d/51temper", ["1", "", "2", "3"]),
 )
-def test_files_are_read_in_the_order_of_their_program(tmp_path: Path, own: str, expected: list[str]) -> None:
+def test_files_are_read_in_the_order_of_their_program(own: str, expected: list[str], tmp_path: Path) -> None:
     """Ours is the empty one; other files of Temper are none of the site's."""
     for name, text in FILES.items():
         path = tmp_path / name

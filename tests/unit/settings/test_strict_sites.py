@@ -13,6 +13,7 @@ from ansible.module_utils.temper.settings.strictness import chosen, strictest
 
 from temper.plan.strictness import order_of
 from tests.unit.control_values import SETTINGS
+from tests.unit.each import each
 from tests.unit.settings.role_plans import item, role_plan
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The root of a node without parameters, files and records."""
     for folder in ("proc-sys", "sysctl.d", "records"):
         (tmp_path / folder).mkdir()
     monkeypatch.setattr(system, "PROC_SYS", tmp_path / "proc-sys")
@@ -63,11 +64,24 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("kind", "key", "wanted", "case", "found"), CASES)
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return a_node(tmp_path, monkeypatch)
+
+
+@each(*CASES)
 def test_a_stricter_value_stays_and_every_other_becomes_the_wanted_one(
-    node: Path, run_module: Run, kind: str, key: str, wanted: str, case: str, found: str
+    kind: str,
+    key: str,
+    wanted: str,
+    case: str,
+    found: str,
+    run_module: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two runs and a comparison, of every value of every control beside what a site may have."""
+    node = a_node(tmp_path, monkeypatch)
     order = str(order_of(kind, key))
     if case == "stricter" and not chosen(order, found, wanted):
         case = "weaker"  # the distribution's own stays only where the site has written it down
@@ -300,22 +314,19 @@ def test_a_keyword_is_lowered_to_what_the_site_had(node: Path, run_module: Run) 
     assert not run(run_module, plan("022"))["changed"]
 
 
-@pytest.mark.parametrize(
-    ("text", "result"),
-    [
-        ("UMASK 077 # ours\n", "077"),
-        ('UMASK "077"\n', "077"),
-        ("UMASK 022\nUMASK 077\n", "077"),
-        ("UMASK 072\n", "077"),
-        ("UMASK\t\t022\n", "027"),
-        ("UMASK -1\n", "027"),
-        ("# nothing\n", "027"),
-    ],
+@each(
+    ("UMASK 077 # ours\n", "077"),
+    ('UMASK "077"\n', "077"),
+    ("UMASK 022\nUMASK 077\n", "077"),
+    ("UMASK 072\n", "077"),
+    ("UMASK\t\t022\n", "027"),
+    ("UMASK -1\n", "027"),
+    ("# nothing\n", "027"),
 )
 def test_what_a_file_says_of_a_keyword_in_other_words_counts(
-    node: Path, run_module: Run, text: str, result: str
+    text: str, result: str, run_module: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = node / "login.defs"
+    file = a_node(tmp_path, monkeypatch) / "login.defs"
     file.write_text(text)
     order = order_of("keyword", "/etc/login.defs:UMASK")
     items = [{**item("keyword", f"{file}:UMASK", "027", "umask"), "order": order}]
@@ -383,7 +394,7 @@ def test_options_of_a_mount_point_stay_and_those_of_temper_go_with_the_profile(
     assert in_force() == "ro,dev,nosuid,exec"
 
 
-@pytest.mark.parametrize("enablement", ["disabled", "masked"])
+@each("disabled", "masked")
 def test_a_unit_that_the_site_has_switched_off_stays_off_where_that_is_stricter(enablement: str) -> None:
     found = {"LoadState": "loaded", "UnitFileState": enablement, "ActiveState": "inactive"}
     for name, stays in (("cron.service", True), ("auditd.service", False)):

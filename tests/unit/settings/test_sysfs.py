@@ -12,6 +12,7 @@ from ansible.module_utils.temper.settings.base import SettingError
 from ansible.module_utils.temper.settings.sysfs import SysfsValue, choices, chosen
 
 from temper.plan.convert import plain
+from tests.unit.each import each
 from tests.unit.planning_roles.plans import planned
 from tests.unit.settings.role_plans import carried_out, item, role_plan
 
@@ -55,15 +56,12 @@ def governors(value: str) -> dict[str, Any]:
     return role_plan("os_tuning", [item("sysfs", POLICIES, value)])
 
 
-@pytest.mark.parametrize(
-    ("text", "value", "offers"),
-    [
-        ("always [madvise] never\n", "madvise", ["always", "madvise", "never"]),
-        ("[always] defer defer+madvise\n", "always", ["always", "defer", "defer+madvise"]),
-        ("schedutil\n", "schedutil", ["schedutil"]),
-        ("128\n", "128", ["128"]),
-        ("", "", []),
-    ],
+@each(
+    ("always [madvise] never\n", "madvise", ["always", "madvise", "never"]),
+    ("[always] defer defer+madvise\n", "always", ["always", "defer", "defer+madvise"]),
+    ("schedutil\n", "schedutil", ["schedutil"]),
+    ("128\n", "128", ["128"]),
+    ("", "", []),
 )
 def test_the_word_in_brackets_is_the_value(text: str, value: str, offers: list[str]) -> None:
     assert (chosen(text), choices(text)) == (value, offers)

@@ -14,6 +14,7 @@ import pytest
 from ansible.module_utils.temper.settings import observe, tmpfs
 from ansible.module_utils.temper.settings.tmpfs import GIB, TmpfsSize, size_bytes
 
+from tests.unit.each import each
 from tests.unit.planning_roles.plans import contents, planned
 from tests.unit.settings.role_plans import item, role_plan
 
@@ -71,12 +72,12 @@ def on_a_real_one(folder: Path, steps: Sequence[str]) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize(("size", "found"), [("75%", 48 * GIB), ("512M", 512 * MIB), ("2T", 2048 * GIB)])
+@each(("75%", 48 * GIB), ("512M", 512 * MIB), ("2T", 2048 * GIB))
 def test_sizes_are_of_the_memory_or_absolute(size: str, found: int) -> None:
     assert size_bytes(size, 64 * GIB) == found
 
 
-@pytest.mark.parametrize("size", ["", "75", "7.5G", "G", "-1G", "75 %"])
+@each("", "75", "7.5G", "G", "-1G", "75 %")
 def test_what_is_no_size_is_named(size: str) -> None:
     with pytest.raises(ValueError, match="such as 75%"):
         size_bytes(size, GIB)

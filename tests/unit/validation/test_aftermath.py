@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from tests.unit.each import each
 from tests.unit.validation.samples import gpu_xml, node, smi_xml
 from validation.checks.aftermath import HealthAfter
 from validation.model.contract import State
@@ -44,17 +43,14 @@ def test_nothing_came() -> None:
     assert (result.state, result.findings) == (State.PASS, ())
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"dram_uncorrectable": "2"}, ["ecc-uncorrected"]),
-        ({"remapped_row_pending": "Yes"}, ["memory-repair-pending"]),
-        ({"gpu_recovery_action": "Reset"}, ["recovery-action"]),
-        ({"sw_thermal_slowdown": "Active"}, []),
-        ({"hw_slowdown": "Active"}, []),
-        ({"current_link_gen": "1"}, []),
-        ({"current_link_width": "8x"}, ["pcie-link-down-trained"]),
-    ],
+@each(
+    ({"dram_uncorrectable": "2"}, ["ecc-uncorrected"]),
+    ({"remapped_row_pending": "Yes"}, ["memory-repair-pending"]),
+    ({"gpu_recovery_action": "Reset"}, ["recovery-action"]),
+    ({"sw_thermal_slowdown": "Active"}, []),
+    ({"hw_slowdown": "Active"}, []),
+    ({"current_link_gen": "1"}, []),
+    ({"current_link_width": "8x"}, ["pcie-link-down-trained"]),
 )
 def test_what_the_load_brought_to_light_is_found(changes: dict[str, str], expected: list[str]) -> None:
     assert codes(query=one_after_the_other(HEALTHY, smi_xml(gpu_xml(**changes), SECOND))) == expected
@@ -65,7 +61,7 @@ def test_what_was_there_before_is_not_said_twice() -> None:
     assert codes(query=one_after_the_other(worn, worn)) == []
 
 
-@pytest.mark.parametrize("before", [[], [OFF_THE_BUS]])
+@each([], [OFF_THE_BUS])
 def test_one_more_xid_is_found(before: list[str]) -> None:
     logs = [KernelLog(kernel_log.events(before)), KernelLog(kernel_log.events([*before, OFF_THE_BUS]))]
     assert codes(kernel_log=lambda: logs.pop(0)) == ["xid-79"]

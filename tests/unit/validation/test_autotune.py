@@ -21,6 +21,7 @@ import yaml
 from temper.cli import main as temper
 from temper.judge import proposal
 from temper.judge.proposal import ProposalError
+from tests.unit.each import each
 from tests.unit.validation.samples import eventually, gpu_xml, measurement, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend
 from tools.schemas import VALIDATION
@@ -91,7 +92,7 @@ def test_the_start_is_no_candidate() -> None:
     assert "4" not in knob.candidates
 
 
-@pytest.mark.parametrize("name", ["gpu_clocks", "loader_pin_memory", "nccl_sockets", "read_ahead_kb"])
+@each("gpu_clocks", "loader_pin_memory", "nccl_sockets", "read_ahead_kb")
 def test_a_knob_that_was_named_and_is_not_there_is_refused_with_its_reason(name: str) -> None:
     with pytest.raises(TuneError, match=f"^{name} cannot be tuned here: .{{20}}"):
         chosen(setup_of(), (name,))
@@ -193,24 +194,21 @@ def test_a_loading_trial_measures_one_setting(monkeypatch: pytest.MonkeyPatch) -
     assert (request.parameters["counts"], request.parameters["pins"]) == ([4], [False])
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        ("it died", "it died"),
-        (Measured(not_run="no memory"), "no memory"),
-        (Measured(), f"measured no {METRIC}"),
-        (
-            dataclasses.replace(
-                measured(1.0),
-                findings=(finding("wrong-result", "samples", error=0.5, workers=1),),
-            ),
-            "wrong",
+@each(
+    ("it died", "it died"),
+    (Measured(not_run="no memory"), "no memory"),
+    (Measured(), f"measured no {METRIC}"),
+    (
+        dataclasses.replace(
+            measured(1.0),
+            findings=(finding("wrong-result", "samples", error=0.5, workers=1),),
         ),
-        (measured(1.0, cache="unknown"), "cache"),
-    ],
+        "wrong",
+    ),
+    (measured(1.0, cache="unknown"), "cache"),
 )
 def test_a_trial_without_a_right_number_says_why(
-    monkeypatch: pytest.MonkeyPatch, answer: Measured | str, words: str
+    answer: Measured | str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "run_children", Answers(answer))
     found = Bench(setup_of()).measure(trial_of())
@@ -509,24 +507,23 @@ def test_evidence_has_the_form_of_its_schema_and_is_read_as_it_was_written() -> 
     assert documents.read(dumps(evidence)) == evidence
 
 
-@pytest.mark.parametrize(
-    "value", ["{{ lookup('pipe', 'id') }}", "2\nansible_connection: local", "$(id)", "2;id", "x" * 65]
-)
-def test_evidence_with_a_value_that_nobody_should_set_is_refused(value: str) -> None:
-    with pytest.raises(ContractError, match=r"decision\.knobs\[0\]\.kept: expected "):
-        documents.read(dumps(evidence_of(("omp_num_threads", value))))
-
-
-def test_evidence_of_an_unknown_setting_is_refused() -> None:
-    with pytest.raises(ContractError, match="ansible_connection is no setting"):
-        documents.read(dumps(evidence_of(("ansible_connection", "local"))))
-
-
-def test_evidence_of_a_gain_without_trials_is_refused() -> None:
+def without_trials() -> Any:
     found = encode(evidence_of(("omp_num_threads", "2")))
     found["decision"]["final"][0]["pairs"] = []
-    with pytest.raises(ContractError, match="expected the pairs of trials"):
-        documents.read(json.dumps(found))
+    return found
+
+
+@each(
+    *(
+        (encode(evidence_of(("omp_num_threads", value))), r"decision\.knobs\[0\]\.kept: expected ")
+        for value in ("{{ lookup('pipe', 'id') }}", "2\nansible_connection: local", "$(id)", "2;id", "x" * 65)
+    ),
+    (encode(evidence_of(("ansible_connection", "local"))), "ansible_connection is no setting"),
+    (without_trials(), "expected the pairs of trials"),
+)
+def test_evidence_that_nobody_should_act_on_is_refused(evidence: Any, said: str) -> None:
+    with pytest.raises(ContractError, match=said):
+        documents.read(json.dumps(evidence))
 
 
 def test_no_word_of_a_node_is_a_variable_of_the_inventory() -> None:
@@ -562,25 +559,22 @@ def test_variables_of_a_proposal_are_ones_that_the_roles_know() -> None:
     assert {kind.variable for kind in KINDS.values() if kind.variable} <= known
 
 
-def test_a_proposal_is_replaced_by_the_next_one(tmp_path: Path) -> None:
+def test_a_proposal_is_replaced_by_the_next_one_and_stays_where_nothing_better_was_found(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "host_vars/node01/temper-autotune.yml"
     for value in ("2", "4"):
         assert proposal.write(path, evidence_of(("omp_num_threads", value)))
-    assert yaml.safe_load(path.read_text()) == {"compute_environment_omp_num_threads": 4}
-
-
-def test_what_an_earlier_proposal_has_set_stays_where_nothing_better_was_found(tmp_path: Path) -> None:
-    path = tmp_path / "temper-autotune.yml"
-    proposal.write(path, evidence_of(("omp_num_threads", "2")))
     before = path.read_text()
+    assert yaml.safe_load(before) == {"compute_environment_omp_num_threads": 4}
     assert not proposal.write(path, evidence_of())
     assert path.read_text() == before
     proposal.write(path, evidence_of(("omp_proc_bind", "close"), start=""))
-    assert yaml.safe_load(path.read_text()) == {"compute_environment_omp_num_threads": 2}
+    assert yaml.safe_load(path.read_text()) == {"compute_environment_omp_num_threads": 4}
 
 
-@pytest.mark.parametrize("content", ["mine: 1\n", "\xff"])
-def test_a_file_of_the_operator_is_never_replaced(tmp_path: Path, content: str) -> None:
+@each("mine: 1\n", "\xff")
+def test_a_file_of_the_operator_is_never_replaced(content: str, tmp_path: Path) -> None:
     path = tmp_path / "temper-autotune.yml"
     path.write_text(content, encoding="latin-1")
     with pytest.raises(ProposalError, match="stays as it is"):

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from temper.judge import proposal
+from tests.unit.each import each
 from tests.unit.validation.test_autotune import Answers, evidence_of, node_of
 from tests.unit.validation.test_autotune_playbook import carry_out
 from tests.unit.validation.test_torch import PYTHON, there
@@ -85,7 +86,7 @@ def test_the_start_is_what_jobs_of_each_node_have_now_even_where_that_is_no_choi
     assert (group.start, group.choices["=eth0"]) == ("=eth0", ("eth0", "fast0"))
 
 
-@pytest.mark.parametrize("now", ["=", "=eth7", "^docker", "e"])
+@each("=", "=eth7", "^docker", "e")
 def test_a_start_that_is_not_one_interface_is_refused_with_those_that_there_are(now: str) -> None:
     with pytest.raises(BetweenError, match=r"gpu01 is .*: expected one of .*=eth0.*=ens5"):
         group_of(order_of(), [dataclasses.replace(FIRST, now=now), SECOND])
@@ -153,9 +154,9 @@ def test_nccl_is_told_names_that_match_exactly_and_its_sockets(monkeypatch: pyte
     assert told.keys() <= set(between.VARIABLES)
 
 
-@pytest.mark.parametrize("answer", ["gpu01 rank 0 hung", Measured(not_run="gpu01 rank 0 hung")])
+@each("gpu01 rank 0 hung", Measured(not_run="gpu01 rank 0 hung"))
 def test_interfaces_that_carry_nothing_are_named(
-    monkeypatch: pytest.MonkeyPatch, answer: Measured | str
+    answer: Measured | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(between, "run_children", Ranks(answer))
     found = Bench(setup_of()).measure(Trial(SearchStage.SCREEN, FABRIC, {INTERFACE: "=ens5"}))
@@ -163,9 +164,9 @@ def test_interfaces_that_carry_nothing_are_named(
     assert found.reason.startswith("no collective over ens5, fast0: gpu01 rank 0 hung")
 
 
-@pytest.mark.parametrize(("fast_s", "kept"), [(0.004, "=ens5"), (0.00805, None), (0.016, None)])
+@each((0.004, "=ens5"), (0.00805, None), (0.016, None))
 def test_an_interface_is_kept_where_it_is_worth_it(
-    monkeypatch: pytest.MonkeyPatch, fast_s: float, kept: str | None
+    fast_s: float, kept: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """0.00805 s in place of 0.008: they are the same."""
 
@@ -203,15 +204,12 @@ def test_who_follows_a_node_that_is_gone_ends(monkeypatch: pytest.MonkeyPatch) -
         between.follow(order_of("gpu02"), node_of())
 
 
-@pytest.mark.parametrize(
-    ("order", "words"),
-    [
-        (order_of(members=MEMBERS[:1]), "expected 2 to 64 nodes to measure with each other, found 1"),
-        (order_of("gpu03"), "the order names gpu03"),
-        (order_of(library="mpi"), "mpi"),
-        (order_of(library="nccl"), "nccl cannot run here"),
-        (order_of(members=(MEMBERS[0], Member("gpu02", "10.0.0.2", 0))), "gpu02 has none"),
-    ],
+@each(
+    (order_of(members=MEMBERS[:1]), "expected 2 to 64 nodes to measure with each other, found 1"),
+    (order_of("gpu03"), "the order names gpu03"),
+    (order_of(library="mpi"), "mpi"),
+    (order_of(library="nccl"), "nccl cannot run here"),
+    (order_of(members=(MEMBERS[0], Member("gpu02", "10.0.0.2", 0))), "gpu02 has none"),
 )
 def test_an_order_that_cannot_be_carried_out_is_refused(order: Order, words: str) -> None:
     with pytest.raises(BetweenError, match=words):
@@ -243,9 +241,9 @@ def test_the_others_hear_of_a_search_that_cannot_begin(
     assert "nothing to try" in said[1]["problem"]
 
 
-@pytest.mark.parametrize("knobs", [(), ("nccl_sockets",), (INTERFACE, "omp_num_threads")])
+@each(((),), (("nccl_sockets",),), ((INTERFACE, "omp_num_threads"),))
 def test_knobs_of_one_node_are_not_tuned_by_several(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], knobs: tuple[str, ...]
+    knobs: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     order = tmp_path / "order.json"
     order.write_text(json.dumps(encode(order_of())))

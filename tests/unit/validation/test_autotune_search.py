@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.rollout.results import drawn_from, recorded_noise
 from validation.autotune.search import (
     LEAST_GAIN,
@@ -79,12 +80,12 @@ def gains(gain: float) -> Callable[[Trial], float]:
     return rate
 
 
-@pytest.mark.parametrize("scatter", SCATTERS)
+@each(*SCATTERS)
 def test_of_200_knobs_without_effect_none_is_kept(scatter: float) -> None:
     assert kept(SimulatedNode(gains(0), scatter).tune(knobs_of(200))) == {}
 
 
-@pytest.mark.parametrize("scatter", SCATTERS)
+@each(*SCATTERS)
 def test_at_least_95_percent_of_planted_gains_of_5_percent_are_found(scatter: float) -> None:
     found = sum(len(kept(SimulatedNode(gains(0.05), scatter, seed).tune(knobs_of(1)))) for seed in range(200))
     assert found >= 190
@@ -109,7 +110,7 @@ def threads(curve: dict[str, float]) -> Callable[[Trial], float]:
 CURVE = {"1": 0.125, "2": 0.25, "4": 0.5, "8": 1.0, "16": 0.8, "64": 0.35}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each(*range(20))
 def test_far_too_many_threads_are_found_and_repaired(seed: int) -> None:
     knob = Knob("threads", "matmul", "64", ("1", "2", "4", "8", "16"))
     decision = SimulatedNode(threads(CURVE), 0.03, seed).tune([knob])
@@ -120,7 +121,7 @@ def test_far_too_many_threads_are_found_and_repaired(seed: int) -> None:
     assert final.low > 1
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each(*range(20))
 def test_an_optimum_is_left_alone(seed: int) -> None:
     knob = Knob("threads", "matmul", "8", ("1", "2", "4", "16", "64"))
     assert kept(SimulatedNode(threads(CURVE), 0.03, seed).tune([knob])) == {}
@@ -211,7 +212,7 @@ def test_what_does_not_hold_up_is_dropped_and_the_rest_measured_again() -> None:
     assert [one.value for one in decision.final] == ["knob0=on, knob1=on"] * 2 + ["knob1=on"] * 2
 
 
-@pytest.mark.parametrize(("failing", "words"), [("on", "it could not"), ("off", "the settings before it")])
+@each(("on", "it could not"), ("off", "the settings before it"))
 def test_a_trial_that_fails_leaves_the_start_and_says_why(failing: str, words: str) -> None:
     asking = search(knobs_of(1))
     trial = next(asking)
@@ -225,7 +226,7 @@ def test_a_trial_that_fails_leaves_the_start_and_says_why(failing: str, words: s
     assert "no memory" in decision.knobs[0].reason
 
 
-@pytest.mark.parametrize(("measured", "rest"), [(4, False), (5, False), (15, True)])
+@each((4, False), (5, False), (15, True))
 def test_candidates_that_no_time_was_left_for_are_not_said_to_be_no_better(measured: int, rest: bool) -> None:
     asking = search([Knob("threads", "training", "", ("1", "2"))])
     next(asking)
@@ -237,7 +238,7 @@ def test_candidates_that_no_time_was_left_for_are_not_said_to_be_no_better(measu
     assert ("better" in reason) is rest
 
 
-@pytest.mark.parametrize("rate", [0.0, float("nan"), float("inf")])
+@each(0.0, float("nan"), float("inf"))
 def test_a_rate_that_is_none_is_no_gain(rate: float) -> None:
     node = SimulatedNode(lambda trial: rate if trial.settings["knob0"] == "on" else 100)
     assert kept(node.tune(knobs_of(1))) == {}

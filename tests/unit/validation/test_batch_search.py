@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.test_torch import PYTHON
 from validation.checks.batch import PARTS
 from validation.cli import main
@@ -134,16 +135,13 @@ def test_without_a_single_sample_it_says_why(processes: Any, outcome: ProcessOut
         largest_batch(STEP)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"device": "gpu"}, "cuda:N"),
-        ({"most": 0}, "1 or more"),
-        ({"memory_gb": 0}, "memory_gb of a byte .* found 0"),
-        # Less than a byte.
-        ({"memory_gb": 1e-10}, "memory_gb of a byte"),
-        ({"memory_gb": float("nan")}, "memory_gb of a byte"),
-    ],
+@each(
+    ({"device": "gpu"}, "cuda:N"),
+    ({"most": 0}, "1 or more"),
+    ({"memory_gb": 0}, "memory_gb of a byte .* found 0"),
+    # Less than a byte.
+    ({"memory_gb": 1e-10}, "memory_gb of a byte"),
+    ({"memory_gb": float("nan")}, "memory_gb of a byte"),
 )
 def test_settings_that_make_no_sense_are_refused(settings: Any, words: str) -> None:
     with pytest.raises(BatchError, match=words):
@@ -170,7 +168,7 @@ def test_a_function_of_a_file_or_of_a_module_is_found(
     assert own.load() is own_function.named
 
 
-@pytest.mark.parametrize("text", ["train", "train.py", ":make_step", "train.py:", "gone.py:make", "m:a.b"])
+@each("train", "train.py", ":make_step", "train.py:", "gone.py:make", "m:a.b")
 def test_a_name_that_is_none_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["batch", text]) == 2
     assert "expected" in capsys.readouterr().err

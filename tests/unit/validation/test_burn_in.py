@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import expectation, measurement, one_test
 from validation.model.contract import RESULT_VERSION, Finding, Measured, State, TestResult
 from validation.model.plans import PLANS
@@ -128,10 +129,7 @@ def test_an_interrupted_burn_in_goes_on_where_it_was(run: Callable[..., NodeResu
 FRESH = Rounds(RESULT_VERSION, "gpu01", "burn-in", kind="driver 580, GPUs GPU-1")
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"node": "gpu02"}, {"plan": "standard"}, {"kind": "driver 590, GPUs GPU-1"}, {"schema_version": 1}],
-)
+@each({"node": "gpu02"}, {"plan": "standard"}, {"kind": "driver 590, GPUs GPU-1"}, {"schema_version": 1})
 def test_rounds_of_another_node_plan_driver_or_gpu_are_not_taken_up(
     other: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -141,7 +139,7 @@ def test_rounds_of_another_node_plan_driver_or_gpu_are_not_taken_up(
     assert burn_in.load(state, dataclasses.replace(FRESH, **other)).count == 0
 
 
-@pytest.mark.parametrize("age_s", [2 * burn_in.MOST_PAUSE_S, -3600])
+@each(2 * burn_in.MOST_PAUSE_S, -3600)
 def test_rounds_of_last_week_or_of_tomorrow_are_not_taken_up(age_s: float, tmp_path: Path) -> None:
     state = tmp_path / "rounds.json"
     burn_in.save(state, FRESH.plus([good()], 60.0))

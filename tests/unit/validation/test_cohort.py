@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from temper.judge import cohort
+from tests.unit.each import each
 from tests.unit.validation.samples import measurement, node_result, one_test
 from validation.model.contract import Finding, NodeResult, State
 from validation.verdict.baseline import Comparison
@@ -54,7 +54,7 @@ def findings(said: Said) -> dict[str, Finding]:
     return {node: comparison.findings[0] for (node, _), comparison in said.items() if comparison.findings}
 
 
-@pytest.mark.parametrize(("value", "state"), [(612.0, State.FAIL), (690.0, State.DEGRADED)])
+@each((612.0, State.FAIL), (690.0, State.DEGRADED))
 def test_a_gpu_below_its_equals_is_named_with_the_reason(value: float, state: State) -> None:
     found = findings(compared(fleet_of(730, 731, 728, 735, value)))
     assert found.keys() == {"gpu04"}
@@ -107,7 +107,7 @@ def test_a_noisy_number_blames_nobody() -> None:
     assert note.endswith("; excused by its own noise")
 
 
-@pytest.mark.parametrize(("value", "state"), [(600.0, State.DEGRADED), (250.0, State.FAIL)])
+@each((600.0, State.DEGRADED), (250.0, State.FAIL))
 def test_the_noise_of_a_number_that_would_fail_excuses_it_only_to_degraded(
     value: float, state: State
 ) -> None:
@@ -143,7 +143,7 @@ def test_gpus_of_one_node_are_equals_too() -> None:
     assert finding.device == 5
 
 
-@pytest.mark.parametrize("other", ["model", "link", "driver", "torch", "method", "plan", "conditions"])
+@each("model", "link", "driver", "torch", "method", "plan", "conditions")
 def test_only_equals_compare(other: str) -> None:
     results = fleet_of(730, 731, 728, 735, 300)
     result = results["gpu04"]

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.each import each
 from tests.unit.validation import samples
 from validation.model import contract
 from validation.model.bounds import MOST_NUMBER, MOST_WHOLE
@@ -96,36 +97,32 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("path", "value", "message"), WRONG)
-def test_a_result_of_another_form_is_refused_with_its_place(
+@each(*WRONG)
+def test_reader_and_schema_refuse_a_result_of_another_form(
     path: list[str | int], value: Any, message: str
 ) -> None:
     with pytest.raises(ContractError, match=message):
         contract.node_result(changed(path, value))
-
-
-@pytest.mark.parametrize(("path", "value", "_message"), WRONG)
-def test_the_schema_refuses_what_the_reader_refuses(path: list[str | int], value: Any, _message: str) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(changed(path, value), load("node-result"))
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@each(math.nan, math.inf)
 def test_a_number_that_is_none_is_never_written(value: float) -> None:
     with pytest.raises(ValueError, match="Out of range float"):
         contract.dumps(Measured((samples.measurement(value=value),)))
+    for document in ({"a": value}, {"a": [value]}, {"a": [{"b": value}]}):
+        with pytest.raises(ValueError, match="JSON"):
+            "".join(contract.json_text(document))
 
 
-@pytest.mark.parametrize("text", ["NaN", "Infinity"])
+@each("NaN", "Infinity")
 def test_a_number_that_is_none_is_never_read(text: str) -> None:
     written = contract.dumps(Measured((samples.measurement(value=612.5),))).replace("612.5", text)
     with pytest.raises(ContractError, match=r"measurements\[0\]\.value: expected a finite number"):
         contract.loads(Measured, written)
-
-
-def test_a_number_that_is_none_is_found_in_free_details_too() -> None:
     with pytest.raises(ContractError, match=r"details\.seconds\[1\]: expected a finite number"):
-        contract.loads(Measured, '{"details": {"seconds": [1.0, NaN]}}')
+        contract.loads(Measured, f'{{"details": {{"seconds": [1.0, {text}]}}}}')
 
 
 def test_a_result_of_another_schema_version_is_refused() -> None:
@@ -164,18 +161,11 @@ def test_the_schema_files_are_what_the_code_says() -> None:
     )
 
 
-def test_a_result_fits_its_schema() -> None:
-    jsonschema.validate(json.loads(contract.dumps(whole_result())), load("node-result"))
-
-
-def test_a_summary_fits_its_schema() -> None:
+def test_documents_fit_their_schemas() -> None:
     verdict = judge_fleet([judge_node("gpu01", whole_result(), samples.expectation(), {})])
-    jsonschema.validate(json.loads(contract.dumps(verdict)), load("summary"))
-
-
-def test_expectations_fit_their_schema() -> None:
     fleet = FleetExpectations(contract.EXPECTATIONS_VERSION, {"gpu01": samples.expectation()})
-    jsonschema.validate(json.loads(contract.dumps(fleet)), load("expectations"))
+    for name, value in (("node-result", whole_result()), ("summary", verdict), ("expectations", fleet)):
+        jsonschema.validate(json.loads(contract.dumps(value)), load(name))
 
 
 def test_every_field_of_a_result_is_in_its_schema() -> None:
@@ -193,13 +183,6 @@ def test_a_document_in_pieces_is_the_same_document() -> None:
         "one": 0.5,
     }
     assert '    {"a": [1,' in text, "a row stands on a line of its own"
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_number_that_json_does_not_have_is_refused_at_every_depth(value: float) -> None:
-    for document in ({"a": value}, {"a": [value]}, {"a": [{"b": value}]}):
-        with pytest.raises(ValueError, match="JSON"):
-            "".join(contract.json_text(document))
 
 
 def test_what_is_expected_of_several_nodes_is_one_object_and_true_is_no_number() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
 from validation.checks import convolution
@@ -74,7 +75,7 @@ def test_a_gain_within_the_noise_is_not_advised() -> None:
     assert "advice" not in measured.details
 
 
-@pytest.mark.parametrize(("spread", "advised"), [(0.05, True), (0.3, False)])
+@each((0.05, True), (0.3, False))
 def test_a_large_gain_of_noisy_runs_is_not_advised(spread: float, advised: bool) -> None:
     gain = Measurement("autotune_gain_times", 2.5, 9, spread, 3)
     assert bool(convolution.advice(gain)) == advised
@@ -99,14 +100,14 @@ def test_a_gpu_without_bf16_takes_fp16_and_counts_the_steps_that_are_skipped() -
     assert (measured.details["format"], measured.details["skipped"].keys()) == ("fp16", STEPS.keys())
 
 
-@pytest.mark.parametrize("wrong", [math.nan, 0.1])
+@each(math.nan, 0.1)
 def test_gradients_that_differ_fail(wrong: float) -> None:
     findings = compare(ScriptedBackend(wrong=wrong)).findings
     assert [(f.code, f.state, f.device) for f in findings] == [("wrong-result", State.FAIL, 3)] * 3
     assert "autotuned" in findings[-1].text
 
 
-@pytest.mark.parametrize("fall", [0.0, math.nan])
+@each(0.0, math.nan)
 def test_a_loss_that_does_not_fall_fails(fall: float) -> None:
     (finding,) = compare(ScriptedBackend(falls={"autotuned": fall})).findings
     assert (finding.code, finding.state) == ("loss-does-not-fall", State.FAIL)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.unit.each import each
 from validation.model.contract import State
 from validation.probes import counters
 
@@ -58,20 +59,17 @@ def test_of_blackwell_what_the_link_corrects_by_itself_is_not_counted() -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["", "Unable to determine\n", "GPU 0: x\n Link 0: <inactive>\n"])
+@each("", "Unable to determine\n", "GPU 0: x\n Link 0: <inactive>\n")
 def test_what_has_no_counters_gives_none(text: str) -> None:
     assert counters.parse(text) == {}
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "grown"),
-    [
-        ({0: {"a": 1}}, {0: {"a": 1}}, {}),
-        ({0: {"a": 1}}, {0: {"a": 3}}, {0: {"a": 2}}),
-        ({0: {"a": 3}}, {0: {"a": 1}}, {}),  # the driver was loaded again
-        ({}, {0: {"a": 3}}, {}),  # nobody knows since when
-        ({0: {"a": 3}}, {}, {}),
-    ],
+@each(
+    ({0: {"a": 1}}, {0: {"a": 1}}, {}),
+    ({0: {"a": 1}}, {0: {"a": 3}}, {0: {"a": 2}}),
+    ({0: {"a": 3}}, {0: {"a": 1}}, {}),  # the driver was loaded again
+    ({}, {0: {"a": 3}}, {}),  # nobody knows since when
+    ({0: {"a": 3}}, {}, {}),
 )
 def test_only_what_was_read_twice_and_grew_counts(
     before: counters.Counts, after: counters.Counts, grown: counters.Counts
@@ -79,15 +77,12 @@ def test_only_what_was_read_twice_and_grew_counts(
     assert counters.growth(before, after) == grown
 
 
-@pytest.mark.parametrize(
-    ("counter", "code", "state"),
-    [
-        ("nvlink 3 Recovery Errors", "nvlink-lost-under-load", State.FAIL),
-        ("nvlink 3 Total link recovery events", "nvlink-lost-under-load", State.FAIL),
-        ("nvlink 3 CRC Errors", "nvlink-errors-under-load", State.DEGRADED),
-        ("pcie_replays", "pcie-replay-under-load", State.DEGRADED),
-        ("ecc_corrected", "ecc-corrected-under-load", State.DEGRADED),
-    ],
+@each(
+    ("nvlink 3 Recovery Errors", "nvlink-lost-under-load", State.FAIL),
+    ("nvlink 3 Total link recovery events", "nvlink-lost-under-load", State.FAIL),
+    ("nvlink 3 CRC Errors", "nvlink-errors-under-load", State.DEGRADED),
+    ("pcie_replays", "pcie-replay-under-load", State.DEGRADED),
+    ("ecc_corrected", "ecc-corrected-under-load", State.DEGRADED),
 )
 def test_what_grew_is_a_finding_of_its_gpu(counter: str, code: str, state: State) -> None:
     (finding,) = counters.findings({5: {counter: 2}})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import node
 from validation.checks import drives as check
 from validation.checks.registry import CHECKS
@@ -111,18 +112,15 @@ def test_a_drive_that_does_not_say_is_named_with_the_reason(
     assert reason in found.unread["nvme0"]
 
 
-@pytest.mark.parametrize(
-    ("warning", "used", "codes", "state"),
-    [
-        (0, 99, [], None),
-        (0x01, 3, ["drive-warning"], State.DEGRADED),
-        (0x02, 3, ["drive-warning"], State.DEGRADED),
-        (0x04, 3, ["drive-warning"], State.FAIL),
-        (0x09, 3, ["drive-warning"], State.FAIL),
-        (0x40, 3, ["drive-warning"], State.DEGRADED),
-        (0, 100, ["drive-worn"], State.DEGRADED),
-        (0x10, 120, ["drive-warning", "drive-worn"], State.FAIL),
-    ],
+@each(
+    (0, 99, [], None),
+    (0x01, 3, ["drive-warning"], State.DEGRADED),
+    (0x02, 3, ["drive-warning"], State.DEGRADED),
+    (0x04, 3, ["drive-warning"], State.FAIL),
+    (0x09, 3, ["drive-warning"], State.FAIL),
+    (0x40, 3, ["drive-warning"], State.DEGRADED),
+    (0, 100, ["drive-worn"], State.DEGRADED),
+    (0x10, 120, ["drive-warning", "drive-worn"], State.FAIL),
 )
 def test_warnings_and_wear_are_findings(
     warning: int, used: int, codes: list[str], state: State | None
@@ -158,7 +156,7 @@ def test_a_drive_that_the_kernel_has_given_up_fails_the_node_whatever_is_install
     assert "nvme2 (X)" in finding.text
 
 
-@pytest.mark.parametrize(("warning", "codes"), [(0, None), (0x04, ["drive-warning"])])
+@each((0, None), (0x04, ["drive-warning"]))
 def test_a_drive_that_does_not_say_passes_no_node_and_hides_no_warning(
     warning: int, codes: list[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

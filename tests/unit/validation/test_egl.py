@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.validation.samples import gpu_xml, node, smi_xml
 from validation.checks import graphics
-from validation.checks.registry import CHECKS, asked_for, in_plan
+from validation.checks.registry import CHECKS
 from validation.model.contract import State
 from validation.model.not_run import NotRunError
 from validation.model.run_options import RunOptions
@@ -137,9 +137,3 @@ def test_without_the_libraries_for_graphics_it_is_not_run_and_says_what_installs
     assert not egl.has_nvidia("libgone.so.0")
     with pytest.raises(egl.EglError, match=r"libgone\.so\.1 cannot be loaded"):
         egl.devices("libgone.so.1")
-
-
-def test_it_runs_where_it_is_asked_for_and_is_required_then() -> None:
-    assert "egl" in in_plan("quick", WISHED)
-    assert "egl" not in in_plan("standard", RunOptions())
-    assert asked_for(WISHED, required=True) == ("egl",)

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.unit.each import each
 from validation.checks.registry import CHECKS
 from validation.model.plans import PLANS, Timing
 from validation.processes.pool import ROOT
@@ -28,15 +29,12 @@ def test_every_test_of_the_quick_plan_is_in_the_sum() -> None:
     assert list(estimate.rows(QUICK)) == [check.id for check in CHECKS.values() if "quick" in check.plans]
 
 
-@pytest.mark.parametrize(
-    ("changes", "more_s"),
-    [
-        ({"gpu": Timing(QUICK.gpu.warm_up_s, QUICK.gpu.measure_s + 1)}, 5.0),
-        ({"gpu_copy": Timing(QUICK.gpu_copy.warm_up_s, QUICK.gpu_copy.measure_s + 1)}, 8 * 2 + 2.0),
-        ({"cpu": Timing(QUICK.cpu.warm_up_s, QUICK.cpu.measure_s + 1)}, 2.0),
-        ({"all_reduce_s": QUICK.all_reduce_s + 1}, 2.6),
-        ({"gpu_directions": ("h2d",)}, -8 * (0.2 + 0.005)),
-    ],
+@each(
+    ({"gpu": Timing(QUICK.gpu.warm_up_s, QUICK.gpu.measure_s + 1)}, 5.0),
+    ({"gpu_copy": Timing(QUICK.gpu_copy.warm_up_s, QUICK.gpu_copy.measure_s + 1)}, 8 * 2 + 2.0),
+    ({"cpu": Timing(QUICK.cpu.warm_up_s, QUICK.cpu.measure_s + 1)}, 2.0),
+    ({"all_reduce_s": QUICK.all_reduce_s + 1}, 2.6),
+    ({"gpu_directions": ("h2d",)}, -8 * (0.2 + 0.005)),
 )
 def test_the_sum_follows_the_plan(changes: dict[str, object], more_s: float) -> None:
     assert total(**changes) - total() == pytest.approx(more_s)

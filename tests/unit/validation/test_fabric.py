@@ -7,10 +7,9 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from temper.judge.fabric import judge_fabric
 from temper.judge.fabric_search import next_rounds
+from tests.unit.each import each
 from tests.unit.validation.fabric_rounds import NAMES, SIZE, attempts, bad_rank, fleet, states
 from tests.unit.validation.samples import node
 from validation.backends.sampling import MOST_ATTEMPTS
@@ -24,6 +23,8 @@ from validation.model.plans import PLANS
 from validation.processes.pool import Ending, ProcessOutcome
 
 if TYPE_CHECKING:
+    import pytest
+
     from validation.model.plans import Plan
     from validation.processes.child import Request
 
@@ -47,10 +48,7 @@ def test_no_group_meets_another_by_mistake() -> None:
     assert given["a"].run == given["d"].run != given["b"].run == given["c"].run
 
 
-@pytest.mark.parametrize(
-    ("address", "place"),
-    [("192.0.2.7", "tcp://192.0.2.7:29511/5c1a-0"), ("2001:db8::7", "tcp://[2001:db8::7]:29511/5c1a-0")],
-)
+@each(("192.0.2.7", "tcp://192.0.2.7:29511/5c1a-0"), ("2001:db8::7", "tcp://[2001:db8::7]:29511/5c1a-0"))
 def test_ranks_are_told_where_to_meet_and_by_which_name(
     address: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +98,7 @@ def test_a_rank_that_could_not_run_is_no_rank_that_died(monkeypatch: pytest.Monk
     assert states(found) == {name: "not-run" if name == "c" else "pass" for name in NAMES}
 
 
-@pytest.mark.parametrize(("address", "name"), [("127.0.0.1", "lo"), ("::1", "lo"), ("not an address", None)])
+@each(("127.0.0.1", "lo"), ("::1", "lo"), ("not an address", None))
 def test_the_interface_towards_a_peer_is_found(address: str, name: str | None) -> None:
     assert measure.interface_towards(address) == name
 
@@ -159,7 +157,7 @@ def test_where_a_rank_stood_when_it_was_given_up_is_brought_home(monkeypatch: py
     assert rank.problem == "it hung in stage: measuring, after run 11"
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+@each(*PLANS.values())
 def test_the_runs_between_nodes_fit_the_budget_on_a_slow_network(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,17 +178,14 @@ def test_the_runs_between_nodes_fit_the_budget_on_a_slow_network(
     assert parameters["sizes_bytes"][0] == 1 << 20  # small enough for any network
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"node": "b"}, "it is one of node b"),
-        ({"schema_version": 1}, "in schema version 1"),
-        ({"ranks": 7}, "ranks: expected a list"),
-        ({"ranks": [encode(bad_rank("a"))] * 300}, "ranks: expected at most 256 items"),
-        ({"link_gb_s": -1.0}, "link_gb_s: expected a number"),
-        ({"sizes_bytes": [0]}, "expected a number from 1"),
-        ({"evil": 1}, "no such field in Part"),
-    ],
+@each(
+    ({"node": "b"}, "it is one of node b"),
+    ({"schema_version": 1}, "in schema version 1"),
+    ({"ranks": 7}, "ranks: expected a list"),
+    ({"ranks": [encode(bad_rank("a"))] * 300}, "ranks: expected at most 256 items"),
+    ({"link_gb_s": -1.0}, "link_gb_s: expected a number"),
+    ({"sizes_bytes": [0]}, "expected a number from 1"),
+    ({"evil": 1}, "no such field in Part"),
 )
 def test_a_part_that_cannot_be_read_is_the_problem_of_its_node(change: dict[str, Any], why: str) -> None:
     found = encode(fleet(attempts(NAMES)))
@@ -204,7 +199,7 @@ def test_a_part_that_cannot_be_read_is_the_problem_of_its_node(change: dict[str,
     assert why in judge_fabric(read)["a"].reason
 
 
-@pytest.mark.parametrize("part", [0, "", {}, [], False])
+@each(0, "", {}, [], False)
 def test_nothing_in_the_place_of_a_part_is_the_problem_of_its_node(part: object) -> None:
     found = encode(fleet(attempts(NAMES)))
     found["rounds"][0]["a"]["part"] = part
@@ -213,18 +208,15 @@ def test_nothing_in_the_place_of_a_part_is_the_problem_of_its_node(part: object)
     assert judge_fabric(read).keys() == set(NAMES)
 
 
-@pytest.mark.parametrize(
-    "seconds",
-    [
-        {"all_reduce 007": [0.1]},
-        {"all_reduce": [0.1]},
-        {"all_reduce 1e9": [0.1]},
-        {f"all_reduce {'9' * 30}": [0.1]},
-        {f"broadcast {SIZE}": [0.1]},
-        {f"all_reduce {SIZE}": []},
-        {f"all_reduce {SIZE}": [0.0]},
-        {f"all_reduce {SIZE}": [-1.0]},
-    ],
+@each(
+    {"all_reduce 007": [0.1]},
+    {"all_reduce": [0.1]},
+    {"all_reduce 1e9": [0.1]},
+    {f"all_reduce {'9' * 30}": [0.1]},
+    {f"broadcast {SIZE}": [0.1]},
+    {f"all_reduce {SIZE}": []},
+    {f"all_reduce {SIZE}": [0.0]},
+    {f"all_reduce {SIZE}": [-1.0]},
 )
 def test_times_that_no_runs_took_are_the_problem_of_their_node(seconds: dict[str, list[float]]) -> None:
     found = encode(fleet(attempts(NAMES)))

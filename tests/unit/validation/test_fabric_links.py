@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
+from tests.unit.each import each
 from validation.probes.network_links import link_gb_s
 from validation.probes.topology import RdmaPort
 
@@ -36,17 +35,14 @@ def test_nccl_takes_all_active_ports(tmp_path: Path) -> None:
     assert link_gb_s("nccl", None, [*PORTS, down], tmp_path, {}) == 400
 
 
-@pytest.mark.parametrize(
-    ("chosen", "rate_gb_s"),
-    [
-        ("", 412.5),
-        ("mlx5_bond", 12.5),
-        ("=mlx5_0,mlx5_1", 100),
-        ("mlx5_0:1", 50),
-        ("=mlx5_0:2", None),
-        ("^mlx5_bond_0", 400),
-        ("^=mlx5_7,mlx5_bond_0", 350),
-    ],
+@each(
+    ("", 412.5),
+    ("mlx5_bond", 12.5),
+    ("=mlx5_0,mlx5_1", 100),
+    ("mlx5_0:1", 50),
+    ("=mlx5_0:2", None),
+    ("^mlx5_bond_0", 400),
+    ("^=mlx5_7,mlx5_bond_0", 350),
 )
 def test_nccl_takes_the_ports_that_it_is_told_to(
     chosen: str, rate_gb_s: float | None, tmp_path: Path
@@ -66,10 +62,7 @@ def test_a_port_that_does_not_say_its_rate_makes_the_whole_unknown(tmp_path: Pat
     assert link_gb_s("nccl", None, [*PORTS, port("mlx5_9/1", 0)], tmp_path, {}) is None
 
 
-@pytest.mark.parametrize(
-    ("library", "ports", "environment"),
-    [("gloo", PORTS, {}), ("nccl", [], {}), ("nccl", PORTS, {"NCCL_IB_DISABLE": "1"})],
-)
+@each(("gloo", PORTS, {}), ("nccl", [], {}), ("nccl", PORTS, {"NCCL_IB_DISABLE": "1"}))
 def test_sockets_have_the_speed_of_their_interface(
     library: str, ports: list[RdmaPort], environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -84,9 +77,7 @@ def test_a_bond_has_the_speed_that_it_says_because_there_is_hardware_below(tmp_p
     assert link_gb_s("gloo", "bond0.7", [], tmp_path, {}) == 6.25
 
 
-@pytest.mark.parametrize(
-    ("speed", "hardware"), [("10000", False), ("-1", True), ("", True)], ids=["veth", "unknown", "silent"]
-)
+@each(("10000", False), ("-1", True), ("", True))
 def test_a_speed_that_is_made_up_or_missing_is_none(speed: str, hardware: bool, tmp_path: Path) -> None:
     interface(tmp_path, "eth0", speed, hardware=hardware)
     assert link_gb_s("gloo", "eth0", [], tmp_path, {}) is None

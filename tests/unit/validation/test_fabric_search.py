@@ -6,12 +6,12 @@ import dataclasses
 import itertools
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from temper.judge.fabric import judge_fabric
 from temper.judge.fabric_search import circle_rounds, next_rounds
+from tests.unit.each import each
 from tests.unit.validation.fabric_rounds import (
     NAMES,
     attempts,
@@ -45,14 +45,6 @@ def test_in_the_rounds_of_a_circle_each_node_meets_each_other_once(count: int) -
     assert sorted(map(sorted, met)) == [list(pair) for pair in itertools.combinations(names_of(count), 2)]
 
 
-def test_first_all_measure_together() -> None:
-    assert next_rounds(fleet()) == [[NAMES]]
-
-
-def test_one_node_measures_with_nobody() -> None:
-    assert next_rounds(fleet(names=("a",))) == []
-
-
 def of_ranks(count: int) -> Fleet:
     """Two nodes that have so many ranks together."""
     two = fleet(names=("a", "b"))
@@ -61,12 +53,16 @@ def of_ranks(count: int) -> Fleet:
     return dataclasses.replace(two, nodes=tuple(nodes))
 
 
-def test_as_many_ranks_measure_as_can_meet() -> None:
-    assert next_rounds(of_ranks(MOST_RANKS)) == [[("a", "b")]]
-
-
-def test_more_ranks_than_can_meet_are_not_measured() -> None:
-    assert next_rounds(of_ranks(MOST_RANKS + 1)) == []
+@each(
+    (fleet(), [[NAMES]]),  # first, all together
+    (fleet(names=("a",)), []),
+    (of_ranks(MOST_RANKS), [[("a", "b")]]),
+    (of_ranks(MOST_RANKS + 1), []),
+    # Two nodes were a pair already.
+    (fleet(attempts(("a", "b"), a=bad_rank("a"), b=bad_rank("b")), names=("a", "b"), pairs=Pairs.ALWAYS), []),
+)
+def test_who_measures_next(found: Fleet, rounds: list[Any]) -> None:
+    assert next_rounds(found) == rounds
 
 
 def test_the_operator_is_told_to_measure_fewer_nodes_where_too_many_ranks_would_meet() -> None:
@@ -75,24 +71,16 @@ def test_the_operator_is_told_to_measure_fewer_nodes_where_too_many_ranks_would_
     assert all("--limit" in verdict.reason for verdict in verdicts)
 
 
-def test_two_nodes_were_a_pair_already() -> None:
-    failed = attempts(("a", "b"), a=bad_rank("a"), b=bad_rank("b"))
-    assert next_rounds(fleet(failed, names=("a", "b"), pairs=Pairs.ALWAYS)) == []
-
-
 #: Eight ranks on each of six nodes reach 2.8 GB/s.
-@pytest.mark.parametrize(
-    ("link_gb_s", "changes", "searched"),
-    [
-        (None, {}, True),  # nobody knows what is fast
-        (2.9, {}, False),
-        (20.0, {}, True),
-        (20.0, {"floor_gb_s": 2.0}, False),
-        (2.9, {"floor_gb_s": 2.85}, True),
-        (2.9, {"pairs": Pairs.ALWAYS}, True),
-        (None, {"pairs": Pairs.NEVER}, False),
-        (20.0, {"floor_gb_s": 2.85, "pairs": Pairs.NEVER}, False),
-    ],
+@each(
+    (None, {}, True),  # nobody knows what is fast
+    (2.9, {}, False),
+    (20.0, {}, True),
+    (20.0, {"floor_gb_s": 2.0}, False),
+    (2.9, {"floor_gb_s": 2.85}, True),
+    (2.9, {"pairs": Pairs.ALWAYS}, True),
+    (None, {"pairs": Pairs.NEVER}, False),
+    (20.0, {"floor_gb_s": 2.85, "pairs": Pairs.NEVER}, False),
 )
 def test_pairs_are_measured_unless_all_together_are_known_to_be_fast(
     link_gb_s: float | None, changes: dict[str, Any], searched: bool
@@ -114,7 +102,7 @@ def test_one_node_whose_links_are_not_known_is_enough_to_not_know() -> None:
     assert next_rounds(fleet(whole))
 
 
-@pytest.mark.parametrize("pairs", [Pairs.AUTO, Pairs.ALWAYS])
+@each(Pairs.AUTO, Pairs.ALWAYS)
 def test_when_all_fail_pairs_are_measured(pairs: Pairs) -> None:
     hung = attempts(NAMES, **{name: bad_rank(name) for name in NAMES})
     assert next_rounds(fleet(hung, pairs=pairs)) == [[("a", "f"), ("b", "e"), ("c", "d")]]
@@ -140,8 +128,8 @@ def test_more_suspects_than_good_nodes_all_meet_one() -> None:
     assert {name for name, state in states(found).items() if state == "fail"} == set(bad)
 
 
-@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
-@pytest.mark.parametrize("count", SIZES)
+@each(*HOW.values())
+@each(*SIZES)
 def test_a_single_bad_node_is_named_and_nobody_else(count: int, how: object) -> None:
     names = names_of(count)
     for bad in names:
@@ -150,8 +138,8 @@ def test_a_single_bad_node_is_named_and_nobody_else(count: int, how: object) -> 
         assert findings(found)[bad].code == "fabric-node"
 
 
-@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
-@pytest.mark.parametrize("count", SIZES)
+@each(*HOW.values())
+@each(*SIZES)
 def test_a_single_bad_link_is_named_by_both_its_ends_and_condemns_neither(count: int, how: object) -> None:
     names = names_of(count)
     for ends in itertools.combinations(names, 2):
@@ -163,8 +151,8 @@ def test_a_single_bad_link_is_named_by_both_its_ends_and_condemns_neither(count:
             assert all(name in finding.text for name in ends)
 
 
-@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
-@pytest.mark.parametrize("count", range(4, 13))
+@each(*HOW.values())
+@each(*range(4, 13))
 def test_two_bad_nodes_are_named_and_nobody_else(count: int, how: object) -> None:
     names = names_of(count)
     for bad in itertools.combinations(names, 2):
@@ -218,7 +206,7 @@ def test_a_pair_that_has_the_network_for_itself_makes_no_other_slow() -> None:
     assert set(states(found).values()) == {"pass"}
 
 
-@pytest.mark.parametrize("count", range(5, 10))
+@each(*range(5, 10))
 def test_a_slow_node_is_found_beside_others_that_hang(count: int) -> None:
     """Who hangs can leave the slow one in every pair that works, with none to compare them with."""
     names = names_of(count)

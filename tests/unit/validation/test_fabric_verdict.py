@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from temper.judge.fabric import judge_fabric
 from temper.judge.fabric_search import circle_rounds, next_rounds
+from tests.unit.each import each
 from tests.unit.validation.fabric_rounds import (
     NAMES,
     SIZE,
@@ -41,13 +40,10 @@ C_AND_D = attempts(*PAIRS, c=bad_rank("c"), d=bad_rank("d"))
 MEASURING = f"measuring all-reduce of {SIZE >> 20} MiB"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"steps": 22},
-        {"steps": 23, "halted": "stopped by a signal"},
-        {"stage": "preparing all-reduce of 16 MiB", "steps": 24},
-    ],
+@each(
+    {"steps": 22},
+    {"steps": 23, "halted": "stopped by a signal"},
+    {"stage": "preparing all-reduce of 16 MiB", "steps": 24},
 )
 def test_of_nodes_that_hang_the_one_that_does_not_run_or_stands_behind_is_suspect(
     changes: dict[str, Any],
@@ -63,7 +59,7 @@ def test_of_nodes_that_hang_in_the_same_run_all_are_suspects() -> None:
     assert sorted(whole.suspects) == sorted(NAMES)
 
 
-@pytest.mark.parametrize(("died_at", "suspect"), [(100.2, "c"), (99.8, "c"), (40.0, "d")])
+@each((100.2, "c"), (99.8, "c"), (40.0, "d"))
 def test_who_dies_when_a_node_gives_its_ranks_up_is_not_to_blame(died_at: float, suspect: str) -> None:
     """The ranks of d see those of others go at 100; or it died long before, and the others hung."""
     ranks = {name: hung_rank(name, 23) for name in NAMES}
@@ -158,14 +154,6 @@ def sized_rank(small_s: float, large_s: float | None = None) -> Rank:
     return dataclasses.replace(good_rank(), seconds=seconds)
 
 
-def test_pairs_are_compared_at_a_size_that_all_of_them_measured() -> None:
-    """Larger sizes reach four times the rate: c and d had no time for them, and are as fast as the others."""
-    ranks = {name: sized_rank(0.01, 0.01) for name in "abef"} | {name: sized_rank(0.01) for name in "cd"}
-    found = fleet(attempts(NAMES), attempts(*PAIRS, **ranks))
-    assert next_rounds(found) == []
-    assert set(states(found).values()) == {"pass"}
-
-
 def test_a_slow_pair_is_found_at_the_size_that_all_measured() -> None:
     def round_of(*pairs: tuple[str, ...]) -> dict[str, Attempt]:
         names = {
@@ -182,23 +170,33 @@ def test_a_slow_pair_is_found_at_the_size_that_all_measured() -> None:
     assert "the best pair 0.42 GB/s" in findings(found)["c"].text
 
 
-def test_all_together_are_compared_with_pairs_at_a_size_that_both_measured() -> None:
-    """The whole had no time for the large size, at which pairs reach four times the rate."""
-    whole = attempts(NAMES, **{name: sized_rank(0.01) for name in NAMES})
-    pairs = attempts(*PAIRS, **{name: sized_rank(0.01, 0.01) for name in NAMES})
-    assert set(states(fleet(whole, pairs)).values()) == {"pass"}
+#: Half of its runs are as fast as everybody's.
+DISTURBED = dataclasses.replace(good_rank(), seconds={f"all_reduce {SIZE}": (0.01, 0.01, 0.1, 0.1, 0.1)})
+LONG = {name: sized_rank(0.01, 0.01) for name in NAMES}
+BELOW = attempts(*PAIRS, c=good_rank(0.013), d=good_rank(0.013))
 
 
-def test_pairs_that_are_all_alike_have_no_suspect() -> None:
-    alike = fleet(attempts(NAMES), attempts(*PAIRS, a=good_rank(0.013)), pairs=Pairs.ALWAYS)
-    assert next_rounds(alike) == []
-    assert set(states(alike).values()) == {"pass"}
+@each(
+    fleet(attempts(NAMES), attempts(*PAIRS, a=good_rank(0.013)), pairs=Pairs.ALWAYS),  # all pairs are alike
+    fleet(attempts(NAMES), attempts(*PAIRS, c=DISTURBED)),
+    fleet(attempts(NAMES), BELOW, floor_gb_s=1.5, pairs=Pairs.ALWAYS),  # all together reach the floor
+    # Larger sizes reach four times the rate. c and d, or all together, had no time for them.
+    fleet(attempts(NAMES), attempts(*PAIRS, **LONG | {name: sized_rank(0.01) for name in "cd"})),
+    fleet(attempts(NAMES, **{name: sized_rank(0.01) for name in NAMES}), attempts(*PAIRS, **LONG)),
+)
+def test_what_is_as_fast_as_the_others_is_not_slow(found: Fleet) -> None:
+    assert next_rounds(found) == []
+    assert set(states(found).values()) == {"pass"}
 
 
-def test_what_the_floor_tells_from_the_others_is_slow_too() -> None:
-    found = measured(NAMES, ["c"], how=lambda _: good_rank(0.018), floor_gb_s=1.6)
+@each(
+    (measured(NAMES, ["c"], how=lambda _: good_rank(0.018), floor_gb_s=1.6), "fabric-node"),
+    (measured(NAMES, ["c"], how=lambda _: slow_rank(), floor_gb_s=2.0), "fabric-node"),
+    (measured(NAMES, ["c"], how=wrong_rank), "wrong-result"),
+)
+def test_what_one_node_does_to_its_group_is_that_nodes_fault(found: Fleet, code: str) -> None:
     assert states(found) == {name: "fail" if name == "c" else "pass" for name in NAMES}
-    assert findings(found)["c"].code == "fabric-node"
+    assert findings(found)["c"].code == code
 
 
 def linked(link_gb_s: float, *rounds: dict[str, Attempt], **changes: Any) -> Fleet:
@@ -212,21 +210,14 @@ def linked(link_gb_s: float, *rounds: dict[str, Attempt], **changes: Any) -> Fle
     return fleet(whole, *rounds, **changes)
 
 
-@pytest.mark.parametrize(
-    ("found", "state", "words"),
-    [
-        (
-            linked(1.0, attempts(*PAIRS)),
-            State.DEGRADED,
-            "the links of the slowest node carry 1.00 GB/s; pairs",
-        ),
-        (linked(1.0, attempts(*PAIRS), floor_gb_s=2.0), State.FAIL, "the floor is 2.00 GB/s; pairs of nodes"),
-        (linked(1.0, floor_gb_s=2.0, pairs=Pairs.NEVER), State.FAIL, "no pairs of nodes were measured"),
-        (linked(0.3, floor_gb_s=2.0, pairs=Pairs.NEVER), State.FAIL, "0.28 GB/s, the floor is 2.00"),
-        (linked(0.3, attempts(*PAIRS)), State.DEGRADED, "0.28 GB/s; pairs of nodes reach 1.68 to 1.68"),
-        (linked(1.0, library="gloo", pairs=Pairs.NEVER), State.PASS, ""),
-        (linked(1.0, attempts(*PAIRS), library="gloo"), State.DEGRADED, "carry 1.00 GB/s"),
-    ],
+@each(
+    (linked(1.0, attempts(*PAIRS)), State.DEGRADED, "the links of the slowest node carry 1.00 GB/s; pairs"),
+    (linked(1.0, attempts(*PAIRS), floor_gb_s=2.0), State.FAIL, "the floor is 2.00 GB/s; pairs of nodes"),
+    (linked(1.0, floor_gb_s=2.0, pairs=Pairs.NEVER), State.FAIL, "no pairs of nodes were measured"),
+    (linked(0.3, floor_gb_s=2.0, pairs=Pairs.NEVER), State.FAIL, "0.28 GB/s, the floor is 2.00"),
+    (linked(0.3, attempts(*PAIRS)), State.DEGRADED, "0.28 GB/s; pairs of nodes reach 1.68 to 1.68"),
+    (linked(1.0, library="gloo", pairs=Pairs.NEVER), State.PASS, ""),
+    (linked(1.0, attempts(*PAIRS), library="gloo"), State.DEGRADED, "carry 1.00 GB/s"),
 )
 def test_a_whole_that_is_slow_with_good_pairs_is_the_fault_of_no_node(
     found: Fleet, state: State, words: str
@@ -246,16 +237,7 @@ def test_the_rate_of_the_links_makes_no_node_slow_that_is_about_as_fast_as_the_o
     assert {finding.code for finding in findings(found).values()} == {"fabric-slow"}
 
 
-def test_a_floor_that_is_missed_because_of_one_node_is_that_nodes_fault() -> None:
-    found = measured(NAMES, ["c"], how=lambda _: slow_rank(), floor_gb_s=2.0)
-    assert states(found) == {name: "fail" if name == "c" else "pass" for name in NAMES}
-    assert findings(found)["c"].code == "fabric-node"
-
-
-@pytest.mark.parametrize(
-    ("how", "floor_gb_s", "state"),
-    [(lambda _: slow_rank(), 0, "degraded"), (lambda _: slow_rank(), 2, "fail"), (bad_rank, 0, "fail")],
-)
+@each((lambda _: slow_rank(), 0, "degraded"), (lambda _: slow_rank(), 2, "fail"), (bad_rank, 0, "fail"))
 def test_a_slow_link_fails_only_what_was_asked_for(how: object, floor_gb_s: float, state: str) -> None:
     links = [("b", "e")]
     found = measured(NAMES, bad_links=links, how=how, floor_gb_s=floor_gb_s)  # type: ignore[arg-type]
@@ -263,30 +245,21 @@ def test_a_slow_link_fails_only_what_was_asked_for(how: object, floor_gb_s: floa
     assert findings(found)["b"].code == "fabric-link"
 
 
-def test_when_every_pair_fails_nobody_is_blamed_alone() -> None:
-    nothing = attempts(*PAIRS, **{name: bad_rank(name) for name in NAMES})
-    found = fleet(HUNG, nothing)
+@each({name: bad_rank(name) for name in NAMES}, {})
+def test_where_every_pair_fails_or_only_all_together_do_nobody_is_blamed_alone(bad: dict[str, Rank]) -> None:
+    found = fleet(HUNG, attempts(*PAIRS, **bad))
     assert {finding.code for finding in findings(found).values()} == {"fabric-unresolved"}
     assert set(states(found).values()) == {"fail"}
 
 
-def test_when_every_pair_works_but_not_all_together_that_is_no_pass() -> None:
-    found = fleet(HUNG, attempts(*PAIRS))
-    assert {finding.code for finding in findings(found).values()} == {"fabric-unresolved"}
-
-
-def test_of_two_nodes_the_one_that_got_less_far_is_named() -> None:
-    ranks = {"a": bad_rank("a", stage="warming up with all-reduce of 16 MiB"), "b": bad_rank("b")}
-    found = fleet(attempts(("a", "b"), **ranks), names=("a", "b"))
-    assert findings(found)["b"].code == "fabric-node"
-    assert "meeting the other ranks" in findings(found)["b"].text
-    assert findings(found)["a"].code == "fabric-unresolved"
-
-
-def test_of_nodes_that_died_the_first_is_named() -> None:
-    ranks = {"a": bad_rank("a", "died", at=109.0), "b": bad_rank("b", "died", at=100.0)}
-    found = fleet(attempts(("a", "b"), **ranks), names=("a", "b"))
-    assert findings(found)["b"].code == "fabric-node"
+@each(
+    (bad_rank("a", stage="warming up with all-reduce of 16 MiB"), bad_rank("b"), "meeting the other ranks"),
+    (bad_rank("a", "died", at=109.0), bad_rank("b", "died", at=100.0), "b rank 0 gave no result"),
+)
+def test_of_two_nodes_the_one_that_got_less_far_or_died_first_is_named(a: Rank, b: Rank, said: str) -> None:
+    found = findings(fleet(attempts(("a", "b"), a=a, b=b), names=("a", "b")))
+    assert {name: one.code for name, one in found.items()} == {"a": "fabric-unresolved", "b": "fabric-node"}
+    assert said in found["b"].text
 
 
 def test_a_node_that_cannot_take_part_is_not_run_and_so_are_those_that_waited_for_it() -> None:
@@ -318,16 +291,13 @@ def without_c(link_gb_s: float | None = None, **changes: Any) -> Fleet:
     return found
 
 
-@pytest.mark.parametrize(
-    ("found", "state", "words"),
-    [
-        (without_c(), State.PASS, "no floor, and no known rate of the links"),
-        (without_c(floor_gb_s=1.5), State.PASS, "against a floor of 1.50 GB/s"),
-        (without_c(link_gb_s=2.0), State.PASS, "the links of the slowest node carry 2.00 GB/s"),
-        (without_c(floor_gb_s=100.0), State.FAIL, "the floor is 100 GB/s; pairs of nodes reach 1.68"),
-        (without_c(link_gb_s=10.0), State.DEGRADED, "the links of the slowest node carry 10.0 GB/s; pairs"),
-        (without_c(link_gb_s=10.0, library="gloo"), State.PASS, "the slowest node carry 10.0 GB/s"),
-    ],
+@each(
+    (without_c(), State.PASS, "no floor, and no known rate of the links"),
+    (without_c(floor_gb_s=1.5), State.PASS, "against a floor of 1.50 GB/s"),
+    (without_c(link_gb_s=2.0), State.PASS, "the links of the slowest node carry 2.00 GB/s"),
+    (without_c(floor_gb_s=100.0), State.FAIL, "the floor is 100 GB/s; pairs of nodes reach 1.68"),
+    (without_c(link_gb_s=10.0), State.DEGRADED, "the links of the slowest node carry 10.0 GB/s; pairs"),
+    (without_c(link_gb_s=10.0, library="gloo"), State.PASS, "the slowest node carry 10.0 GB/s"),
 )
 def test_those_that_can_are_paired_without_it_and_held_against_what_is_expected(
     found: Fleet, state: State, words: str
@@ -346,7 +316,7 @@ def test_a_floor_that_no_pair_reaches_counts_beside_a_bad_node_too() -> None:
     }
 
 
-@pytest.mark.parametrize("how", [bad_rank, lambda name: bad_rank(name, "died")])
+@each(bad_rank, lambda name: bad_rank(name, "died"))
 def test_a_pair_that_fails_is_not_excused_by_a_node_that_could_not_take_part(
     how: Callable[[str], Rank],
 ) -> None:
@@ -366,21 +336,6 @@ def test_a_note_does_not_say_that_there_was_no_floor_where_there_was() -> None:
     )
 
 
-def test_a_pair_that_was_disturbed_is_not_slow() -> None:
-    """Half of its runs are as fast as everybody's."""
-    disturbed = dataclasses.replace(good_rank(), seconds={f"all_reduce {SIZE}": (0.01, 0.01, 0.1, 0.1, 0.1)})
-    found = fleet(attempts(NAMES), attempts(*PAIRS, c=disturbed))
-    assert next_rounds(found) == []
-    assert set(states(found).values()) == {"pass"}
-
-
-def test_pairs_below_a_floor_that_all_together_reach_are_not_slow() -> None:
-    pairs = attempts(*PAIRS, c=good_rank(0.013), d=good_rank(0.013))
-    found = fleet(attempts(NAMES), pairs, floor_gb_s=1.5, pairs=Pairs.ALWAYS)
-    assert next_rounds(found) == []
-    assert set(states(found).values()) == {"pass"}
-
-
 def test_wrong_numbers_are_the_fault_of_the_node_that_has_them() -> None:
     wrong = Finding("wrong-result", State.FAIL, "b rank 1: 1 of the numbers are wrong", "take it out")
     first = attempts(("a", "b"), b=dataclasses.replace(good_rank(), findings=(wrong,)))
@@ -392,11 +347,6 @@ def test_wrong_numbers_are_the_fault_of_the_node_that_has_them() -> None:
 def test_what_is_measured_stands_beside_the_node() -> None:
     verdict = judge_fabric(fleet(attempts(NAMES)))["a"]
     assert (verdict.state, verdict.headline) == (State.PASS, "2.80 GB/s")
-
-
-def test_wrong_numbers_that_all_of_a_group_have_are_the_fault_of_the_node_that_pairs_find() -> None:
-    found = measured(NAMES, ["c"], how=wrong_rank)
-    assert states(found) == {name: "fail" if name == "c" else "pass" for name in NAMES}
 
 
 def test_wrong_numbers_over_a_bad_link_are_the_fault_of_no_node() -> None:
@@ -446,13 +396,10 @@ def test_a_node_that_is_lost_among_the_pairs_is_not_run() -> None:
     assert states(found) == {name: "not-run" if name == "c" else "pass" for name in NAMES}
 
 
-@pytest.mark.parametrize(
-    ("found", "note"),
-    [
-        (fleet(attempts(NAMES), pairs=Pairs.NEVER), "not compared: no floor was given, and the rate"),
-        (fleet(attempts(NAMES), floor_gb_s=2.0), "at or above the floor of 2.00 GB/s"),
-        (fleet(attempts(NAMES), attempts(*PAIRS)), "compared with pairs of nodes only (1.68 to 1.68 GB/s)"),
-    ],
+@each(
+    (fleet(attempts(NAMES), pairs=Pairs.NEVER), "not compared: no floor was given, and the rate"),
+    (fleet(attempts(NAMES), floor_gb_s=2.0), "at or above the floor of 2.00 GB/s"),
+    (fleet(attempts(NAMES), attempts(*PAIRS)), "compared with pairs of nodes only (1.68 to 1.68 GB/s)"),
 )
 def test_a_pass_says_what_it_was_compared_with(found: Fleet, note: str) -> None:
     for verdict in judge_fabric(found).values():

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import gpu_validation
-import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import node_result, one_test
 from validation.checks.registry import TESTS
 from validation.fabric.groups import Attempt, Fleet, Pairs
@@ -37,22 +37,18 @@ def test_a_result_is_passed_on_as_it_is() -> None:
     assert gpu_validation.validation_outcome({"stdout": text, "rc": 1}) == {"result": json.loads(text)}
 
 
-@pytest.mark.parametrize(
-    "stdout",
-    [
-        '{"a": ' + "[" * 17 + "]" * 17 + "}",
-        "[" * 100_000,
-        '{"a": "\\ud800"}',
-        '{"a": "\\u0000"}',
-        '{"a": NaN}',
-        '{"a": 1e400}',
-        f'{{"a": {"9" * 5000}}}',
-        f'{{"a": "{"x" * (bounds.MOST_CHARACTERS + 1)}"}}',
-        f'{{"{"x" * 5000}": 1}}',
-        '{"a": 1, "a": 2}',
-        " " * (contract.MOST_RESULT_BYTES + 1),
-    ],
-    ids=range(11),
+@each(
+    '{"a": ' + "[" * 17 + "]" * 17 + "}",
+    "[" * 100_000,
+    '{"a": "\\ud800"}',
+    '{"a": "\\u0000"}',
+    '{"a": NaN}',
+    '{"a": 1e400}',
+    f'{{"a": {"9" * 5000}}}',
+    f'{{"a": "{"x" * (bounds.MOST_CHARACTERS + 1)}"}}',
+    f'{{"{"x" * 5000}": 1}}',
+    '{"a": 1, "a": 2}',
+    " " * (contract.MOST_RESULT_BYTES + 1),
 )
 def test_a_result_beyond_all_bounds_does_not_get_into_the_document_of_the_fleet(stdout: str) -> None:
     outcome = gpu_validation.validation_outcome({"stdout": stdout, "rc": 0})
@@ -70,24 +66,21 @@ def test_the_reason_of_a_node_is_short_and_printable() -> None:
     assert fleet_from(fleet["expectations"], TESTS).nodes["gpu01"].not_run == reason
 
 
-@pytest.mark.parametrize(
-    ("run", "words"),
-    [
-        ({"unreachable": True, "msg": "Connection\nclosed."}, ["connection broke", "Connection closed"]),
-        (
-            {"rc": 1, "stdout": "", "stderr": "Traceback\nKeyError: 'x'\n"},
-            ["exit status 1", "KeyError: 'x'"],
-        ),
-        (
-            {"rc": 127, "stdout": "{", "msg": "non-zero return code"},
-            ["exit status 127", "non-zero return code"],
-        ),
-        ({"msg": "async task did not complete within the requested time - 60s"}, ["no exit status", "60s"]),
-        ({"msg": "could not find job", "finished": 1}, ["the node booted while it was measured"]),
-        ({"msg": "Timeout exceeded"}, ["ended after gpu_validation_timeout_s"]),
-        ({"rc": 124, "stderr": "interrupted"}, ["ended after gpu_validation_timeout_s"]),
-        ({}, ["nothing"]),
-    ],
+@each(
+    ({"unreachable": True, "msg": "Connection\nclosed."}, ["connection broke", "Connection closed"]),
+    (
+        {"rc": 1, "stdout": "", "stderr": "Traceback\nKeyError: 'x'\n"},
+        ["exit status 1", "KeyError: 'x'"],
+    ),
+    (
+        {"rc": 127, "stdout": "{", "msg": "non-zero return code"},
+        ["exit status 127", "non-zero return code"],
+    ),
+    ({"msg": "async task did not complete within the requested time - 60s"}, ["no exit status", "60s"]),
+    ({"msg": "could not find job", "finished": 1}, ["the node booted while it was measured"]),
+    ({"msg": "Timeout exceeded"}, ["ended after gpu_validation_timeout_s"]),
+    ({"rc": 124, "stderr": "interrupted"}, ["ended after gpu_validation_timeout_s"]),
+    ({}, ["nothing"]),
 )
 def test_a_run_without_a_result_has_a_reason(run: dict[str, Any], words: list[str]) -> None:
     outcome = gpu_validation.validation_outcome(run)
@@ -154,7 +147,7 @@ def test_without_a_node_that_is_to_be_measured_with_others_there_is_no_fabric() 
     assert gpu_validation.validation_fabric(hostvars, hostvars, ["a"], FABRIC) == {}
 
 
-@pytest.mark.parametrize(("library", "ranks"), [("gloo", 1), ("nccl", 9)])
+@each(("gloo", 1), ("nccl", 9))
 def test_each_gpu_is_a_rank_also_one_that_no_table_knows_and_with_gloo_each_node(
     library: str, ranks: int
 ) -> None:

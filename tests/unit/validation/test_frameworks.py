@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import node
 from validation.backends.libraries import runs_on
 from validation.checks.frameworks import (
@@ -44,38 +45,35 @@ def facts(**changes: Any) -> Facts:
     return dataclasses.replace(GOOD, **changes)
 
 
-@pytest.mark.parametrize(
-    ("found", "code", "words"),
-    [
-        (
-            facts(driver_cuda=(12, 9), available=False, devices=()),
-            "torch-cuda-too-new",
-            "torch 2.13.0+cu130 is built for CUDA 13.0, the driver knows CUDA up to 12.9",
-        ),
-        (
-            facts(available=False, problem="CUDA error 802: system not yet initialized", devices=()),
-            "torch-no-gpu",
-            "CUDA error 802",
-        ),
-        (
-            facts(devices=(H100,), visible_devices="0"),
-            "torch-gpu-count",
-            "torch sees 1 GPUs, nvidia-smi 2; CUDA_VISIBLE_DEVICES is '0'",
-        ),
-        (
-            facts(devices=(H100, Device(1, "Tesla V100", (7, 0)))),
-            "torch-architecture",
-            "GPU 1 (Tesla V100) has compute capability 7.0, torch 2.13.0+cu130 is built for sm_80, sm_90",
-        ),
-        (
-            facts(devices=(H100, dataclasses.replace(H100, index=1, error="CUDA error: ECC"))),
-            "torch-compute",
-            "GPU 1 (NVIDIA H100 80GB HBM3) does not compute: CUDA error: ECC",
-        ),
-        (facts(cudnn=None), "torch-cudnn", "this torch has none"),
-        (facts(cudnn_error="CUDNN_STATUS_NOT_INITIALIZED"), "torch-cudnn", "CUDNN_STATUS_NOT_INITIALIZED"),
-        (facts(nccl=None), "torch-nccl", "has no NCCL, and the node has 2 GPUs"),
-    ],
+@each(
+    (
+        facts(driver_cuda=(12, 9), available=False, devices=()),
+        "torch-cuda-too-new",
+        "torch 2.13.0+cu130 is built for CUDA 13.0, the driver knows CUDA up to 12.9",
+    ),
+    (
+        facts(available=False, problem="CUDA error 802: system not yet initialized", devices=()),
+        "torch-no-gpu",
+        "CUDA error 802",
+    ),
+    (
+        facts(devices=(H100,), visible_devices="0"),
+        "torch-gpu-count",
+        "torch sees 1 GPUs, nvidia-smi 2; CUDA_VISIBLE_DEVICES is '0'",
+    ),
+    (
+        facts(devices=(H100, Device(1, "Tesla V100", (7, 0)))),
+        "torch-architecture",
+        "GPU 1 (Tesla V100) has compute capability 7.0, torch 2.13.0+cu130 is built for sm_80, sm_90",
+    ),
+    (
+        facts(devices=(H100, dataclasses.replace(H100, index=1, error="CUDA error: ECC"))),
+        "torch-compute",
+        "GPU 1 (NVIDIA H100 80GB HBM3) does not compute: CUDA error: ECC",
+    ),
+    (facts(cudnn=None), "torch-cudnn", "this torch has none"),
+    (facts(cudnn_error="CUDNN_STATUS_NOT_INITIALIZED"), "torch-cudnn", "CUDNN_STATUS_NOT_INITIALIZED"),
+    (facts(nccl=None), "torch-nccl", "has no NCCL, and the node has 2 GPUs"),
 )
 def test_what_does_not_fit_is_named_with_cause_and_remedy(found: Facts, code: str, words: str) -> None:
     (finding,) = examine(found, 2)
@@ -84,36 +82,30 @@ def test_what_does_not_fit_is_named_with_cause_and_remedy(found: Facts, code: st
     assert finding.action
 
 
-def test_what_fits_has_no_finding() -> None:
-    assert list(examine(GOOD, 2)) == []
+@each(
+    (GOOD, 2),
+    (facts(built_for_cuda=(12, 9), driver_cuda=(12, 4)), 2),  # an older minor version of CUDA
+    (facts(nccl=None, devices=(H100,)), 1),
+)
+def test_what_fits_has_no_finding(found: Facts, gpus: int) -> None:
+    assert list(examine(found, gpus)) == []
 
 
-def test_an_older_minor_version_of_cuda_works() -> None:
-    assert list(examine(facts(built_for_cuda=(12, 9), driver_cuda=(12, 4)), 2)) == []
-
-
-def test_one_gpu_needs_no_nccl() -> None:
-    assert list(examine(facts(nccl=None, devices=(H100,)), 1)) == []
-
-
-@pytest.mark.parametrize(
-    ("capability", "architectures", "runs"),
-    [
-        ((8, 0), ("sm_80",), True),
-        ((8, 9), ("sm_80",), True),
-        ((8, 0), ("sm_86",), False),
-        ((9, 0), ("sm_80",), False),
-        ((9, 0), ("sm_90a",), True),
-        ((9, 1), ("sm_90a",), False),
-        ((10, 3), ("sm_100f",), True),
-        ((7, 0), ("sm_75", "sm_80", "compute_120"), False),
-        ((12, 0), ("sm_100",), False),
-        ((12, 0), ("sm_120",), True),
-        ((12, 0), ("compute_90",), True),
-        ((8, 0), ("compute_90",), False),
-        ((9, 0), ("strange", "sm_x"), False),
-        ((9, 0), (), False),
-    ],
+@each(
+    ((8, 0), ("sm_80",), True),
+    ((8, 9), ("sm_80",), True),
+    ((8, 0), ("sm_86",), False),
+    ((9, 0), ("sm_80",), False),
+    ((9, 0), ("sm_90a",), True),
+    ((9, 1), ("sm_90a",), False),
+    ((10, 3), ("sm_100f",), True),
+    ((7, 0), ("sm_75", "sm_80", "compute_120"), False),
+    ((12, 0), ("sm_100",), False),
+    ((12, 0), ("sm_120",), True),
+    ((12, 0), ("compute_90",), True),
+    ((8, 0), ("compute_90",), False),
+    ((9, 0), ("strange", "sm_x"), False),
+    ((9, 0), (), False),
 )
 def test_which_code_runs_on_which_gpu(
     capability: tuple[int, int], architectures: tuple[str, ...], runs: bool
@@ -128,15 +120,12 @@ def outcome(ending: Ending = Ending.DONE, details: dict[str, Any] | None = None)
     )
 
 
-@pytest.mark.parametrize(
-    ("came", "state", "codes"),
-    [
-        (outcome(details={"facts": json.loads(dumps(GOOD))}), State.PASS, []),
-        (outcome(details={"facts": json.loads(dumps(facts(cudnn=None)))}), State.FAIL, ["torch-cudnn"]),
-        (outcome(details={"facts": {"torch": 2}}), State.FAIL, ["result-unreadable"]),
-        (outcome(Ending.HUNG), State.FAIL, ["process-hung"]),
-        (outcome(Ending.DIED), State.FAIL, ["process-died"]),
-    ],
+@each(
+    (outcome(details={"facts": json.loads(dumps(GOOD))}), State.PASS, []),
+    (outcome(details={"facts": json.loads(dumps(facts(cudnn=None)))}), State.FAIL, ["torch-cudnn"]),
+    (outcome(details={"facts": {"torch": 2}}), State.FAIL, ["result-unreadable"]),
+    (outcome(Ending.HUNG), State.FAIL, ["process-hung"]),
+    (outcome(Ending.DIED), State.FAIL, ["process-died"]),
 )
 def test_what_the_child_says_or_does_not_say_is_judged(
     came: ProcessOutcome, state: State, codes: list[str]
@@ -152,10 +141,8 @@ def test_a_gpu_without_room_is_no_fault_of_torch() -> None:
     assert (result.state, result.reason, result.findings) == (State.NOT_RUN, reason, ())
 
 
-@pytest.mark.parametrize(
-    ("stage", "device"), [("computing on GPU 5", 5), ("computing on GPU 12", 12), ("loading NCCL", None)]
-)
-@pytest.mark.parametrize("ending", [Ending.HUNG, Ending.DIED])
+@each(("computing on GPU 5", 5), ("computing on GPU 12", 12), ("loading NCCL", None))
+@each(Ending.HUNG, Ending.DIED)
 def test_only_the_gpu_that_torch_was_computing_on_is_named(
     ending: Ending, stage: str, device: int | None
 ) -> None:
@@ -164,13 +151,10 @@ def test_only_the_gpu_that_torch_was_computing_on_is_named(
     assert finding.device == device
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        ("CUDA error: out of memory\nCUDA kernel errors might", "memory ran out: CUDA error: out of memory"),
-        ("CUDA error: all CUDA-capable devices are busy or unavailable", "all CUDA-capable devices are busy"),
-        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "is/are busy or unavailable"),
-    ],
+@each(
+    ("CUDA error: out of memory\nCUDA kernel errors might", "memory ran out: CUDA error: out of memory"),
+    ("CUDA error: all CUDA-capable devices are busy or unavailable", "all CUDA-capable devices are busy"),
+    ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "is/are busy or unavailable"),
 )
 def test_a_gpu_that_somebody_else_has_is_not_judged(words: str, reason: str) -> None:
     with pytest.raises(NotRunError, match=r"^GPU 3\b") as caught:

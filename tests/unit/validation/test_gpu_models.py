@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from tests.unit.each import each
 from validation.checks.matmul import COLD_BYTES
 from validation.model import gpu_models, shapes
 from validation.model.expectations import References
@@ -81,7 +82,7 @@ def test_a_number_from_memory_is_marked_unverified() -> None:
             assert not verified(number), path
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each(*MODELS)
 def test_a_model_says_what_the_planner_needs(name: str) -> None:
     model = MODELS[name]
     assert model["architecture"] in ARCHITECTURES
@@ -109,9 +110,9 @@ def test_every_architecture_says_which_clocks_can_be_locked() -> None:
         assert {"graphics", "memory"} < set(architecture["locked_clocks"])
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if "chip" in MODELS[name]])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_peak_is_within_3_percent_of_its_calculation(name: str, dtype: str) -> None:
+@each(*[name for name in MODELS if "chip" in MODELS[name]])
+@each(*DTYPES)
+def test_a_peak_is_within_3_percent_of_its_calculation(dtype: str, name: str) -> None:
     model = MODELS[name]
     peak = model["peak"].get(f"{dtype}_tflops")
     operations = TABLE["operations_per_clock_and_sm"][model["chip"]].get(dtype)
@@ -137,7 +138,7 @@ def test_a_peak_marked_calculated_can_be_calculated() -> None:
                 assert verified(model["sm_clock_mhz"]), f"{name} {path}"
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each(*MODELS)
 def test_tensor_peaks_double_from_format_to_format(name: str) -> None:
     """Twice the rate for half the bits: what a slip of a unit or of sparsity would break."""
     peak = {dtype: MODELS[name]["peak"].get(f"{dtype}_tflops", {}).get("value") for dtype in DTYPES}
@@ -146,14 +147,31 @@ def test_tensor_peaks_double_from_format_to_format(name: str) -> None:
             assert peak[narrow] == pytest.approx(factor * peak[wide], rel=0.03), (narrow, wide)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_what_was_measured_is_of_the_size_of_the_peak(name: str) -> None:
-    """Less than two fifths of it is another unit or another GPU."""
+@each("measured", "floor")
+@each(*MODELS)
+def test_no_value_exceeds_the_peak_or_is_below_two_fifths_of_it(name: str, section: str) -> None:
+    """Less than that is another unit or another GPU."""
     model = MODELS[name]
-    for metric_name in model.get("measured", {}):
-        for entry in metric(model["measured"], metric_name):
-            if entry.get("gpus", 8) == 8:
-                assert entry["value"] >= 0.4 * (ceiling(model, metric_name, entry) or 0), metric_name
+    for metric_name in model.get(section, {}):
+        for entry in metric(model[section], metric_name):
+            limit = ceiling(model, metric_name, entry)
+            assert limit is not None, f"{section} {metric_name} has no peak to hold it against"
+            assert entry["value"] <= limit, metric_name
+            if section == "floor" or entry.get("gpus", 8) == 8:
+                assert 0.4 * limit <= entry["value"], metric_name
+
+
+@each(*MODELS)
+def test_a_floor_is_at_most_what_was_measured(name: str) -> None:
+    model = MODELS[name]
+    for metric_name in model.get("floor", {}):
+        for entry in metric(model["floor"], metric_name):
+            measured = [
+                other["value"]
+                for other in metric(model.get("measured", {}), metric_name)
+                if (other.get("gpus"), other.get("shape")) == (entry.get("gpus"), entry.get("shape"))
+            ]
+            assert all(entry["value"] <= value for value in measured), metric_name
 
 
 def ceiling(model: dict[str, Any], metric_name: str, entry: dict[str, Any]) -> float | None:
@@ -168,33 +186,6 @@ def ceiling(model: dict[str, Any], metric_name: str, entry: dict[str, Any]) -> f
     named = "memory_gb_s" if metric_name.startswith("memory_") else metric_name.replace("_best_", "_")
     peak = model["peak"].get(named)
     return None if peak is None else float(peak["value"])
-
-
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("section", ["measured", "floor"])
-def test_no_value_exceeds_the_peak(name: str, section: str) -> None:
-    model = MODELS[name]
-    for metric_name in model.get(section, {}):
-        for entry in metric(model[section], metric_name):
-            limit = ceiling(model, metric_name, entry)
-            assert limit is not None, f"{name} has {section} {metric_name} and no peak to hold it against"
-            assert entry["value"] <= limit, f"{name} {metric_name}"
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_floor_is_between_0_4_and_1_of_the_peak_and_at_most_what_was_measured(name: str) -> None:
-    model = MODELS[name]
-    for metric_name in model.get("floor", {}):
-        for entry in metric(model["floor"], metric_name):
-            limit = ceiling(model, metric_name, entry)
-            assert limit is not None
-            assert 0.4 * limit <= entry["value"], f"{name} {metric_name}"
-            measured = [
-                other["value"]
-                for other in metric(model.get("measured", {}), metric_name)
-                if (other.get("gpus"), other.get("shape")) == (entry.get("gpus"), entry.get("shape"))
-            ]
-            assert all(entry["value"] <= value for value in measured), f"{name} {metric_name}"
 
 
 def test_no_floor_is_unverified() -> None:
@@ -228,7 +219,7 @@ def test_every_architecture_has_a_shape_for_every_number_format() -> None:
         assert {*entry["sustained"], *entry.get("best", {})} <= known, name
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each(*MODELS)
 def test_a_shape_suits_tensor_cores_of_every_format_and_fits_in_memory(name: str) -> None:
     """An fp8 product needs cuBLASLt, which multiplies only where every edge is a multiple of 16 bytes."""
     kin = [model for model in MODELS.values() if model["architecture"] == MODELS[name]["architecture"]]
@@ -239,7 +230,7 @@ def test_a_shape_suits_tensor_cores_of_every_format_and_fits_in_memory(name: str
         assert shape.needed_bytes + COLD_BYTES < 0.9e9 * least_gb, (dtype, shape)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each(*MODELS)
 def test_the_quick_plan_measures_at_least_ten_products_at_peak(name: str) -> None:
     for dtype in shapes.FORMATS:
         if peak := MODELS[name]["peak"].get(f"{dtype}_tflops"):
@@ -247,7 +238,7 @@ def test_the_quick_plan_measures_at_least_ten_products_at_peak(name: str) -> Non
             assert PLANS["quick"].gpu.measure_s * peak["value"] * 1e12 / shape.flop >= 10, (dtype, shape)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each(*MODELS)
 def test_a_floor_of_a_product_holds_for_the_shape_that_is_multiplied(name: str) -> None:
     for metric_name, entry in MODELS[name].get("floor", {}).items():
         if metric_name.endswith("_tflops"):
@@ -256,7 +247,7 @@ def test_a_floor_of_a_product_holds_for_the_shape_that_is_multiplied(name: str) 
             assert entry["shape"] == list(shape), metric_name
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each(*MODELS)
 def test_a_measured_product_says_its_shape_and_the_best_one_is_multiplied(name: str) -> None:
     best = dict(shapes.best(REFERENCES, MODELS[name]["pci_ids"][0]))
     for metric_name in MODELS[name].get("measured", {}):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
-
+from tests.unit.each import each
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.model.contract import Finding, State, TestResult
 from validation.model.expectations import References
@@ -31,32 +30,29 @@ def states(node: NodeVerdict) -> list[str]:
     return [str(gpu.state) for gpu in node.gpu_verdicts]
 
 
-@pytest.mark.parametrize(
-    ("tests", "expected"),
-    [
-        ([RIGHT], ["pass", "pass"]),
-        ([one_test("health")], ["pass", "pass"]),
-        ([RIGHT, one_test("health", State.FAIL, findings=(BROKEN,))], ["pass", "fail"]),
-        ([RIGHT, one_test("health", State.DEGRADED, findings=(WORN,))], ["pass", "degraded"]),
-        ([one_test("health", State.FAIL, findings=(WORN, BROKEN))], ["pass", "fail"]),
-        ([one_test("gpu_matmul", State.PASS, measurement(value=612.0), BOTH[1])], ["fail", "pass"]),
-        ([one_test("gpu_matmul", State.PASS, BOTH[0])], ["pass", "fail"]),  # nobody measured GPU 1
-        ([one_test("cpu_matmul")], ["not-run", "not-run"]),
-        ([one_test("cpu_all_reduce", State.FAIL, findings=(ALL,))], ["not-run", "not-run"]),
-        ([one_test("gpu_matmul", State.NOT_RUN, reason="no torch")], ["not-run", "not-run"]),
-        ([RIGHT, one_test("gpu_all_reduce", State.FAIL, findings=(ALL,))], ["degraded", "degraded"]),
-        ([RIGHT, one_test("gpu_container", State.FAIL, findings=(ALL,))], ["pass", "pass"]),
-        ([one_test("gpu_matmul", State.FAIL, *BOTH)], ["degraded", "degraded"]),
-        ([one_test("health", State.FAIL, findings=(HANGS,))], ["not-run", "not-run"]),
-        ([RIGHT, one_test("health", State.FAIL, findings=(HANGS,))], ["degraded", "degraded"]),
-        ([RIGHT, one_test("health", State.FAIL, findings=(HANGS, BROKEN))], ["degraded", "fail"]),
-    ],
+@each(
+    ([RIGHT], ["pass", "pass"]),
+    ([one_test("health")], ["pass", "pass"]),
+    ([RIGHT, one_test("health", State.FAIL, findings=(BROKEN,))], ["pass", "fail"]),
+    ([RIGHT, one_test("health", State.DEGRADED, findings=(WORN,))], ["pass", "degraded"]),
+    ([one_test("health", State.FAIL, findings=(WORN, BROKEN))], ["pass", "fail"]),
+    ([one_test("gpu_matmul", State.PASS, measurement(value=612.0), BOTH[1])], ["fail", "pass"]),
+    ([one_test("gpu_matmul", State.PASS, BOTH[0])], ["pass", "fail"]),  # nobody measured GPU 1
+    ([one_test("cpu_matmul")], ["not-run", "not-run"]),
+    ([one_test("cpu_all_reduce", State.FAIL, findings=(ALL,))], ["not-run", "not-run"]),
+    ([one_test("gpu_matmul", State.NOT_RUN, reason="no torch")], ["not-run", "not-run"]),
+    ([RIGHT, one_test("gpu_all_reduce", State.FAIL, findings=(ALL,))], ["degraded", "degraded"]),
+    ([RIGHT, one_test("gpu_container", State.FAIL, findings=(ALL,))], ["pass", "pass"]),
+    ([one_test("gpu_matmul", State.FAIL, *BOTH)], ["degraded", "degraded"]),
+    ([one_test("health", State.FAIL, findings=(HANGS,))], ["not-run", "not-run"]),
+    ([RIGHT, one_test("health", State.FAIL, findings=(HANGS,))], ["degraded", "degraded"]),
+    ([RIGHT, one_test("health", State.FAIL, findings=(HANGS, BROKEN))], ["degraded", "fail"]),
 )
 def test_a_gpu_is_as_bad_as_what_was_found_on_it(tests: list[TestResult], expected: list[str]) -> None:
     assert states(judged(*tests)) == expected
 
 
-@pytest.mark.parametrize("test", ["health", "gpu_transfer"])
+@each("health", "gpu_transfer")
 def test_a_gpu_has_not_passed_without_what_is_required_of_gpus(test: str) -> None:
     assert states(judged(RIGHT, required=(test,))) == ["not-run", "not-run"]
 
@@ -109,9 +105,7 @@ def test_a_model_that_the_table_does_not_know_is_in_the_verdict_itself() -> None
     assert unknown_models([("a", judged(RIGHT).gpu_verdicts)]) == ""
 
 
-@pytest.mark.parametrize(
-    ("reason", "said"), [("it fell over", "fail: it fell over"), ("", "fail: its result does not say why")]
-)
+@each(("it fell over", "fail: it fell over"), ("", "fail: its result does not say why"))
 def test_no_test_fails_without_a_sentence(reason: str, said: str) -> None:
     node = judged(one_test("gpu_matmul", State.FAIL, *BOTH, reason=reason))
     assert node.reasons == (f"gpu_matmul: {said}",)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from temper.judge import history
 from temper.judge.history import Past, PastDigest, PastNumber, PastRun
 from temper.judge.history_store import History
+from tests.unit.each import each
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.model.contract import Digest, NodeResult, State
 from validation.verdict.judge import judge_node
@@ -40,9 +41,7 @@ def past(directory: Path, *results: NodeResult) -> Past:
     return dict(kept.past(["gpu01"]))["gpu01"]
 
 
-@pytest.mark.parametrize(
-    ("value", "state"), [(49.5, None), (46.0, State.DEGRADED), (40.0, State.FAIL), (80.0, None)]
-)
+@each((49.5, None), (46.0, State.DEGRADED), (40.0, State.FAIL), (80.0, None))
 def test_a_gpu_that_was_faster_before_is_named(value: float, state: State | None, tmp_path: Path) -> None:
     before = past(tmp_path, result_of(50.0, 1), result_of(50.2, 2), result_of(49.9, 3))
     said = history.compare(result_of(value, 4), before)["gpu_matmul"]
@@ -97,7 +96,7 @@ def uncomparable() -> dict[str, NodeResult]:
     }
 
 
-@pytest.mark.parametrize("other", uncomparable())
+@each(*uncomparable())
 def test_only_like_compares_with_like_and_that_is_said(other: str, tmp_path: Path) -> None:
     said = history.compare(result_of(40.0, 4), past(tmp_path, uncomparable()[other]))["gpu_matmul"]
     assert said.findings == ()

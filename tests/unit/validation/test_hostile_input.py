@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from temper.cli import main as temper
+from tests.unit.each import each
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.cli import commands, main
 from validation.model import gpu_models
@@ -41,36 +42,30 @@ VALIDATION = [sys.executable, "-m", "validation"]
 REPORT = [sys.executable, "-m", "temper", "report", "--fleet"]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"nodes": {"a": 1, "a": 2}}', "'a' is twice in one object"),
-        ("[" * 100_000, "nested too deeply"),
-        ("9" * 5000, "not JSON"),
-        ("", "not JSON"),
-        (bytes(range(256)), "not JSON"),
-    ],
+@each(
+    ('{"nodes": {"a": 1, "a": 2}}', "'a' is twice in one object"),
+    ("[" * 100_000, "nested too deeply"),
+    ("9" * 5000, "not JSON"),
+    ("", "not JSON"),
+    (bytes(range(256)), "not JSON"),
 )
 def test_text_that_two_readers_could_read_differently_is_refused(text: str | bytes, message: str) -> None:
     with pytest.raises(ContractError, match=message):
         parse(text)
 
 
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        (dataclasses.replace(GOOD, tests=GOOD.tests * 2), "tests: gpu_matmul is there twice"),
-        (dataclasses.replace(GOOD, gpus=GOOD.gpus[:1] * 2), "gpus: GPU 0 is there twice"),
-        (node_result(one_test("splendid")), "splendid is no test that this program knows"),
-        (
-            node_result(one_test("health", findings=(Finding("x", State.PASS, "it is well"),))),
-            "x of health is pass; expected degraded or fail",
-        ),
-        (
-            node_result(one_test("health", findings=(Finding("x", State.NOT_RUN, "no idea"),))),
-            "x of health is not-run; expected degraded or fail",
-        ),
-    ],
+@each(
+    (dataclasses.replace(GOOD, tests=GOOD.tests * 2), "tests: gpu_matmul is there twice"),
+    (dataclasses.replace(GOOD, gpus=GOOD.gpus[:1] * 2), "gpus: GPU 0 is there twice"),
+    (node_result(one_test("splendid")), "splendid is no test that this program knows"),
+    (
+        node_result(one_test("health", findings=(Finding("x", State.PASS, "it is well"),))),
+        "x of health is pass; expected degraded or fail",
+    ),
+    (
+        node_result(one_test("health", findings=(Finding("x", State.NOT_RUN, "no idea"),))),
+        "x of health is not-run; expected degraded or fail",
+    ),
 )
 def test_a_result_that_contradicts_itself_is_refused(result: NodeResult, message: str) -> None:
     with pytest.raises(ContractError, match=message):
@@ -81,7 +76,7 @@ def encode_as_json(result: Any) -> Any:
     return json.loads(dumps(result))
 
 
-@pytest.mark.parametrize("version", ["2", None, 2.5, []])
+@each("2", None, 2.5, [])
 def test_a_version_that_is_no_whole_number_is_named_as_that(version: Any) -> None:
     value = encode_as_json(GOOD) | {"schema_version": version}
     with pytest.raises(ContractError, match="schema_version: expected int"):
@@ -91,27 +86,24 @@ def test_a_version_that_is_no_whole_number_is_named_as_that(version: Any) -> Non
 MODEL = {"name": "X", "pci_ids": ["2330"]}
 
 
-@pytest.mark.parametrize(
-    ("references", "message"),
-    [
-        ({"models": {"x": []}}, "models.x: expected an object with a name"),
-        ({"models": {"x": {}}}, "models.x: expected an object with a name"),
-        ({"models": {"x": {"name": "X"}}}, "x.pci_ids: expected a list"),
-        ({"models": {"x": MODEL | {"floor": []}}}, "x.floor: expected an object"),
-        (
-            {"models": {"x": MODEL | {"floor": {"bf16_tflops": 672}}}},
-            "floor.bf16_tflops: expected an object with a value above 0",
-        ),
-        (
-            {"models": {"x": MODEL | {"peak": {"bf16_tflops": {"value": -1}}}}},
-            "peak.bf16_tflops: expected an object with a value above 0",
-        ),
-        (
-            {"models": {"x": MODEL | {"floor": {"busbw_gb_s": [{"value": 1}]}}}},
-            "floor.busbw_gb_s: expected gpus and size_bytes beside the value",
-        ),
-        ({"pcie_x16": {"5": 48}}, "pcie_x16.5: expected an object"),
-    ],
+@each(
+    ({"models": {"x": []}}, "models.x: expected an object with a name"),
+    ({"models": {"x": {}}}, "models.x: expected an object with a name"),
+    ({"models": {"x": {"name": "X"}}}, "x.pci_ids: expected a list"),
+    ({"models": {"x": MODEL | {"floor": []}}}, "x.floor: expected an object"),
+    (
+        {"models": {"x": MODEL | {"floor": {"bf16_tflops": 672}}}},
+        "floor.bf16_tflops: expected an object with a value above 0",
+    ),
+    (
+        {"models": {"x": MODEL | {"peak": {"bf16_tflops": {"value": -1}}}}},
+        "peak.bf16_tflops: expected an object with a value above 0",
+    ),
+    (
+        {"models": {"x": MODEL | {"floor": {"busbw_gb_s": [{"value": 1}]}}}},
+        "floor.busbw_gb_s: expected gpus and size_bytes beside the value",
+    ),
+    ({"pcie_x16": {"5": 48}}, "pcie_x16.5: expected an object"),
 )
 def test_references_of_another_form_are_refused(references: dict[str, Any], message: str) -> None:
     with pytest.raises(ContractError, match=message):
@@ -124,9 +116,7 @@ def test_the_table_of_models_has_the_form_of_references() -> None:
     assert found.references != References()
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"power_limit_w": 0}, {"gpus": [{"model": "x", "name": "X", "count": -1}]}]
-)
+@each({"power_limit_w": 0}, {"gpus": [{"model": "x", "name": "X", "count": -1}]})
 def test_an_expectation_that_no_node_can_meet_is_refused(wrong: dict[str, Any]) -> None:
     nodes = {"gpu01": {"schema_version": EXPECTATIONS_VERSION} | wrong}
     with pytest.raises(ContractError, match="gpu01: expected no negative count of GPUs"):
@@ -174,7 +164,7 @@ def test_a_fleet_of_another_form_is_one_sentence(text: str) -> None:
     assert done.stderr.startswith('temper report: standard input is not {"expectations"')
 
 
-@pytest.mark.parametrize("place", ["a file", "/proc/none"])
+@each("a file", "/proc/none")
 def test_a_folder_for_traces_that_cannot_be_written_is_refused_before_anything_runs(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

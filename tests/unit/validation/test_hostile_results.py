@@ -15,6 +15,7 @@ from temper.cli import judging
 from temper.judge import fleet_metrics
 from temper.report import make
 from temper.report import node as node_pages
+from tests.unit.each import each
 from tests.unit.validation import hostile_results as hostile
 from tests.unit.validation.hostile_results import EVIL, OTHERS, REMOVED, as_json, good, report
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
@@ -148,25 +149,20 @@ def test_a_verdict_that_cannot_be_made_costs_no_other(
     assert [made.verdicts[node] for node in OTHERS] == [without.verdicts[node] for node in OTHERS]
 
 
-@pytest.mark.parametrize(
-    "began",
-    [
-        "2026-11-20T00:00:00",
-        "yesterday",
-        "",
-        "0001-01-01T00:00:00+23:59",
-        "1970-01-01T00:00:00Z",
-        "9999-12-31T23:59Z",
-    ],
+@each(
+    "2026-11-20T00:00:00",
+    "yesterday",
+    "",
+    "0001-01-01T00:00:00+23:59",
+    "1970-01-01T00:00:00Z",
+    "9999-12-31T23:59Z",
 )
 def test_a_time_that_is_none_is_refused(began: str) -> None:
     with pytest.raises(ContractError, match="started_at: expected a time"):
         read(as_json(good(EVIL)) | {"started_at": began})
 
 
-@pytest.mark.parametrize(
-    "began", ["2026-11-20T13:00:00+01:00", "2026-11-20T12:00:00Z", "2026-11-20T12:00:00.5+00:00"]
-)
+@each("2026-11-20T13:00:00+01:00", "2026-11-20T12:00:00Z", "2026-11-20T12:00:00.5+00:00")
 def test_times_are_read_in_one_zone_so_that_they_compare(began: str) -> None:
     assert read(as_json(good(EVIL)) | {"started_at": began}).started_at == "2026-11-20T12:00:00+00:00"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.each import each
 from tests.unit.validation.samples import H100, expectation, measurement, node_result, one_test
 from validation.model.contract import Finding, Measurement, NodeResult, State, TestResult
 from validation.model.expectations import Expectation, References
@@ -38,19 +38,31 @@ def not_run(test_id: str, reason: str = "no driver") -> TestResult:
     return one_test(test_id, State.NOT_RUN, reason=reason)
 
 
-def test_a_node_whose_tests_passed_has_passed() -> None:
-    node = verdict(
-        one_test("health"),
-        one_test("gpu_matmul", State.PASS, measurement()),
-        required=("health", "gpu_matmul"),
-    )
-    assert (node.state, node.exit_status, node.reasons) == (State.PASS, EXIT_PASS, ())
+HEALTHY, UNHEALTHY = one_test("health"), one_test("health", State.FAIL, findings=(BROKEN,))
+MATMUL = not_run("gpu_matmul")
+HALF = one_test("gpu_matmul", State.NOT_RUN, measurement(value=300.0), reason="GPU 1: no free memory")
 
 
-def test_a_failed_test_fails_the_node_with_its_reason_and_remedy() -> None:
-    node = verdict(one_test("health", State.FAIL, findings=(BROKEN,)))
-    assert (node.state, node.exit_status) == (State.FAIL, EXIT_FAIL)
-    assert node.reasons == ("health: GPU 0 has had 2 uncorrectable memory errors. What to do: replace it",)
+@each(
+    ([HEALTHY, one_test("gpu_matmul", State.PASS, measurement())], ["health", "gpu_matmul"], "pass", 0, ""),
+    ([one_test("gpu_matmul", State.PASS, measurement(value=672.0))], [], "pass", 0, ""),  # at its floor
+    ([UNHEALTHY], [], "fail", 1, f"health: {BROKEN.text}. What to do: replace it"),
+    ([HEALTHY, MATMUL], [], "pass", 0, ""),
+    ([HEALTHY, MATMUL], ["gpu_matmul"], "fail", 2, "gpu_matmul is required and was not run: no driver"),
+    ([HEALTHY], ["health", "gpu_matmul"], "fail", 2, "gpu_matmul is required and was not run"),
+    ([UNHEALTHY, MATMUL], ["gpu_matmul"], "fail", 1, "health: "),
+    ([not_run("health"), MATMUL], [], "not-run", 2, ""),
+    ([HALF], [], "fail", 1, "gpu_matmul: bf16 300"),
+)
+def test_a_node_is_as_good_as_its_tests(
+    tests: list[TestResult], required: list[str], state: str, exit_status: int, reason: str
+) -> None:
+    node = verdict(*tests, required=tuple(required))
+    exits = (EXIT_PASS, EXIT_FAIL, EXIT_ENVIRONMENT)
+    assert (node.state, node.exit_status) == (state, exits[exit_status])
+    assert "".join(node.reasons[:1]).startswith(reason)
+    assert not (node.reasons and node.state is State.PASS)
+    assert {one.id for one in node.tests} == {one.id for one in tests} | set(required)
 
 
 def test_the_same_finding_on_several_gpus_is_one_sentence() -> None:
@@ -64,41 +76,13 @@ def test_the_same_finding_on_several_gpus_is_one_sentence() -> None:
     )
 
 
-@pytest.mark.parametrize(("strict", "exit_status"), [(False, EXIT_PASS), (True, EXIT_FAIL)])
+@each((False, EXIT_PASS), (True, EXIT_FAIL))
 def test_a_degraded_node_is_visible_and_fails_only_where_that_is_asked(
     strict: bool, exit_status: int
 ) -> None:
     node = verdict(one_test("health", State.DEGRADED, findings=(WORN,)), strict=strict)
     assert (node.state, node.exit_status) == (State.DEGRADED, exit_status)
     assert node.reasons
-
-
-def test_a_required_test_that_was_not_run_fails_the_node_as_environment() -> None:
-    node = verdict(one_test("health"), not_run("gpu_matmul"), required=("gpu_matmul",))
-    assert (node.state, node.exit_status) == (State.FAIL, EXIT_ENVIRONMENT)
-    assert node.reasons == ("gpu_matmul is required and was not run: no driver",)
-
-
-def test_a_required_test_that_is_not_in_the_result_at_all_fails_the_node() -> None:
-    node = verdict(one_test("health"), required=("health", "gpu_matmul"))
-    assert (node.state, node.exit_status) == (State.FAIL, EXIT_ENVIRONMENT)
-    assert "gpu_matmul is required and was not run" in node.reasons[0]
-
-
-def test_broken_hardware_outweighs_a_test_that_was_not_run() -> None:
-    broken = one_test("health", State.FAIL, findings=(BROKEN,))
-    assert verdict(broken, not_run("gpu_matmul"), required=("gpu_matmul",)).exit_status == EXIT_FAIL
-
-
-def test_a_test_that_is_not_required_and_was_not_run_changes_nothing_and_stays_visible() -> None:
-    node = verdict(one_test("health"), not_run("gpu_matmul"))
-    assert (node.state, node.exit_status) == (State.PASS, EXIT_PASS)
-    assert [(test.id, test.state) for test in node.tests][1] == ("gpu_matmul", State.NOT_RUN)
-
-
-def test_a_node_on_which_nothing_could_run_has_not_passed() -> None:
-    node = verdict(not_run("health"), not_run("gpu_matmul"))
-    assert (node.state, node.exit_status) == (State.NOT_RUN, EXIT_ENVIRONMENT)
 
 
 def test_a_node_without_a_result_is_there_with_its_reason() -> None:
@@ -119,13 +103,10 @@ def test_a_number_below_its_floor_fails_and_says_both() -> None:
     assert (node.state, node.exit_status) == (State.FAIL, EXIT_FAIL)
 
 
-@pytest.mark.parametrize(
-    ("value", "spread", "code", "state"),
-    [
-        (640.0, 0.3, "noisy-below-floor", State.DEGRADED),
-        (640.0, 0.02, "below-floor", State.FAIL),
-        (400.0, 0.3, "below-floor", State.FAIL),
-    ],
+@each(
+    (640.0, 0.3, "noisy-below-floor", State.DEGRADED),
+    (640.0, 0.02, "below-floor", State.FAIL),
+    (400.0, 0.3, "below-floor", State.FAIL),
 )
 def test_a_number_is_blamed_only_when_its_noise_does_not_reach_the_floor(
     value: float, spread: float, code: str, state: State
@@ -154,7 +135,7 @@ def test_a_test_that_measured_nothing_has_not_passed() -> None:
     assert (node.state, node.exit_status, codes(node)) == (State.FAIL, EXIT_FAIL, ["no-number"])
 
 
-@pytest.mark.parametrize("value", [0.0, -3.0, 5000.0])
+@each(0.0, -3.0, 5000.0)
 def test_a_number_that_cannot_be_has_not_passed(value: float) -> None:
     peaks = H100 | {"peak": {"bf16_tflops": {"value": 989, "source": "a"}}}
     wanted = expectation(1, references=References({"h100_sxm_80gb": peaks}))
@@ -169,19 +150,16 @@ def test_a_number_without_runs_has_not_passed() -> None:
     assert codes(node) == ["impossible-number"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "code"),
-    [
-        ("memory_triad_gb_s", 4500.0, "impossible-number"),  # it fitted into a cache
-        ("memory_triad_gb_s", 2970.0, None),
-        ("h2d_pinned_gb_s", 550.0, "impossible-number"),  # Gb/s for GB/s
-        ("h2d_pinned_gb_s", 56.0, None),
-        ("bf16_peak_tflops", 5000.0, "impossible-number"),
-        ("bf16_best_tflops", 5000.0, "impossible-number"),
-        ("bf16_alone_tflops", 5000.0, "impossible-number"),
-        ("bf16_best_tflops", 794.5, None),
-        ("both_pinned_gb_s", 110.0, None),
-    ],
+@each(
+    ("memory_triad_gb_s", 4500.0, "impossible-number"),  # it fitted into a cache
+    ("memory_triad_gb_s", 2970.0, None),
+    ("h2d_pinned_gb_s", 550.0, "impossible-number"),  # Gb/s for GB/s
+    ("h2d_pinned_gb_s", 56.0, None),
+    ("bf16_peak_tflops", 5000.0, "impossible-number"),
+    ("bf16_best_tflops", 5000.0, "impossible-number"),
+    ("bf16_alone_tflops", 5000.0, "impossible-number"),
+    ("bf16_best_tflops", 794.5, None),
+    ("both_pinned_gb_s", 110.0, None),
 )
 def test_nothing_is_faster_than_its_peak_allows(name: str, value: float, code: str | None) -> None:
     peak = {"bf16_tflops": {"value": 989, "source": "a"}, "memory_gb_s": {"value": 3350, "source": "a"}}
@@ -191,7 +169,7 @@ def test_nothing_is_faster_than_its_peak_allows(name: str, value: float, code: s
     assert codes(judge_node("gpu01", result, wanted, HEADLINES)) == ([code] if code else [])
 
 
-@pytest.mark.parametrize("value", [30.0, 346.0])
+@each(30.0, 346.0)
 def test_pcie_neither_bounds_nor_judges_the_copies_of_a_superchip(value: float) -> None:
     number = {"h2d_pinned_gb_s": {"value": 63, "source": "a"}}
     model = {key: H100[key] for key in ("name", "pci_ids")} | {"form_factor": "superchip"}
@@ -227,16 +205,6 @@ def test_a_node_with_fewer_gpus_than_expected_fails_although_no_test_says_so() -
     assert node.reasons[0].startswith("1 GPUs were found on this node, expected 2")
 
 
-def test_what_was_not_run_on_one_gpu_does_not_excuse_what_failed_on_another() -> None:
-    half = one_test("gpu_matmul", State.NOT_RUN, measurement(value=300.0), reason="GPU 1: no free memory")
-    node = verdict(half)
-    assert (node.state, node.exit_status) == (State.FAIL, EXIT_FAIL)
-
-
-def test_a_number_at_its_floor_passes() -> None:
-    assert verdict(one_test("gpu_matmul", State.PASS, measurement(value=672.0))).state is State.PASS
-
-
 def test_a_low_number_says_what_held_the_gpu_back() -> None:
     telemetry = [
         {
@@ -251,10 +219,17 @@ def test_a_low_number_says_what_held_the_gpu_back() -> None:
     assert text.endswith("; sw power cap was active 38% of the time; PCIe link generation 3 of 5")
 
 
-def test_an_unverified_floor_judges_nobody_and_that_is_said() -> None:
-    node = verdict(one_test("gpu_matmul", State.PASS, measurement("fp16_tflops", 1.0)))
-    assert node.state is State.PASS
-    assert node.tests[0].notes == ("fp16: no reference for H100 SXM 80 GB, so not compared with one",)
+@each(
+    ("gpu_matmul", measurement("fp16_tflops", 1.0), ("fp16: no reference for H100 SXM 80 GB",)),  # unverified
+    ("gpu_matmul", measurement("fp32_tflops", 1.0), ("fp32: no reference for H100 SXM 80 GB",)),
+    ("cpu_matmul", measurement("fp32_gflops", 1.0, device=None), ()),
+)
+def test_a_number_without_a_floor_is_not_judged_and_that_is_said(
+    test: str, one: Measurement, notes: tuple[str, ...]
+) -> None:
+    node = verdict(one_test(test, State.PASS, one))
+    said = tuple(f"{note}, so not compared with one" for note in notes)
+    assert (node.state, node.tests[0].notes) == (State.PASS, said)
 
 
 SHAPED = {
@@ -272,28 +247,25 @@ def shaped(name: str, edge: int, value: float = 1.0) -> NodeVerdict:
     return judge_node("gpu01", node_result(one_test("gpu_matmul", State.PASS, one)), wanted, HEADLINES)
 
 
-@pytest.mark.parametrize("name", ["bf16_tflops", "bf16_alone_tflops"])
+@each("bf16_tflops", "bf16_alone_tflops")
 def test_a_floor_judges_the_shape_that_it_was_measured_with(name: str) -> None:
     assert codes(shaped(name, 8192)) == ["below-floor"]
 
 
-@pytest.mark.parametrize(
-    ("name", "edge", "why"),
-    [
-        (
-            "bf16_tflops",
-            4096,
-            "the reference for H100 SXM 80 GB holds for 8192 x 8192 x 8192, so not compared",
-        ),
-        (
-            "fp8_tflops",
-            4096,
-            "the reference for H100 SXM 80 GB holds for 8192 x 8192 x 8192, so not compared",
-        ),
-        ("fp8_tflops", 8192, "no floor for H100 SXM 80 GB, so not judged by one; published are 1290 TFLOP/s"),
-        ("fp16_tflops", 8192, "no reference for H100 SXM 80 GB, so not compared"),
-        ("bf16_best_tflops", 8192, "no reference for H100 SXM 80 GB, so not compared"),
-    ],
+@each(
+    (
+        "bf16_tflops",
+        4096,
+        "the reference for H100 SXM 80 GB holds for 8192 x 8192 x 8192, so not compared",
+    ),
+    (
+        "fp8_tflops",
+        4096,
+        "the reference for H100 SXM 80 GB holds for 8192 x 8192 x 8192, so not compared",
+    ),
+    ("fp8_tflops", 8192, "no floor for H100 SXM 80 GB, so not judged by one; published are 1290 TFLOP/s"),
+    ("fp16_tflops", 8192, "no reference for H100 SXM 80 GB, so not compared"),
+    ("bf16_best_tflops", 8192, "no reference for H100 SXM 80 GB, so not compared"),
 )
 def test_what_has_no_floor_at_its_shape_is_not_judged_and_that_is_said(
     name: str, edge: int, why: str
@@ -309,11 +281,6 @@ def test_a_product_without_a_shape_in_its_conditions_meets_no_floor_of_one() -> 
     old = node_result(one_test("gpu_matmul", State.PASS, measurement(value=1.0, conditions={"size": 8192})))
     node = judge_node("gpu01", old, wanted, HEADLINES)
     assert (codes(node), len(node.tests[0].notes)) == ([], 1)
-
-
-def test_a_model_without_a_floor_is_not_compared_and_that_is_said() -> None:
-    node = verdict(one_test("gpu_matmul", State.PASS, measurement("fp32_tflops", 1.0)))
-    assert node.tests[0].notes == ("fp32: no reference for H100 SXM 80 GB, so not compared with one",)
 
 
 def test_numbers_of_gpus_that_the_result_does_not_name_are_not_compared_and_that_is_said() -> None:
@@ -367,10 +334,7 @@ def busbw(value: float, size_bytes: int, ranks: int) -> Measurement:
     return measurement("busbw_gb_s", value, device=None, conditions=conditions)
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "ranks", "state"),
-    [(16 << 30, 8, State.FAIL), (1 << 30, 8, State.PASS), (16 << 30, 4, State.PASS)],
-)
+@each((16 << 30, 8, State.FAIL), (1 << 30, 8, State.PASS), (16 << 30, 4, State.PASS))
 def test_the_floor_of_a_collective_holds_for_its_number_of_gpus_and_size(
     size_bytes: int, ranks: int, state: State
 ) -> None:
@@ -403,28 +367,18 @@ def test_gpus_of_one_model_with_two_pci_ids_have_its_reference() -> None:
     assert codes(node) == ["below-floor"]
 
 
-def test_a_cpu_number_is_never_held_against_a_gpu() -> None:
-    node = verdict(one_test("cpu_matmul", State.PASS, measurement("fp32_gflops", 1.0, device=None)))
-    assert (node.state, node.tests[0].notes) == (State.PASS, ())
+@each(
+    ([measurement(value=735.0), measurement(value=731.4, device=1)], "gpu_matmul", "731 TFLOP/s"),
+    ([busbw(20.0, 64, 8), busbw(481.2, 1 << 30, 8)], "gpu_all_reduce", "481 GB/s"),
+    ([], "gpu_matmul", ""),
+)
+def test_the_headline_is_the_worst_gpu_or_the_largest_size(
+    numbers: list[Measurement], test: str, headline: str
+) -> None:
+    assert verdict(one_test(test, State.PASS, *numbers)).tests[0].headline == headline
 
 
-def test_the_headline_is_the_worst_gpu() -> None:
-    node = verdict(
-        one_test("gpu_matmul", State.PASS, measurement(value=735.0), measurement(value=731.4, device=1))
-    )
-    assert node.tests[0].headline == "731 TFLOP/s"
-
-
-def test_the_headline_of_a_sweep_is_its_largest_size() -> None:
-    node = verdict(one_test("gpu_all_reduce", State.PASS, busbw(20.0, 64, 8), busbw(481.2, 1 << 30, 8)))
-    assert node.tests[0].headline == "481 GB/s"
-
-
-def test_a_test_without_a_number_has_no_headline() -> None:
-    assert verdict(not_run("gpu_matmul")).tests[0].headline == ""
-
-
-@pytest.mark.parametrize(("value", "text"), [(612.4, "612"), (25.94, "25.9"), (0.554, "0.55")])
+@each((612.4, "612"), (25.94, "25.9"), (0.554, "0.55"))
 def test_a_number_is_shown_with_three_digits(value: float, text: str) -> None:
     assert number(value) == text
 

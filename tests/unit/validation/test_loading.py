@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import eventually, node
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
@@ -29,10 +30,7 @@ def sweep(backend: ScriptedBackend, cpus: int = 8, shared_bytes: int = 10_000) -
     return loading.sweep(backend, request, lambda _stage: None, shared_bytes)
 
 
-@pytest.mark.parametrize(
-    ("cpus", "counts"),
-    [(1, [0, 1]), (2, [0, 1, 2]), (6, [0, 1, 2, 4, 6]), (8, [0, 1, 2, 4, 8]), (200, [0, 1, 2, 4, 8, 16, 32])],
-)
+@each((1, [0, 1]), (2, [0, 1, 2]), (6, [0, 1, 2, 4, 6]), (8, [0, 1, 2, 4, 8]), (200, [0, 1, 2, 4, 8, 16, 32]))
 def test_the_sweep_stays_within_the_cpus(cpus: int, counts: list[int]) -> None:
     assert loading.worker_counts(cpus) == counts
 
@@ -67,14 +65,11 @@ def test_shared_memory_that_is_too_small_bounds_the_sweep_and_is_said_with_its_r
     assert max(m.conditions.get("workers", 0) for m in measured.measurements) == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        ("DataLoader worker (pid 7) is killed by signal: Killed.", "loader-worker-died"),
-        ("DataLoader timed out after 60 seconds", "loader-worker-died"),
-        ("Caught RuntimeError in DataLoader worker process 1. No space left on device (28)", "shm-too-small"),
-        ("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that", "shm-too-small"),
-    ],
+@each(
+    ("DataLoader worker (pid 7) is killed by signal: Killed.", "loader-worker-died"),
+    ("DataLoader timed out after 60 seconds", "loader-worker-died"),
+    ("Caught RuntimeError in DataLoader worker process 1. No space left on device (28)", "shm-too-small"),
+    ("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that", "shm-too-small"),
 )
 def test_a_worker_that_dies_fails_and_the_others_are_still_measured(words: str, code: str) -> None:
     backend = ScriptedBackend("cpu", batches=BATCHES, deaths={4: 12}, last_words=words)
@@ -103,7 +98,7 @@ def test_what_limits_or_ends_workers_is_no_fault_of_a_gpu() -> None:
     assert {device for _, device in found} == {None}
 
 
-@pytest.mark.parametrize("ending", [Ending.HUNG, Ending.DIED])
+@each(Ending.HUNG, Ending.DIED)
 def test_a_loader_that_gives_no_result_is_no_fault_of_a_gpu(ending: Ending) -> None:
     request = Request("the loader", "", "cuda")
     outcome = ProcessOutcome(request, ending, Measured(), "the loader gave no result", "loading", 1.0)
@@ -136,7 +131,7 @@ def test_a_loader_without_progress_ends_before_its_budget(monkeypatch: pytest.Mo
     assert patience_s < budget_s
 
 
-@pytest.mark.parametrize("wrong", [math.nan, 1 / 32])
+@each(math.nan, 1 / 32)
 def test_one_wrong_sample_fails(wrong: float) -> None:
     measured = sweep(ScriptedBackend("cpu", batches=BATCHES, wrong=wrong), cpus=1)
     assert [finding.code for finding in measured.findings] == ["wrong-result"] * 2
@@ -151,10 +146,6 @@ def test_when_every_worker_dies_there_is_no_advice() -> None:
 def test_without_shared_memory_there_is_none_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(loading, "SHARED_MEMORY", str(tmp_path / "missing"))
     assert loading.free_shared_memory() == 0
-
-
-def test_without_torch_it_is_not_run() -> None:
-    assert loading.DataLoading().run(node(torch=None)).state is State.NOT_RUN
 
 
 @pytest.mark.component

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from temper.cli import main as temper
+from tests.unit.each import each
 from tests.unit.monitoring import programs
 from tests.unit.validation.samples import (
     DRIVER,
@@ -106,7 +107,7 @@ def test_a_value_is_in_the_base_unit_of_its_name() -> None:
     assert found[f"temper_gpu_power_limit_watts{{{GPU_0}}}"] == "700"
 
 
-@pytest.mark.parametrize("word", ["N/A", "[Unknown Error]", "GPU is lost", "Insufficient Permissions"])
+@each("N/A", "[Unknown Error]", "GPU is lost", "Insufficient Permissions")
 def test_what_was_not_read_has_no_value(word: str) -> None:
     changes = dict.fromkeys(
         ("persistence_mode", "current_mig", "current_ecc", "remapped_row_failure", "remapped_row_pending"),
@@ -234,14 +235,11 @@ def test_prometheus_reads_any_text_in_a_label() -> None:
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "labels"),
-    [
-        ("temper_x", 1, {}),
-        ("temper_x", 1, {"name": "a", "more": "b"}),
-        ("temper_x", math.nan, {"name": "a"}),
-        ("temper_x", 1, {"name": "twice"}),
-    ],
+@each(
+    ("temper_x", 1, {}),
+    ("temper_x", 1, {"name": "a", "more": "b"}),
+    ("temper_x", math.nan, {"name": "a"}),
+    ("temper_x", 1, {"name": "twice"}),
 )
 def test_what_prometheus_would_refuse_is_not_written(name: str, value: float, labels: dict[str, str]) -> None:
     exposition = Exposition([METRIC])
@@ -250,9 +248,7 @@ def test_what_prometheus_would_refuse_is_not_written(name: str, value: float, la
         exposition.set(name, value, **labels)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("temper_x", Kind.COUNTER), ("temper_x_total", Kind.GAUGE), ("temper-x", Kind.GAUGE)]
-)
+@each(("temper_x", Kind.COUNTER), ("temper_x_total", Kind.GAUGE), ("temper-x", Kind.GAUGE))
 def test_a_name_follows_prometheus_rules(name: str, kind: Kind) -> None:
     with pytest.raises(ValueError, match=name):
         Metric(name, kind, "")
@@ -301,7 +297,7 @@ def test_a_look_that_failed_keeps_when_the_last_one_did_not(
     assert values(path.read_text())[name] == "1795361574.485"
 
 
-@pytest.mark.parametrize("damage", [b"\xff", b"temper_metrics_last_success_timestamp_seconds 1.2.3\n"])
+@each(b"\xff", b"temper_metrics_last_success_timestamp_seconds 1.2.3\n")
 def test_a_damaged_file_of_an_earlier_look_hides_none_that_fails(
     damage: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import node
 from tests.unit.validation.scripted import ScriptedBackend
 from validation.checks import copy
@@ -46,14 +47,11 @@ def test_the_farthest_node_is_that_of_the_largest_distance(tmp_path: Path) -> No
     assert numa.farthest(GPU, machine(tmp_path, *rows)) == 2
 
 
-@pytest.mark.parametrize(
-    ("rows", "changes"),
-    [
-        (("10",), {}),
-        (("10 20", "20 10"), {"gpu": "-1"}),
-        (("10 20", "20 10"), {"memory": "0"}),
-        (("10 20", "20 10"), {"cpus": ""}),
-    ],
+@each(
+    (("10",), {}),
+    (("10 20", "20 10"), {"gpu": "-1"}),
+    (("10 20", "20 10"), {"memory": "0"}),
+    (("10 20", "20 10"), {"cpus": ""}),
 )
 def test_without_another_whole_node_there_is_no_farthest(
     rows: tuple[str, ...], changes: dict[str, Any], tmp_path: Path

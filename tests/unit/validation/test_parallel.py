@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.validation.samples import node
+from tests.unit.each import each
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
-from validation.checks import parallel
-from validation.checks.registry import CHECKS
+from validation.checks import parallel, sharded
 from validation.model.contract import Measured, State
 from validation.model.not_run import NotRunError
 from validation.processes.child import Request
 from validation.processes.pool import Ending, ProcessOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SHAPE = {"layers": 2, "width": 64, "heads": 2, "tokens": 16, "batch": 8}
 TIMING = {"warm_up_s": 1.0, "measure_s": 5.0, "least": 5, "most": 1000}
@@ -107,7 +109,7 @@ def test_ranks_on_the_cpus_of_one_node_are_not_advised() -> None:
     assert (len(result.measurements), result.details) == (3, {})
 
 
-@pytest.mark.parametrize("wrong", [math.nan, 0.1])
+@each(math.nan, 0.1)
 def test_gradients_that_are_not_the_mean_of_all_fail(wrong: float) -> None:
     result = concluded({1: ScriptedBackend(steps=STEPS, wrong=wrong)})
     (finding,) = result.findings
@@ -139,19 +141,25 @@ def test_of_ranks_that_hang_the_one_that_is_behind_is_named() -> None:
     assert result.measurements == ()
 
 
-def test_the_stages_of_a_rank_are_known_in_their_order() -> None:
-    for number, last in ((0, "leaving"), (1, "leaving")):
-        told: list[str] = []
-        parallel.train(ScriptedBackend(steps=STEPS), request(number), told.append)
-        places = [parallel.how_far(parallel.STAGES)(stage) for stage in told]
-        assert places == sorted(places)
-        assert min(places) >= 0
-        assert told[-1] == last
-
-
-def test_on_one_gpu_it_is_not_run() -> None:
-    result = CHECKS["gpu_parallel_training"].run(node(pci_gpus=()))
-    assert (result.state, result.measurements) == (State.NOT_RUN, ())
+@each(
+    (parallel.train, parallel.STAGES, ScriptedBackend(steps=STEPS), 0),
+    (parallel.train, parallel.STAGES, ScriptedBackend(steps=STEPS), 1),
+    (
+        sharded.train,
+        sharded.STAGES,
+        ScriptedBackend(steps={"parallel": 0.2, "sharded": 0.25}, peaks=[12 << 30, 9 << 30]),
+        0,
+    ),
+)
+def test_the_stages_of_a_rank_are_known_in_their_order(
+    train: Callable[..., Measured], stages: Any, backend: ScriptedBackend, number: int
+) -> None:
+    told: list[str] = []
+    train(backend, request(number), told.append)
+    places = [parallel.how_far(stages)(stage) for stage in told]
+    assert places == sorted(places)
+    assert min(places) >= 0
+    assert told[-1] == "leaving"
 
 
 @pytest.mark.component

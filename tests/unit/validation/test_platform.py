@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import node
 from validation.checks.platform import Platform
 from validation.model.contract import State
@@ -211,27 +212,24 @@ SLOW = SlowLink("mlx5_0", "0000:1c:00.0", 16.0, 32.0, 16, 16)
 GOOD = (port("mlx5_0/1"), port("mlx5_1/1"), port("mlx5_2/1"))
 
 
-@pytest.mark.parametrize(
-    ("found", "codes"),
-    [
-        (Topology(), []),
-        (Topology(numa_nodes=2, gpu_numa_node={GPU: 1}), []),
-        (Topology(numa_nodes=2, gpu_numa_node={GPU: None}), ["numa-unknown"]),
-        (Topology(redirecting_bridges=(BRIDGE,)), ["acs-redirects"]),
-        (Topology(unread_bridges=(BRIDGE,)), ["acs-unknown"]),
-        (Topology(unread_bridges=(BRIDGE,), virtual=True), []),
-        (Topology(iommu="translating"), ["iommu-translates"]),
-        (Topology(iommu="translating", architecture="aarch64"), []),
-        (Topology(iommu="translating", redirecting_bridges=(BRIDGE,), virtual=True), []),
-        (Topology(slow_links=(SLOW,)), ["pcie-uplink-slow"]),
-        (Topology(slow_links=(SLOW,), virtual=True), []),
-        (Topology(rdma_ports=GOOD), []),
-        (Topology(rdma_ports=(*GOOD, port("x/1", state="DOWN", physical="Disabled"))), ["rdma-port-down"]),
-        (Topology(rdma_ports=(*GOOD, port("x/1", state="DOWN", kind="other"))), ["rdma-port-not-active"]),
-        (Topology(rdma_ports=(*GOOD, port("x/1", state="DOWN", kind="other", physical="Polling"))), []),
-        (Topology(rdma_ports=(*GOOD, port("x/1", state="INIT"))), ["rdma-port-not-active"]),
-        (Topology(rdma_ports=(*GOOD, port("x/1", rate_gb=100.0))), ["rdma-port-slow"]),
-    ],
+@each(
+    (Topology(), []),
+    (Topology(numa_nodes=2, gpu_numa_node={GPU: 1}), []),
+    (Topology(numa_nodes=2, gpu_numa_node={GPU: None}), ["numa-unknown"]),
+    (Topology(redirecting_bridges=(BRIDGE,)), ["acs-redirects"]),
+    (Topology(unread_bridges=(BRIDGE,)), ["acs-unknown"]),
+    (Topology(unread_bridges=(BRIDGE,), virtual=True), []),
+    (Topology(iommu="translating"), ["iommu-translates"]),
+    (Topology(iommu="translating", architecture="aarch64"), []),
+    (Topology(iommu="translating", redirecting_bridges=(BRIDGE,), virtual=True), []),
+    (Topology(slow_links=(SLOW,)), ["pcie-uplink-slow"]),
+    (Topology(slow_links=(SLOW,), virtual=True), []),
+    (Topology(rdma_ports=GOOD), []),
+    (Topology(rdma_ports=(*GOOD, port("x/1", state="DOWN", physical="Disabled"))), ["rdma-port-down"]),
+    (Topology(rdma_ports=(*GOOD, port("x/1", state="DOWN", kind="other"))), ["rdma-port-not-active"]),
+    (Topology(rdma_ports=(*GOOD, port("x/1", state="DOWN", kind="other", physical="Polling"))), []),
+    (Topology(rdma_ports=(*GOOD, port("x/1", state="INIT"))), ["rdma-port-not-active"]),
+    (Topology(rdma_ports=(*GOOD, port("x/1", rate_gb=100.0))), ["rdma-port-slow"]),
 )
 def test_what_slows_data_down_is_found_and_nothing_else(found: Topology, codes: list[str]) -> None:
     result = Platform().run(node(topology=lambda gpus: found))
@@ -306,13 +304,10 @@ def process(root: Path, number: int, words: str, *users: int) -> None:
     write(root / f"proc/{number}/status", f"Name:\tx\nUmask:\t0022\nUid:\t{uids}\nGid:\t0\t0\t0\t0\n")
 
 
-@pytest.mark.parametrize(
-    ("processes", "runs"),
-    [
-        ({1: "/sbin/init", 77: "/usr/bin/nv-fabricmanager\0-c\0/etc/x.cfg"}, True),
-        ({1: "/sbin/init", 77: "vi\0nv-fabricmanager"}, False),
-        ({77: "bash"}, None),
-    ],
+@each(
+    ({1: "/sbin/init", 77: "/usr/bin/nv-fabricmanager\0-c\0/etc/x.cfg"}, True),
+    ({1: "/sbin/init", 77: "vi\0nv-fabricmanager"}, False),
+    ({77: "bash"}, None),
 )
 def test_whether_the_fabric_manager_runs_is_seen_where_processes_can_be_seen(
     processes: dict[int, str], runs: bool | None, tmp_path: Path
@@ -322,19 +317,13 @@ def test_whether_the_fabric_manager_runs_is_seen_where_processes_can_be_seen(
     assert machine.fabric_manager_runs(tmp_path) is runs
 
 
-@pytest.mark.parametrize(
-    ("environment", "granted"),
-    [
-        ({"NVIDIA_VISIBLE_DEVICES": "GPU-1f2e-3d,GPU-2a"}, machine.Grant("NVIDIA_VISIBLE_DEVICES", 2)),
-        ({"NVIDIA_VISIBLE_DEVICES": "0"}, machine.Grant("NVIDIA_VISIBLE_DEVICES", 1)),
-        (
-            {"NVIDIA_VISIBLE_DEVICES": "void", "SLURM_JOB_GPUS": "0-2, 5"},
-            machine.Grant("SLURM_JOB_GPUS", 4),
-        ),
-        ({"NVIDIA_VISIBLE_DEVICES": "all"}, None),
-        ({"NVIDIA_VISIBLE_DEVICES": ""}, None),
-        ({}, None),
-    ],
+@each(
+    ({"NVIDIA_VISIBLE_DEVICES": "GPU-1f2e-3d,GPU-2a"}, machine.Grant("NVIDIA_VISIBLE_DEVICES", 2)),
+    ({"NVIDIA_VISIBLE_DEVICES": "0"}, machine.Grant("NVIDIA_VISIBLE_DEVICES", 1)),
+    ({"NVIDIA_VISIBLE_DEVICES": "void", "SLURM_JOB_GPUS": "0-2, 5"}, machine.Grant("SLURM_JOB_GPUS", 4)),
+    ({"NVIDIA_VISIBLE_DEVICES": "all"}, None),
+    ({"NVIDIA_VISIBLE_DEVICES": ""}, None),
+    ({}, None),
 )
 def test_how_many_gpus_a_container_or_a_job_was_given(
     environment: dict[str, str], granted: machine.Grant | None
@@ -342,9 +331,7 @@ def test_how_many_gpus_a_container_or_a_job_was_given(
     assert machine.granted_gpus(environment) == granted
 
 
-@pytest.mark.parametrize(
-    ("users", "runs"), [((0, 0, 0, 0), True), ((1000, 1000, 1000, 1000), False), ((1000, 0, 0, 0), False)]
-)
+@each(((0, 0, 0, 0), True), ((1000, 1000, 1000, 1000), False), ((1000, 0, 0, 0), False))
 def test_a_program_that_a_user_runs_is_no_fabric_manager(
     users: tuple[int, ...], runs: bool, tmp_path: Path
 ) -> None:
@@ -365,7 +352,7 @@ def test_a_fabric_manager_is_told_by_its_program_where_that_can_be_seen(tmp_path
     assert machine.fabric_manager_runs(tmp_path) is True
 
 
-@pytest.mark.parametrize("text", ["0-3,8-184467440", "0-", "a", "0-3;8", "-1", "\u0663", "0-99999," * 9])
+@each("0-3,8-184467440", "0-", "a", "0-3;8", "-1", "\u0663", "0-99999," * 9)
 def test_a_list_of_cpus_that_is_none_is_an_error_and_takes_no_memory(text: str) -> None:
     with pytest.raises(ReadingError, match="expected a list of CPUs such as 0-2,8, found"):
         machine.cpu_list(text)
@@ -422,24 +409,21 @@ LOADED = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.178.04  R
 FELL = "GPU has fallen off the bus."
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        # The kernel wrote this, as a user in a namespace of his own.
-        f"overlay: filesystem on {LINE} not supported as upperdir",
-        f"overlay: filesystem on [  1.2] {LINE} not supported as upperdir",
-        f"overlay: filesystem on {LOADED} not supported as upperdir",
-        "overlay: filesystem on nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30",
-        f"oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/user/{LINE},task=x,pid=7,uid=1000",
-        # These begin with the name of a process, of 15 characters.
-        "NVRM: Xid (PCI:[77]: segfault at 0 ip 0 sp 0 error 4 in 0000:1b:00): 79, pid=1, x[400000+1000]",
-        "NVRM: Xid (1b:0 (77): drop_caches: 3",
-        f"NVRM: GPU 1b:00[77]: segfault at 0 ip 0 sp 0 error 4 in {FELL}[400000+1000]",
-        "NVRM: x[77]: segfault at 0 ip 0 sp 0 error 4 in x fallen off the bus and is not responding[4000]",
-        "NVRM: x[77]: segfault in installed in this system has fallen off the bus and is not responding",
-        f"NVRM: loading N[77]: segfault at 0 ip 0 sp 0 error 4 in {LOADED}[400000+1000]",
-        "nvidia-nvswitch[77]: segfault in 3: SXid (PCI:0000:c1:00.0): 20034, Fatal, x[400000+1000]",
-    ],
+@each(
+    # The kernel wrote this, as a user in a namespace of his own.
+    f"overlay: filesystem on {LINE} not supported as upperdir",
+    f"overlay: filesystem on [  1.2] {LINE} not supported as upperdir",
+    f"overlay: filesystem on {LOADED} not supported as upperdir",
+    "overlay: filesystem on nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30",
+    f"oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/user/{LINE},task=x,pid=7,uid=1000",
+    # These begin with the name of a process, of 15 characters.
+    "NVRM: Xid (PCI:[77]: segfault at 0 ip 0 sp 0 error 4 in 0000:1b:00): 79, pid=1, x[400000+1000]",
+    "NVRM: Xid (1b:0 (77): drop_caches: 3",
+    f"NVRM: GPU 1b:00[77]: segfault at 0 ip 0 sp 0 error 4 in {FELL}[400000+1000]",
+    "NVRM: x[77]: segfault at 0 ip 0 sp 0 error 4 in x fallen off the bus and is not responding[4000]",
+    "NVRM: x[77]: segfault in installed in this system has fallen off the bus and is not responding",
+    f"NVRM: loading N[77]: segfault at 0 ip 0 sp 0 error 4 in {LOADED}[400000+1000]",
+    "nvidia-nvswitch[77]: segfault in 3: SXid (PCI:0000:c1:00.0): 20034, Fatal, x[400000+1000]",
 )
 def test_words_of_a_user_in_a_line_of_the_kernel_set_no_error_and_forget_none(message: str) -> None:
     real = [LINE, "NVRM: The NVIDIA GPU 0000:43:00.0"]
@@ -481,22 +465,22 @@ def test_a_container_without_the_kernels_device_is_asked_through_dmesg(fake: Pat
     assert [event.address for event in kernel_log.read_kernel_log().events] == ["0000:1b:00"]
 
 
-@pytest.mark.parametrize("thread", ["", "[    T1] ", "[   C12] "])
+@each("", "[    T1] ", "[   C12] ")
 def test_a_line_of_dmesg_is_read_behind_its_time(thread: str) -> None:
     assert kernel_log.events([f"[   12.345678] {thread}{LINE}"]) == kernel_log.events([LINE])
 
 
-def test_a_log_with_a_million_xids_is_as_short_as_what_it_says() -> None:
-    storm = ["NVRM: Xid (PCI:0000:1B:00): 31, first", *["NVRM: Xid (PCI:0000:1b:00): 31, pid=7"] * 999_999]
+def test_a_log_with_very_many_xids_is_as_short_as_what_it_says() -> None:
+    storm = ["NVRM: Xid (PCI:0000:1B:00): 31, first", *["NVRM: Xid (PCI:0000:1b:00): 31, pid=7"] * 99_999]
     found = kernel_log.events([*storm, LINE, LINE.replace("1b:00", "43:00")])
     assert found == (
-        kernel_log.Event("0000:1b:00", 31, "pid=7", count=1_000_000),
+        kernel_log.Event("0000:1b:00", 31, "pid=7", count=100_000),
         kernel_log.Event("0000:1b:00", 95, "pid=7, Uncontained: FBHUB"),
         kernel_log.Event("0000:43:00", 95, "pid=7, Uncontained: FBHUB"),
     )
 
 
-@pytest.mark.parametrize("instance", ["GPU-I:05", "GPU-I:05 GPU-CI:02"])
+@each("GPU-I:05", "GPU-I:05 GPU-CI:02")
 def test_an_xid_of_a_mig_instance_is_one_of_its_gpu(instance: str) -> None:
     (found,) = kernel_log.events([f"NVRM: Xid (PCI:0000:01:00 {instance}): 94, pid=7, Contained: SM"])
     assert found == kernel_log.Event("0000:01:00", 94, "pid=7, Contained: SM")
@@ -505,35 +489,29 @@ def test_an_xid_of_a_mig_instance_is_one_of_its_gpu(instance: str) -> None:
 NVLINK5 = "NVRM: Xid (PCI:0000:1b:00): {}, {} XC0 i0 Link 13 (0x0409a0c2 0x{:08x} 0x0 0x0 0x0 0x0)"
 
 
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        (NVLINK5.format(149, "NETIR_LINK_EVT  Fatal  ", 0), "xid"),
-        (NVLINK5.format(145, "RLW_RXPIPE Nonfatal", 8), "nonfatal"),
-        (NVLINK5.format(145, "RLW_RXPIPE Non-fatal", 8), "nonfatal"),
-        (NVLINK5.format(144, "SAW_MVB Nonfatal", 4), "harmless"),
-        (NVLINK5.format(145, "pid=876767, name=ray::WorkerDict, RLW_RXPIPE Nonfatal", 8), "nonfatal"),
-        (NVLINK5.format(145, "pid='<unknown>', name=<unknown>, RLW_SRC_TRACK Nonfatal", 2), "harmless"),
-        (NVLINK5.format(145, "pid=4, name=a, X Nonfatal, RLW_SRC_TRACK Fatal", 1), "xid"),
-        (NVLINK5.format(145, "pid=4, name=a fatal thing, RLW_SRC_TRACK Fatal", 1), "xid"),
-        (NVLINK5.format(146, "TLW_RX/TLW_RX_PIPE0 Nonfatal", 1), "harmless"),
-        *(
-            (NVLINK5.format(149, "NETIR_LINK_EVT Fatal", 0).replace("0x0409a0c2", information), kind)
-            for information, kind in (
-                ("0x004505c6", "xid"),
-                ("0x025525c6", "xid"),
-                ("0x026001c6", "nonfatal"),
-                ("0x028001c6", "nonfatal"),
-            )
-        ),
-        ("NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Fatal XC 1 i 2 Link 01 [0x0000000a]", "xid"),
-        (
-            "NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Nonfatal XC 1 i 2 Link 01 [0x0000000a]",
-            "nonfatal",
-        ),
-        ("NVRM: Xid (PCI:0000:1b:00): 145, something without a word for it", "xid"),
-        ("NVRM: Xid (0000:1B:00): 62, of an old driver", "xid"),
-    ],
+@each(
+    (NVLINK5.format(149, "NETIR_LINK_EVT  Fatal  ", 0), "xid"),
+    (NVLINK5.format(145, "RLW_RXPIPE Nonfatal", 8), "nonfatal"),
+    (NVLINK5.format(145, "RLW_RXPIPE Non-fatal", 8), "nonfatal"),
+    (NVLINK5.format(144, "SAW_MVB Nonfatal", 4), "harmless"),
+    (NVLINK5.format(145, "pid=876767, name=ray::WorkerDict, RLW_RXPIPE Nonfatal", 8), "nonfatal"),
+    (NVLINK5.format(145, "pid='<unknown>', name=<unknown>, RLW_SRC_TRACK Nonfatal", 2), "harmless"),
+    (NVLINK5.format(145, "pid=4, name=a, X Nonfatal, RLW_SRC_TRACK Fatal", 1), "xid"),
+    (NVLINK5.format(145, "pid=4, name=a fatal thing, RLW_SRC_TRACK Fatal", 1), "xid"),
+    (NVLINK5.format(146, "TLW_RX/TLW_RX_PIPE0 Nonfatal", 1), "harmless"),
+    *(
+        (NVLINK5.format(149, "NETIR_LINK_EVT Fatal", 0).replace("0x0409a0c2", information), kind)
+        for information, kind in (
+            ("0x004505c6", "xid"),
+            ("0x025525c6", "xid"),
+            ("0x026001c6", "nonfatal"),
+            ("0x028001c6", "nonfatal"),
+        )
+    ),
+    ("NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Fatal XC 1 i 2 Link 01 [0x0000000a]", "xid"),
+    ("NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Nonfatal XC 1 i 2 Link 01 [0x0000000a]", "nonfatal"),
+    ("NVRM: Xid (PCI:0000:1b:00): 145, something without a word for it", "xid"),
+    ("NVRM: Xid (0000:1B:00): 62, of an old driver", "xid"),
 )
 def test_an_nvlink_error_is_as_bad_as_it_says(line: str, kind: str) -> None:
     (event,) = kernel_log.events([line])
@@ -549,16 +527,13 @@ def test_an_error_that_was_not_fatal_hides_none_that_was() -> None:
     assert [(event.kind, event.count) for event in found] == [("xid", 1), ("nonfatal", 3)]
 
 
-@pytest.mark.parametrize(
-    "lines",
+@each(
+    ["NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus."],
+    ["NVRM: GPU at 0000:1b:00.0 has fallen off the bus."],
     [
-        ["NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus."],
-        ["NVRM: GPU at 0000:1b:00.0 has fallen off the bus."],
-        [
-            "NVRM: The NVIDIA GPU 0000:1b:00.0",
-            "NVRM: (PCI ID: 10de:2330) installed in this system has",
-            "NVRM: fallen off the bus and is not responding to commands.",
-        ],
+        "NVRM: The NVIDIA GPU 0000:1b:00.0",
+        "NVRM: (PCI ID: 10de:2330) installed in this system has",
+        "NVRM: fallen off the bus and is not responding to commands.",
     ],
 )
 def test_a_gpu_that_fell_off_the_bus_without_an_xid_is_an_event(lines: list[str]) -> None:

@@ -11,6 +11,7 @@ from ansible.module_utils.temper.driver import gpu_settings as settings_of_modul
 from ansible.module_utils.temper.driver.smi import SettingsError
 
 from temper.rollout import gpu_settings
+from tests.unit.each import each
 from tests.unit.validation.samples import gpu_xml, smi_xml
 from tests.unit.validation.test_counters import BLACKWELL, HOPPER
 from tests.unit.validation.test_drives import LOG
@@ -73,7 +74,7 @@ def mutations(text: str) -> Iterator[str]:
         )[number % 4]
 
 
-@pytest.mark.parametrize("name", READERS)
+@each(*READERS)
 def test_a_reader_has_one_error_for_what_it_cannot_read(name: str) -> None:
     text, read, failure = READERS[name]
     assert read(text)

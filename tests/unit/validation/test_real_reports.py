@@ -5,8 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
+from tests.unit.each import each
 from tests.unit.validation.real_reports import RealReport, addresses, from_folder, from_table, of_gpu
 from tests.unit.validation.samples import node
 from validation.checks.health import Health
@@ -59,7 +58,7 @@ def test_there_are_many_of_many_kinds() -> None:
     assert len({fact["driver"].split(".")[0] for fact in facts}) >= 30
 
 
-@pytest.mark.parametrize("report", TABLE, ids=lambda report: report.name)
+@each(*TABLE)
 def test_a_report_is_read_without_loss(report: RealReport) -> None:
     facts = report.facts
     assert facts is not None
@@ -96,7 +95,7 @@ def test_a_report_is_read_without_loss(report: RealReport) -> None:
         assert gpu.recovery_action in {None, "None"}
 
 
-@pytest.mark.parametrize("report", HEALTHY, ids=lambda report: report.name)
+@each(*HEALTHY)
 def test_nothing_is_found_on_healthy_gpus_but_how_their_owner_uses_them(report: RealReport) -> None:
     found = judged(report.text)
     assert all(finding.state is State.DEGRADED for finding in found)
@@ -105,7 +104,7 @@ def test_nothing_is_found_on_healthy_gpus_but_how_their_owner_uses_them(report: 
         assert {finding.code for finding in found} == set(report.finds)
 
 
-@pytest.mark.parametrize("report", FAULTY, ids=lambda report: report.name)
+@each(*FAULTY)
 def test_what_is_wrong_with_a_real_gpu_is_found(report: RealReport) -> None:
     found = judged(report.text)
     assert {finding.code for finding in found} == {*(report.finds or ()), *report.faults}
@@ -180,7 +179,7 @@ def cases() -> Iterator[tuple[RealReport, str, str, str, State]]:
 CASES = list(cases())
 
 
-@pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.name)
+@each(*REPORTS)
 def test_a_fault_that_is_put_into_a_report_is_found(report: RealReport) -> None:
     mine = [case for case in CASES if case[0] is report]
     assert mine

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from temper.base.garbage import uncollected
+from tests.unit.each import each
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.model.contract import Finding, State
 from validation.model.expectations import Expectation
@@ -198,8 +199,8 @@ def test_of_files_of_which_one_cannot_be_kept_none_is_replaced(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("place", [0, 3, MANY - 1])
-def test_of_files_of_which_one_cannot_be_written_none_is_replaced(tmp_path: Path, place: int) -> None:
+@each(0, 3, MANY - 1)
+def test_of_files_of_which_one_cannot_be_written_none_is_replaced(place: int, tmp_path: Path) -> None:
     paths = [tmp_path / f"gpu{number}.json" for number in range(MANY)]
     paths[place] = tmp_path / "gpu0.prom" / "no folder"
     (tmp_path / "gpu0.prom").write_text("a file")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.unit.each import each
 from tests.unit.validation.samples import measurement, node_result, one_test
 from validation.model.contract import State
 from validation.model.expectations import References
@@ -18,14 +17,14 @@ BROUGHT_NOTHING = {
 LEFT_ONE_OUT = {State.PASS: ["gpu-not-measured"], State.DEGRADED: ["gpu-not-measured"], State.FAIL: []}
 
 
-@pytest.mark.parametrize(("state", "codes"), BROUGHT_NOTHING.items())
+@each(*BROUGHT_NOTHING.items())
 def test_a_test_that_ended_well_owes_a_number(state: State, codes: list[str]) -> None:
     test = one_test("gpu_matmul", state)
     found = sanity.findings(test, node_result(test), References(), measures=True)
     assert [(finding.code, finding.state) for finding in found] == [(code, State.FAIL) for code in codes]
 
 
-@pytest.mark.parametrize(("state", "codes"), LEFT_ONE_OUT.items())
+@each(*LEFT_ONE_OUT.items())
 def test_a_test_that_ended_well_owes_a_number_of_each_gpu(state: State, codes: list[str]) -> None:
     test = one_test("gpu_matmul", state, measurement())
     found = sanity.findings(test, node_result(test, gpus=2), References(), measures=True)

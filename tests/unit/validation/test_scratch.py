@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import expectation, one_test
 from validation.model.contract import State
 from validation.model.plans import PLANS
@@ -53,9 +54,7 @@ def test_without_room_for_a_folder_a_run_goes_on(monkeypatch: pytest.MonkeyPatch
         assert "TMPDIR" not in scratch.environment()
 
 
-@pytest.mark.parametrize(
-    ("made_by", "trusted"), [("us", True), ("stranger", False), ("link", False), ("", False)]
-)
+@each(("us", True), ("stranger", False), ("link", False), ("", False))
 def test_cuda_looks_for_a_daemon_only_where_no_other_user_could_put_one(
     made_by: str, trusted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.validation.samples import node
+from tests.unit.each import each
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_parallel import outcome, request
 from tests.unit.validation.test_torch import PYTHON, there
-from validation.checks import parallel, sharded
-from validation.checks.registry import CHECKS
+from validation.checks import sharded
 from validation.model.contract import Measured, State
 from validation.model.not_run import NotRunError
 from validation.processes.pool import Ending
@@ -60,7 +59,7 @@ def test_a_step_is_as_slow_as_its_slowest_rank_and_takes_what_the_fullest_takes(
     assert (values["sharded_training_samples_s"], values["sharded_step_gb"]) == (64.0, 10.0)
 
 
-@pytest.mark.parametrize("wrong", [math.nan, 0.1])
+@each(math.nan, 0.1)
 def test_a_step_that_is_not_that_without_shards_fails(wrong: float) -> None:
     result = concluded({1: backend(wrong=wrong)})
     (finding,) = result.findings
@@ -100,20 +99,6 @@ def test_a_rank_without_an_answer_leaves_no_numbers_and_is_named() -> None:
     result = sharded.GpuShardedTraining().conclude([*outcomes, died])
     assert (result.measurements, result.state) == ((), State.FAIL)
     assert [finding.code for finding in result.findings] == ["process-died"]
-
-
-def test_the_stages_of_a_rank_are_known_in_their_order() -> None:
-    told: list[str] = []
-    sharded.train(backend(), request(0), told.append)
-    places = [parallel.how_far(sharded.STAGES)(stage) for stage in told]
-    assert places == sorted(places)
-    assert min(places) >= 0
-    assert told[-1] == "leaving"
-
-
-def test_on_one_gpu_it_is_not_run() -> None:
-    result = CHECKS["gpu_sharded_training"].run(node(pci_gpus=()))
-    assert (result.state, result.measurements) == (State.NOT_RUN, ())
 
 
 @pytest.mark.component

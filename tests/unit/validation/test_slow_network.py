@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.scripted import ScriptedBackend, ScriptedOperation
 from validation.checks import collectives
 from validation.processes.child import Request
@@ -34,14 +35,11 @@ class SlowNetwork(ScriptedBackend):
         return value + self.behind_s if value < 0 else value
 
 
-@pytest.mark.parametrize(
-    ("left_s", "behind_s", "measured", "left_out"),
-    [
-        (60.0, 0.0, [1 << 20, 1 << 26], ["all-reduce of 4096 MiB"]),
-        (1e6, 0.0, [1 << 20, 1 << 26, 1 << 32], []),
-        (60.0, 59.0, [1 << 20], ["all-reduce of 64 MiB", "all-reduce of 4096 MiB"]),
-        (-1.0, 0.0, [1 << 20], ["all-reduce of 64 MiB", "all-reduce of 4096 MiB"]),
-    ],
+@each(
+    (60.0, 0.0, [1 << 20, 1 << 26], ["all-reduce of 4096 MiB"]),
+    (1e6, 0.0, [1 << 20, 1 << 26, 1 << 32], []),
+    (60.0, 59.0, [1 << 20], ["all-reduce of 64 MiB", "all-reduce of 4096 MiB"]),
+    (-1.0, 0.0, [1 << 20], ["all-reduce of 64 MiB", "all-reduce of 4096 MiB"]),
 )
 def test_sizes_that_a_slow_network_has_no_time_for_are_left_out_by_all_ranks_and_named(
     left_s: float, behind_s: float, measured: list[int], left_out: list[str]
@@ -76,7 +74,7 @@ def test_noisy_numbers_are_not_measured_again_when_time_is_up() -> None:
     assert noisy.details["attempts"] == {"all_reduce 64": 1}
 
 
-@pytest.mark.parametrize("collectives_", [["all_reduce"], ["all_reduce", "all_gather"]])
+@each(["all_reduce"], ["all_reduce", "all_gather"])
 def test_sizes_that_one_rank_has_no_memory_for_are_left_out_by_all_ranks_and_named(
     collectives_: list[str],
 ) -> None:

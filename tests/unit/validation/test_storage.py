@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import measurement, node
 from validation.backends import storage
 from validation.backends.storage import BLOCK
@@ -113,32 +114,6 @@ def test_a_file_system_without_nameless_files_keeps_none_either(
         assert not source.wrong(1)
 
 
-def test_a_block_that_came_back_changed_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = storage.Source.read
-
-    def damaged(self: storage.Source, number: int) -> bytes:
-        block = bytearray(read(self, number))
-        block[4097] ^= number == 3
-        return bytes(block)
-
-    monkeypatch.setattr(storage.Source, "read", damaged)
-    (finding,) = measured(tmp_path).findings
-    assert (finding.code, finding.state) == ("storage-wrong-data", State.FAIL)
-    assert f"the first at byte {3 * BLOCK}" in finding.text
-
-
-def test_an_error_while_reading_fails_with_what_the_system_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_arguments: Any) -> int:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(os, "preadv", broken)
-    (finding,) = measured(tmp_path).findings
-    assert (finding.code, finding.state) == ("storage-error", State.FAIL)
-    assert "Input/output error" in finding.text
-
-
 def test_a_file_that_becomes_shorter_is_no_fault_of_the_storage_and_no_rate(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(bytes(8 * BLOCK))
@@ -217,7 +192,7 @@ class SlowSource:
         return False
 
 
-@pytest.mark.parametrize("rate", [1e6, 1e7, 1e8, 1e10])
+@each(1e6, 1e7, 1e8, 1e10)
 def test_slow_storage_is_measured_within_the_budget_of_the_quick_plan(
     rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,10 +300,7 @@ def test_below_the_operators_floor_fails(tmp_path: Path) -> None:
     assert measured(tmp_path, floor_gb_s=1e-6).findings == ()
 
 
-@pytest.mark.parametrize(
-    ("value", "spread", "state"),
-    [(1.5, 0.01, State.FAIL), (1.9, 0.3, State.DEGRADED), (1.5, 0.3, State.FAIL)],
-)
+@each((1.5, 0.01, State.FAIL), (1.9, 0.3, State.DEGRADED), (1.5, 0.3, State.FAIL))
 def test_noise_excuses_a_number_only_as_far_as_it_reaches(value: float, spread: float, state: State) -> None:
     number = measurement("storage_read_gb_s", value, spread=spread)
     assert [finding.state for finding in below_floor(number, Path("/data"), 2.0)] == [state]
@@ -344,33 +316,18 @@ def test_a_disk_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         measured(tmp_path)
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_quota_is_no_fault_of_the_storage(
-    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_arguments: Any) -> int:
-        raise OSError(error, os.strerror(error))
-
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(NotRunError, match="is full, or a limit or quota is"):
-        measured(tmp_path)
-
-
 def test_writing_ends_when_its_time_is_up(tmp_path: Path) -> None:
     with pytest.raises(NotRunError, match="too little to measure"):
         measured(tmp_path, write_s=0)
 
 
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [("/dev/shm", "is on tmpfs, which is memory"), ("/nowhere/at/all", "cannot be used: No such file")],
-)
+@each(("/dev/shm", "is on tmpfs, which is memory"), ("/nowhere/at/all", "cannot be used: No such file"))
 def test_a_path_that_says_nothing_of_storage_is_not_run(path: str, reason: str) -> None:
     with pytest.raises(NotRunError, match=reason):
         measured(Path(path))
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device"])
+@each("pipe", "device")
 def test_what_is_neither_a_folder_nor_a_file_is_not_opened(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "pipe" if kind == "pipe" else Path("/dev/null")
     if kind == "pipe":
@@ -395,7 +352,7 @@ def test_a_file_that_becomes_a_pipe_before_it_is_opened_holds_nothing_up(
         measured(path)
 
 
-@pytest.mark.parametrize("kind", ["zfs", "fuse.juicefs", "fuse"])
+@each("zfs", "fuse.juicefs", "fuse")
 def test_above_a_floor_out_of_a_cache_that_nobody_sees_through_is_degraded(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,9 +364,9 @@ def test_above_a_floor_out_of_a_cache_that_nobody_sees_through_is_degraded(
     assert [f.code for f in measured(tmp_path, floor_gb_s=1e6).findings] == ["storage-below-floor"]
 
 
-@pytest.mark.parametrize(("answers", "cached"), [("yes yes yes", True), ("yes no", False), ("no", False)])
+@each(("yes yes yes", True), ("yes no", False), ("no", False))
 def test_a_page_that_fast_storage_brought_meanwhile_is_no_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: str, cached: bool
+    answers: str, cached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the kernel says of no page whether it is there: to ask for one begins to read it."""
     asked: list[int] = []
@@ -475,12 +432,6 @@ def test_a_file_system_is_found_whatever_its_folder_is_called(tmp_path: Path) ->
     if "Operation not permitted" in done.stderr:
         pytest.skip("only root may mount")
     assert "is on tmpfs, which is memory" in done.stderr
-
-
-def test_without_a_path_the_test_is_not_run() -> None:
-    result = StorageRead().run(node())
-    assert (result.state, result.measurements) == (State.NOT_RUN, ())
-    assert "--storage" in result.reason
 
 
 @pytest.mark.component

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import node
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
 from validation.backends import storage
 from validation.backends.protocol import CheckpointError
 from validation.backends.storage import BLOCK
+from validation.checks import storage as storage_read
 from validation.checks import storage_checkpoint, storage_random, storage_write
 from validation.checks.registry import CHECKS, in_plan
 from validation.model.contract import State
@@ -36,7 +38,8 @@ TIMING = {"warm_up_s": 0, "measure_s": 0, "least": 3, "most": 3}
 def asked(path: Path) -> Request:
     return Request(
         *(str(path), "", "cpu"),
-        parameters={"path": str(path), "timing": TIMING, "most_bytes": 9 * BLOCK, "write_s": 60},
+        parameters={"path": str(path), "timing": TIMING, "most_bytes": 9 * BLOCK, "write_s": 60}
+        | {"floor_gb_s": None},
     )
 
 
@@ -53,13 +56,13 @@ def go_on() -> None:
     """Nobody waits for what these tests write."""
 
 
-@pytest.mark.parametrize("plan", ["quick", "standard", "burn-in"])
+@each("quick", "standard", "burn-in")
 def test_a_path_adds_nothing_new_to_the_quick_plan(plan: str, tmp_path: Path) -> None:
     tests = set(in_plan(plan, RunOptions((tmp_path,))))
     assert set(NEW) & tests == (set() if plan == "quick" else set(NEW))
 
 
-@pytest.mark.parametrize("test", NEW)
+@each("storage_read", *NEW)
 def test_without_a_path_nothing_is_measured(test: str) -> None:
     result = CHECKS[test].run(node())
     assert (result.state, result.measurements) == (State.NOT_RUN, ())
@@ -111,8 +114,9 @@ def test_a_sample_of_writes_ends_when_the_storage_has_it(
     assert order == ["write"] * 4 + ["sync"]
 
 
-def test_a_block_that_was_written_and_comes_back_changed_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@each(storage_read, storage_write)
+def test_a_block_that_comes_back_changed_fails(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = storage.Source.read
 
@@ -122,12 +126,12 @@ def test_a_block_that_was_written_and_comes_back_changed_fails(
         return bytes(block)
 
     monkeypatch.setattr(storage.Source, "read", damaged)
-    (finding,) = measured(storage_write, tmp_path).findings
+    (finding,) = measured(module, tmp_path).findings
     assert (finding.code, finding.state) == ("storage-wrong-data", State.FAIL)
     assert f"the first at byte {3 * BLOCK}" in finding.text
 
 
-@pytest.mark.parametrize("module", [storage_write, storage_checkpoint])
+@each(storage_write, storage_checkpoint)
 def test_a_file_of_the_operator_is_never_written_to(module: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(os.urandom(9 * BLOCK))
@@ -171,7 +175,7 @@ def test_random_reads_go_everywhere_in_whole_pieces(tmp_path: Path, monkeypatch:
     assert len({place // BLOCK for place in places}) > 4
 
 
-@pytest.mark.parametrize("module", [storage_write, storage_random])
+@each(storage_read, storage_write, storage_random)
 def test_an_error_of_the_storage_fails_with_what_the_system_said(
     module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +234,7 @@ def test_a_folder_without_room_for_a_checkpoint_is_not_written_to(
         checkpoint(ScriptedBackend("cpu"), tmp_path)
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+@each(errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def test_a_quota_is_no_fault_of_the_storage(
     error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,8 +242,12 @@ def test_a_quota_is_no_fault_of_the_storage(
         raise OSError(error, os.strerror(error))
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(NotRunError, match="is full, or a limit or quota is"):
-        checkpoint(ScriptedBackend("cpu"), tmp_path)
+    for run in (
+        lambda: measured(storage_read, tmp_path),
+        lambda: checkpoint(ScriptedBackend("cpu"), tmp_path),
+    ):
+        with pytest.raises(NotRunError, match="is full, or a limit or quota is"):
+            run()
 
 
 @pytest.mark.component

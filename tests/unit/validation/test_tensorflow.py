@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import gpu_xml, node, smi_xml
 from validation.checks import tensorflow
 from validation.checks.registry import CHECKS, asked_for, in_plan
 from validation.checks.tensorflow import Facts, Gpu
 from validation.model.contract import Measured, State
 from validation.model.not_run import NotRunError
+from validation.model.plans import PLANS
 from validation.model.run_options import RunOptions
 from validation.probes import tensorflow_program
 from validation.processes.child import Request
@@ -193,7 +195,7 @@ def test_a_python_without_tensorflow_is_not_run_with_its_words(asked: Callable[[
         tensorflow.measure(request, lambda _: None)
 
 
-@pytest.mark.parametrize(("after", "codes"), [(79, []), (None, []), (4, ["tensorflow-memory-growth"])])
+@each((79, []), (None, []), (4, ["tensorflow-memory-growth"]))
 def test_memory_that_does_not_grow_but_is_taken_is_degraded(after: int | None, codes: list[str]) -> None:
     facts = Facts("2.20.0", True, (Gpu("", 80, after),), "")
     found = list(tensorflow.examine(facts, 1))
@@ -212,11 +214,14 @@ def test_without_a_driver_nobody_knows_what_memory_is_free() -> None:
     assert tensorflow_program.free_bytes(0, "libgone.so.1") is None
 
 
-def test_it_runs_where_it_is_asked_for_and_is_required_then() -> None:
-    options = RunOptions(tensorflow=Path("/opt/tf/bin/python3"))
-    assert "tensorflow" in in_plan("quick", options)
-    assert "tensorflow" not in in_plan("burn-in", RunOptions())
-    assert asked_for(options, required=True) == ("tensorflow",)
+@each(
+    ("tensorflow", RunOptions(tensorflow=Path("/opt/tf/bin/python3"))),
+    ("egl", RunOptions(graphics=True)),
+)
+def test_what_is_asked_for_runs_and_is_required_then(test: str, options: RunOptions) -> None:
+    assert test in in_plan("quick", options)
+    assert not {plan for plan in PLANS if test in in_plan(plan, RunOptions())}
+    assert asked_for(options, required=True) == (test,)
 
 
 @pytest.mark.component

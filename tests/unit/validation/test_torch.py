@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.each import each
 from validation.cli import main
 from validation.model.contract import State, node_result
 from validation.processes.pool import ROOT
@@ -102,9 +103,7 @@ def test_a_right_product_has_an_error_that_rounding_explains() -> None:
     assert all(0 < error < 1e-5 for error in errors), errors
 
 
-@pytest.mark.parametrize(
-    "damage", ["c[3, 5] = 2 * c[3, 5] + 1", "c[3, 5] = float('nan')", "c[7].zero_()", "c.t_()"]
-)
+@each("c[3, 5] = 2 * c[3, 5] + 1", "c[3, 5] = float('nan')", "c[7].zero_()", "c.t_()")
 def test_a_wrong_product_is_found(damage: str) -> None:
     measured = there(f"""
         from validation.backends.cpu import CpuBackend
@@ -389,12 +388,9 @@ FABRIC = """
 """
 
 
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        ("hang_before_a_run", "it hung in stage: measuring all-reduce of 4 MiB, after run 7"),
-        ("stop_while_measuring", "(stopped by a signal)"),
-    ],
+@each(
+    ("hang_before_a_run", "it hung in stage: measuring all-reduce of 4 MiB, after run 7"),
+    ("stop_while_measuring", "(stopped by a signal)"),
 )
 def test_a_node_whose_rank_hangs_is_named_long_before_the_budget_is_spent(function: str, words: str) -> None:
     """Three nodes of a rank each, between which a collective is run over loopback."""
@@ -430,7 +426,7 @@ MEETING = """
 """
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
+@each("127.0.0.1", "[::1]")
 def test_ranks_meet_by_the_rendezvous_of_torchrun(address: str) -> None:
     found = there(MEETING.format(address=address, ranks='rank(0, "now", 1), rank(1, "now", 2)'))
     assert found == [["done", 3.0, ""]] * 2
@@ -514,24 +510,21 @@ CUDA = """
 """
 
 
-@pytest.mark.parametrize(
-    ("capability", "built", "memory", "answer"),
-    [
-        ((8, 0), ["sm_80"], "lambda _: (1, 1)", "a GPU"),
-        ((7, 0), [], "lambda _: (1, 1)", "a GPU"),
-        (
-            (7, 0),
-            ["sm_75", "sm_80"],
-            "None",
-            "has no code for Tesla V100-SXM2-32GB (compute capability 7.0), only for sm_75, sm_80",
-        ),
-        (
-            (8, 0),
-            ["sm_80"],
-            "busy",
-            "CUDA cannot be initialised: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
-        ),
-    ],
+@each(
+    ((8, 0), ["sm_80"], "lambda _: (1, 1)", "a GPU"),
+    ((7, 0), [], "lambda _: (1, 1)", "a GPU"),
+    (
+        (7, 0),
+        ["sm_75", "sm_80"],
+        "None",
+        "has no code for Tesla V100-SXM2-32GB (compute capability 7.0), only for sm_75, sm_80",
+    ),
+    (
+        (8, 0),
+        ["sm_80"],
+        "busy",
+        "CUDA cannot be initialised: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    ),
 )
 def test_a_gpu_that_is_taken_or_that_torch_has_no_code_for_is_not_run_when_it_is_made(
     capability: tuple[int, int], built: list[str], memory: str, answer: str
@@ -541,12 +534,9 @@ def test_a_gpu_that_is_taken_or_that_torch_has_no_code_for_is_not_run_when_it_is
     assert said.endswith(answer)
 
 
-@pytest.mark.parametrize(
-    ("words", "kind"),
-    [
-        ("CUDA error: peer mapping resources exhausted\\nSearch for ...", "PeerLimitError"),
-        ("CUDA error: an illegal memory access was encountered", "RuntimeError"),
-    ],
+@each(
+    ("CUDA error: peer mapping resources exhausted\\nSearch for ...", "PeerLimitError"),
+    ("CUDA error: an illegal memory access was encountered", "RuntimeError"),
 )
 def test_one_peer_too_many_is_told_from_other_errors_of_a_copy(words: str, kind: str) -> None:
     """Where torch says it: at the first copy, in which it maps the peer."""
@@ -568,12 +558,9 @@ def test_one_peer_too_many_is_told_from_other_errors_of_a_copy(words: str, kind:
     """) == [kind, words.partition("\\n")[0]]
 
 
-@pytest.mark.parametrize(
-    ("version", "answer"),
-    [
-        ("lambda: 91900", [91900, ""]),
-        ("refuse", [None, "cuDNN version incompatibility: PyTorch was compiled  against (9, 1, 0)"]),
-    ],
+@each(
+    ("lambda: 91900", [91900, ""]),
+    ("refuse", [None, "cuDNN version incompatibility: PyTorch was compiled  against (9, 1, 0)"]),
 )
 def test_a_cudnn_that_torch_refuses_is_told_in_its_words(version: str, answer: list[Any]) -> None:
     found = there(f"""
@@ -710,7 +697,7 @@ def test_every_collective_is_exact_between_real_ranks() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_to_all"])
+@each("all_gather", "reduce_scatter", "all_to_all")
 def test_a_collective_of_many_ranks_takes_memory_by_its_size_not_by_their_number(kind: str) -> None:
     """Two buffers, and one row at a time: a fixed 4 MiB for each of 64 ranks were 256 times its size."""
     largest, held, wrong = there(f"""
@@ -745,7 +732,7 @@ def test_a_collective_of_many_ranks_takes_memory_by_its_size_not_by_their_number
     assert wrong == 0
 
 
-@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_to_all"])
+@each("all_gather", "reduce_scatter", "all_to_all")
 def test_one_changed_number_of_a_collective_is_found(kind: str) -> None:
     errors = there(f"""
         import tempfile

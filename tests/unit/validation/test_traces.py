@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
 from tests.unit.validation.test_training import ignore, request
@@ -42,24 +44,33 @@ EVENTS = [
 ]
 
 
-def test_time_in_kernels_counts_once_and_copies_are_no_idle_time() -> None:
-    found = traces.shares(EVENTS, on_gpu=True)
-    assert found == traces.Shares(
-        computing=0.4,
-        loading=0.1,
-        idle=0.5,
-        seconds=1e-4,
-        transfers=0.1,
-        only_transfers=0.1,
-        awaiting_data=0.1,
-    )
+ON_A_GPU = traces.Shares(
+    computing=0.4,
+    loading=0.1,
+    idle=0.5,
+    seconds=1e-4,
+    transfers=0.1,
+    only_transfers=0.1,
+    awaiting_data=0.1,
+)
 
 
-def test_a_copy_beside_a_kernel_holds_nothing_up() -> None:
-    beside = [*EVENTS, event("copy", 1030, 20, "gpu_memcpy")]
-    found = traces.shares(beside, on_gpu=True)
-    assert found
-    assert (found.transfers, found.only_transfers) == (0.3, 0.1)
+@each(
+    (EVENTS, True, ON_A_GPU),
+    # A copy beside a kernel holds nothing up.
+    (
+        [*EVENTS, event("copy", 1030, 20, "gpu_memcpy")],
+        True,
+        dataclasses.replace(ON_A_GPU, transfers=0.3, only_transfers=0.1),
+    ),
+    # On a CPU, operators are the work.
+    (EVENTS, False, traces.Shares(computing=0.2, loading=0.1, idle=0.8, seconds=1e-4)),
+    ([event("gemm", 0, 1, "kernel")], True, None),
+)
+def test_time_in_kernels_counts_once_and_copies_are_no_idle_time(
+    events: list[dict[str, Any]], on_gpu: bool, shares: traces.Shares | None
+) -> None:
+    assert traces.shares(events, on_gpu=on_gpu) == shares
 
 
 def busy(kernels: float, copies: float, loading: float) -> list[dict[str, Any]]:
@@ -72,18 +83,10 @@ def busy(kernels: float, copies: float, loading: float) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("kernels", "copies", "loading", "words"),
-    [
-        (
-            50,
-            30,
-            10,
-            ("kernels run 50%", "far below 80%", "for 30% the GPU only copies", "pinned"),
-        ),
-        (75, 5, 15, ("kernels run 75%", "for 15% the GPU waits while the host loads", "num_workers")),
-        (60, 10, 5, ("for 25% the GPU waits for the host", "torch.compile", "copies run 10% of the time")),
-    ],
+@each(
+    (50, 30, 10, ("kernels run 50%", "far below 80%", "for 30% the GPU only copies", "pinned")),
+    (75, 5, 15, ("kernels run 75%", "for 15% the GPU waits while the host loads", "num_workers")),
+    (60, 10, 5, ("for 25% the GPU waits for the host", "torch.compile", "copies run 10% of the time")),
 )
 def test_a_gpu_that_is_not_busy_is_told_the_largest_cause_with_numbers_and_remedy(
     kernels: float, copies: float, loading: float, words: tuple[str, ...]
@@ -94,20 +97,11 @@ def test_a_gpu_that_is_not_busy_is_told_the_largest_cause_with_numbers_and_remed
     assert ("far below" in text) == (kernels < 70)
 
 
-@pytest.mark.parametrize(("kernels", "name"), [(80, "cuda"), (95, "cuda"), (0, "cuda"), (10, "cpu")])
+@each((80, "cuda"), (95, "cuda"), (0, "cuda"), (10, "cpu"))
 def test_a_busy_gpu_a_cpu_and_one_of_which_nothing_is_known_get_no_advice(kernels: float, name: str) -> None:
     events = [one for one in busy(kernels, 1, 1) if one["dur"]]
     backend = ScriptedBackend(name, events=events)
     assert "advice" not in profile.profile(backend, request(name), ignore).details
-
-
-def test_on_a_cpu_operators_are_the_work() -> None:
-    found = traces.shares(EVENTS, on_gpu=False)
-    assert found == traces.Shares(computing=0.2, loading=0.1, idle=0.8, seconds=1e-4)
-
-
-def test_a_trace_without_steps_says_nothing() -> None:
-    assert traces.shares([event("gemm", 0, 1, "kernel")], on_gpu=True) is None
 
 
 def test_the_shares_are_numbers_of_the_test() -> None:
@@ -123,13 +117,13 @@ def test_the_shares_are_numbers_of_the_test() -> None:
     assert "trace" not in measured.details
 
 
-@pytest.mark.parametrize("events", [[], [event(LOADING, 0, 1), event(STEP, 1, 9)]])
+@each([], [event(LOADING, 0, 1), event(STEP, 1, 9)])
 def test_a_trace_without_kernels_is_degraded(events: list[dict[str, Any]]) -> None:
     measured = profile.profile(ScriptedBackend(events=events), request(), ignore)
     assert [(f.code, f.state, f.device) for f in measured.findings] == [("profile-empty", State.DEGRADED, 3)]
 
 
-@pytest.mark.parametrize("written", [b"", b'{"traceEvents": [{"ph": "X", "dur"', b"{}", b"\xff\xfe{}"])
+@each(b"", b'{"traceEvents": [{"ph": "X", "dur"', b"{}", b"\xff\xfe{}")
 def test_a_trace_that_cannot_be_read_is_not_run(written: bytes) -> None:
     with pytest.raises(NotRunError, match="wrote a trace that cannot be read"):
         profile.profile(ScriptedBackend(written=written), request(), ignore)
@@ -198,26 +192,15 @@ def asked_of(monkeypatch: pytest.MonkeyPatch, *options: str) -> list[Any]:
     return asked
 
 
-@pytest.mark.parametrize(
-    ("option", "tests"), [("--storage", {"storage_read"}), ("--traces", {"cpu_profile"})]
-)
-def test_the_command_line_runs_them_in_the_quick_plan(
+@each(("--storage", {"storage_read"}), ("--traces", {"cpu_profile", "gpu_profile"}))
+def test_the_command_line_runs_them_in_the_quick_plan_and_beside_a_named_test(
     option: str, tests: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = asked_of(monkeypatch, option, str(tmp_path))
-    assert tests <= set(asked[3])
-    assert asked[-1] != RunOptions()
-    assert "data_loading" not in asked[3]
-
-
-@pytest.mark.parametrize(
-    ("option", "tests"), [("--storage", {"storage_read"}), ("--traces", {"cpu_profile", "gpu_profile"})]
-)
-def test_the_command_line_runs_them_beside_a_named_test(
-    option: str, tests: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = asked_of(monkeypatch, "--test=health", option, str(tmp_path))
-    assert set(asked[3]) == {"health"} | tests
+    quick = asked_of(monkeypatch, option, str(tmp_path))
+    assert tests & {"storage_read", "cpu_profile"} <= set(quick[3])
+    assert quick[-1] != RunOptions()
+    assert "data_loading" not in quick[3]
+    assert set(asked_of(monkeypatch, "--test=health", option, str(tmp_path))[3]) == {"health"} | tests
 
 
 @pytest.mark.component

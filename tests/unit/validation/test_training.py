@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.validation.samples import node
+from tests.unit.each import each
 from tests.unit.validation.scripted import ScriptedBackend
 from validation.checks import batch, precision, profile, step_memory
-from validation.checks.registry import CHECKS
 from validation.checks.training import GPU_SHAPE
 from validation.model.contract import State
 from validation.model.not_run import NotRunError
@@ -39,19 +38,6 @@ def amp(backend: ScriptedBackend) -> Any:
     return precision.compare(backend, request(backend.name, ways=["fp32", "tf32", "bf16", "fp16"]), ignore)
 
 
-@pytest.mark.parametrize("test", [check for check in CHECKS if check.startswith("gpu_")])
-def test_on_a_node_without_a_gpu_nothing_that_needs_one_is_run(test: str) -> None:
-    result = CHECKS[test].run(node(pci_gpus=()))
-    assert (result.state, result.measurements) == (State.NOT_RUN, ())
-
-
-@pytest.mark.parametrize("test", ["cpu_amp", "cpu_step_memory", "cpu_batch"])
-def test_without_torch_nothing_is_trained(test: str) -> None:
-    result = CHECKS[test].run(node(torch=None))
-    assert result.state is State.NOT_RUN
-    assert result.reason.startswith("torch is not installed for")
-
-
 def test_mixed_precision_is_compared_with_every_other_format() -> None:
     measured = amp(ScriptedBackend(steps=STEPS))
     assert [(m.name, m.value, m.device) for m in measured.measurements] == [
@@ -63,7 +49,7 @@ def test_mixed_precision_is_compared_with_every_other_format() -> None:
     assert measured.details == {"bf16_gain_over": {"fp32": 4.0, "tf32": 2.0}}
 
 
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, 0.1])
+@each(math.nan, math.inf, 0.1)
 def test_losses_that_are_none_or_far_from_those_of_full_precision_fail(wrong: float) -> None:
     measured = amp(ScriptedBackend(steps=STEPS, wrong=wrong))
     assert {(f.code, f.state, f.device) for f in measured.findings} == {("wrong-result", State.FAIL, 3)}
@@ -77,16 +63,21 @@ def test_mixed_precision_that_is_slower_on_a_gpu_is_degraded() -> None:
     assert "16.0 samples/s in bf16, 20.0 in tf32" in finding.text
 
 
-def test_noise_alone_does_not_make_mixed_precision_slower() -> None:
-    steps = {"fp32": 0.8, "tf32": 0.4}
-    noisy = ScriptedBackend(steps=steps, run_seconds=[0.9, *[0.3, 0.9] * 1000])
-    assert amp(noisy).findings == ()
-    assert [f.code for f in amp(ScriptedBackend(steps=steps, run_seconds=[0.6])).findings] == ["amp-no-gain"]
+SLOWER: dict[str, Any] = {"formats": ("fp32", "fp16"), "steps": {"fp32": 0.4, "fp16": 0.5}}
+TWO = {"fp32": 0.8, "tf32": 0.4}
 
 
-def test_mixed_precision_that_is_slower_on_a_cpu_is_no_fault() -> None:
-    cpu = ScriptedBackend("cpu", steps=STEPS | {"bf16": 5.0}, tensor_cores=False)
-    assert amp(cpu).findings == ()
+@each(
+    (ScriptedBackend("cpu", steps=STEPS | {"bf16": 5.0}, tensor_cores=False), []),
+    (ScriptedBackend(**SLOWER, tensor_cores=False), []),
+    (ScriptedBackend(**SLOWER, tensor_cores=True), ["amp-no-gain"]),
+    (ScriptedBackend(steps=TWO, run_seconds=[0.6]), ["amp-no-gain"]),
+    (ScriptedBackend(steps=TWO, run_seconds=[0.9, *[0.3, 0.9] * 1000]), []),  # noise
+)
+def test_mixed_precision_has_to_gain_where_a_device_has_tensor_cores(
+    backend: ScriptedBackend, codes: list[str]
+) -> None:
+    assert [finding.code for finding in amp(backend).findings] == codes
 
 
 def test_no_gpu_is_blamed_where_the_host_is_too_slow_to_start_its_kernels() -> None:
@@ -114,19 +105,12 @@ def test_a_gpu_with_bf16_does_not_train_in_fp16() -> None:
     assert "training fp16" not in backend.calls
 
 
-@pytest.mark.parametrize("fall", [0.0, -0.1, math.nan])
+@each(0.0, -0.1, math.nan)
 def test_a_loss_that_does_not_fall_fails(fall: float) -> None:
     measured = amp(ScriptedBackend(formats=("fp32", "fp16"), falls={"fp16": fall}))
     (finding,) = measured.findings
     assert (finding.code, finding.state, finding.device) == ("loss-does-not-fall", State.FAIL, 3)
     assert "in fp16" in finding.text
-
-
-def test_a_gpu_without_tensor_cores_need_not_gain() -> None:
-    slower = {"fp32": 0.4, "fp16": 0.5}
-    for tensor_cores, codes in ((True, ["amp-no-gain"]), (False, [])):
-        backend = ScriptedBackend(formats=("fp32", "fp16"), steps=slower, tensor_cores=tensor_cores)
-        assert [finding.code for finding in amp(backend).findings] == codes
 
 
 def test_a_gpu_without_any_narrower_format_is_not_run() -> None:
@@ -144,7 +128,7 @@ def test_a_gpu_without_bf16_is_profiled_and_filled_in_fp16() -> None:
     assert {"try 4 in fp16", "trace 3 in fp16"} <= set(backend.calls)
 
 
-@pytest.mark.parametrize("measurement", [precision.compare, step_memory.compare, profile.profile])
+@each(precision.compare, step_memory.compare, profile.profile)
 def test_a_gpu_with_less_memory_than_the_step_takes_is_not_run(measurement: Any) -> None:
     small = ScriptedBackend(free=int(7.6e9), steps=STEPS, peaks=[3, 2, 1])
     asked = request(shape=dataclasses.asdict(GPU_SHAPE), ways=["fp32", "tf32", "bf16"])
@@ -180,7 +164,7 @@ def test_every_way_to_save_memory_is_compared_with_the_plain_step() -> None:
     }
 
 
-@pytest.mark.parametrize("wrong", [math.nan, 0.01])
+@each(math.nan, 0.01)
 def test_gradients_that_differ_fail(wrong: float) -> None:
     measured = memory(ScriptedBackend(wrong=wrong, peaks=[3, 2, 1]))
     assert [finding.code for finding in measured.findings] == ["wrong-result"] * 3
@@ -194,10 +178,11 @@ def test_checkpointing_that_saves_nothing_is_degraded() -> None:
     assert "the checkpointed step takes 2 GB, the plain one 2 GB" in finding.text
 
 
-def test_the_size_of_a_step_is_no_rate_that_a_judge_would_compare() -> None:
-    measured = memory(ScriptedBackend(peaks=[3, 2, 1]))
-    judged = [m.name for m in measured.measurements if is_rate(m)]
-    assert judged == [f"{name}_step_samples_s" for name in step_memory.WAYS.values()]
+def test_sizes_are_no_rates_that_a_judge_would_compare() -> None:
+    rates = [f"{name}_step_samples_s" for name in step_memory.WAYS.values()]
+    assert [m.name for m in memory(ScriptedBackend(peaks=[3, 2, 1])).measurements if is_rate(m)] == rates
+    measured = search(ScriptedBackend(losses={4: 1.0}))
+    assert [m.name for m in measured.measurements if is_rate(m)] == ["largest_batch_training_samples_s"]
 
 
 def search(backend: ScriptedBackend) -> Any:
@@ -257,8 +242,12 @@ def test_an_error_that_has_nothing_to_do_with_memory_is_not_taken_for_it() -> No
     assert tried == [64]
 
 
-@pytest.mark.parametrize("first", [1, 2, 3, 31, 32, 33, 1000, batch.MOST_SAMPLES])
-def test_a_device_that_cannot_go_on_with_any_batch_is_told_so_soon(first: int) -> None:
+@each(1, 2, 3, 31, 32, 33, 1000, batch.MOST_SAMPLES)
+def test_a_device_that_cannot_go_on_with_any_batch_is_told_so_soon(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It takes a second with all that the other tests of this process have loaded.
+    monkeypatch.setattr("gc.collect", lambda: 0)
     tried: list[int] = []
 
     def full(size: int) -> None:
@@ -271,44 +260,32 @@ def test_a_device_that_cannot_go_on_with_any_batch_is_told_so_soon(first: int) -
     assert len(tried) <= 7
 
 
-def test_the_number_of_samples_itself_is_no_rate() -> None:
-    measured = search(ScriptedBackend(losses={4: 1.0}))
-    assert [m.name for m in measured.measurements if is_rate(m)] == ["largest_batch_training_samples_s"]
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
+@each(math.nan, math.inf)
 def test_a_loss_that_is_no_number_fails(loss: float) -> None:
     measured = search(ScriptedBackend(losses={8: loss, 12: 1.0}))
     assert [(f.code, f.state) for f in measured.findings] == [("wrong-result", State.FAIL)]
     assert "the loss of a batch of 8 is no number" in measured.findings[0].text
 
 
-def test_memory_that_does_not_come_back_is_degraded() -> None:
+@each(
     # 1, 2, 4, 8, 6 and 7 find that 6 fit; then no more than 3 do.
-    measured = search(ScriptedBackend(losses={6: 1.0}, exhausted_after=6, still_fits=3))
-    assert [(f.code, f.state) for f in measured.findings] == [("memory-not-returned", State.DEGRADED)]
-    assert [m.value for m in measured.measurements if not is_rate(m)] == [3]
+    ({6: 1.0}, 3, [("memory-not-returned", State.DEGRADED)], [3]),
+    ({4: math.nan, 6: 1.0}, 0, [("wrong-result", State.FAIL), ("memory-not-returned", State.DEGRADED)], []),
+)
+def test_memory_that_does_not_come_back_is_degraded_whatever_else_is_wrong(
+    losses: dict[int, float], still_fits: int, found: list[tuple[str, State]], sizes: list[int]
+) -> None:
+    measured = search(ScriptedBackend(losses=losses, exhausted_after=6, still_fits=still_fits))
+    assert [(f.code, f.state) for f in measured.findings] == found
+    assert [m.value for m in measured.measurements if not is_rate(m)] == sizes
 
 
-def test_memory_of_which_nothing_comes_back_is_not_run_for_another_process_may_have_it() -> None:
-    with pytest.raises(NotRunError, match=r"a batch of 6 fitted in .* something else took it meanwhile"):
-        search(ScriptedBackend(losses={6: 1.0}, exhausted_after=6))
-
-
-def test_a_loss_that_is_no_number_fails_though_no_memory_comes_back() -> None:
-    measured = search(ScriptedBackend(losses={4: math.nan, 6: 1.0}, exhausted_after=6))
-    assert [(f.code, f.state) for f in measured.findings] == [
-        ("wrong-result", State.FAIL),
-        ("memory-not-returned", State.DEGRADED),
-    ]
-    assert measured.measurements == ()
-
-
-def test_a_device_in_which_no_sample_fits_is_not_run() -> None:
-    with pytest.raises(NotRunError, match="not even one sample fits in"):
-        search(ScriptedBackend(losses={0: 1.0}))
-
-
-def test_a_cpu_without_the_memory_for_the_search_is_not_run() -> None:
-    with pytest.raises(NotRunError, match="of free memory needed"):
-        search(ScriptedBackend("cpu", free=batch.CPU_BUDGET_BYTES))
+@each(
+    (ScriptedBackend(losses={0: 1.0}), "not even one sample fits in"),
+    (ScriptedBackend("cpu", free=batch.CPU_BUDGET_BYTES), "of free memory needed"),
+    # Nothing comes back: another process may have it.
+    (ScriptedBackend(losses={6: 1.0}, exhausted_after=6), "a batch of 6 fitted in .* something else took it"),
+)
+def test_a_device_without_memory_for_the_search_is_not_run(backend: ScriptedBackend, why: str) -> None:
+    with pytest.raises(NotRunError, match=why):
+        search(backend)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.test_torch import PYTHON, there
 
 pytestmark = [
@@ -106,7 +107,7 @@ def test_a_cpu_runs_the_check_that_gpus_without_bf16_get() -> None:
     assert found["details"]["fp16_gain_over"]["fp32"] > 0
 
 
-@pytest.mark.parametrize("damage", ["mul_(0)", "mul_(1.1)", "mul_(float('nan'))"])
+@each("mul_(0)", "mul_(1.1)", "mul_(float('nan'))")
 def test_gradients_of_mixed_precision_that_are_wrong_are_seen_though_losses_hardly_change(
     damage: str,
 ) -> None:
