@@ -1,9 +1,9 @@
-"""Write data/scap_streams.yml: which rules ComplianceAsCode's data streams ask of a Debian server.
+"""Write data/scap/streams.yml: which rules ComplianceAsCode's data streams ask of a Debian server.
 
     python3 -m tools.scap_rules    read the streams that `make scap` has unpacked, and say so if they changed
 
 A rule that is new has no answer yet, and tests/unit/compliance/test_tailoring.py fails until
-data/os_controls or data/scap_rules.yml has one.
+data/os_controls or data/scap/rules.yml has one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from temper.compliance.tailoring import CONTENT, STREAM_PROFILES, XCCDF
 from tools.bootstrap import SCAP, SCAP_PACKAGE
 from tools.documents import ROOT, write
 
-FILE = ROOT / "data" / "scap_streams.yml"
+FILE = ROOT / "data" / "scap" / "streams.yml"
 STREAMS = SCAP / "usr" / "share" / "xml" / "scap" / "ssg" / "content"
 PRODUCTS = ("debian12", "debian13")
 HEAD = f"""\

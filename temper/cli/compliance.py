@@ -97,7 +97,7 @@ def drifts(given: argparse.Namespace, history: Path) -> int:
 
 def tailor(given: argparse.Namespace, directory: Path) -> int:
     """Print the tailoring of a profile, or of a node by the newest report. Raises ValueError."""
-    table = read_yaml(DATA / "scap_rules.yml") | read_yaml(DATA / "scap_streams.yml")
+    table = read_yaml(DATA / "scap" / "rules.yml") | read_yaml(DATA / "scap" / "streams.yml")
     controls = load_controls(DATA / "os_controls")
     if given.product not in (known := tailoring.products(table)):
         raise ValueError(f"--product: expected {' or '.join(known)}, found {given.product or 'nothing'}")

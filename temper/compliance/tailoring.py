@@ -34,7 +34,7 @@ class Exempted:
 
 
 def products(table: Mapping[str, Any]) -> list[str]:
-    """Return the names of the data streams that data/scap_streams.yml has."""
+    """Return the names of the data streams that data/scap/streams.yml has."""
     return sorted({product for group in table["streams"] for product in group["in"]})
 
 
@@ -70,8 +70,8 @@ def exempted(
 ) -> list[Exempted]:
     """Return what the scanner shall leave out.
 
-    `controls` are those of data/os_controls by id, `table` has the keys of data/scap_rules.yml and
-    data/scap_streams.yml, `waivers` are the waived controls with their reasons.
+    `controls` are those of data/os_controls by id, `table` has the keys of data/scap/rules.yml and
+    data/scap/streams.yml, `waivers` are the waived controls with their reasons.
     """
     control_of = {rule: name for name, control in controls.items() for rule in control.get("scap", ())}
     others = {

@@ -1,6 +1,6 @@
 """OpenSCAP judges hardened nodes: with Temper's tailoring, no rule of the CIS profiles fails.
 
-What only a kernel or a partition of its own can show is named in data/scap_rules.yml.
+What only a kernel or a partition of its own can show is named in data/scap/rules.yml.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 CONTROLS = load_controls(cli.DATA / "os_controls")
-TABLE = read_yaml(cli.DATA / "scap_rules.yml") | read_yaml(cli.DATA / "scap_streams.yml")
+TABLE = read_yaml(cli.DATA / "scap" / "rules.yml") | read_yaml(cli.DATA / "scap" / "streams.yml")
 IN_STREAMS = {rule for group in TABLE["streams"] for rule in group["rules"]}
 ANSWERED = Counter(
     [rule for control in CONTROLS.values() for rule in control.get("scap", ())]
