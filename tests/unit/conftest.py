@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +85,24 @@ def run_module(
             main()
         result: dict[str, Any] = json.loads(capsys.readouterr().out)
         return result
+
+    return run
+
+
+@pytest.fixture
+def run_temper(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A function that runs the command `temper` in this process, and returns what a process would."""
+    from temper.cli.main import main
+
+    def run(*words: object, given: str | bytes = b"") -> subprocess.CompletedProcess[str]:
+        data = given.encode() if isinstance(given, str) else given
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        arguments = [str(word) for word in words]
+        status = main(arguments)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, status, said.out, said.err)
 
     return run
 
