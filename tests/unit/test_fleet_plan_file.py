@@ -52,7 +52,7 @@ INVENTORY = {"gpu_nodes": {"hosts": {"one": NOBODY, "two": NOBODY}}}
     ("stage", "tags"),
     [
         ("harden", []),
-        ("harden", ["--tags=ssh_hardening"]),
+        pytest.param("harden", ["--tags=ssh_hardening"], marks=pytest.mark.nightly),
         pytest.param("provision", ["--tags=no_such_tag"], marks=pytest.mark.nightly),
         pytest.param("tune", ["--tags=no_such_tag"], marks=pytest.mark.nightly),
         ("validate", ["--tags=no_such_tag"]),

@@ -242,20 +242,6 @@ def test_a_secret_is_read_from_the_controllers_file(
     assert "PRIVATE" not in controller.executions[0]["roles"]
 
 
-def test_a_secret_that_ansible_vault_has_encrypted_is_decrypted(
-    controller: Controller, tmp_path: Path
-) -> None:
-    password = [("default", VaultSecret(b"password"))]
-    source = tmp_path / "mok.key"
-    source.write_bytes(VaultLib(password).encrypt("PRIVATE"))
-    controller.loader.set_vault_secrets(password)
-    wanted = {"content": None, "secret": True, "source": str(source)}
-    setting = {"kind": "file", "key": "/key", "wanted": wanted}
-    controller.plan["firewall"] = json.dumps({"role": "firewall", "settings": [setting]})
-    controller.task("firewall")
-    assert controller.executions[0]["secrets"] == {"/key": "PRIVATE"}
-
-
 def test_a_secret_that_cannot_be_read_is_a_sentence(controller: Controller, tmp_path: Path) -> None:
     wanted = {"content": None, "secret": True, "source": str(tmp_path / "mok.key")}
     settings = [{"kind": "file", "key": "/key", "wanted": wanted}]
