@@ -44,6 +44,13 @@ def _refuse_processes(event: str, arguments: tuple[object, ...]) -> None:
 sys.addaudithook(_refuse_processes)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files without a component test out of `make component`: each of its processes would import them."""
+    if not config.option.markexpr.startswith("component") or collection_path.suffix != ".py":
+        return None
+    return "mark.component" not in collection_path.read_text(encoding="utf-8") or None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     """Let only tests that are marked as such start processes."""
