@@ -45,7 +45,7 @@ sys.addaudithook(_refuse_processes)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave files without a component test out of `make component`: each of its processes would import them."""
+    """Leave files without a component test out of `make component`: each process would import them."""
     if not config.option.markexpr.startswith("component") or collection_path.suffix != ".py":
         return None
     return "mark.component" not in collection_path.read_text(encoding="utf-8") or None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from temper.plan.inventory import Inventory, InventoryError, addresses, from_listing, groups_of, read, values
+from tests.unit.ansible_commands import ansible
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.component
 
@@ -38,12 +38,7 @@ all:
 
 
 def listing(path: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("ansible-inventory")), "-i", str(path), "--list"],
-        capture_output=True,
-        env={**os.environ, "LC_ALL": "C.UTF-8"},
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(ansible("inventory", "-i", str(path), "--list").stdout)
     return found
 
 
@@ -128,13 +123,7 @@ def asked(inventory: Path, folder: Path, *options: str) -> dict[str, Any]:
     folder.mkdir()
     play = folder.with_suffix(".yml")
     play.write_text(ASK.replace("FOLDER", str(folder)))
-    program = Path(sys.executable).with_name("ansible-playbook")
-    done = subprocess.run(
-        [str(program), "-i", str(inventory), str(play), "-e", "domain=example.org", *options],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "LC_ALL": "C.UTF-8"},
-    )
+    done = ansible("playbook", "-i", str(inventory), str(play), "-e", "domain=example.org", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     return {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
 

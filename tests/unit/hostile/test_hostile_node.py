@@ -6,21 +6,22 @@ The nodes are played by a connection plugin, which answers each module; all else
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible.constants import INTERNAL_RESULT_KEYS, RESTRICTED_RESULT_KEYS
 
 from temper.plan.roles import ROLES
+from tests.unit.ansible_commands import ansible
 from tests.unit.planning_nodes import gpus, node
 from tests.unit.validation.samples import node_result, one_test
 from validation.model.contract import State, encode
+
+if TYPE_CHECKING:
+    import subprocess
 
 pytestmark = pytest.mark.component
 
@@ -147,26 +148,14 @@ class Fleet:
         self.folder.mkdir(exist_ok=True)
         (self.folder / "answers.json").write_text(json.dumps(said))
         (self.folder / "hosts.json").write_text(json.dumps(self.inventory()))
-        command = [
-            str(Path(sys.executable).with_name("ansible-playbook")),
-            "-i",
-            str(self.folder / "hosts.json"),
-        ]
         environment = {
-            **os.environ,
             "ANSIBLE_CONNECTION_PLUGINS": str(Path(__file__).with_name("connection_plugins")),
             "ANSIBLE_PIPELINING": "1",
             "ANSIBLE_STDOUT_CALLBACK": "temper",
             "TEMPER_PLAYED": str(self.folder),
         }
-        return subprocess.run(
-            [*command, playbook, *arguments],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = ["-i", str(self.folder / "hosts.json"), playbook, *arguments]
+        return ansible("playbook", *words, environment=environment)
 
     def inventory(self) -> dict[str, Any]:
         """Plain hosts; reports go into the folder."""

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from temper.base.store import HistoryError
-from temper.judge import own_past
-from temper.report import make
+from temper.judge.history_store import History
 from tests.unit.pages import made_up
 from validation.model.contract import EXPECTATIONS_VERSION, encode
 from validation.processes.pool import ROOT
+from validation.report import fleet_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,7 +142,7 @@ def test_a_history_that_cannot_be_read_costs_no_verdict_and_gets_no_runs(
     def past(*_: object) -> None:
         raise HistoryError("the disk is gone")
 
-    monkeypatch.setattr(own_past.History, "past", past)
+    monkeypatch.setattr(History, "past", past)
     done = judge(slices(tmp_path, DAYS[0]), DAYS[0])
     assert done.returncode == 1
     assert done.stdout.startswith("the disk is gone\n")
@@ -155,7 +155,7 @@ def test_a_disk_that_becomes_full_leaves_neither_history_nor_metrics_of_no_repor
     def full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(make.fleet_report, "conclude", full)
+    monkeypatch.setattr(fleet_report, "conclude", full)
     done = judge(slices(tmp_path, DAYS[0]), DAYS[0])
     assert (done.returncode, done.stderr) == (2, "temper report: no space left\n")
     assert not (tmp_path / "history.sqlite").exists()

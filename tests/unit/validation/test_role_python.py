@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tests.unit.ansible_commands import ansible
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOK = """\
@@ -70,20 +71,13 @@ def install(folder: Path, pip_args: str = "", requirements: str = "") -> Install
         "__gpu_validation_torch": {"rc": 2, "stdout": "", "stderr": ""},
         "__gpu_validation_torch_wanted": "2.11.0",
     }
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "localhost,", "-c", "local"]
-    done = subprocess.run(
-        [*command, "-vvv", "-e", json.dumps(variables), str(play)],
-        env={
-            **os.environ,
-            "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
-            "ANSIBLE_ACTION_PLUGINS": str(ROOT / "plugins/action"),
-            "ANSIBLE_FILTER_PLUGINS": str(ROOT / "plugins/filter"),
-        },
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    settings = {
+        "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
+        "ANSIBLE_ACTION_PLUGINS": str(ROOT / "plugins/action"),
+        "ANSIBLE_FILTER_PLUGINS": str(ROOT / "plugins/filter"),
+    }
+    words = ["-i", "localhost,", "-c", "local", "-vvv", "-e", json.dumps(variables), str(play)]
+    done = ansible("playbook", *words, cwd=folder, environment=settings)
     return Installation(folder, done.stdout + done.stderr)
 
 
