@@ -1,11 +1,19 @@
 """Shared by all tests: our module_utils are importable under the name that Ansible gives them."""
 
+from __future__ import annotations
+
+import gc
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import ansible.module_utils
 import hypothesis
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,3 +36,14 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 # A shell that starts tests in the background has them ignore SIGINT, as would all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from what is collected: it would go through all of it, in each fork too."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()

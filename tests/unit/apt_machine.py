@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
-import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.packaging import packages
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.unit.openpgp_keys import KeyRing
+
+
+@functools.cache
+def built(control: str, script: str, removal: str) -> bytes:
+    """Build a package; most tests publish the same ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree, file = Path(folder, "tree/DEBIAN"), Path(folder, "package.deb")
+        tree.mkdir(parents=True)
+        (tree / "control").write_text(control)
+        for kind, lines in (("postinst", script), ("postrm", removal)):
+            if lines:
+                (tree / kind).write_text(f"#!/bin/sh\n{lines}\n")
+                (tree / kind).chmod(0o755)
+        command = ["dpkg-deb", "-Znone", "--build", str(tree.parent), str(file)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return file.read_bytes()
 
 
 @dataclass(frozen=True)
@@ -25,8 +41,6 @@ class Archive:
 
     def add(self, name: str, version: str, script: str = "", removal: str = "", **fields: str) -> None:
         """Publish a package; `fields` are those of its control file, its postinst and postrm are shell."""
-        tree = self.path / "tree"
-        (tree / "DEBIAN").mkdir(parents=True)
         control = {
             "Package": name,
             "Version": version,
@@ -35,14 +49,9 @@ class Archive:
             "Description": "empty",
         } | fields
         text = "".join(f"{key}: {value}\n" for key, value in control.items())
-        (tree / "DEBIAN" / "control").write_text(text)
-        for kind, lines in (("postinst", script), ("postrm", removal)):
-            if lines:
-                (tree / "DEBIAN" / kind).write_text(f"#!/bin/sh\n{lines}\n")
-                (tree / "DEBIAN" / kind).chmod(0o755)
+        self.path.mkdir(exist_ok=True)
         file = self.path / f"{name}_{version}.deb"
-        subprocess.run(["dpkg-deb", "-Znone", "--build", tree, file], check=True, stdout=subprocess.DEVNULL)
-        shutil.rmtree(tree)
+        file.write_bytes(built(text, script, removal))
         checksum = hashlib.sha256(file.read_bytes()).hexdigest()
         entry = f"{text}Filename: ./{file.name}\nSize: {file.stat().st_size}\nSHA256: {checksum}\n\n"
         with (self.path / "Packages").open("a") as index:
@@ -82,7 +91,9 @@ class Machine:
             f'Dir "{root}";\nDir::State::status "{root}/var/lib/dpkg/status";\nAPT::Sandbox::User "root";\n'
         )
         # Scripts of the packages run without chroot: there is no shell in this root.
-        (root / ".dpkg.cfg").write_text(f"force-script-chrootless\nlog={root}/var/log/dpkg.log\n")
+        (root / ".dpkg.cfg").write_text(
+            f"force-script-chrootless\nforce-unsafe-io\nlog={root}/var/log/dpkg.log\n"
+        )
 
         self.pin("580-1")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,13 @@ def _refuse_processes(event: str, arguments: tuple[object, ...]) -> None:
 
 
 sys.addaudithook(_refuse_processes)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files without a component test out of `make component`: each process would import them."""
+    if not config.option.markexpr.startswith("component") or collection_path.suffix != ".py":
+        return None
+    return "mark.component" not in collection_path.read_text(encoding="utf-8") or None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,6 +92,24 @@ def run_module(
             main()
         result: dict[str, Any] = json.loads(capsys.readouterr().out)
         return result
+
+    return run
+
+
+@pytest.fixture
+def run_temper(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A function that runs the command `temper` in this process, and returns what a process would."""
+    from temper.cli.main import main
+
+    def run(*words: object, given: str | bytes = b"") -> subprocess.CompletedProcess[str]:
+        data = given.encode() if isinstance(given, str) else given
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        arguments = [str(word) for word in words]
+        status = main(arguments)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, status, said.out, said.err)
 
     return run
 

@@ -7,7 +7,6 @@ import os
 import pytest
 
 from tests.bench.payload import ALL_REDUCE, COPY, MATMUL, OPERATION, run
-from tests.unit.each import each
 
 PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
 ROUNDS = 2
@@ -17,9 +16,14 @@ pytestmark = [
 ]
 
 
-@each(
-    MATMUL.format(dtype="fp32", kind="float32", size=16),
-    COPY.format(direction="local", size_bytes=4096, places=[{}, {}]),
+@pytest.mark.parametrize(
+    "operation",
+    [
+        MATMUL.format(dtype="fp32", kind="float32", size=16),
+        pytest.param(
+            COPY.format(direction="local", size_bytes=4096, places=[{}, {}]), marks=pytest.mark.nightly
+        ),
+    ],
 )
 def test_operation_is_timed_on_both_sides(operation: str) -> None:
     program = OPERATION.format(device="cpu", rounds=ROUNDS, operation=operation, warm_up_s=0)
@@ -27,6 +31,7 @@ def test_operation_is_timed_on_both_sides(operation: str) -> None:
     assert [[len(times) for times in sides] for sides in pairs] == [[5, 5]] * ROUNDS
 
 
+@pytest.mark.nightly
 def test_all_reduce_is_timed_on_both_ranks(tmp_path: object) -> None:
     program = ALL_REDUCE.format(size_bytes=4096, rounds=ROUNDS)
     ranks = run(str(PYTHON), program, [[rank, f"{tmp_path}/store"] for rank in ("0", "1")])

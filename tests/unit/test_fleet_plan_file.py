@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.unit.ansible_commands import ansible
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = importlib.util.spec_from_file_location("fleet_plan_action", ROOT / "plugins/action/fleet_plan.py")
@@ -52,7 +52,7 @@ INVENTORY = {"gpu_nodes": {"hosts": {"one": NOBODY, "two": NOBODY}}}
     ("stage", "tags"),
     [
         ("harden", []),
-        ("harden", ["--tags=ssh_hardening"]),
+        pytest.param("harden", ["--tags=ssh_hardening"], marks=pytest.mark.nightly),
         pytest.param("provision", ["--tags=no_such_tag"], marks=pytest.mark.nightly),
         pytest.param("tune", ["--tags=no_such_tag"], marks=pytest.mark.nightly),
         ("validate", ["--tags=no_such_tag"]),
@@ -64,20 +64,8 @@ def test_a_stage_alone_plans_all_nodes_together_and_refuses(
 ) -> None:
     inventory, plans = tmp_path / "inventory.yml", tmp_path / "plan.json"
     inventory.write_text(yaml.safe_dump(INVENTORY))
-    run = subprocess.run(
-        [
-            str(Path(sys.executable).with_name("ansible-playbook")),
-            f"playbooks/{stage}.yml",
-            f"--inventory={inventory}",
-            f"--extra-vars=preflight_plan_file={plans}",
-            *tags,
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    words = [f"--inventory={inventory}", f"--extra-vars=preflight_plan_file={plans}", *tags]
+    run = ansible("playbook", f"playbooks/{stage}.yml", *words)
     said = run.stdout + run.stderr
     assert said.count("2 nodes planned, 2 refused: one, two") == 1, said
     assert "two is refused; nothing was changed on it." in said

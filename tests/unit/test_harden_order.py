@@ -31,7 +31,7 @@ class Behind(Fleet):
     ("arguments", "order"),
     [
         # Without a role whose change could cut the way, nobody looks at those behind.
-        (["--tags=os_hardening"], [BEHIND, JUMP]),
+        pytest.param(["--tags=os_hardening"], [BEHIND, JUMP], marks=pytest.mark.nightly),
         (["--skip-tags=admin_accounts"], [BEHIND, JUMP]),
         (["--tags=os_hardening", f"--limit={NAMES[JUMP]}"], [JUMP]),
         (["--skip-tags=harden"], []),

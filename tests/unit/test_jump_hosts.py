@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +17,13 @@ from temper.plan.preflight import preflight_plan
 from temper.plan.role_variables import typed_variables
 from temper.plan.ssh_client import Look
 from temper.plan.ssh_ways import Hop, Way
+from tests.unit.ansible_commands import ansible
 from tests.unit.each import each
 from tests.unit.planning_nodes import DEFAULTS, node
-from tests.unit.tables import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from pathlib import Path
 
 ADDRESSES = {"bastion.example": ["192.0.2.1"], "gpu3": ["192.0.2.3"]}
 BEHIND = JumpHost(("gpu2",), 1, (22,), ("ops",))
@@ -347,9 +346,7 @@ def test_ways_of_an_inventory_with_templates_and_files(tmp_path: Path, pulls: bo
     (tmp_path / "play.yml").write_text(
         json.dumps([{"hosts": "gpu_nodes", "gather_facts": False, "tasks": tasks}])
     )
-    program = Path(sys.executable).with_name("ansible-playbook")
-    command = [str(program), "-i", str(tmp_path / "hosts.json"), "--limit=gpu02", str(tmp_path / "play.yml")]
-    command += ["--extra-vars", json.dumps(FIXED)] if pulls else []
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    words = ["-i", str(tmp_path / "hosts.json"), "--limit=gpu02", str(tmp_path / "play.yml")]
+    done = ansible("playbook", *words, *(["--extra-vars", json.dumps(FIXED)] if pulls else []))
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "found.json").read_text()) == FOUND

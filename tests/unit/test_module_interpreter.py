@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.unit.ansible_commands import ansible
 
 pytestmark = pytest.mark.component
 
@@ -28,15 +27,8 @@ def test_every_module_runs_with_the_python_that_the_inventory_names(tmp_path: Pa
     python.chmod(0o755)
     tasks: list[dict[str, dict[str, str]]] = [{name: {}} for name in MODULES]
     play.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
-    program = str(Path(sys.executable).with_name("ansible-playbook"))
-    options = ["-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={python}"]
-    done = subprocess.run(
-        [program, *options, str(play)],
-        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    here = ["-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={python}"]
+    done = ansible("playbook", *here, str(play))
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [Path(line).stem.replace("AnsiballZ_", "") for line in log.read_text().splitlines()]
     assert ran == MODULES

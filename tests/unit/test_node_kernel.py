@@ -69,7 +69,7 @@ class Node:
         """A kernel as Debian packages it, and the packages that follow the newest."""
         version = VERSIONS[release]
         modules = f"$DPKG_ROOT/lib/modules/{release}"
-        update = self.grub.programs / "update-grub"  # apt gives scripts a PATH of its own
+        update = "$DPKG_ROOT/programs/update-grub"  # apt gives scripts a PATH of its own
         self.archive.add(
             f"linux-image-{release}",
             version,
@@ -93,7 +93,7 @@ class Node:
 @pytest.fixture
 def node(machine: Machine, tmp_path: Path, run_module: Run, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A node that runs the older of two kernels; the newer one is only offered."""
-    grub_programs = Grub.install(machine.root, tmp_path / "programs")
+    grub_programs = Grub.install(machine.root, machine.root / "programs")
     monkeypatch.setenv("PATH", f"{grub_programs.programs}:{os.environ['PATH']}")
     monkeypatch.setattr(grub, "ROOT", machine.root)
     monkeypatch.setattr(upgrade, "RECORD", machine.root / "var/lib/temper/kernel-upgrade.json")
@@ -101,7 +101,6 @@ def node(machine: Machine, tmp_path: Path, run_module: Run, monkeypatch: pytest.
     monkeypatch.setattr(repositories, "APT", machine.root / "etc/apt")
     (machine.root / "boot").mkdir()
     archive = Archive(tmp_path / "kernels")
-    archive.path.mkdir(exist_ok=True)
     made = Node(machine, grub_programs, archive, run_module)
     monkeypatch.setattr(platform, "release", lambda: made.release)
     monkeypatch.setattr(module_builds, "build", made.build)

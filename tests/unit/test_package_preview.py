@@ -56,10 +56,10 @@ def node(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> M
     return machine
 
 
-@pytest.fixture
-def nvidia(tmp_path: Path, key_ring: KeyRing) -> Archive:
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory, key_ring: KeyRing) -> Path:
     """NVIDIA's repository, signed, with its key beside it."""
-    archive = Archive(tmp_path / "nvidia")
+    archive = Archive(tmp_path_factory.mktemp("published"))
     for version in ("550-1", "580-1", "595-1"):
         archive.add("libcuda1", version, **{"Installed-Size": "2048"})
         archive.add("nvidia-driver-cuda", version, Depends=f"libcuda1 (= {version})")
@@ -71,7 +71,13 @@ def nvidia(tmp_path: Path, key_ring: KeyRing) -> Archive:
     archive.add("nvidia-impossible", "1", Depends="libcuda1 (= 999-1)")
     archive.sign(key_ring, "ed25519")
     (archive.path / "key").write_bytes(key_ring.export("ed25519"))
-    return archive
+    return archive.path
+
+
+@pytest.fixture
+def nvidia(tmp_path: Path, published: Path) -> Archive:
+    """A copy of it, which a test may change."""
+    return Archive(shutil.copytree(published, tmp_path / "nvidia"))
 
 
 @pytest.fixture

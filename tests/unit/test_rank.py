@@ -304,7 +304,7 @@ def test_an_operator_sees_in_one_line_what_a_rank_would_get(machine: Machine) ->
 
 def torchrun(machine: Machine, *command: str, **given: str) -> str:
     """What two ranks of a real torchrun print."""
-    words = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python", "temper-rank", *command]
+    words = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python", *command]
     done = subprocess.run(
         [str(PYTHON), *words], env=machine.environment(**given), capture_output=True, text=True, timeout=300
     )
@@ -328,32 +328,19 @@ print(f"{sorted(os.sched_getaffinity(0))} {total.item()}\\n", end="")
 @needs_torch
 def test_ranks_of_torchrun_reduce_each_on_its_own_cpus(machine: Machine) -> None:
     machine.gpus(str(HERE[0]), str(HERE[1]))
-    shown = torchrun(machine, str(PYTHON), "-c", ALL_REDUCE)
+    shown = torchrun(machine, "temper-rank", str(PYTHON), "-c", ALL_REDUCE)
     total = HERE[0] + HERE[1] + 2
     assert sorted(shown.splitlines()) == sorted(f"[{cpu}] {total}" for cpu in HERE[:2])
 
 
 @needs_torch
 def test_the_one_thread_that_torchrun_sets_is_no_users_own(machine: Machine) -> None:
+    """A shell between torchrun and the program is not taken for torchrun."""
     machine.gpus(str(HERE[0]), str(HERE[0]))
-    assert torchrun(machine, "--print").count("OMP_NUM_THREADS=1\n") == 2
-    own = torchrun(machine, "--print", OMP_NUM_THREADS="1")
+    machine.program("both", "#!/bin/sh\ntemper-rank --print\nexec temper-rank --print\n")
+    assert torchrun(machine, "both").count("OMP_NUM_THREADS=1\n") == 4
+    own = torchrun(machine, "temper-rank", "--print", OMP_NUM_THREADS="1")
     assert own.count("OMP_NUM_THREADS=1 (set already)\n") == 2
-
-
-@needs_torch
-def test_a_shell_between_torchrun_and_the_program_is_not_taken_for_torchrun(machine: Machine) -> None:
-    machine.gpus(str(HERE[0]), str(HERE[0]))
-    machine.program("between", "#!/bin/sh\ntemper-rank --print; exit\n")
-    words = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python", "between"]
-    done = subprocess.run(
-        [str(PYTHON), *words],
-        env=machine.environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.stdout.count("OMP_NUM_THREADS=1\n") == 2, done.stderr
 
 
 @pytest.mark.skipif(programs() is None, reason="python3 -m tools.bootstrap schedulers")

@@ -263,6 +263,7 @@ def test_a_control_is_one_entry(checkout: Checkout) -> None:
     assert_control_arrives(checkout)
 
 
+@pytest.mark.nightly
 def test_an_area_of_controls_is_one_file(checkout: Checkout) -> None:
     area = textwrap.dedent("""\
         ---

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +13,8 @@ import pytest
 from ansible.errors import AnsibleActionFail
 from ansible.parsing.dataloader import DataLoader
 from ansible.parsing.vault import VaultLib, VaultSecret
+
+from tests.unit.ansible_commands import ansible
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = importlib.util.spec_from_file_location("settle_action", ROOT / "plugins/action/settle.py")
@@ -280,17 +280,13 @@ def test_ansible_keeps_results_between_tasks_and_shows_warnings(tmp_path: Path) 
     (tmp_path / "library/node_settings.py").write_text(MODULE)
     (tmp_path / "play.yml").write_text(PLAYBOOK)
     environment = {
-        **os.environ,
         "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"),
         "ANSIBLE_ACTION_PLUGINS": str(ROOT / "plugins/action"),
         "ANSIBLE_LIBRARY": str(tmp_path / "library"),
         "ANSIBLE_INJECT_FACT_VARS": "false",
     }
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "localhost,", "-c", "local"]
-    command += ["-e", f"ansible_python_interpreter={sys.executable}"]
-    done = subprocess.run(
-        [*command, str(tmp_path / "play.yml")], env=environment, capture_output=True, text=True, check=False
-    )
+    here = ["-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={sys.executable}"]
+    done = ansible("playbook", *here, str(tmp_path / "play.yml"), environment=environment)
     assert "it is stuck" in done.stdout + done.stderr, done.stdout + done.stderr
     assert "changed=1" in done.stdout
     assert "failed=1" in done.stdout

@@ -20,15 +20,20 @@ ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOK = str(Path(sys.executable).with_name("ansible-playbook"))
 NODES = [f"n{number:02}" for number in range(1, 11)]
 TIMEOUT_S = 180
-# Returns what it is told to, as a module of Temper's would.
+# Warns, from a process of its own on the node, as modules do.
 MODULE = """\
 from ansible.module_utils.basic import AnsibleModule
-module = AnsibleModule({"result": {"type": "dict"}, "warn": {"type": "str"}}, supports_check_mode=True)
-if module.params["warn"]:
-    module.warn(module.params["warn"])
-    module.deprecate("use another", version="9.9", collection_name="temper.none")
-result = module.params["result"] or {}
-(module.fail_json if result.get("failed") else module.exit_json)(**result)
+module = AnsibleModule({})
+module.warn("Mind the fan")
+module.deprecate("use another", version="9.9", collection_name="temper.none")
+module.exit_json()
+"""
+# Returns what it is told to, as a module of Temper's would.
+ACTION = """\
+from ansible.plugins.action import ActionBase
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        return {"changed": False, **self._task.args}
 """
 ACTIONS = {
     "changed": True,
@@ -41,9 +46,9 @@ STAGES = f"""\
   gather_facts: false
   tasks:
     - name: Read the node
-      stub: {{warn: Mind the fan}}
+      warns:
     - name: Note who could not be reached
-      stub: {{result: {{reached: "{{{{ inventory_hostname != 'n05' }}}}"}}}}
+      stub: {{reached: "{{{{ inventory_hostname != 'n05' }}}}"}}
     - name: Show the plans
       ansible.builtin.debug: {{msg: "the plan\\n  of all nodes"}}
       run_once: true
@@ -58,18 +63,20 @@ STAGES = f"""\
   strategy: ansible.builtin.host_pinned
   tasks:
     - name: Set limits
-      stub: {{result: {ACTIONS}}}
+      stub: {ACTIONS}
     - name: Write a file
-      ansible.builtin.copy:
-        dest: "{{{{ playbook_dir }}}}/{{{{ inventory_hostname }}}}.conf"
-        content: "size = {{{{ 1 if inventory_hostname < 'n08' else 2 }}}}\\n"
-        mode: "0644"
+      stub:
+        changed: true
+        diff:
+          before: ""
+          after: "size = {{{{ 1 if inventory_hostname < 'n08' else 2 }}}}\\n"
+          after_header: "/etc/{{{{ inventory_hostname }}}}.conf"
     - name: Compile
       ansible.builtin.command: sh -c "echo compiling; echo no space >&2; exit 3"
       when: inventory_hostname in ['n06', 'n07']
       changed_when: false
     - name: Load the rules
-      stub: {{result: {{failed: true, refused: true, msg: "Nothing was changed: docker runs."}}}}
+      stub: {{failed: true, refused: true, msg: "Nothing was changed: docker runs."}}
       when: inventory_hostname == 'n08'
 - name: Validate
   hosts: all
@@ -103,7 +110,7 @@ WAITS = """\
   gather_facts: false
   tasks:
     - name: Change something
-      stub: {result: {changed: true, actions: [something new]}}
+      stub: {changed: true, actions: [something new]}
     - name: Wait until the tests are over
       ansible.builtin.command: "sh -c 'echo 40 percent; test -e {{ playbook_dir }}/through'"
       register: waited
@@ -136,8 +143,9 @@ class Runner:
         hosts: dict[str, dict[str, Any]] = {**{name: {} for name in NODES}, "lost": lost}
         inventory = {"all": {"vars": variables, "hosts": hosts}}
         (folder / "inventory.yml").write_text(yaml.safe_dump(inventory))
-        (folder / "library").mkdir()
-        (folder / "library/stub.py").write_text(MODULE)
+        for path, code in (("library/warns.py", MODULE), ("action_plugins/stub.py", ACTION)):
+            (folder / path).parent.mkdir()
+            (folder / path).write_text(code)
         (folder / "inner.yml").write_text("- {name: Begin, ansible.builtin.fail: {msg: no torch}}\n")
 
     def command(self, playbook: str, *arguments: str) -> list[str]:
@@ -317,7 +325,7 @@ ONE = """\
   serial: 1
   tasks:
     - name: Write a file
-      ansible.builtin.copy: {dest: "{{ playbook_dir }}/file", content: new, mode: "0644"}
+      ansible.builtin.lineinfile: {path: "{{ playbook_dir }}/file", line: new, create: true}
 """
 
 

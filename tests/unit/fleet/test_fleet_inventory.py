@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from temper.plan.inventory import Inventory, InventoryError, addresses, from_listing, groups_of, read, values
+from tests.unit.ansible_commands import ansible
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.component
 
@@ -38,12 +38,7 @@ all:
 
 
 def listing(path: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("ansible-inventory")), "-i", str(path), "--list"],
-        capture_output=True,
-        env={**os.environ, "LC_ALL": "C.UTF-8"},
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(ansible("inventory", "-i", str(path), "--list").stdout)
     return found
 
 
@@ -69,22 +64,16 @@ def test_a_slice_has_the_groups_and_variables_of_its_nodes_and_no_others(
     assert after["big"]["hosts"] == ["gpu03"]
     assert "login" not in after
     assert set(after["gpu_nodes"]["children"]) == {"big"}
+    # Every slice has the addresses of all.
+    assert sorted(whole.addresses()) == [("gpu01", "192.0.2.1"), ("gpu02", ""), ("gpu03", "192.0.2.3")]
 
 
-def test_every_node_has_its_address_in_every_slice(source: Path) -> None:
-    assert sorted(read([str(source)]).addresses()) == [
-        ("gpu01", "192.0.2.1"),
-        ("gpu02", ""),
-        ("gpu03", "192.0.2.3"),
-    ]
-
-
-@pytest.mark.parametrize("name", ["ANSIBLE_VERBOSITY", "ANSIBLE_DEBUG", "ANSIBLE_INVENTORY_EXPORT"])
 def test_what_the_operator_has_set_for_ansible_changes_no_listing(
-    source: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = read([str(source)])
-    monkeypatch.setenv(name, "1")
+    for name in ("ANSIBLE_VERBOSITY", "ANSIBLE_DEBUG", "ANSIBLE_INVENTORY_EXPORT"):
+        monkeypatch.setenv(name, "1")
     assert read([str(source)]) == known
     assert groups_of([str(source)]).keys() == known.variables.keys()
 
@@ -113,6 +102,7 @@ all:
         gpu02: {}
         gpu01: {ansible_host: "{{ net }}.{{ 20 + 1 }}"}
         gpu03: {domain: south.example.org}
+        gpu04: {ansible_host: !unsafe 192.0.2.7}
     login:
       hosts: {login01: {ansible_host: "{{ net }}.9"}}
 """
@@ -120,10 +110,10 @@ ASK = """
 - hosts: gpu_nodes
   gather_facts: false
   tasks:
-    - ansible.builtin.copy:
-        content: "{{ [ansible_host, peers, gateway, marked, group_names, groups]|to_json }}"
-        dest: "FOLDER/{{ inventory_hostname }}"
-        mode: "0600"
+    - ansible.builtin.lineinfile:
+        line: "{{ [ansible_host, peers, gateway, marked, group_names, groups]|to_json }}"
+        path: "FOLDER/{{ inventory_hostname }}"
+        create: true
       delegate_to: localhost
 """
 
@@ -133,18 +123,13 @@ def asked(inventory: Path, folder: Path, *options: str) -> dict[str, Any]:
     folder.mkdir()
     play = folder.with_suffix(".yml")
     play.write_text(ASK.replace("FOLDER", str(folder)))
-    program = Path(sys.executable).with_name("ansible-playbook")
-    done = subprocess.run(
-        [str(program), "-i", str(inventory), str(play), "-e", "domain=example.org", *options],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "LC_ALL": "C.UTF-8"},
-    )
+    done = ansible("playbook", "-i", str(inventory), str(play), "-e", "domain=example.org", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     return {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
 
 
 def test_templates_mean_in_a_slice_what_they_mean_in_one_process(tmp_path: Path) -> None:
+    """The addresses of nodes, too, as what they are connected to by."""
     source, part = tmp_path / "inventory.yml", tmp_path / "slice.json"
     source.write_text(TEMPLATES)
     known = read([str(source)])
@@ -154,23 +139,23 @@ def test_templates_mean_in_a_slice_what_they_mean_in_one_process(tmp_path: Path)
     assert asked(part, tmp_path / "slice", "--limit", "gpu01,gpu03") == {
         node: whole[node] for node in ("gpu01", "gpu03")
     }
-
-
-def test_the_addresses_of_templates_are_those_that_ansible_connects_to(tmp_path: Path) -> None:
-    source = tmp_path / "inventory.yml"
-    source.write_text(TEMPLATES)
-    found = addresses(
-        read([str(source)]), [str(source)], {"domain": "example.org", "ansible_connection": "ssh"}
-    )
     # What -e says counts more than what a node says.
-    assert dict(found) == {
+    variables = {"domain": "example.org", "ansible_connection": "ssh"}
+    found = dict(addresses(known, [str(source)], variables))
+    assert found == {node: values[0] for node, values in whole.items()}
+    assert found == {
         "gpu01": "192.0.2.21",
         "gpu02": "gpu02.example.org",
         "gpu03": "gpu03.example.org",
+        "gpu04": "192.0.2.7",
     }
-    absent = str(tmp_path / "absent.yml")
+
+
+def test_variables_that_ansible_cannot_resolve_are_one_sentence(tmp_path: Path) -> None:
+    # Marked as no template, it is for Ansible to read all the same.
+    known, absent = one(ansible_host={"__ansible_unsafe": "192.0.2.7"}), str(tmp_path / "absent.yml")
     with pytest.raises(InventoryError, match=r"expected variables that Ansible can resolve .*absent"):
-        addresses(read([str(source)]), [absent], {})
+        addresses(known, [absent], {})
 
 
 def test_variables_of_a_node_are_those_that_ansible_resolves(tmp_path: Path) -> None:
@@ -182,12 +167,6 @@ def test_variables_of_a_node_are_those_that_ansible_resolves(tmp_path: Path) -> 
     found = values(known, [str(source)], {"site": "/north"}, "gpu01", names)
     assert found == {"folder": "/north/reports", "plain": 5}
     assert values(known, [str(source)], {"plain": 6}, "gpu02", names) == {"plain": 6}
-
-
-def test_an_address_that_is_no_template_is_the_one_that_ansible_connects_to(tmp_path: Path) -> None:
-    source = tmp_path / "inventory.yml"
-    source.write_text("gpu_nodes: {hosts: {gpu01: {ansible_host: !unsafe 192.0.2.7}, gpu02: {}}}\n")
-    assert addresses(read([str(source)]), [str(source)], {}) == [("gpu01", "192.0.2.7"), ("gpu02", "")]
 
 
 @pytest.mark.parametrize(

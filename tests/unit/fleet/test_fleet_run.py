@@ -38,8 +38,9 @@ from temper.fleet.bundle import python_version
 from temper.fleet.collected import Said
 from temper.fleet.journal import Job, Journal, NodeRecord, same, sealed
 from temper.fleet.run import HERE, Events, FleetRun
-from temper.fleet.slices import Board, NodeOutcome, Place, Slice
+from temper.fleet.slices import ATTEMPTS, Board, NodeOutcome, Place, Slice
 from temper.fleet.worker import release, slim
+from temper.plan import inventory
 from temper.plan.inventory import from_listing
 from temper.rollout.guard import STOPS, end_descendants
 from tests.unit.each import each
@@ -89,12 +90,15 @@ def carried_out(
     own: Mapping[str, Any] | None = None,
     size: int = 2,
     places: Sequence[Place] = (),
+    nodes: Sequence[str] = NODES,
+    had: int = 0,
 ) -> FleetRun:
+    """Run a job on some of the nodes, which have had so many attempts before."""
     hosts = {node: {"ansible_connection": "local", **(own or {}).get(node, {})} for node in NODES}
     known = from_listing({"gpu_nodes": {"hosts": list(NODES)}, "_meta": {"hostvars": hosts}})
     journal = Journal(folder / "runs.sqlite")
     journal.begin("one", what)
-    board = Board.of(NODES, size, places or [Place(HERE, 2)])
+    board = Board.of(nodes, size, places or [Place(HERE, 2)], dict.fromkeys(nodes, had))
     said: list[str] = []
     addresses: dict[str, list[str]] = {"addresses": [], "unknown": []}
     run = FleetRun("one", what, known, board, journal, folder / "run", addresses, True, said.append)
@@ -171,64 +175,20 @@ def test_a_slice_that_knows_all_nodes_works_on_its_own_alone(tmp_path: Path) -> 
         '        dest: "{{ __fleet_collect }}/{{ inventory_hostname }}"\n        mode: "0600"\n'
     )
     own = {node: {"peers": "{{ hostvars[groups.gpu_nodes[-1]].inventory_hostname }}"} for node in NODES}
-    run = carried_out(tmp_path, job(path), own=own)
-    found = {
-        file.name: json.loads(file.read_text())
-        for one in run.journal.nodes("one").values()
-        for file in (tmp_path / "run" / one.folder).iterdir()
-    }
-    halves = {node: NODES[:2] if node in NODES[:2] else NODES[2:] for node in NODES}
-    assert found == {node: [list(halves[node]), "gpu04", list(NODES)] for node in NODES}
+    run = carried_out(tmp_path, job(path), own=own, nodes=NODES[:2])
+    folder = tmp_path / "run" / run.journal.nodes("one")["gpu01"].folder
+    found = {file.name: json.loads(file.read_text()) for file in folder.iterdir()}
+    assert found == {node: [list(NODES[:2]), "gpu04", list(NODES)] for node in NODES[:2]}
 
 
 @pytest.mark.component
 def test_a_run_that_comes_to_no_node_is_given_up_with_what_ansible_said(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yml"
     broken.write_text("- hosts: gpu_nodes\n  tusks: []\n")
-    run = carried_out(tmp_path, job(broken), size=4)
+    run = carried_out(tmp_path, job(broken), size=4, had=ATTEMPTS - 1)
     assert set(run.board.left) == set(NODES)
     assert all("tusks" in reason for reason in run.board.left.values())
     assert not run.board.outcomes
-
-
-@pytest.mark.nightly
-@pytest.mark.component
-def test_a_worker_ends_its_run_when_its_input_ends(tmp_path: Path) -> None:
-    started = tmp_path / "started"
-    waits = tmp_path / "waits.yml"
-    waits.write_text(
-        "- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n"
-        f"    - ansible.builtin.shell: echo $$ > {started} && exec sleep 600\n"
-    )
-    what = job(waits)
-    known = from_listing(
-        {"gpu_nodes": {"hosts": ["gpu01"]}, "_meta": {"hostvars": {"gpu01": {"ansible_connection": "local"}}}}
-    )
-    board = Board([Place(HERE, 1)])
-    run = FleetRun("one", what, known, board, Journal(tmp_path / "runs.sqlite"), tmp_path, {}, False, print)
-    transmitted = run._transmission(Slice(1, 1, ("gpu01",)))
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "temper.fleet.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-    )
-    assert worker.stdin
-    assert worker.stdout
-    worker.stdin.write(transmitted)
-    worker.stdin.flush()
-    deadline = time.monotonic() + 120
-    while not (started.exists() and started.read_text().strip()):
-        assert time.monotonic() < deadline, "the task does not start"
-        time.sleep(0.1)
-    worker.stdin.close()
-    rest = worker.stdout.read()
-    worker.stdout.close()
-    assert worker.wait(60) == 0
-    assert b'"status": "canceled"' in rest
-    # Ansible's process for the node had a session of its own, and so had what ran there.
-    assert not Path("/proc", started.read_text().strip()).exists()
 
 
 @pytest.fixture
@@ -326,6 +286,20 @@ def begin(waits: Path, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen
             return worker
 
         yield start
+
+
+@pytest.mark.nightly
+@pytest.mark.component
+def test_a_worker_whose_input_ends_says_that_its_run_was_cancelled(
+    begin: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    worker = begin()
+    assert worker.stdin
+    assert worker.stdout
+    worker.stdin.close()
+    assert b'"status": "canceled"' in worker.stdout.read()
+    assert worker.wait(60) == 0
+    assert not processes(tmp_path)
 
 
 @pytest.mark.component
@@ -629,6 +603,20 @@ def test_what_a_run_leaves_on_the_controller_is_for_its_account_alone(
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
+#: What Ansible has said of the inventories of these tests, by their content and its other words.
+LISTED: dict[tuple[str, ...], subprocess.CompletedProcess[str]] = {}
+
+
+def ask_once(
+    command: str, sources: Sequence[str], *arguments: str, real: Any = inventory.ansible
+) -> subprocess.CompletedProcess[str]:
+    """Have Ansible list each inventory once."""
+    asked = (command, *(Path(source).read_text() for source in sources), *arguments)
+    if asked not in LISTED:
+        LISTED[asked] = real(command, sources, *arguments)
+    return LISTED[asked]
+
+
 @pytest.fixture
 def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     """A run of four nodes: two are through, one was under way as its third attempt, one had not begun."""
@@ -638,6 +626,7 @@ def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     (tmp_path / "hosts.json").write_text(json.dumps(listing))
     monkeypatch.setattr("temper.cli.fleet.FOLDER", folder)
     monkeypatch.setattr("temper.cli.fleet.HISTORY", folder / "runs.sqlite")
+    monkeypatch.setattr(inventory, "ansible", ask_once)
     journal = Journal(folder / "runs.sqlite")
     journal.begin(CUT_OFF, Job("site.yml", (str(tmp_path / "hosts.json"),), "", {}, (), NODES))
     journal.start(CUT_OFF, NODES[:2], 1, HERE)

@@ -111,23 +111,21 @@ def ask(prometheus: str, path: str, **query: object) -> Any:
     return found["data"]
 
 
-QUERIES = sorted(
-    {
-        (name, panel.title, expr)
+@pytest.mark.component
+def test_each_query_has_an_answer(prometheus: str) -> None:
+    asked = [
+        (name, panel.title, expr.replace("$node", "gpu01:9100").replace("$gpu", "0"))
         for name, (_, panels, _) in dashboards.DASHBOARDS.items()
         for panel in panels
         for expr in panel.queries.values()
-    }
-)
+    ]
+    assert asked
 
+    def silent(query: str) -> bool:
+        at = START_S + 60 * (MINUTES - 1)
+        return "$" in query or not ask(prometheus, "query", query=query, time=at)["result"]
 
-@pytest.mark.component
-@pytest.mark.parametrize(("name", "title", "expr"), QUERIES, ids=lambda text: text[:40])
-def test_a_query_has_an_answer(name: str, title: str, expr: str, prometheus: str) -> None:
-    filled = expr.replace("$node", "gpu01:9100").replace("$gpu", "0")
-    assert "$" not in filled
-    found = ask(prometheus, "query", query=filled, time=START_S + 60 * (MINUTES - 1))
-    assert found["result"], f"{title} of {name}"
+    assert [one for one in asked if silent(one[2])] == []
 
 
 @pytest.mark.component

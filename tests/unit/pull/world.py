@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
+import shutil
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pull.agent import Agent
-from tests.unit.pull.origin import configuration, key, line, origin
+from tests.unit.pull.origin import Origin, configuration, key, line, origin
 
 if TYPE_CHECKING:
     from pull.configuration import Configuration
@@ -42,13 +46,24 @@ else:
 """
 
 
+@functools.cache
+def beginning() -> tuple[Path, str]:
+    """Make what every world begins with, once: two keys, and a repository with one signed commit."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    ada, _ = key(folder, "ada"), key(folder, "mallory")
+    return folder, origin(folder).commit(ada, "inventory/mine/hosts.yml")
+
+
 class World:
     """A node, its operator, and what the stand-in was asked to do."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.source = origin(folder)
-        self.ada, self.mallory = key(folder, "ada"), key(folder, "mallory")
+        begun, self.commit = beginning()
+        shutil.copytree(begun, folder, dirs_exist_ok=True)
+        self.source = Origin(folder / "origin", folder)
+        self.ada, self.mallory = folder / "ada", folder / "mallory"
         self.trust(line("ada", self.ada))
         programs = folder / "environment" / "bin"
         programs.mkdir(parents=True)
@@ -57,7 +72,6 @@ class World:
         (programs / "ansible-playbook").write_text(PLAYBOOK.format(home=str(folder)))
         self.wanted: Configuration = configuration(folder, self.source, python=str(programs / "python3"))
         self.state, self.lease = folder / "state", folder / "lease.json"
-        self.commit = self.source.commit(self.ada, "inventory/mine/hosts.yml")
 
     def trust(self, *lines: str) -> None:
         """Write the keyring."""

@@ -13,7 +13,7 @@ import yaml
 from temper.judge import proposal
 from tests.unit.each import each
 from tests.unit.validation.test_autotune import Answers, evidence_of, node_of
-from tests.unit.validation.test_autotune_playbook import carry_out
+from tests.unit.validation.test_autotune_playbook import failed
 from tests.unit.validation.test_torch import PYTHON, there
 from validation.autotune import between, tune
 from validation.autotune.between import BetweenError, Survey, choices_of, group_of
@@ -289,11 +289,10 @@ def test_the_playbook_orders_what_the_program_reads() -> None:
 def test_a_search_between_nodes_with_one_node_is_refused(
     tmp_path: Path, together: bool, refused: bool
 ) -> None:
-    done = carry_out(
-        tmp_path, "Refuse a search between nodes with one node", __gpu_validation_together=together
-    )
-    assert bool(done.returncode) is refused, done.stdout
-    assert ("expected two or more in this run, found node01" in done.stdout) is refused
+    nodes = {"node01": {"__gpu_validation_together": together}}
+    found = failed(tmp_path, "Refuse a search between nodes with one node", nodes)
+    assert bool(found) is refused
+    assert ("expected two or more in this run, found node01" in found.get("node01", "")) is refused
 
 
 TOGETHER = """

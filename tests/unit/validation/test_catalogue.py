@@ -90,6 +90,8 @@ def emissions() -> Iterator[Emission]:
             if not isinstance(node, ast.Call):
                 continue
             name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+            if name not in {"finding", "sentence", "find", "check"}:
+                continue
             given = facts(node, module)
             where = f"{file}:{node.lineno}"
             if name in {"finding", "sentence"} or (name == "find" and node.keywords):

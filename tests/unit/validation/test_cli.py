@@ -408,17 +408,16 @@ def fleet() -> Fleet:
 
 
 @pytest.fixture
-def judge(tmp_path: Path) -> Judge:
+def judge(run_temper: Judge, tmp_path: Path) -> Judge:
     """Run `report --fleet` on a fleet, writing to `reports/now`."""
 
     def call(fleet: Fleet, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        command = [*PYTHON, "-m", "temper", "report", "--fleet", "--latest", *map(str, arguments)]
-        return run([*command, f"--output={tmp_path / 'reports' / 'now'}"], cwd=ROOT, input=json.dumps(fleet))
+        words = ["report", "--fleet", "--latest", *arguments, f"--output={tmp_path / 'reports' / 'now'}"]
+        return run_temper(*words, given=json.dumps(fleet))
 
     return call
 
 
-@pytest.mark.component
 def test_a_fleet_with_a_missing_node_names_it_and_has_not_passed(
     fleet: Fleet, judge: Judge, tmp_path: Path
 ) -> None:
@@ -432,13 +431,11 @@ def test_a_fleet_with_a_missing_node_names_it_and_has_not_passed(
     assert json.loads((tmp_path / "reports" / "latest" / "summary.json").read_text())["exit_status"] == 2
 
 
-@pytest.mark.component
 def test_a_whole_fleet_that_passed_has_status_0(fleet: Fleet, judge: Judge) -> None:
     del fleet["expectations"]["nodes"]["gpu02"]
     assert judge(fleet).returncode == 0
 
 
-@pytest.mark.component
 def test_a_slow_gpu_has_status_1(fleet: Fleet, judge: Judge) -> None:
     fleet["results"]["gpu01"]["tests"][0]["measurements"][0]["value"] = 612.0
     done = judge(fleet)
@@ -446,7 +443,6 @@ def test_a_slow_gpu_has_status_1(fleet: Fleet, judge: Judge) -> None:
     assert "bf16 612 TFLOP/s on GPU 0, floor 672 (H100 SXM 80 GB)" in done.stdout
 
 
-@pytest.mark.component
 def test_a_result_that_is_none_makes_its_node_not_run_and_says_why(fleet: Fleet, judge: Judge) -> None:
     fleet["results"]["gpu01"]["tests"][0]["state"] = "splendid"
     done = judge(fleet)
@@ -454,7 +450,6 @@ def test_a_result_that_is_none_makes_its_node_not_run_and_says_why(fleet: Fleet,
     assert "its result cannot be read: tests[0].state: expected one of" in done.stdout
 
 
-@pytest.mark.component
 def test_a_result_of_a_node_that_nobody_expects_is_an_error(fleet: Fleet, judge: Judge) -> None:
     del fleet["expectations"]["nodes"]["gpu01"]
     done = judge(fleet)
@@ -462,7 +457,6 @@ def test_a_result_of_a_node_that_nobody_expects_is_an_error(fleet: Fleet, judge:
     assert "there is a result of gpu01, but nothing is expected of a node of this name" in done.stderr
 
 
-@pytest.mark.component
 def test_a_report_can_be_made_again_from_its_own_folder(fleet: Fleet, judge: Judge, tmp_path: Path) -> None:
     judge(fleet)
     first = tmp_path / "reports" / "now"
@@ -478,7 +472,6 @@ def test_a_report_can_be_made_again_from_its_own_folder(fleet: Fleet, judge: Jud
     assert (tmp_path / "again" / "summary.json").read_text() == (first / "summary.json").read_text()
 
 
-@pytest.mark.component
 def test_the_page_of_a_report_says_what_changed_since_the_last(
     fleet: Fleet, judge: Judge, tmp_path: Path
 ) -> None:
@@ -497,7 +490,6 @@ def test_the_page_of_a_report_says_what_changed_since_the_last(
     assert 'class="state fail"' in changed
 
 
-@pytest.mark.component
 def test_a_second_report_compares_with_the_first(fleet: Fleet, judge: Judge, tmp_path: Path) -> None:
     del fleet["expectations"]["nodes"]["gpu02"]
     result = fleet["results"]["gpu01"]
@@ -513,7 +505,6 @@ def test_a_second_report_compares_with_the_first(fleet: Fleet, judge: Judge, tmp
     assert len(dict(History(kept).past(["gpu01"]))["gpu01"].runs) == 1
 
 
-@pytest.mark.component
 def test_a_history_that_cannot_be_used_costs_no_verdict_but_is_the_status(
     fleet: Fleet, judge: Judge, tmp_path: Path
 ) -> None:
@@ -527,7 +518,6 @@ def test_a_history_that_cannot_be_used_costs_no_verdict_but_is_the_status(
     assert "not compared with its own past" in done.stdout
 
 
-@pytest.mark.component
 def test_files_of_an_earlier_form_are_taken_over_once_and_that_is_said(
     fleet: Fleet, judge: Judge, tmp_path: Path
 ) -> None:
@@ -542,7 +532,6 @@ def test_files_of_an_earlier_form_are_taken_over_once_and_that_is_said(
     assert "is a folder" in refused.stderr
 
 
-@pytest.mark.component
 def test_a_node_is_measured_by_its_next_runs_where_the_operator_accepts_its_level(
     fleet: Fleet, judge: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -558,9 +547,8 @@ def test_a_node_is_measured_by_its_next_runs_where_the_operator_accepts_its_leve
     assert "no such file" in capsys.readouterr().err
 
 
-@pytest.mark.component
 def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it(
-    fleet: Fleet, judge: Judge, tmp_path: Path
+    fleet: Fleet, judge: Judge, run_temper: Judge, tmp_path: Path
 ) -> None:
     del fleet["expectations"]["nodes"]["gpu02"]
     between: dict[str, Any] = {
@@ -572,10 +560,9 @@ def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it
         "nodes": [{"name": name, "address": "192.0.2.1", "ranks": 1} for name in ("gpu01", "gpu02")],
         "rounds": [],
     }
-    command = [*PYTHON, "-m", "temper", "groups"]
-    ((group,),) = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)
+    ((group,),) = json.loads(run_temper("groups", given=json.dumps(between)).stdout)
     assert [member["name"] for member in group["group"]] == ["gpu01", "gpu02"]
-    ((again,),) = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)
+    ((again,),) = json.loads(run_temper("groups", given=json.dumps(between)).stdout)
     assert group["run"] != again["run"]
     part = {"schema_version": FABRIC_VERSION, "node": "gpu01", "not_run": "torch is not installed"}
     attempt = {"group": ["gpu01", "gpu02"], "part": part, "problem": ""}

@@ -10,24 +10,22 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temper.base.store import HistoryError
+from temper.judge.history_store import History
 from tests.unit.pages import made_up
 from validation.model.contract import EXPECTATIONS_VERSION, encode
 from validation.processes.pool import ROOT
+from validation.report import fleet_report
 
-pytestmark = pytest.mark.component
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-JUDGE = """
-import sys
-from temper.cli.main import main
-from temper.judge import own_past
-from temper.report import make
-{more}
-raise SystemExit(main(sys.argv[1:]))
-"""
+    Judge = Callable[[list[str], str], subprocess.CompletedProcess[str]]
+
 DAYS = ("2026-11-22", "2026-11-23")
 #: More nodes than one page has, so that each has a page.
 NAMES = made_up.names(34)
@@ -70,20 +68,18 @@ def given(paths: list[str]) -> bytes:
     return json.dumps({"document": {"expectations": expectations, "results": {}}, "slices": paths}).encode()
 
 
-def arguments(folder: Path, day: str, more: str = "") -> list[str]:
-    code = JUDGE.format(more=more)
-    options = [
+def arguments(folder: Path, day: str) -> list[str]:
+    outputs = [
         f"--history={folder}/history.sqlite",
         f"--output={folder}/{day}",
         f"--metrics={folder}/metrics",
     ]
-    return [sys.executable, "-c", code, "report", "--fleet", "--latest", *options]
+    return ["report", "--fleet", "--latest", *outputs]
 
 
-def judge(folder: Path, paths: list[str], day: str, more: str = "") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        arguments(folder, day, more), cwd=ROOT, input=given(paths), capture_output=True, check=False
-    )
+@pytest.fixture
+def judge(run_temper: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> Judge:
+    return lambda paths, day: run_temper(*arguments(tmp_path, day), given=given(paths))
 
 
 def numbers(folder: Path) -> list[Any]:
@@ -96,10 +92,10 @@ def numbers(folder: Path) -> list[Any]:
         return connection.execute(query).fetchall()
 
 
-def test_the_last_slice_that_tells_of_a_node_holds_and_each_run_is_kept(tmp_path: Path) -> None:
+def test_the_last_slice_that_tells_of_a_node_holds_and_each_run_is_kept(judge: Judge, tmp_path: Path) -> None:
     for day in DAYS:
-        done = judge(tmp_path, slices(tmp_path, day), day)
-        assert done.returncode == 1, done.stderr.decode()
+        done = judge(slices(tmp_path, day), day)
+        assert done.returncode == 1, done.stderr
     assert {row[1][:10] for row in numbers(tmp_path)} == set(DAYS)
     summary = json.loads((tmp_path / "latest/summary.json").read_bytes())
     states = {node["node"]: node["state"] for node in summary["nodes"]}
@@ -128,61 +124,68 @@ def test_the_last_slice_that_tells_of_a_node_holds_and_each_run_is_kept(tmp_path
     ],
 )
 def test_a_slice_that_cannot_be_read_is_named_and_nothing_is_written(
-    tmp_path: Path, content: bytes, said: str
+    judge: Judge, tmp_path: Path, content: bytes, said: str
 ) -> None:
     paths = slices(tmp_path, DAYS[0])
     Path(paths[3]).write_bytes(content)
-    done = judge(tmp_path, paths, DAYS[0])
+    done = judge(paths, DAYS[0])
     assert done.returncode == 2
-    assert said in done.stderr.decode()
-    assert done.stderr.count(b"\n") == 1
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
     assert not (tmp_path / DAYS[0]).exists()
     assert not (tmp_path / "history.sqlite").exists()
 
 
-def test_a_history_that_cannot_be_read_costs_no_verdict_and_gets_no_runs(tmp_path: Path) -> None:
-    more = """
-from temper.base.store import HistoryError
-def past(*_):
-    raise HistoryError("the disk is gone")
-own_past.History.past = past
-"""
-    done = judge(tmp_path, slices(tmp_path, DAYS[0]), DAYS[0], more)
+def test_a_history_that_cannot_be_read_costs_no_verdict_and_gets_no_runs(
+    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def past(*_: object) -> None:
+        raise HistoryError("the disk is gone")
+
+    monkeypatch.setattr(History, "past", past)
+    done = judge(slices(tmp_path, DAYS[0]), DAYS[0])
     assert done.returncode == 1
-    assert done.stdout.startswith(b"the disk is gone\n")
+    assert done.stdout.startswith("the disk is gone\n")
     assert not (tmp_path / "history.sqlite").exists()
 
 
-def test_a_disk_that_becomes_full_leaves_neither_history_nor_metrics_of_no_report(tmp_path: Path) -> None:
-    more = """
-def full(*_):
-    raise OSError("no space left")
-make.fleet_report.conclude = full
-"""
-    done = judge(tmp_path, slices(tmp_path, DAYS[0]), DAYS[0], more)
-    assert (done.returncode, done.stderr) == (2, b"temper report: no space left\n")
+def test_a_disk_that_becomes_full_leaves_neither_history_nor_metrics_of_no_report(
+    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(fleet_report, "conclude", full)
+    done = judge(slices(tmp_path, DAYS[0]), DAYS[0])
+    assert (done.returncode, done.stderr) == (2, "temper report: no space left\n")
     assert not (tmp_path / "history.sqlite").exists()
     assert not (tmp_path / "metrics").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_report_that_is_interrupted_leaves_no_draft_and_no_summary(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    more = f"""
-import time
+#: The command, which hangs while it writes the report.
+HANGS = """
+import sys, time
+from temper.cli.main import main
+from temper.report import make
 def hang(_result, real=make.fleet_report.dumps, calls=[]):
     calls.append(1)
     if len(calls) == 3:
-        make.Path({str(tmp_path / "hangs")!r}).touch()
+        make.Path(sys.argv[1]).touch()
         while True:
             time.sleep(1)
     return real(_result)
 make.fleet_report.dumps = hang
+raise SystemExit(main(sys.argv[2:]))
 """
-    with subprocess.Popen(
-        arguments(tmp_path, DAYS[0], more), cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+
+
+@pytest.mark.component
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_report_that_is_interrupted_leaves_no_draft_and_no_summary(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-c", HANGS, str(tmp_path / "hangs"), *arguments(tmp_path, DAYS[0])]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin and process.stderr
         process.stdin.write(given(slices(tmp_path, DAYS[0])))
         process.stdin.close()

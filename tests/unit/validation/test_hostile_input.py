@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from temper.cli import main as temper
 from tests.unit.each import each
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.cli import commands, main
@@ -33,13 +32,15 @@ from validation.processes.pool import ROOT
 from validation.run import burn_in
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from validation.model.contract import NodeResult
 
+    Run = Callable[..., subprocess.CompletedProcess[str]]
+
 GOOD = node_result(one_test("gpu_matmul", State.PASS, measurement(), measurement(device=1)))
 VALIDATION = [sys.executable, "-m", "validation"]
-REPORT = [sys.executable, "-m", "temper", "report", "--fleet"]
 
 
 @each(
@@ -123,7 +124,6 @@ def test_an_expectation_that_no_node_can_meet_is_refused(wrong: dict[str, Any]) 
         fleet_from({"schema_version": EXPECTATIONS_VERSION, "nodes": nodes}, ())
 
 
-@pytest.mark.component
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -133,7 +133,7 @@ def test_an_expectation_that_no_node_can_meet_is_refused(wrong: dict[str, Any]) 
     ],
 )
 def test_a_result_that_cannot_be_judged_costs_its_node_the_verdict_and_no_other(
-    change: dict[str, Any], reason: str, tmp_path: Path
+    change: dict[str, Any], reason: str, tmp_path: Path, run_temper: Run
 ) -> None:
     good, bad = (encode_as_json(dataclasses.replace(GOOD, node=name)) for name in ("good", "bad"))
     fleet = {
@@ -143,23 +143,20 @@ def test_a_result_that_cannot_be_judged_costs_its_node_the_verdict_and_no_other(
         },
         "results": {"good": good, "bad": bad | change},
     }
-    command = [*REPORT, f"--output={tmp_path / 'first'}"]
-    done = subprocess.run(command, input=json.dumps(fleet), capture_output=True, text=True, cwd=ROOT)
+    done = run_temper("report", "--fleet", f"--output={tmp_path / 'first'}", given=json.dumps(fleet))
     assert done.returncode == 2
     assert reason in done.stdout
     assert "1 of 2 nodes passed; 1 of 2 nodes not run (bad)" in done.stdout
     # The reason is kept with the inputs, so that the report can be made again.
     first = tmp_path / "first"
     again = ["report", f"--results={first / 'results'}", f"--expectations={first / 'expectations.json'}"]
-    temper.main([*again, f"--output={tmp_path / 'again'}"])
+    run_temper(*again, f"--output={tmp_path / 'again'}")
     assert (tmp_path / "again/report.txt").read_text() == (first / "report.txt").read_text()
 
 
-@pytest.mark.component
 @pytest.mark.parametrize("text", ["[]", "{}", '{"expectations": {}, "results": []}', "null"])
-def test_a_fleet_of_another_form_is_one_sentence(text: str) -> None:
-    command = [*REPORT, "--output=unused"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=ROOT)
+def test_a_fleet_of_another_form_is_one_sentence(text: str, run_temper: Run) -> None:
+    done = run_temper("report", "--fleet", "--output=unused", given=text)
     assert done.returncode == 2
     assert done.stderr.startswith('temper report: standard input is not {"expectations"')
 

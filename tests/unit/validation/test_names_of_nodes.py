@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.unit.validation.samples import node_result, one_test
 from validation.model.contract import EXPECTATIONS_VERSION, dumps
-from validation.processes.pool import ROOT
 
 if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
     from pathlib import Path
-
-pytestmark = pytest.mark.component
 
 
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", "a/b", "a\0b", ""])
-def test_a_name_that_leads_elsewhere_writes_nothing_there(name: str, tmp_path: Path) -> None:
+def test_a_name_that_leads_elsewhere_writes_nothing_there(
+    name: str, tmp_path: Path, run_temper: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
     result = json.loads(dumps(node_result(one_test(), name=name)))
     expected = {
         "schema_version": EXPECTATIONS_VERSION,
@@ -30,14 +29,8 @@ def test_a_name_that_leads_elsewhere_writes_nothing_there(name: str, tmp_path: P
     folder.mkdir(parents=True)
     options = [f"--output={folder / 'report'}", f"--metrics={folder / 'metrics'}"]
     (folder / "metrics").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "temper", "report", "--fleet", *options],
-        input=json.dumps({"expectations": expected, "results": {name: result}}),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert "Traceback" not in done.stderr
+    given = json.dumps({"expectations": expected, "results": {name: result}})
+    assert "Traceback" not in run_temper("report", "--fleet", *options, given=given).stderr
     there = {path.relative_to(folder).parts[0] for path in folder.rglob("*")}
     assert there <= {"report", "metrics"}
     assert [path.name for path in tmp_path.iterdir()] == ["deep"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tests.unit.ansible_commands import ansible
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOK = """\
@@ -70,46 +71,42 @@ def install(folder: Path, pip_args: str = "", requirements: str = "") -> Install
         "__gpu_validation_torch": {"rc": 2, "stdout": "", "stderr": ""},
         "__gpu_validation_torch_wanted": "2.11.0",
     }
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "localhost,", "-c", "local"]
-    done = subprocess.run(
-        [*command, "-vvv", "-e", json.dumps(variables), str(play)],
-        env={
-            **os.environ,
-            "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
-            "ANSIBLE_ACTION_PLUGINS": str(ROOT / "plugins/action"),
-            "ANSIBLE_FILTER_PLUGINS": str(ROOT / "plugins/filter"),
-        },
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    settings = {
+        "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
+        "ANSIBLE_ACTION_PLUGINS": str(ROOT / "plugins/action"),
+        "ANSIBLE_FILTER_PLUGINS": str(ROOT / "plugins/filter"),
+    }
+    words = ["-i", "localhost,", "-c", "local", "-vvv", "-e", json.dumps(variables), str(play)]
+    done = ansible("playbook", *words, cwd=folder, environment=settings)
     return Installation(folder, done.stdout + done.stderr)
 
 
-def test_the_password_of_an_index_is_in_no_log_and_no_process_list(tmp_path: Path) -> None:
-    found = install(tmp_path, f"--index-url {SECRET_INDEX}")
-    after = found.output.partition("TASK [Write the options of pip]")[2]
+@pytest.fixture(scope="module")
+def pinned(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """From an index with a password, with hashes."""
+    folder = tmp_path_factory.mktemp("pinned")
+    return install(folder, f"--index-url {SECRET_INDEX}", "requirements/torch/2.11.0.txt")
+
+
+def test_the_password_of_an_index_is_in_no_log_and_no_process_list(pinned: Installation) -> None:
+    after = pinned.output.partition("TASK [Write the options of pip]")[2]
     assert "failed=1" in after
     assert "s3cret" not in after
-    assert "s3cret" not in " ".join(found.arguments)
-    mode, *options = (tmp_path / "options").read_text().split()
+    assert "s3cret" not in " ".join(pinned.arguments)
+    mode, *options = (pinned.folder / "options").read_text().split()
     assert (mode, options[-1]) == ("600", SECRET_INDEX)
 
 
-@pytest.mark.nightly
-def test_nothing_of_the_options_stays_on_the_node(tmp_path: Path) -> None:
-    install(tmp_path, f"--index-url {SECRET_INDEX}", "requirements/torch/2.11.0.txt")
-    assert (tmp_path / "argv").exists()
-    assert not (tmp_path / "pip.conf").exists()
-    assert not (tmp_path / "wanted.txt").exists()
+def test_nothing_of_the_options_stays_on_the_node(pinned: Installation) -> None:
+    assert not (pinned.folder / "pip.conf").exists()
+    assert not (pinned.folder / "wanted.txt").exists()
 
 
-def test_what_is_pinned_is_installed_with_hashes(tmp_path: Path) -> None:
-    found = install(tmp_path, requirements="requirements/torch/2.11.0.txt")
-    assert {"--only-binary=:all:", "--require-hashes"} <= set(found.arguments)
-    assert not any(word.startswith("torch") for word in found.arguments)
-    assert (tmp_path / "requirements").read_text() == (ROOT / "requirements/torch/2.11.0.txt").read_text()
+def test_what_is_pinned_is_installed_with_hashes(pinned: Installation) -> None:
+    assert {"--only-binary=:all:", "--require-hashes"} <= set(pinned.arguments)
+    assert not any(word.startswith("torch") for word in pinned.arguments)
+    wanted = (ROOT / "requirements/torch/2.11.0.txt").read_text()
+    assert (pinned.folder / "requirements").read_text() == wanted
 
 
 @pytest.mark.nightly
@@ -119,10 +116,9 @@ def test_without_hashes_wheels_alone_are_installed(tmp_path: Path) -> None:
     assert found.arguments[-1] == "torch==2.11.0"
 
 
-def test_root_imports_nothing_from_where_it_stands(tmp_path: Path) -> None:
-    found = install(tmp_path)
-    assert found.arguments[0] == "-I"
-    assert (tmp_path / "cwd").read_text().strip() == "/"
+def test_root_imports_nothing_from_where_it_stands(pinned: Installation) -> None:
+    assert pinned.arguments[0] == "-I"
+    assert (pinned.folder / "cwd").read_text().strip() == "/"
 
 
 def test_every_python_of_the_role_is_isolated_and_starts_in_the_root_folder() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.unit.ansible_commands import ansible
 
 pytestmark = pytest.mark.component
 
@@ -39,18 +40,7 @@ def test_a_node_whose_traces_cannot_be_fetched_keeps_its_result(tmp_path: Path) 
     }
     inventory = tmp_path / "inventory.yml"
     inventory.write_text(yaml.safe_dump({"all": {"vars": shared, "hosts": nodes}}))
-    run = subprocess.run(
-        [
-            str(Path(sys.executable).with_name("ansible-playbook")),
-            str(tmp_path / "play.yml"),
-            f"--inventory={inventory}",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    run = ansible("playbook", str(tmp_path / "play.yml"), f"--inventory={inventory}")
     said = run.stdout + run.stderr
     assert [node for node in nodes if f"{node} goes on" not in said] == [], said
     assert "The traces of stuck could not be fetched from " in said
