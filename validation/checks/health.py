@@ -122,7 +122,7 @@ def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
     """On NVSwitches every link is used; with bridges, GPUs of one node and model have equally many.
 
     A GPU of which nvidia-smi shows no link at all has none that is up. Beside others that have some, that is
-    a fault; a workstation's card may have no bridge.
+    a fault where its board has the links; on a card they need a bridge, which is optional.
     """
     if isinstance(node.nvlinks, NvidiaSmiError):
         if node.on_switches:
@@ -134,9 +134,10 @@ def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
         most = max(found[other.index].up for other in report.gpus if other.pci_id == gpu.pci_id)
         if gpu.mig:
             continue  # slices of a GPU use no NVLink
-        bridged = bool(WORKSTATION.search(gpu.name)) and not node.on_switches
-        if not links.up and bridged:
-            continue  # its owner may have bought no bridge for it; the details say so
+        if not links.up and not node.on_switches and not _links_on_board(node, gpu):
+            # A bridge has two ends: where one of its GPUs has a link that is up, so has the other. The
+            # details say how many are up.
+            continue
         if (node.on_switches and links.down) or (not links.up and (most or node.on_switches)):
             yield (
                 finding(
@@ -152,6 +153,12 @@ def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
             )
         elif links.up < most:
             yield finding("nvlink-fewer", gpu=gpu.index, up=links.up, most=most)
+
+
+def _links_on_board(node: Node, gpu: Gpu) -> bool:
+    """Whether the board has the NVLinks of a GPU, so that it has some wherever its neighbours do."""
+    form_factor = node.expectation.references.form_factor(gpu.pci_id)
+    return "SXM" in gpu.name if form_factor is None else form_factor != "pcie"
 
 
 def _power_limit(node: Node, gpu: Gpu) -> Iterator[Finding]:

@@ -397,22 +397,24 @@ def test_links_that_are_down_are_named(nvswitch: bool, code: str, state: State) 
     assert (finding.code, finding.state, finding.device) == (code, state, 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "mig", "expected"),
-    [
-        ("NVIDIA A100-SXM4-40GB", "Disabled", [("nvlink-down", State.FAIL)]),
-        ("NVIDIA A100-SXM4-40GB", "Enabled", []),
-        ("NVIDIA RTX A6000", "Disabled", []),
-    ],
-)
-def test_a_gpu_without_any_link_beside_one_that_has_some(
-    name: str, mig: str, expected: list[tuple[str, State]]
-) -> None:
-    facts: dict[str, Any] = {"nvswitch": False, "expectation": Expectation()}
-    xml = smi_xml(gpu_xml(), gpu_xml(pci_bus_id="00000000:43:00.0", product_name=name, current_mig=mig))
-    for links in ({0: Links(4, ())}, {0: Links(4, ()), 1: Links(0, (0, 1, 2, 3))}):
-        found = Health().run(node(xml, nvlinks=lambda links=links: links, **facts)).findings
-        assert [(finding.code, finding.state) for finding in found] == expected
+def test_a_gpu_without_any_link_beside_one_that_has_some() -> None:
+    """On a board that has the links it is a fault; a card may have no bridge, whatever it is called."""
+    for form_factor, name, mig, expected in (
+        # Of a model that no table has, the socket in its name tells.
+        (None, "NVIDIA A100-SXM4-40GB", "Disabled", [("nvlink-down", State.FAIL)]),
+        (None, "NVIDIA A100-SXM4-40GB", "Enabled", []),
+        (None, "NVIDIA RTX A6000", "Disabled", []),
+        ("pcie", "NVIDIA A40", "Disabled", []),
+        ("pcie", "NVIDIA H100 NVL", "Disabled", []),
+        ("sxm", "NVIDIA H100 80GB HBM3", "Disabled", [("nvlink-down", State.FAIL)]),
+        ("superchip", "NVIDIA GB200", "Disabled", [("nvlink-down", State.FAIL)]),
+    ):
+        references = References({"it": H100 | {"form_factor": form_factor}} if form_factor else {})
+        facts: dict[str, Any] = {"nvswitch": False, "expectation": Expectation(references=references)}
+        xml = smi_xml(gpu_xml(), gpu_xml(pci_bus_id="00000000:43:00.0", product_name=name, current_mig=mig))
+        for links in ({0: Links(4, ())}, {0: Links(4, ()), 1: Links(0, (0, 1, 2, 3))}):
+            found = Health().run(node(xml, nvlinks=lambda links=links: links, **facts)).findings
+            assert [(finding.code, finding.state) for finding in found] == expected, name
 
 
 def test_a_gpu_of_another_model_needs_no_links() -> None:
