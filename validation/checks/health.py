@@ -44,8 +44,8 @@ class Health(Check):
     uncorrectable memory errors, row remapping and other repairs; Xid errors, fatal SXid errors of NVSwitches,
     and GPUs that fell off the bus, in the kernel log since the driver was loaded, with NVIDIA's recommended
     action (a log that cannot be read is degraded); values that a GPU does not answer; thermal and power
-    slowdowns, power limit; PCIe link, against what card and port both can do, NVLinks and fabric; ECC,
-    application clock and persistence mode; a virtual GPU's licence; other users of the GPUs and of their
+    slowdowns, power limit; PCIe link, against what card and port both can do, NVLinks, NVLink-C2C and fabric;
+    ECC, application clock and persistence mode; a virtual GPU's licence; other users of the GPUs and of their
     memory.
     """
 
@@ -93,6 +93,7 @@ def examine(node: Node) -> Iterator[Finding]:
     yield from driver_health.parts(node, node.smi)
     yield from driver_health.warning(node.smi)
     yield from _nvlink(node, node.smi)
+    yield from _c2c(node, node.smi)
     for gpu in node.smi.gpus:
         yield from _model(node, gpu)
         yield from _unanswered(gpu)
@@ -153,6 +154,18 @@ def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
             )
         elif links.up < most:
             yield finding("nvlink-fewer", gpu=gpu.index, up=links.up, most=most)
+
+
+def _c2c(node: Node, report: Report) -> Iterator[Finding]:
+    """A superchip whose NVLink-C2C is off copies over PCIe; so many other GPUs have it off that have none.
+
+    The host of a virtual machine may keep it off for all GPUs.
+    """
+    on = {gpu.pci_id for gpu in report.gpus if gpu.c2c}
+    for gpu in report.gpus:
+        superchip = node.expectation.references.is_superchip(gpu.pci_id) and not gpu.guest
+        if gpu.c2c is False and (superchip or gpu.pci_id in on):
+            yield finding("c2c-off", gpu=gpu.index)
 
 
 def _links_on_board(node: Node, gpu: Gpu) -> bool:
@@ -299,6 +312,7 @@ def _facts(node: Node) -> dict[str, Any]:
                 "fabric_state": gpu.fabric_state,
                 "persistence": gpu.persistence,
                 "power_limit_w": gpu.power_limit_w,
+                "c2c": gpu.c2c,
                 "nvlinks_up": nvlinks[gpu.index].up if gpu.index in nvlinks else None,
                 "mig": gpu.mig,
             }

@@ -138,13 +138,12 @@ def result(
 
 def watch(node: Node) -> Telemetry:
     """Look at the GPUs of this node while a test runs; at the PCIe link only of those that copy over it."""
+    reported = node.smi.gpus if isinstance(node.smi, nvidia_smi.Report) else ()
+    c2c = {gpu.index for gpu in reported if node.copies_over_c2c(gpu)}
     gpus = [
-        dataclasses.replace(gpu, pcie_generation_max=None, pcie_width_max=None)
-        if node.expectation.references.is_superchip(gpu.pci_id)
-        else gpu
+        dataclasses.replace(gpu, pcie_generation_max=None, pcie_width_max=None) if gpu.index in c2c else gpu
         for gpu in node.gpus
     ]
-    reported = node.smi.gpus if isinstance(node.smi, nvidia_smi.Report) else ()
     unseen = {gpu.index for gpu in reported if port_of(gpu, node.facts.pcie_ports) is None}
     return Telemetry(gpus, node.probe.sample, node.probe.counts, node.expectation.graphics_clock_mhz, unseen)
 

@@ -176,6 +176,8 @@ class Gpu:
     tpc_repair_pending: bool | None = None
     fabric_health: FabricHealth = FabricHealth()
     ecc: bool | None = None
+    #: Whether NVLink-C2C to the CPU is on.
+    c2c: bool | None = None
     memory_used_mib: int | None = None
     application_clock_mhz: int | None = None
     application_clock_default_mhz: int | None = None
@@ -367,6 +369,7 @@ def _gpu(index: int, element: ET.Element, processes: tuple[Process, ...]) -> Gpu
         fabric_health=_fabric_health(element),
         compute_mode=text_of(element, "compute_mode") or "Default",
         ecc=flag(element, "ecc_mode/current_ecc", "Enabled"),
+        c2c=flag(element, "c2c_mode", "Enabled"),
         memory_used_mib=integer(text_of(element, "fb_memory_usage/used")),
         application_clock_mhz=integer(text_of(element, "applications_clocks/graphics_clock")),
         application_clock_default_mhz=integer(text_of(element, "default_applications_clocks/graphics_clock")),

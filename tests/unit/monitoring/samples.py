@@ -104,6 +104,12 @@ FAULTS: dict[tuple[str, str], Callable[[], Node]] = {
         nvswitch=False,
         expectation=expectation(nvswitch=False),
     ),
+    ("c2c-off", "fail"): lambda: node(
+        query=lambda: replace(
+            parse(smi_xml(gpu_xml(), SECOND)),
+            gpus=tuple(replace(gpu, c2c=gpu.index == 1) for gpu in parse(smi_xml(gpu_xml(), SECOND)).gpus),
+        )
+    ),
     ("power-limit-low", "degraded"): _xml(current_power_limit="500.00 W"),
     ("application-clock-low", "degraded"): _xml(application_clock="900 MHz"),
     ("ecc-off", "degraded"): _xml(current_ecc="Disabled"),

@@ -1257,13 +1257,19 @@ WORKING = "0, 1400, 700, 60, 5, 16, 0x4, P0, 0"
 
 
 @pytest.mark.parametrize(
-    ("form_factor", "codes"), [("sxm", ["pcie-link-slow-under-load"]), ("superchip", [])]
+    ("form_factor", "c2c", "codes"),
+    [
+        ("sxm", "Disabled", ["pcie-link-slow-under-load"]),
+        ("superchip", "Enabled", []),
+        ("superchip", "Disabled", ["pcie-link-slow-under-load"]),
+    ],
 )
 def test_the_pcie_link_is_looked_at_under_load_where_a_gpu_copies_over_it(
-    form_factor: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
+    form_factor: str, c2c: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     references = References({"h100": H100 | {"form_factor": form_factor}})
-    tested = node(expectation=expectation(references=references))
+    xml = smi_xml(gpu_xml().replace("<mig_mode>", f"<c2c_mode>{c2c}</c2c_mode><mig_mode>"))
+    tested = node(xml, expectation=expectation(references=references))
     slow = parse_samples("0, 1980, 700, 60, 3, 16, 0x0, P0, 0")
     monkeypatch.setattr(tested.probe, "sample", lambda: slow)
     telemetry = watch(tested)

@@ -88,6 +88,34 @@ def test_the_pcie_link_of_a_superchip_fails_nothing(changes: dict[str, str], sta
     assert [one.state for one in found if one.code.startswith("pcie")] == states
 
 
+def test_a_superchip_whose_c2c_is_off_is_found_and_its_pcie_link_is_judged() -> None:
+    for form_factor, modes, found in (
+        ("superchip", ("Disabled", "Enabled"), {(0, "c2c-off"), (0, "pcie-link-down-trained")}),
+        (
+            "superchip",
+            ("Disabled", "Disabled"),
+            {(0, "c2c-off"), (1, "c2c-off"), (0, "pcie-link-down-trained")},
+        ),
+        ("superchip", ("Enabled", "Enabled"), {(0, "pcie-link-down-trained")}),
+        ("superchip", ("N/A", "N/A"), {(0, "pcie-link-down-trained")}),
+        # A model that no table has, beside one of its kind that has C2C.
+        (None, ("Disabled", "Enabled"), {(0, "c2c-off"), (0, "pcie-link-down-trained")}),
+        # An H100 says this, too, and has none.
+        ("sxm", ("Disabled", "Disabled"), {(0, "pcie-link-down-trained")}),
+    ):
+        first, second = (
+            one.replace("<mig_mode>", f"<c2c_mode>{mode}</c2c_mode><mig_mode>")
+            for one, mode in zip((gpu_xml(current_link_width="8x"), SECOND), modes, strict=True)
+        )
+        models = {"it": H100 | {"form_factor": form_factor}} if form_factor else {}
+        tested = node(smi_xml(first, second), expectation=expectation(references=References(models)))
+        findings = [one for one in Health().run(tested).findings if one.code != "gpu-model"]
+        assert {(one.device, one.code) for one in findings} == found, (form_factor, modes)
+        link = next(one for one in findings if one.code == "pcie-link-down-trained")
+        excused = form_factor == "superchip" and modes[0] != "Disabled"
+        assert link.state is (State.DEGRADED if excused else State.FAIL)
+
+
 def test_a_chip_of_cpu_and_gpu_has_no_link_that_could_be_judged() -> None:
     for memory, found in (("Not Supported", False), ("N/A", False), ("81559 MiB", True)):
         xml = gpu_xml(current_link_gen="1", current_link_width="1x").replace(
