@@ -21,7 +21,7 @@ from validation.model.printable import first_of
 from validation.probes.nvidia_smi import Gpu, NvidiaSmiError, Report
 from validation.probes.nvlink import Links
 from validation.probes.pcie import port_of
-from validation.probes.report_values import LOST
+from validation.probes.report_values import FAULTS, LOST, WITHHELD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -194,16 +194,20 @@ def _model(node: Node, gpu: Gpu) -> Iterator[Finding]:
 
 
 def _unanswered(gpu: Gpu) -> Iterator[Finding]:
-    """A value that cannot be read may hide any fault."""
-    if gpu.unanswered:
+    """A value that cannot be read may hide any fault; that it is withheld is none."""
+    faults = [value for value in gpu.unanswered if value.error in FAULTS]
+    if faults:
         # The worst first, because only some are named.
-        values = sorted(gpu.unanswered, key=lambda value: (value.error not in LOST, not value.is_vital))
+        faults.sort(key=lambda value: (value.error not in LOST, not value.is_vital))
         yield finding(
             "gpu-unanswered",
-            "lost" if values[0].error in LOST else "vital" if values[0].is_vital else "values",
+            "lost" if faults[0].error in LOST else "vital" if faults[0].is_vital else "values",
             gpu=gpu.index,
-            values=first_of(values, MOST_NAMES),
+            values=first_of(faults, MOST_NAMES),
         )
+    for withheld, errors in WITHHELD.items():
+        if values := [value for value in gpu.unanswered if value.error in errors]:
+            yield finding("gpu-withheld", withheld, gpu=gpu.index, values=first_of(values, MOST_NAMES))
 
 
 def _memory(gpu: Gpu) -> Iterator[Finding]:

@@ -35,24 +35,29 @@ FAULTS = {
     "Corrupted infoROM",
     "Insufficient External Power",
 }
-#: ... and of one that was not asked in the right way, or by the right user: no fault, and no value either.
-UNSAID = {
-    "System is not in ready state",
-    "Insufficient Permissions",
-    "Function Not Found",
-    "No data",
-    "Not Found",
-    "Uninitialized",
-    "Invalid Argument",
-    "Insufficient Size",
-    "Insufficient Memory",
-    "In use by another client",
-    "Argument version mismatch",
-    "Driver Not Loaded",
-    "NVML Shared Library Not Found",
-    "The operating system has blocked the request.",
-    "RM has detected an NVML/RM version mismatch.",
+#: ... and of one that is not at fault, but gives no value either: to this user, through these libraries, or
+#: now.
+WITHHELD = {
+    "permission": {"Insufficient Permissions", "The operating system has blocked the request."},
+    "libraries": {
+        "Function Not Found",
+        "Uninitialized",
+        "Invalid Argument",
+        "Insufficient Size",
+        "Argument version mismatch",
+        "Driver Not Loaded",
+        "NVML Shared Library Not Found",
+        "RM has detected an NVML/RM version mismatch.",
+    },
+    "now": {
+        "System is not in ready state",
+        "No data",
+        "Not Found",
+        "Insufficient Memory",
+        "In use by another client",
+    },
 }
+UNSAID = set().union(*WITHHELD.values())
 UNANSWERED = FAULTS | UNSAID
 
 #: Bits of clocks_event_reasons.active (nvml.h) by the name of their XML element.

@@ -87,6 +87,7 @@ FAULTS: dict[tuple[str, str], Callable[[], Node]] = {
     ("gpu-not-driven", "degraded"): lambda: node(smi_xml(gpu_xml()), granted=Grant("SLURM_JOB_GPUS", 1)),
     ("gpu-unanswered", "fail"): _gpu(unanswered=(Unanswered("ecc_errors", "x", "GPU is lost"),)),
     ("gpu-unanswered", "degraded"): _gpu(unanswered=(Unanswered("fan", "fan_speed", "Unknown Error"),)),
+    ("gpu-withheld", "degraded"): _xml(remapped_row_pending="Insufficient Permissions"),
     ("gpu-model", "fail"): _xml(pci_device_id="233110DE"),
     ("driver-version", "fail"): lambda: node(expectation=expectation(driver_version="570.1")),
     ("library-version", "fail"): lambda: node(driver_libraries={"libcuda.so.1": "570.1"}),

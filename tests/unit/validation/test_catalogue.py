@@ -27,6 +27,7 @@ from validation.findings.catalogue import (
     xid_code,
 )
 from validation.model.contract import MachineAction, State
+from validation.probes.report_values import WITHHELD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +45,7 @@ COMPUTED = {
     "_CODES[outcome.ending]": set(measured._CODES.values()),
     "self.code": {cohort.JUDGE.code, history.JUDGE.code},
     "GONE": {history.GONE},
+    "withheld": set(WITHHELD),
 }
 #: Parameters of the emitting functions that are no facts.
 NO_FACTS = {"gpu", "state", "doing", "case", "tolerance"}

@@ -496,6 +496,23 @@ def test_an_error_in_place_of_a_value_is_not_healthy(changes: dict[str, str], st
     assert (finding.code, finding.state, finding.device) == ("gpu-unanswered", state, 0)
 
 
+def test_a_value_that_is_withheld_orders_no_reset() -> None:
+    for words, actions in (
+        ("Insufficient Permissions", {MachineAction.RERUN}),
+        ("[The operating system has blocked the request.]", {MachineAction.RERUN}),
+        ("RM has detected an NVML/RM version mismatch.", {MachineAction.CONFIGURE}),
+        ("System is not in ready state", {MachineAction.RERUN}),
+        ("Unknown Error", {MachineAction.RESET_GPU}),
+    ):
+        xml = smi_xml(gpu_xml(remapped_row_pending=words, dram_uncorrectable=words), SECOND)
+        findings = Health().run(node(xml)).findings
+        assert {one.machine_action for one in findings} == actions, words
+        assert [one.device for one in findings] == [0]
+    both = gpu_xml(remapped_row_pending="Insufficient Permissions", dram_uncorrectable="Unknown Error")
+    found = [(one.code, one.state) for one in Health().run(node(smi_xml(both, SECOND))).findings]
+    assert found == [("gpu-unanswered", State.FAIL), ("gpu-withheld", State.DEGRADED)]
+
+
 BUSY = "".join(f"<process_info><pid>{pid}</pid><type>C</type></process_info>" for pid in range(1, 301))
 DRAWS = "<process_info><pid>7</pid><type>G</type><process_name>Xorg</process_name></process_info>"
 
