@@ -85,6 +85,7 @@ def examine(node: Node) -> Iterator[Finding]:
     """Everything that is not as it should be."""
     yield from _gpu_count(node)
     yield from driver_health.xid_errors(node)
+    yield from driver_health.recovery_actions(node)
     if isinstance(node.smi, NvidiaSmiError):
         if node.pci_gpus or node.expectation.gpu_count:
             yield driver_health.failure(node, node.smi)
@@ -225,14 +226,6 @@ def _memory(gpu: Gpu) -> Iterator[Finding]:
         yield finding("memory-repair-pending", gpu=gpu.index)
     if gpu.tpc_repair_pending:
         yield finding("tpc-repair-pending", gpu=gpu.index)
-    # NVML's names of actions are in capitals, and in some drivers nvidia-smi's words, too (NODE_REBOOT).
-    if (requested := gpu.recovery_action) and requested.lower() != "none":
-        yield finding(
-            "recovery-action",
-            "reboot" if "reboot" in requested.lower() else "reset",
-            gpu=gpu.index,
-            requested=requested,
-        )
 
 
 def _clocks(node: Node, gpu: Gpu) -> Iterator[Finding]:

@@ -92,11 +92,23 @@ OFF_THE_BUS = re.compile(
     r"|(?:\(PCI ID: [0-9a-f:]+\) )?(?:installed in this system has )?fallen off the bus and is not resp)"
 )
 SUBJECT = re.compile(rf"NVRM: The NVIDIA GPU {ADDRESS}\.[0-9a-f]\b")
-#: `nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up`, or Non-fatal.
-SWITCH_LINE = re.compile(
-    r"nvidia-nvswitch\d+: SXid \(PCI:(?P<address>[0-9a-fA-F:.]{7,16})\): (?P<number>\d{1,6}), "
-    r"(?P<rest>(?:Non-f|F)atal\b.*)"
+#: `nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up`, or Non-fatal. Lines with
+#: its data follow.
+SWITCH = r"nvidia-nvswitch\d+: SXid \(PCI:(?P<address>[0-9a-fA-F:.]{7,16})\)"
+SWITCH_LINE = re.compile(rf"{SWITCH}: (?P<number>\d{{1,6}}), (?P<rest>(?:Non-f|F)atal\b.*)")
+SWITCH_DATA = re.compile(rf"{SWITCH}: \d{{1,6}}, (?:Severity|Data)\b")
+#: What begins as an error does and goes on in a way that no pattern here knows.
+NO_PATTERN = re.compile(rf"NVRM: Xid \((?:PCI:)?{ADDRESS}|{SWITCH.replace('address', 'switch')}")
+#: `NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)
+#: returned from status @ kernel_channel.c:2827`, since 610 with `GPU0 ` before it, a number of the driver's
+#: own. CUDA says that the device is busy or unavailable (dra-driver-nvidia-gpu issue 982, GB200).
+RESET_REQUIRED = re.compile(
+    r"NVRM: (?:GPU\d+ )?nv\w+: (?:Assertion|Check) failed: Reset required \[NV_ERR_RESET_REQUIRED\]"
 )
+#: The Xid that tells what the driver wants done with a GPU: `GPU recovery action changed from 0x0 (None) to
+#: 0x2 (Node Reboot Required)`.
+RECOVERY = 154
+RECOVERY_DETAIL = re.compile(r"recovery action changed from .* to 0x[0-9a-f]+ \((?P<action>[^()]+)\)", re.I)
 #: The Xid of a GPU that has fallen off the bus.
 FALLEN = 79
 #: What the module says when it is loaded; errors of before are gone with the module that had them.
@@ -106,13 +118,18 @@ BEGINNING = re.compile(rf"{LOADED.pattern}|Linux version \d+\.\d+")
 
 
 class Kind(StringEnum):
-    """An Xid, one of a link that asks for no reset, an SXid, or a GPU that went away without an Xid."""
+    """An Xid, one of a link that asks for no reset, an SXid, or what the driver says without one.
+
+    A GPU that went away, one that must be reset, or an error that this program cannot read.
+    """
 
     XID = "xid"
     NONFATAL = "nonfatal"
     HARMLESS = "harmless"
     SXID = "sxid"
     OFF_THE_BUS = "off-the-bus"
+    RESET_REQUIRED = "reset-required"
+    UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True)
@@ -136,9 +153,19 @@ class Event:
     @property
     def name(self) -> str:
         """What it is counted as."""
-        return {Kind.SXID: f"SXid {self.number}", Kind.OFF_THE_BUS: "off the bus"}.get(
-            self.kind, str(self.number)
-        )
+        names = {
+            Kind.SXID: f"SXid {self.number}",
+            Kind.OFF_THE_BUS: "off the bus",
+            Kind.RESET_REQUIRED: "reset required",
+            Kind.UNREADABLE: "unreadable",
+        }
+        return names.get(self.kind, str(self.number))
+
+    @property
+    def recovery_action(self) -> str:
+        """What an Xid 154 says that the driver wants done now, in its words."""
+        match = RECOVERY_DETAIL.search(self.detail)
+        return match["action"] if match else self.detail
 
 
 @dataclass(frozen=True)
@@ -195,6 +222,11 @@ def _event(message: str, subject: str) -> Event | None:
         return Event(match["address"].lower(), int(match["number"]), match["rest"].strip(), Kind.SXID)
     if (match := OFF_THE_BUS.match(message)) and (address := match["address"] or subject):
         return Event(_with_domain(address), 0, message.strip(), Kind.OFF_THE_BUS)
+    if RESET_REQUIRED.match(message):
+        return Event("", 0, message.strip(), Kind.RESET_REQUIRED)
+    if (match := NO_PATTERN.match(message)) and not SWITCH_DATA.match(message):
+        address = match["address"] and _with_domain(match["address"])
+        return Event(address or match["switch"].lower(), 0, message.strip(), Kind.UNREADABLE)
     return None
 
 

@@ -131,6 +131,10 @@ FAULTS: dict[tuple[str, str], Callable[[], Node]] = {
     ("xid-nvlink-nonfatal", "degraded"): _log(
         "NVRM: Xid (PCI:0000:1b:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0)"
     ),
+    ("reset-required", "fail"): _log(
+        "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)"
+    ),
+    ("kernel-error-unreadable", "degraded"): _log("NVRM: Xid (PCI:0000:1b:00): something else"),
     ("xid-unknown", "degraded"): _log(LOG.format(999)),
     **{
         (f"driver-{kind}", "fail"): _fails(kind)

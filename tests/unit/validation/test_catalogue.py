@@ -13,7 +13,7 @@ import pytest
 import validation
 from temper.judge import cohort, history
 from tools import finding_docs
-from validation.checks import measured
+from validation.checks import driver_health, measured
 from validation.cli import main
 from validation.findings.catalogue import (
     UNKNOWN,
@@ -46,6 +46,7 @@ COMPUTED = {
     "self.code": {cohort.JUDGE.code, history.JUDGE.code},
     "GONE": {history.GONE},
     "withheld": set(WITHHELD),
+    "recovery": {*driver_health.RECOVERIES.values(), "other"},
 }
 #: Parameters of the emitting functions that are no facts.
 NO_FACTS = {"gpu", "state", "doing", "case", "tolerance"}

@@ -584,6 +584,65 @@ def test_an_xid_that_no_catalogue_knows_is_said() -> None:
     assert [f.code for f in Health().run(node(kernel_log=log_of(line))).findings] == ["xid-unknown"]
 
 
+RESET_REQUIRED = (
+    "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) "
+    "returned from status @ kernel_channel.c:2827"
+)
+RECOVERY = "NVRM: Xid (PCI:0000:43:00): 154, GPU recovery action changed from 0x0 (None) to {}"
+
+
+def test_the_recovery_action_of_the_kernel_log_counts_where_nvidia_smi_has_none() -> None:
+    for said, lines, actions in (
+        ("N/A", ["0x2 (Node Reboot Required)"], [MachineAction.REBOOT]),
+        ("N/A", ["0x2 (OS Reboot)"], [MachineAction.REBOOT]),
+        ("N/A", ["0x1 (GPU Reset Required)"], [MachineAction.RESET_GPU]),
+        ("N/A", ["0x1 (PF FLR)"], [MachineAction.RESET_GPU]),
+        ("N/A", ["0x3 (Drain P2P)"], [MachineAction.RERUN]),
+        ("N/A", ["0x4 (Drain and Reset)"], [MachineAction.RESET_GPU]),
+        ("N/A", ["0x5 (Recover IMEX Domain)"], [MachineAction.CONFIGURE]),
+        ("N/A", ["0x9 (Something New)"], [MachineAction.NONE]),
+        ("N/A", ["something new"], [MachineAction.NONE]),
+        # What came last counts, and nvidia-smi says what is wanted now.
+        ("N/A", ["0x1 (GPU Reset Required)", "0x0 (None)"], []),
+        ("N/A", ["0x0 (None)", "0x2 (Node Reboot Required)"], [MachineAction.REBOOT]),
+        ("None", ["0x2 (Node Reboot Required)"], []),
+        ("Reset", ["0x2 (Node Reboot Required)"], [MachineAction.RESET_GPU]),
+    ):
+        xml = smi_xml(gpu_xml(), SECOND.replace("action>None<", f"action>{said}<"))
+        findings = Health().run(node(xml, kernel_log=log_of(*map(RECOVERY.format, lines)))).findings
+        assert [one.machine_action for one in findings] == actions, (said, lines)
+        assert all((one.code, one.device, one.state) == ("recovery-action", 1, "fail") for one in findings)
+    broken = node(
+        NvidiaSmiError("timeout", "no answer"), kernel_log=log_of(RECOVERY.format("0x2 (OS Reboot)"))
+    )
+    assert "recovery-action" in {one.code for one in Health().run(broken).findings}
+
+
+def test_a_gpu_that_must_be_reset_without_an_xid_is_found_and_no_line_of_an_error_is_dropped() -> None:
+    name = "NVRM: Xid (PCI:"  # of a process: as long as it can be
+    for line, codes in (
+        (RESET_REQUIRED, ["reset-required"]),
+        (RESET_REQUIRED.replace("NVRM: ", "NVRM: GPU0 "), ["reset-required"]),
+        (
+            RESET_REQUIRED.replace("AssertOkFailedNoLog: Assertion", "CheckOkFailedNoLog: Check"),
+            ["reset-required"],
+        ),
+        ("NVRM: Xid (PCI:0000:43:00): a new form, 13", ["kernel-error-unreadable"]),
+        ("NVRM: Xid (PCI:0000:43:00 GPU-I:05", ["kernel-error-unreadable"]),
+        (
+            "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Catastrophic, Link 30",
+            ["kernel-error-unreadable"],
+        ),
+        ("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Severity 0 Engine instance 30", []),
+        ("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Data {0x00000000, 0x00000000}", []),
+        (f"{name}[7]: segfault at 0 ip 0000:43:00", []),
+        ("NVRM: nvAssert[7]: segfault [NV_ERR_RESET_REQUIRED]", []),
+    ):
+        findings = Health().run(node(kernel_log=log_of(line))).findings
+        assert [one.code for one in findings] == codes, line
+        assert all(line in one.text for one in findings)
+
+
 NONFATAL = "NVRM: Xid (PCI:0000:43:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x0)"
 
 
