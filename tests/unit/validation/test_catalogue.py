@@ -26,6 +26,7 @@ from validation.findings.catalogue import (
     severities,
     xid_code,
 )
+from validation.model import cuda_errors
 from validation.model.contract import MachineAction, State
 from validation.probes.report_values import WITHHELD
 
@@ -46,6 +47,7 @@ COMPUTED = {
     "self.code": {cohort.JUDGE.code, history.JUDGE.code},
     "GONE": {history.GONE},
     "withheld": set(WITHHELD),
+    "cuda": set(cuda_errors.FINDINGS),
     "recovery": {*driver_health.RECOVERIES.values(), "other"},
 }
 #: Parameters of the emitting functions that are no facts.

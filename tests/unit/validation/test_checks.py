@@ -21,7 +21,7 @@ from validation.checks import collectives, copy, launch, loading, matmul, memory
 from validation.checks.check import not_run
 from validation.checks.measured import Telemetry, failures, result, watch
 from validation.checks.registry import CHECKS
-from validation.model.contract import Digest, Finding, GpuIdentity, Measured, State
+from validation.model.contract import Digest, Finding, GpuIdentity, MachineAction, Measured, State
 from validation.model.expectations import References
 from validation.model.not_run import NotRunError
 from validation.model.plans import PLANS, Timing
@@ -581,6 +581,58 @@ def test_a_test_that_left_out_a_gpu_has_not_passed(
 ) -> None:
     found = result(CHECK, outcomes)
     assert (found.state, found.reason) == (state, reason)
+
+
+def test_an_error_of_cuda_has_a_finding_and_an_action_of_its_own() -> None:
+    for words, code, action in (
+        ("CUDA error: uncorrectable ECC error encountered", "cuda-ecc-error", MachineAction.RESET_GPU),
+        ("Cuda failure 214 'uncorrectable ECC error encountered'", "cuda-ecc-error", MachineAction.RESET_GPU),
+        (
+            "CUDA error: uncorrectable NVLink error detected during the execution",
+            "cuda-nvlink-error",
+            MachineAction.RESET_GPU,
+        ),
+        (
+            "CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error",
+            "cuda-nvlink-error",
+            MachineAction.RESET_GPU,
+        ),
+        ("CUDA error: unspecified launch failure", "cuda-launch-error", MachineAction.RESET_GPU),
+        (
+            "CUDA error: an illegal memory access was encountered",
+            "cuda-launch-error",
+            MachineAction.RESET_GPU,
+        ),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "cuda-busy", MachineAction.RERUN),
+        ("OutOfMemoryError: CUDA out of memory. Tried to", "cuda-out-of-memory", MachineAction.RESET_GPU),
+        ("RuntimeError: something else", "process-died", MachineAction.RERUN),
+    ):
+        died = dataclasses.replace(
+            outcome("GPU 1", Ending.DIED), problem=f"GPU 1 ended; it said last: {words}"
+        )
+        (found,) = result(CHECK, [outcome("GPU 0"), died]).findings
+        assert (found.code, found.state, found.machine_action) == (code, State.FAIL, action), words
+    # What another rank says of its peer's end is no error of this one's GPU.
+    ranks = [outcome("rank 0", Ending.DIED), dataclasses.replace(died, problem="uncorrectable ECC error")]
+    assert [one.text for one in collectives.name_the_culprit(ranks)] == ["uncorrectable ECC error"]
+
+
+def test_a_gpu_that_cannot_run_is_named_and_the_others_count() -> None:
+    for why, code in (
+        (
+            "CUDA cannot be initialised: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+            "cuda-busy",
+        ),
+        ("memory ran out: CUDA out of memory. Tried to allocate 2.00 GiB", "cuda-out-of-memory"),
+        ("4.0 GB of free memory needed, 0.0 GB found", "gpu-left-out"),
+    ):
+        kept = outcome("GPU 1", measured=Measured(not_run=why))
+        kept = dataclasses.replace(kept, request=dataclasses.replace(kept.request, device=1))
+        found = result(CHECK, [outcome("GPU 0"), kept])
+        (left_out,) = found.findings
+        assert (left_out.code, left_out.state, left_out.device) == (code, State.DEGRADED, 1)
+        assert left_out.machine_action is MachineAction.RERUN
+        assert (found.state, found.reason) == (State.NOT_RUN, f"GPU 1: {why}")
 
 
 def test_every_way_to_bring_no_result_says_what_to_do() -> None:
