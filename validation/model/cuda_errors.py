@@ -22,7 +22,8 @@ FINDINGS = {
         re.IGNORECASE,
     ),
     "cuda-busy": re.compile(r"busy or unavailable", re.IGNORECASE),
-    "cuda-out-of-memory": MEMORY,
+    # The second one is what not_run.py says of others.
+    "cuda-out-of-memory": re.compile(rf"{MEMORY.pattern}|memory ran out: ", re.IGNORECASE),
 }
 #: Those of a GPU that is broken: no matter of the environment, wherever they show.
 HARDWARE = {"cuda-ecc-error", "cuda-nvlink-error", "cuda-launch-error"}

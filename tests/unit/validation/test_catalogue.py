@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import validation
-from temper.judge import cohort, history
+from temper.judge import history
 from tools import finding_docs
 from validation.checks import driver_health, measured
 from validation.cli import main
@@ -29,6 +29,7 @@ from validation.findings.catalogue import (
 from validation.model import cuda_errors
 from validation.model.contract import MachineAction, State
 from validation.probes.report_values import WITHHELD
+from validation.verdict import cohort
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
