@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from validation.findings.xids import Nvlink5Unit, xids
 from validation.model.contract import StringEnum
 from validation.probes.reading import ReadingError, in_one_line
 from validation.processes.command import MOST_BYTES, CommandError, run
@@ -62,27 +63,12 @@ NVLINK5_DETAIL = re.compile(
     r"(?:.*?\((?P<information>0x[0-9a-f]+) (?P<status>0x[0-9a-f]+))?",
     re.I | re.S,
 )
-#: What asks for nothing, neither at once nor later: units and their error status (NVIDIA, "Analyzing Xid
-#: Errors with the Xid Catalog", catalogue of 2025-10-29, sheet of Xid 144 to 150).
-HARMLESS = {
-    "SAW_MVB": {0x4, 0x20},
-    "RLW_REMAP": {0x100, 0x200},
-    "RLW_RSPCOL": {0x1},
-    "RLW_SRC_TRACK": {0x2},
-    "RLW_TAGSTATE": {0x1, 0x10000},
-    "TLW_CTRL": {0x1},
-    "TLW_RX": {0x1},
-    "TLW_RX_PIPE0": {0x1},
-    "TLW_RX_PIPE1": {0x1},
-    "TLW_TX": {0x1},
-    "TLW_TX_PIPE0": {0x1},
-    "TLW_TX_PIPE1": {0x1},
-    "NETIR_MFDE_EVENT": {0x3},
-}
 #: Why a link went down (bits 20 to 25 of the information), where the same table asks for no reset: to look at
 #: the software that did it, or at the host.
 LINK_DOWN = {"NETIR_LINK_EVT", "NETIR_LINK_DOWN"}
 TAKEN_DOWN = {0b100110, 0b101000}
+#: The number of the unit RLW_RXPIPE in the information of drivers from 575 on (bits 0 to 6).
+RXPIPE = 0b0000110
 #: `NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.`, in old drivers `NVRM: GPU at 0000:1b:00.0 has ...`;
 #: while the driver is loaded, one message of three lines: `NVRM: The NVIDIA GPU 0000:1b:00.0`, `NVRM: (PCI
 #: ID: 10de:2330) installed in this system has`, `NVRM: fallen off ...` (open-gpu-kernel-modules 595.45.04,
@@ -237,15 +223,22 @@ def _with_domain(address: str) -> str:
 
 
 def _kind(number: int, detail: str) -> Kind:
+    """What an Xid asks for: one of NVLink 5 says whether it was fatal, and the table knows more of some."""
     match = NVLINK5_DETAIL.match(detail) if number in NVLINK5 else None
     if match is None:
         return Kind.XID
-    unit, said = match["unit"].upper(), match["status"] is not None
-    if match["severity"].lower() == "fatal":
-        taken_down = unit in LINK_DOWN and said and int(match["information"], 16) >> 20 & 0x3F in TAKEN_DOWN
+    name, fatal = match["unit"].upper(), match["severity"].lower() == "fatal"
+    if match["status"] is None:
+        return Kind.XID if fatal else Kind.NONFATAL
+    information, status = int(match["information"], 16), int(match["status"], 16)
+    if fatal:
+        taken_down = name in LINK_DOWN and information >> 20 & 0x3F in TAKEN_DOWN
         return Kind.NONFATAL if taken_down else Kind.XID
-    harmless = said and int(match["status"], 16) in HARMLESS.get(unit, set())
-    return Kind.HARMLESS if harmless else Kind.NONFATAL
+    unit = xids().nvlink5.get(name, Nvlink5Unit())
+    promoted = information >> (7 if information & 0x7F == RXPIPE else 10) & 1
+    if status in unit.reset or (promoted and status in unit.promoted):
+        return Kind.XID
+    return Kind.HARMLESS if status in unit.nothing else Kind.NONFATAL
 
 
 def read_kernel_log() -> KernelLog:

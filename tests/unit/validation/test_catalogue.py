@@ -24,7 +24,6 @@ from validation.findings.catalogue import (
     machine_actions,
     sentence,
     severities,
-    xid_code,
 )
 from validation.model import cuda_errors
 from validation.model.contract import MachineAction, State
@@ -196,25 +195,6 @@ def test_a_finding_says_facts_remedy_and_action() -> None:
     assert " 2 " in found.text
     assert found.machine_action is MachineAction.RESET_GPU
     assert found.state is State.FAIL
-
-
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        (79, "xid-79"),
-        (31, None),
-        (168, "xid-168"),
-        (169, "xid-169"),
-        (170, None),
-        (173, "xid-173"),
-        (174, None),
-        (175, "xid-175"),
-        (176, "xid-176"),
-        (177, "xid-unknown"),
-    ],
-)
-def test_only_xids_that_say_something_of_the_node_have_a_code(number: int, code: str | None) -> None:
-    assert xid_code(number) == code
 
 
 @pytest.mark.parametrize("path", finding_docs.documents(), ids=lambda path: path.name)
