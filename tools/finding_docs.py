@@ -64,8 +64,8 @@ XID_INTRODUCTION = """\
 The driver writes an Xid to the kernel log when a GPU, or its use, goes wrong. NVIDIA's
 [catalogue](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) (of 2025-10-29) says what
 each means and what it asks for at once. `health` finds those that say something about the node, with NVIDIA's
-action; the last column says why where it does otherwise. All others are counted in the details of its result. A
-code that is not here, and a line that cannot be read, is found as [`xid-unknown` or
+action; the last column says why where it does otherwise. All others are counted in the details of its result.
+A code that is not here, and a line that cannot be read, is found as [`xid-unknown` or
 `kernel-error-unreadable`](findings.md): no line of an error is dropped.
 
 Of Xid 144 to 150 (NVLink of the fifth generation) the unit and its error status are decoded: what asks for a
