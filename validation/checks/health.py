@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 IDLE_MEMORY_MIB = 2048
 #: How many of a list a sentence names: a busy node has hundreds of processes.
 MOST_NAMES = 3
-#: Product lines that come with ECC off, where they have it.
-WORKSTATION = re.compile("GeForce|RTX|Quadro|TITAN")
+#: Product lines that come with ECC off, where they have it, and what is sold for servers of them: that comes
+#: with ECC on (published tables of nvidia-smi: of RTX PRO 6000 Blackwell cards, those without a fan count
+#: errors and those of workstations say Off; read 2026-11-26).
+WORKSTATION, FOR_SERVERS = re.compile("GeForce|RTX|Quadro|TITAN"), "Server Edition"
 
 
 class Health(Check):
@@ -43,10 +45,10 @@ class Health(Check):
     GPU count and model; driver, its libraries and fabric manager of one version; a fabric manager that runs;
     uncorrectable memory errors, row remapping and other repairs; Xid errors, fatal SXid errors of NVSwitches,
     and GPUs that fell off the bus, in the kernel log since the driver was loaded, with NVIDIA's recommended
-    action (a log that cannot be read is degraded); values that a GPU does not answer; thermal and power
-    slowdowns, power limit; PCIe link, against what card and port both can do, NVLinks, NVLink-C2C and fabric;
-    ECC, application clock and persistence mode; a virtual GPU's licence; other users of the GPUs and of their
-    memory.
+    action (a log that cannot be read is degraded); values that a GPU does not answer; temperatures,
+    thermal and power slowdowns, power limit; PCIe link, against what card and port both can do, NVLinks,
+    NVLink-C2C and fabric; ECC, application clock and persistence mode; a virtual GPU's licence; other users of
+    the GPUs and of their memory.
     """
 
     id = "health"
@@ -212,8 +214,11 @@ def _unanswered(gpu: Gpu) -> Iterator[Finding]:
 
 
 def _memory(gpu: Gpu) -> Iterator[Finding]:
-    if gpu.ecc is False and not WORKSTATION.search(gpu.name):
-        yield finding("ecc-off", gpu=gpu.index)
+    if not (WORKSTATION.search(gpu.name) and FOR_SERVERS not in gpu.name):
+        if gpu.ecc is False:
+            yield finding("ecc-off", "waits" if gpu.ecc_pending else "off", gpu=gpu.index)
+        elif gpu.ecc and gpu.ecc_pending is False:
+            yield finding("ecc-off", "pending", gpu=gpu.index)
     if gpu.ecc_uncorrected_volatile:
         yield finding("ecc-uncorrected", gpu=gpu.index, count=gpu.ecc_uncorrected_volatile)
     if gpu.row_remap_failure:
@@ -232,6 +237,8 @@ def _clocks(node: Node, gpu: Gpu) -> Iterator[Finding]:
     clock, default = gpu.application_clock_mhz, gpu.application_clock_default_mhz
     if clock and default and clock < default and not node.expectation.lower_clocks:
         yield finding("application-clock-low", gpu=gpu.index, clock_mhz=clock, default_mhz=default)
+    if gpu.too_hot and not {*SLOWDOWNS, HW_SLOWDOWN} & {*gpu.event_reasons}:
+        yield finding("temperature-high", gpu=gpu.index, sensors="; ".join(gpu.too_hot))
     for reason in SLOWDOWNS:
         if reason in gpu.event_reasons:
             yield finding(reason.replace("_", "-"), "idle", gpu=gpu.index)

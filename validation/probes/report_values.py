@@ -106,6 +106,12 @@ def number(text: str) -> float | None:
     return float(text)
 
 
+def degrees(element: ET.Element, path: str) -> float | None:
+    """A temperature in degrees Celsius, or a margin to one, which is below zero when it is used up."""
+    match = NUMBER.match(text_of(element, path) or "")
+    return float(match.group()) if match else None
+
+
 def numbers(element: ET.Element, paths: dict[str, str]) -> dict[str, int]:
     """The whole numbers at these places, without those that are not there."""
     found = {name: integer(text_of(element, path)) for name, path in paths.items()}

@@ -111,6 +111,7 @@ FAULTS: dict[tuple[str, str], Callable[[], Node]] = {
             gpus=tuple(replace(gpu, c2c=gpu.index == 1) for gpu in parse(smi_xml(gpu_xml(), SECOND)).gpus),
         )
     ),
+    ("temperature-high", "degraded"): _gpu(too_hot=("GPU 99 C, its limit for work is 87 C",)),
     ("power-limit-low", "degraded"): _xml(current_power_limit="500.00 W"),
     ("application-clock-low", "degraded"): _xml(application_clock="900 MHz"),
     ("ecc-off", "degraded"): _xml(current_ecc="Disabled"),

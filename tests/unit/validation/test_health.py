@@ -116,6 +116,77 @@ def test_a_superchip_whose_c2c_is_off_is_found_and_its_pcie_link_is_judged() -> 
         assert link.state is (State.DEGRADED if excused else State.FAIL)
 
 
+def test_ecc_is_judged_by_what_is_on_and_what_will_be() -> None:
+    server, card = (
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+    )
+    for name, current, pending, action in (
+        ("NVIDIA A100-PCIE-40GB", "Enabled", "Enabled", None),
+        ("NVIDIA A100-PCIE-40GB", "Enabled", "N/A", None),
+        ("NVIDIA A100-PCIE-40GB", "Disabled", "Disabled", MachineAction.CONFIGURE),
+        ("NVIDIA A100-PCIE-40GB", "Disabled", "N/A", MachineAction.CONFIGURE),
+        ("NVIDIA A100-PCIE-40GB", "Disabled", "Enabled", MachineAction.RESET_GPU),
+        ("NVIDIA A100-PCIE-40GB", "Enabled", "Disabled", MachineAction.CONFIGURE),
+        (server, "Disabled", "Disabled", MachineAction.CONFIGURE),
+        (card, "Disabled", "Disabled", None),
+        (card, "Enabled", "Disabled", None),
+    ):
+        xml = gpu_xml(product_name=name, current_ecc=current)
+        xml = xml.replace("</current_ecc>", f"</current_ecc><pending_ecc>{pending}</pending_ecc>")
+        found = [(one.code, one.machine_action) for one in Health().run(node(smi_xml(xml, SECOND))).findings]
+        assert found == ([("ecc-off", action)] if action else []), (name, current, pending)
+
+
+def test_an_uncorrectable_error_of_a_mig_instance_alone_is_one_of_its_gpu() -> None:
+    for counts, found in (("0", "0"), []), (("0", "2"), ["ecc-uncorrected"]), (("N/A", "N/A"), []):
+        instances = "".join(
+            f"<mig_device><ecc_error_count><volatile_count><sram_uncorrectable>{count}</sram_uncorrectable>"
+            "</volatile_count></ecc_error_count></mig_device>"
+            for count in counts
+        )
+        xml = gpu_xml(current_mig="Enabled").replace(
+            "<gpu_virtualization_mode>", f"<mig_devices>{instances}</mig_devices><gpu_virtualization_mode>"
+        )
+        assert [one.code for one in Health().run(node(smi_xml(xml, SECOND))).findings] == found, counts
+
+
+def test_a_gpu_past_a_temperature_limit_is_found_before_anything_slows_it_down() -> None:
+    for values, reasons, found in (
+        ({"gpu_temp_tlimit": "39 C", "gpu_temp_max_gpu_tlimit_threshold": "0 C"}, {}, []),
+        ({"gpu_temp_tlimit": "0 C", "gpu_temp_max_gpu_tlimit_threshold": "0 C"}, {}, []),
+        ({"gpu_temp_tlimit": "-3 C", "gpu_temp_max_gpu_tlimit_threshold": "0 C"}, {}, ["temperature-high"]),
+        ({"gpu_temp_tlimit": "-3 C", "gpu_temp_max_gpu_tlimit_threshold": "N/A"}, {}, []),
+        ({"gpu_temp": "88 C", "gpu_temp_max_gpu_threshold": "87 C"}, {}, ["temperature-high"]),
+        ({"gpu_temp": "87 C", "gpu_temp_max_gpu_threshold": "87 C"}, {}, []),
+        ({"gpu_temp": "88 C", "gpu_temp_max_gpu_threshold": "N/A"}, {}, []),
+        ({"memory_temp": "99 C", "gpu_temp_max_mem_threshold": "95 C"}, {}, ["temperature-high"]),
+        # What slows it down says more.
+        (
+            {"gpu_temp": "88 C", "gpu_temp_max_gpu_threshold": "87 C"},
+            {"hw_thermal_slowdown": "Active"},
+            ["hw-thermal-slowdown"],
+        ),
+    ):
+        told = "".join(f"<{name}>{text}</{name}>" for name, text in values.items())
+        xml = gpu_xml(**reasons).replace("<ecc_mode>", f"<temperature>{told}</temperature><ecc_mode>")
+        assert [one.code for one in Health().run(node(smi_xml(xml, SECOND))).findings] == found, values
+
+
+def test_lanes_that_a_host_gives_to_no_gpu_of_a_virtual_machine_are_no_finding() -> None:
+    for mode, widths, found in (
+        ("Pass-Through", ("8x", "8x"), []),
+        ("Pass-Through", ("8x", "16x"), [(0, State.DEGRADED)]),
+        ("None", ("8x", "8x"), [(0, State.FAIL), (1, State.FAIL)]),
+    ):
+        gpus = (
+            gpu_xml(virtualization_mode=mode, pci_bus_id=address, uuid=address, current_link_width=width)
+            for address, width in zip(("00000000:1B:00.0", "00000000:43:00.0"), widths, strict=True)
+        )
+        findings = Health().run(node(smi_xml(*gpus))).findings
+        assert [(one.device, one.state) for one in findings] == found, (mode, widths)
+
+
 def test_a_chip_of_cpu_and_gpu_has_no_link_that_could_be_judged() -> None:
     for memory, found in (("Not Supported", False), ("N/A", False), ("81559 MiB", True)):
         xml = gpu_xml(current_link_gen="1", current_link_width="1x").replace(
