@@ -1,6 +1,6 @@
-"""Make of data/findings/*.yml what nodes and people read: the payload's catalogue, and docs/findings.md.
+"""Make of data/findings/*.yml and data/xids.yml what nodes and people read: the payload's tables, two pages.
 
-    python3 -m tools.finding_docs    write both and say what changed
+    python3 -m tools.finding_docs    write all and say what changed
 
 tests/unit/validation/test_catalogue.py fails when they are not what this would write.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tools.documents import ROOT, write
+from validation.findings import xids
 from validation.findings.catalogue import CARRIED, Catalogue, machine_actions, severities
 from validation.model.contract import decode
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 DATA = ROOT / "data" / "findings"
 PAGE = ROOT / "docs" / "findings.md"
 CATALOGUE = ROOT / "validation" / "findings" / CARRIED
+XIDS = ROOT / "data" / "xids.yml"
+XID_TABLE = CATALOGUE.with_name(xids.CARRIED)
+XID_PAGE = ROOT / "docs" / "xids.md"
+#: The bucket of codes that the catalogue has nothing to say of.
+SUPPORT = "CONTACT_SUPPORT"
 #: Where an entry names no other source.
 PROJECT = "docs/validation.md"
 #: What a case may say otherwise than its entry.
@@ -46,6 +52,25 @@ Each file in `data/findings/` holds the entries of one area:
 | `remedy` | what to do, step by step |
 | `machine_action` | what a program can do: `rerun`, `reset-gpu`, `reboot`, `replace`, `configure` or `none` |
 | `cases` | where a finding shows in several ways, what each says otherwise |
+
+"""
+
+
+XID_INTRODUCTION = """\
+# Xid errors
+
+<!-- Made by `make docs` from data/xids.yml and data/findings/xids.yml: change those. -->
+
+The driver writes an Xid to the kernel log when a GPU, or its use, goes wrong. NVIDIA's
+[catalogue](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) (of 2025-10-29) says what
+each means and what it asks for at once. `health` finds those that say something about the node, with NVIDIA's
+action; the last column says why where it does otherwise. All others are counted in the details of its result.
+A code that is not here, and a line that cannot be read, is found as [`xid-unknown` or
+`kernel-error-unreadable`](findings.md): no line of an error is dropped.
+
+Of Xid 144 to 150 (NVLink of the fifth generation) the unit and its error status are decoded: what asks for a
+reset is found under its number, what asks for a look as `xid-nvlink-nonfatal`, and what asks for nothing is
+counted. Xid 154 is found as `recovery-action`.
 
 """
 
@@ -83,6 +108,29 @@ def page(catalogue: Catalogue) -> str:
     return INTRODUCTION + "\n".join(lines) + "\n"
 
 
+def xid_table(table: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """What the payload needs: Xids that are explained and no finding, and the units of NVLink 5."""
+    codes = table["codes"].items()
+    silent = [code for code, of in codes if f"xid-{code}" not in found and of["asks"] != SUPPORT]
+    return {"silent": silent, "nvlink5": table["nvlink5"]}
+
+
+def xid_page(table: dict[str, Any], catalogue: Catalogue) -> str:
+    """The page of all Xids."""
+    lines = [
+        "| Xid | NVIDIA: what it means | What it asks for | Here | Why |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for code, of in table["codes"].items():
+        entry = catalogue.findings.get(f"xid-{code}")
+        unknown = "`xid-unknown`" if of["asks"] == SUPPORT else "counted"
+        here = f"{severities(entry)}: {machine_actions(entry)}" if entry else unknown
+        lines.append(f"| {code} | {of['means']} | {of['asks'] or '-'} | {here} | {of.get('here', '')} |")
+    unused = ", ".join(map(str, table["unused"]))
+    end = f"\nUnused, which the catalogue refers to its support, and so found as `xid-unknown`: {unused}.\n"
+    return XID_INTRODUCTION + "\n".join(lines) + "\n" + end
+
+
 def _lines(entries: dict[str, Any]) -> str:
     """The payload's catalogue as JSON, a line for each code: a change of one shows as such."""
     lines = [
@@ -95,7 +143,13 @@ def documents() -> dict[Path, str]:
     """The content of each file that is made from the data."""
     content = {"findings": findings()}
     catalogue = decode(Catalogue, content)
-    return {CATALOGUE: _lines(content["findings"]), PAGE: page(catalogue)}
+    table = yaml.safe_load(XIDS.read_text(encoding="utf-8"))
+    return {
+        CATALOGUE: _lines(content["findings"]),
+        PAGE: page(catalogue),
+        XID_TABLE: json.dumps(xid_table(table, content["findings"])) + "\n",
+        XID_PAGE: xid_page(table, catalogue),
+    }
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from validation.findings.catalogue import finding
 from validation.model.checksums import Standing, computes_wrong, gpu_of, product, standings
 from validation.model.contract import Digest
 from validation.verdict.baseline import Comparison
+from validation.verdict.cohort import MOST_VOTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from validation.model.contract import Finding, NodeResult
 
 LEAST_MEMBERS = 3
-#: Of one node so many GPUs have a vote, which are all that most servers have: one that was taken over may
-#: claim more than all others have together.
-MOST_VOTES = 16
 
 
 class Product(NamedTuple):

@@ -18,6 +18,7 @@ from validation.backends.libraries import loaded_version, release, runs_on
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, Triad, pattern
 from validation.backends.protocol import PeerLimitError
 from validation.backends.training import TrainingStep, loss_if_it_fits
+from validation.model.cuda_errors import HARDWARE, finding_of
 from validation.model.not_run import NotRunError, cause
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from validation.backends.protocol import Loading, Operation, Shape, Training
 
 
-#: What CUDA says of a GPU that is broken (cudaGetErrorString): no matter of the environment.
-BROKEN = ("uncorrectable", "hardware stack error", "unspecified launch failure", "illegal instruction")
 #: What CUDA says of cudaErrorTooManyPeers (cudaGetErrorString).
 TOO_MANY_PEERS = "peer mapping resources exhausted"
 #: CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED (cuda.h, 12.1 and newer).
@@ -53,7 +52,7 @@ class CudaBackend(TorchDevice):
             # Makes the context, which torch before 2.8 leaves to the first allocation.
             torch.cuda.mem_get_info(self._device)
         except RuntimeError as error:
-            if any(words in str(error).lower() for words in BROKEN):
+            if finding_of(str(error)) in HARDWARE:
                 raise
             # Driver too old for this torch, fabric not ready, device hidden or taken: its words say which.
             raise NotRunError(f"CUDA cannot be initialised: {cause(error)}") from error

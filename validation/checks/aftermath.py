@@ -26,7 +26,7 @@ COUNTED = ("xid-", "sxid-", "ecc-")
 LINK = "pcie-link-down-trained"
 #: What load leaves for a moment: heat, clocks that change, a link that is about to save power, a context that
 #: is being torn down. (nvml.h: the plain slowdown "may be also reported during PState or clock change".)
-PASSING = {"sw-thermal-slowdown", "hw-slowdown", LINK, "gpu-busy", "gpu-memory-taken"}
+PASSING = {"sw-thermal-slowdown", "temperature-high", "hw-slowdown", LINK, "gpu-busy", "gpu-memory-taken"}
 
 
 class HealthAfter(Check):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from validation.findings.catalogue import catalogue, finding, xid_code
-from validation.probes.kernel_log import Kind
-from validation.probes.nvidia_smi import CORRUPT_INFOROM
+from validation.probes.kernel_log import RECOVERY, Kind
+from validation.probes.nvidia_smi import CORRUPT_INFOROM, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from validation.checks.node import Node
     from validation.model.contract import Finding
     from validation.probes.kernel_log import Event
-    from validation.probes.nvidia_smi import NvidiaSmiError, Report
+    from validation.probes.nvidia_smi import NvidiaSmiError
+
+#: What a recovery action comes to, by a word in it: names of NVML (nvmlDeviceGpuRecoveryAction_t), words of
+#: nvidia-smi and those of Xid 154 differ (Reset, GPU_RESET, GPU Reset Required, PF FLR; OS Reboot).
+RECOVERIES = {"reboot": "reboot", "imex": "imex", "reset": "reset", "flr": "reset", "drain": "drain"}
 
 
 def failure(node: Node, error: NvidiaSmiError) -> Finding:
@@ -64,6 +68,10 @@ def xid_errors(node: Node) -> Iterator[Finding]:
         where = f"GPU {device}" if device is not None else f"the GPU at {event.address}"
         if event.kind is Kind.OFF_THE_BUS:
             yield finding("gpu-off-the-bus", gpu=device, where=where, count=event.count, detail=event.detail)
+        elif event.kind is Kind.RESET_REQUIRED:
+            yield finding("reset-required", count=event.count, detail=event.detail)
+        elif event.kind is Kind.UNREADABLE:
+            yield finding("kernel-error-unreadable", gpu=device, count=event.count, detail=event.detail)
         elif code := _xid_code(event):
             yield finding(
                 code,
@@ -74,6 +82,29 @@ def xid_errors(node: Node) -> Iterator[Finding]:
                 count=event.count,
                 detail=event.detail or "no detail",
             )
+
+
+def recovery_actions(node: Node) -> Iterator[Finding]:
+    """What the driver wants done with GPUs: nvidia-smi says it of now, and Xid 154 where it does not."""
+    wanted = {
+        event.address: event.recovery_action
+        for event in node.kernel_log.events
+        if event.kind is Kind.XID and event.number == RECOVERY
+    }
+    if isinstance(node.smi, Report):
+        wanted |= {
+            gpu.pci_address.rpartition(".")[0]: gpu.recovery_action
+            for gpu in node.smi.gpus
+            if gpu.recovery_action
+        }
+    devices = {gpu.pci_address.rpartition(".")[0]: gpu.index for gpu in node.gpus}
+    for address, words in wanted.items():
+        if (said := words.lower()) == "none":
+            continue
+        device = devices.get(address)
+        where = f"the GPU at {address}" if device is None else f"GPU {device}"
+        recovery = next((case for word, case in RECOVERIES.items() if word in said), "other")
+        yield finding("recovery-action", recovery, gpu=device, where=where, requested=words)
 
 
 def _xid_code(event: Event) -> str | None:

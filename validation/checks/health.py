@@ -21,7 +21,7 @@ from validation.model.printable import first_of
 from validation.probes.nvidia_smi import Gpu, NvidiaSmiError, Report
 from validation.probes.nvlink import Links
 from validation.probes.pcie import port_of
-from validation.probes.report_values import LOST
+from validation.probes.report_values import FAULTS, LOST, WITHHELD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 IDLE_MEMORY_MIB = 2048
 #: How many of a list a sentence names: a busy node has hundreds of processes.
 MOST_NAMES = 3
-#: Product lines that come with ECC off, where they have it.
-WORKSTATION = re.compile("GeForce|RTX|Quadro|TITAN")
+#: Product lines that come with ECC off, where they have it, and what is sold for servers of them: that comes
+#: with ECC on (published tables of nvidia-smi: of RTX PRO 6000 Blackwell cards, those without a fan count
+#: errors and those of workstations say Off; read 2026-11-26).
+WORKSTATION, FOR_SERVERS = re.compile("GeForce|RTX|Quadro|TITAN"), "Server Edition"
 
 
 class Health(Check):
@@ -43,10 +45,10 @@ class Health(Check):
     GPU count and model; driver, its libraries and fabric manager of one version; a fabric manager that runs;
     uncorrectable memory errors, row remapping and other repairs; Xid errors, fatal SXid errors of NVSwitches,
     and GPUs that fell off the bus, in the kernel log since the driver was loaded, with NVIDIA's recommended
-    action (a log that cannot be read is degraded); values that a GPU does not answer; thermal and power
-    slowdowns, power limit; PCIe link, against what card and port both can do, NVLinks and fabric; ECC,
-    application clock and persistence mode; a virtual GPU's licence; other users of the GPUs and of their
-    memory.
+    action (a log that cannot be read is degraded); values that a GPU does not answer; temperatures,
+    thermal and power slowdowns, power limit; PCIe link, against what card and port both can do, NVLinks,
+    NVLink-C2C and fabric; ECC, application clock and persistence mode; a virtual GPU's licence; other users of
+    the GPUs and of their memory.
     """
 
     id = "health"
@@ -85,6 +87,7 @@ def examine(node: Node) -> Iterator[Finding]:
     """Everything that is not as it should be."""
     yield from _gpu_count(node)
     yield from driver_health.xid_errors(node)
+    yield from driver_health.recovery_actions(node)
     if isinstance(node.smi, NvidiaSmiError):
         if node.pci_gpus or node.expectation.gpu_count:
             yield driver_health.failure(node, node.smi)
@@ -93,6 +96,7 @@ def examine(node: Node) -> Iterator[Finding]:
     yield from driver_health.parts(node, node.smi)
     yield from driver_health.warning(node.smi)
     yield from _nvlink(node, node.smi)
+    yield from _c2c(node, node.smi)
     for gpu in node.smi.gpus:
         yield from _model(node, gpu)
         yield from _unanswered(gpu)
@@ -122,7 +126,7 @@ def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
     """On NVSwitches every link is used; with bridges, GPUs of one node and model have equally many.
 
     A GPU of which nvidia-smi shows no link at all has none that is up. Beside others that have some, that is
-    a fault; a workstation's card may have no bridge.
+    a fault where its board has the links; on a card they need a bridge, which is optional.
     """
     if isinstance(node.nvlinks, NvidiaSmiError):
         if node.on_switches:
@@ -134,9 +138,10 @@ def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
         most = max(found[other.index].up for other in report.gpus if other.pci_id == gpu.pci_id)
         if gpu.mig:
             continue  # slices of a GPU use no NVLink
-        bridged = bool(WORKSTATION.search(gpu.name)) and not node.on_switches
-        if not links.up and bridged:
-            continue  # its owner may have bought no bridge for it; the details say so
+        if not links.up and not node.on_switches and not _links_on_board(node, gpu):
+            # A bridge has two ends: where one of its GPUs has a link that is up, so has the other. The
+            # details say how many are up.
+            continue
         if (node.on_switches and links.down) or (not links.up and (most or node.on_switches)):
             yield (
                 finding(
@@ -152,6 +157,24 @@ def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
             )
         elif links.up < most:
             yield finding("nvlink-fewer", gpu=gpu.index, up=links.up, most=most)
+
+
+def _c2c(node: Node, report: Report) -> Iterator[Finding]:
+    """A superchip whose NVLink-C2C is off copies over PCIe; so many other GPUs have it off that have none.
+
+    The host of a virtual machine may keep it off for all GPUs.
+    """
+    on = {gpu.pci_id for gpu in report.gpus if gpu.c2c}
+    for gpu in report.gpus:
+        superchip = node.expectation.references.is_superchip(gpu.pci_id) and not gpu.guest
+        if gpu.c2c is False and (superchip or gpu.pci_id in on):
+            yield finding("c2c-off", gpu=gpu.index)
+
+
+def _links_on_board(node: Node, gpu: Gpu) -> bool:
+    """Whether the board has the NVLinks of a GPU, so that it has some wherever its neighbours do."""
+    form_factor = node.expectation.references.form_factor(gpu.pci_id)
+    return "SXM" in gpu.name if form_factor is None else form_factor != "pcie"
 
 
 def _power_limit(node: Node, gpu: Gpu) -> Iterator[Finding]:
@@ -174,21 +197,28 @@ def _model(node: Node, gpu: Gpu) -> Iterator[Finding]:
 
 
 def _unanswered(gpu: Gpu) -> Iterator[Finding]:
-    """A value that cannot be read may hide any fault."""
-    if gpu.unanswered:
+    """A value that cannot be read may hide any fault; that it is withheld is none."""
+    faults = [value for value in gpu.unanswered if value.error in FAULTS]
+    if faults:
         # The worst first, because only some are named.
-        values = sorted(gpu.unanswered, key=lambda value: (value.error not in LOST, not value.is_vital))
+        faults.sort(key=lambda value: (value.error not in LOST, not value.is_vital))
         yield finding(
             "gpu-unanswered",
-            "lost" if values[0].error in LOST else "vital" if values[0].is_vital else "values",
+            "lost" if faults[0].error in LOST else "vital" if faults[0].is_vital else "values",
             gpu=gpu.index,
-            values=first_of(values, MOST_NAMES),
+            values=first_of(faults, MOST_NAMES),
         )
+    for withheld, errors in WITHHELD.items():
+        if values := [value for value in gpu.unanswered if value.error in errors]:
+            yield finding("gpu-withheld", withheld, gpu=gpu.index, values=first_of(values, MOST_NAMES))
 
 
 def _memory(gpu: Gpu) -> Iterator[Finding]:
-    if gpu.ecc is False and not WORKSTATION.search(gpu.name):
-        yield finding("ecc-off", gpu=gpu.index)
+    if not (WORKSTATION.search(gpu.name) and FOR_SERVERS not in gpu.name):
+        if gpu.ecc is False:
+            yield finding("ecc-off", "waits" if gpu.ecc_pending else "off", gpu=gpu.index)
+        elif gpu.ecc and gpu.ecc_pending is False:
+            yield finding("ecc-off", "pending", gpu=gpu.index)
     if gpu.ecc_uncorrected_volatile:
         yield finding("ecc-uncorrected", gpu=gpu.index, count=gpu.ecc_uncorrected_volatile)
     if gpu.row_remap_failure:
@@ -201,20 +231,14 @@ def _memory(gpu: Gpu) -> Iterator[Finding]:
         yield finding("memory-repair-pending", gpu=gpu.index)
     if gpu.tpc_repair_pending:
         yield finding("tpc-repair-pending", gpu=gpu.index)
-    # NVML's names of actions are in capitals, and in some drivers nvidia-smi's words, too (NODE_REBOOT).
-    if (requested := gpu.recovery_action) and requested.lower() != "none":
-        yield finding(
-            "recovery-action",
-            "reboot" if "reboot" in requested.lower() else "reset",
-            gpu=gpu.index,
-            requested=requested,
-        )
 
 
 def _clocks(node: Node, gpu: Gpu) -> Iterator[Finding]:
     clock, default = gpu.application_clock_mhz, gpu.application_clock_default_mhz
     if clock and default and clock < default and not node.expectation.lower_clocks:
         yield finding("application-clock-low", gpu=gpu.index, clock_mhz=clock, default_mhz=default)
+    if gpu.too_hot and not {*SLOWDOWNS, HW_SLOWDOWN} & {*gpu.event_reasons}:
+        yield finding("temperature-high", gpu=gpu.index, sensors="; ".join(gpu.too_hot))
     for reason in SLOWDOWNS:
         if reason in gpu.event_reasons:
             yield finding(reason.replace("_", "-"), "idle", gpu=gpu.index)
@@ -292,6 +316,7 @@ def _facts(node: Node) -> dict[str, Any]:
                 "fabric_state": gpu.fabric_state,
                 "persistence": gpu.persistence,
                 "power_limit_w": gpu.power_limit_w,
+                "c2c": gpu.c2c,
                 "nvlinks_up": nvlinks[gpu.index].up if gpu.index in nvlinks else None,
                 "mig": gpu.mig,
             }

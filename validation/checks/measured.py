@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, State, TestResult, worst
+from validation.model.cuda_errors import finding_of
 from validation.probes import counters, gpu_samples, machine, nvidia_smi
 from validation.probes.pcie import port_of
 from validation.processes.child import Request
 from validation.processes.pool import Ending, ProcessOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from validation.checks.check import Check
     from validation.checks.node import Node
@@ -76,15 +77,33 @@ def stay_near(request: Request) -> None:
 
 def failures(outcomes: Iterable[ProcessOutcome]) -> list[Finding]:
     """A finding for each process that brought no result, unless it was stopped because of another."""
-    return [
-        finding(
-            _CODES[outcome.ending],
-            gpu=outcome.request.device if outcome.request.backend == "cuda" else None,
-            problem=outcome.problem,
+    found = []
+    for outcome in outcomes:
+        if outcome.ending not in _CODES:
+            continue
+        on_gpu = outcome.request.backend == "cuda"
+        died = outcome.ending is Ending.DIED
+        cuda = finding_of(outcome.problem) if on_gpu and died else None
+        gpu = outcome.request.device if on_gpu else None
+        found.append(
+            finding(cuda, "fail", gpu=gpu, problem=outcome.problem)
+            if cuda
+            else finding(_CODES[outcome.ending], gpu=gpu, problem=outcome.problem)
         )
-        for outcome in outcomes
-        if outcome.ending in _CODES
-    ]
+    return found
+
+
+def left_out(outcomes: Sequence[ProcessOutcome]) -> Iterator[Finding]:
+    """A finding for each GPU that could not be measured while others were, or that CUDA says is taken."""
+    for outcome in outcomes:
+        name, gpu, why = outcome.request.name, outcome.request.device, outcome.measured.not_run
+        if outcome.request.backend != "cuda" or not why:
+            continue
+        problem = why if why.startswith(name) else f"{name}: {why}"
+        if cuda := finding_of(why):
+            yield finding(cuda, "not-run", gpu=gpu, problem=problem)
+        elif name == f"GPU {gpu}" and not all(other.measured.not_run for other in outcomes):
+            yield finding("gpu-left-out", gpu=gpu, problem=problem)
 
 
 def result(
@@ -101,7 +120,7 @@ def result(
     `measurements` and `findings` replace what would be gathered from them.
     """
     outcomes = list(outcomes)
-    found = list(failures(outcomes) if findings is None else findings)
+    found = [*(failures(outcomes) if findings is None else findings), *left_out(outcomes)]
     if telemetry:
         telemetry.close()
     found += telemetry.findings() if telemetry else []
@@ -138,13 +157,12 @@ def result(
 
 def watch(node: Node) -> Telemetry:
     """Look at the GPUs of this node while a test runs; at the PCIe link only of those that copy over it."""
+    reported = node.smi.gpus if isinstance(node.smi, nvidia_smi.Report) else ()
+    c2c = {gpu.index for gpu in reported if node.copies_over_c2c(gpu)}
     gpus = [
-        dataclasses.replace(gpu, pcie_generation_max=None, pcie_width_max=None)
-        if node.expectation.references.is_superchip(gpu.pci_id)
-        else gpu
+        dataclasses.replace(gpu, pcie_generation_max=None, pcie_width_max=None) if gpu.index in c2c else gpu
         for gpu in node.gpus
     ]
-    reported = node.smi.gpus if isinstance(node.smi, nvidia_smi.Report) else ()
     unseen = {gpu.index for gpu in reported if port_of(gpu, node.facts.pcie_ports) is None}
     return Telemetry(gpus, node.probe.sample, node.probe.counts, node.expectation.graphics_clock_mhz, unseen)
 

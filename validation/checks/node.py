@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from validation.model.expectations import Expectation
     from validation.model.plans import Plan
     from validation.probes.kernel_log import KernelLog
+    from validation.probes.nvidia_smi import Gpu
     from validation.probes.nvlink import Links
     from validation.probes.topology import Topology
 
@@ -109,6 +110,10 @@ class Node:
     def on_switches(self) -> bool:
         """Whether NVSwitches join the GPUs. Those of the fifth generation are not on the PCI bus as such."""
         return self.facts.nvswitch or bool(self.expectation.nvswitch)
+
+    def copies_over_c2c(self, gpu: Gpu) -> bool:
+        """Whether a GPU copies over NVLink-C2C, so that its PCIe link carries nothing that is measured."""
+        return self.expectation.references.is_superchip(gpu.pci_id) and gpu.c2c is not False
 
     @cached_property
     def topology(self) -> Topology | ProcessOutcome:

@@ -27,22 +27,22 @@ SOLDERED = re.compile(r"Laptop GPU|with Max-Q|Mobile")
 def examine(node: Node, gpu: Gpu) -> Iterator[Finding]:
     """An idle GPU may lower its link to generation 1; one at full speed may not, and lanes never go.
 
-    A superchip's link is idle at full speed, too: it copies over NVLink-C2C, so a lost lane slows nothing.
+    The link of a GPU that copies over NVLink-C2C is idle at full speed, too, and a lost lane slows nothing.
     """
     if gpu.shares_memory:
         return
-    superchip = node.expectation.references.is_superchip(gpu.pci_id)
+    c2c = node.copies_over_c2c(gpu)
     port = port_of(gpu, node.facts.pcie_ports)
     generation_max = generation_possible(gpu, port)
     width_max = gpu.pcie_width_max if port is None else width_possible(gpu, port)
-    at_full_speed = gpu.performance_state in FULL_SPEED_STATES and not superchip
+    at_full_speed = gpu.performance_state in FULL_SPEED_STATES and not c2c
     slow = at_full_speed and _below(gpu.pcie_generation, generation_max)
-    narrow = _below(gpu.pcie_width, width_max)
+    narrow = _below(gpu.pcie_width, width_max) and not _as_given(node, gpu)
     if slow or (narrow and not (port is None and SOLDERED.search(gpu.name))):
         unseen = gpu.guest or port is None
         yield finding(
             "pcie-link-down-trained",
-            "superchip" if superchip else "unseen" if unseen else "card",
+            "superchip" if c2c else "unseen" if unseen else "card",
             gpu=gpu.index,
             generation=gpu.pcie_generation,
             width=gpu.pcie_width,
@@ -50,6 +50,17 @@ def examine(node: Node, gpu: Gpu) -> Iterator[Finding]:
             width_max=width_max,
         )
     yield from _slot(node, gpu, generation_max, width_max)
+
+
+def _as_given(node: Node, gpu: Gpu) -> bool:
+    """Whether a virtual machine has all its GPUs of a kind with as few lanes: so its host gives them.
+
+    AWS gives T4 (g4dn), A10G (g5) and L40S (g6e) 8 of 16 lanes: telegraf's and k8s-test-infra's published
+    reports. What they carry is measured; against lanes that go later stands the node's own past.
+    """
+    gpus = node.smi.gpus if isinstance(node.smi, Report) else ()
+    alike = {one.pcie_width for one in gpus if one.pci_id == gpu.pci_id}
+    return gpu.guest and len(alike) == 1
 
 
 def _below(found: int | None, possible: int | None) -> bool:

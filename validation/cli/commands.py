@@ -24,6 +24,7 @@ from validation.report import fleet_report
 from validation.report.progress import Progress
 from validation.run import burn_in
 from validation.run.runner import run_plan
+from validation.verdict.cohort import among_its_own
 from validation.verdict.judge import EXIT_PASS, judge_fleet, judge_node
 
 if TYPE_CHECKING:
@@ -71,7 +72,12 @@ def run(options: argparse.Namespace) -> int:
         required += PROVE_A_GPU
     expectation = dataclasses.replace(expectation, required_tests=tuple(dict.fromkeys(required)))
     verdict = judge_node(
-        options.node, result, expectation, HEADLINES, fail_on_degraded=options.fail_on_degraded
+        options.node,
+        result,
+        expectation,
+        HEADLINES,
+        comparisons=among_its_own(result),
+        fail_on_degraded=options.fail_on_degraded,
     )
     if to_file:
         files.write_atomically(options.output, dumps(result))

@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from validation.findings.xids import xids
 from validation.model.contract import Finding, MachineAction, State, decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CARRIED = "catalogue.json"
-#: Numbers up to here are in NVIDIA's catalogue of Xid errors, or in the header of its driver.
-LAST_KNOWN_XID = 176
 #: What to do about a finding that only a newer payload knows.
 UNKNOWN = "look at the node: this version of Temper does not know the finding"
 
@@ -127,10 +126,10 @@ def _case(code: str, case: str) -> Case:
 
 
 def xid_code(number: int) -> str | None:
-    """The code of an Xid error; None where it says nothing about the node."""
+    """The code of an Xid error; None where NVIDIA's catalogue explains it and it says nothing of the node."""
     if (code := f"xid-{number}") in catalogue():
         return code
-    return "xid-unknown" if number > LAST_KNOWN_XID else None
+    return None if number in xids().silent else "xid-unknown"
 
 
 def explain(code: str) -> str:

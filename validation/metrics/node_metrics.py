@@ -187,7 +187,7 @@ def _kernel_log(said: Exposition, node: Node) -> None:
         if event.kind is EventKind.SXID:
             switch = event.address, event.number, event.fatal
             switches[switch] = switches.get(switch, 0) + event.count
-        elif event.kind is not EventKind.OFF_THE_BUS:
+        elif event.number:
             xid = event.address, event.number
             xids[xid] = xids.get(xid, 0) + event.count
     for (address, number), count in xids.items():

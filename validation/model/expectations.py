@@ -58,9 +58,13 @@ class References:
         """What was found here of numbers that are alike, by whoever looks: a fleet has few of a kind."""
         return {}
 
+    def form_factor(self, pci_id: str) -> str | None:
+        """`pcie`, `sxm` or `superchip`; None where no table knows the model."""
+        return (self.model_of(pci_id) or {}).get("form_factor")
+
     def is_superchip(self, pci_id: str) -> bool:
-        """Whether this GPU copies over NVLink-C2C, several times as fast as the PCIe link it has, too."""
-        return (self.model_of(pci_id) or {}).get("form_factor") == "superchip"
+        """Whether this GPU has NVLink-C2C to its CPU, several times as fast as the PCIe link it has, too."""
+        return self.form_factor(pci_id) == "superchip"
 
 
 @dataclass(frozen=True)

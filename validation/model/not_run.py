@@ -17,6 +17,14 @@ HANDLE_BYTES = 256 << 20
 SHARED_MEMORY = re.compile(
     r"unable to (open|mmap|allocate|resize|write).*(shared memory|</torch_)|shared memory segment /dev/shm/"
 )
+#: What torch says of GPU memory that it asked for, and of what was free. Where it may take a part only, it
+#: says how much is allowed.
+ASKED = re.compile(
+    r"Tried to allocate (?P<asked>[\d.]+) (?P<asked_unit>[KMG]iB).*? of which (?P<free>[\d.]+) "
+    r"(?P<free_unit>[KMG]iB) is free(?!.*\ballowed;)",
+    re.DOTALL,
+)
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 #: What stands before the cause in the message of torch's NCCL errors.
 NCCL_LAST = "Last error:"
 
@@ -50,6 +58,15 @@ def out_of_memory(error: BaseException) -> str | None:
     ):
         return f"memory ran out: {cause(error)}"
     return None
+
+
+def had_room(error: BaseException) -> bool:
+    """Whether a GPU refused less memory than it had free, twice over: then nobody else has taken it."""
+    match = ASKED.search(str(error))
+    if match is None:
+        return False
+    asked, free = (float(match[name]) * UNITS[match[f"{name}_unit"]] for name in ("asked", "free"))
+    return free > 2 * asked
 
 
 def _gpu_is_full() -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from validation.findings.xids import Nvlink5Unit, xids
 from validation.model.contract import StringEnum
 from validation.probes.reading import ReadingError, in_one_line
 from validation.processes.command import MOST_BYTES, CommandError, run
@@ -62,27 +63,12 @@ NVLINK5_DETAIL = re.compile(
     r"(?:.*?\((?P<information>0x[0-9a-f]+) (?P<status>0x[0-9a-f]+))?",
     re.I | re.S,
 )
-#: What asks for nothing, neither at once nor later: units and their error status (NVIDIA, "Analyzing Xid
-#: Errors with the Xid Catalog", catalogue of 2025-10-29, sheet of Xid 144 to 150).
-HARMLESS = {
-    "SAW_MVB": {0x4, 0x20},
-    "RLW_REMAP": {0x100, 0x200},
-    "RLW_RSPCOL": {0x1},
-    "RLW_SRC_TRACK": {0x2},
-    "RLW_TAGSTATE": {0x1, 0x10000},
-    "TLW_CTRL": {0x1},
-    "TLW_RX": {0x1},
-    "TLW_RX_PIPE0": {0x1},
-    "TLW_RX_PIPE1": {0x1},
-    "TLW_TX": {0x1},
-    "TLW_TX_PIPE0": {0x1},
-    "TLW_TX_PIPE1": {0x1},
-    "NETIR_MFDE_EVENT": {0x3},
-}
 #: Why a link went down (bits 20 to 25 of the information), where the same table asks for no reset: to look at
 #: the software that did it, or at the host.
 LINK_DOWN = {"NETIR_LINK_EVT", "NETIR_LINK_DOWN"}
 TAKEN_DOWN = {0b100110, 0b101000}
+#: The number of the unit RLW_RXPIPE in the information of drivers from 575 on (bits 0 to 6).
+RXPIPE = 0b0000110
 #: `NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.`, in old drivers `NVRM: GPU at 0000:1b:00.0 has ...`;
 #: while the driver is loaded, one message of three lines: `NVRM: The NVIDIA GPU 0000:1b:00.0`, `NVRM: (PCI
 #: ID: 10de:2330) installed in this system has`, `NVRM: fallen off ...` (open-gpu-kernel-modules 595.45.04,
@@ -92,11 +78,23 @@ OFF_THE_BUS = re.compile(
     r"|(?:\(PCI ID: [0-9a-f:]+\) )?(?:installed in this system has )?fallen off the bus and is not resp)"
 )
 SUBJECT = re.compile(rf"NVRM: The NVIDIA GPU {ADDRESS}\.[0-9a-f]\b")
-#: `nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up`, or Non-fatal.
-SWITCH_LINE = re.compile(
-    r"nvidia-nvswitch\d+: SXid \(PCI:(?P<address>[0-9a-fA-F:.]{7,16})\): (?P<number>\d{1,6}), "
-    r"(?P<rest>(?:Non-f|F)atal\b.*)"
+#: `nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up`, or Non-fatal. Lines with
+#: its data follow.
+SWITCH = r"nvidia-nvswitch\d+: SXid \(PCI:(?P<address>[0-9a-fA-F:.]{7,16})\)"
+SWITCH_LINE = re.compile(rf"{SWITCH}: (?P<number>\d{{1,6}}), (?P<rest>(?:Non-f|F)atal\b.*)")
+SWITCH_DATA = re.compile(rf"{SWITCH}: \d{{1,6}}, (?:Severity|Data)\b")
+#: What begins as an error does and goes on in a way that no pattern here knows.
+NO_PATTERN = re.compile(rf"NVRM: Xid \((?:PCI:)?{ADDRESS}|{SWITCH.replace('address', 'switch')}")
+#: `NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)
+#: returned from status @ kernel_channel.c:2827`, since 610 with `GPU0 ` before it, a number of the driver's
+#: own. CUDA says that the device is busy or unavailable (dra-driver-nvidia-gpu issue 982, GB200).
+RESET_REQUIRED = re.compile(
+    r"NVRM: (?:GPU\d+ )?nv\w+: (?:Assertion|Check) failed: Reset required \[NV_ERR_RESET_REQUIRED\]"
 )
+#: The Xid that tells what the driver wants done with a GPU: `GPU recovery action changed from 0x0 (None) to
+#: 0x2 (Node Reboot Required)`.
+RECOVERY = 154
+RECOVERY_DETAIL = re.compile(r"recovery action changed from .* to 0x[0-9a-f]+ \((?P<action>[^()]+)\)", re.I)
 #: The Xid of a GPU that has fallen off the bus.
 FALLEN = 79
 #: What the module says when it is loaded; errors of before are gone with the module that had them.
@@ -106,13 +104,18 @@ BEGINNING = re.compile(rf"{LOADED.pattern}|Linux version \d+\.\d+")
 
 
 class Kind(StringEnum):
-    """An Xid, one of a link that asks for no reset, an SXid, or a GPU that went away without an Xid."""
+    """An Xid, one of a link that asks for no reset, an SXid, or what the driver says without one.
+
+    A GPU that went away, one that must be reset, or an error that this program cannot read.
+    """
 
     XID = "xid"
     NONFATAL = "nonfatal"
     HARMLESS = "harmless"
     SXID = "sxid"
     OFF_THE_BUS = "off-the-bus"
+    RESET_REQUIRED = "reset-required"
+    UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True)
@@ -136,9 +139,19 @@ class Event:
     @property
     def name(self) -> str:
         """What it is counted as."""
-        return {Kind.SXID: f"SXid {self.number}", Kind.OFF_THE_BUS: "off the bus"}.get(
-            self.kind, str(self.number)
-        )
+        names = {
+            Kind.SXID: f"SXid {self.number}",
+            Kind.OFF_THE_BUS: "off the bus",
+            Kind.RESET_REQUIRED: "reset required",
+            Kind.UNREADABLE: "unreadable",
+        }
+        return names.get(self.kind, str(self.number))
+
+    @property
+    def recovery_action(self) -> str:
+        """What an Xid 154 says that the driver wants done now, in its words."""
+        match = RECOVERY_DETAIL.search(self.detail)
+        return match["action"] if match else self.detail
 
 
 @dataclass(frozen=True)
@@ -195,6 +208,11 @@ def _event(message: str, subject: str) -> Event | None:
         return Event(match["address"].lower(), int(match["number"]), match["rest"].strip(), Kind.SXID)
     if (match := OFF_THE_BUS.match(message)) and (address := match["address"] or subject):
         return Event(_with_domain(address), 0, message.strip(), Kind.OFF_THE_BUS)
+    if RESET_REQUIRED.match(message):
+        return Event("", 0, message.strip(), Kind.RESET_REQUIRED)
+    if (match := NO_PATTERN.match(message)) and not SWITCH_DATA.match(message):
+        address = match["address"] and _with_domain(match["address"])
+        return Event(address or match["switch"].lower(), 0, message.strip(), Kind.UNREADABLE)
     return None
 
 
@@ -205,15 +223,22 @@ def _with_domain(address: str) -> str:
 
 
 def _kind(number: int, detail: str) -> Kind:
+    """What an Xid asks for: one of NVLink 5 says whether it was fatal, and the table knows more of some."""
     match = NVLINK5_DETAIL.match(detail) if number in NVLINK5 else None
     if match is None:
         return Kind.XID
-    unit, said = match["unit"].upper(), match["status"] is not None
-    if match["severity"].lower() == "fatal":
-        taken_down = unit in LINK_DOWN and said and int(match["information"], 16) >> 20 & 0x3F in TAKEN_DOWN
+    name, fatal = match["unit"].upper(), match["severity"].lower() == "fatal"
+    if match["status"] is None:
+        return Kind.XID if fatal else Kind.NONFATAL
+    information, status = int(match["information"], 16), int(match["status"], 16)
+    if fatal:
+        taken_down = name in LINK_DOWN and information >> 20 & 0x3F in TAKEN_DOWN
         return Kind.NONFATAL if taken_down else Kind.XID
-    harmless = said and int(match["status"], 16) in HARMLESS.get(unit, set())
-    return Kind.HARMLESS if harmless else Kind.NONFATAL
+    unit = xids().nvlink5.get(name, Nvlink5Unit())
+    promoted = information >> (7 if information & 0x7F == RXPIPE else 10) & 1
+    if status in unit.reset or (promoted and status in unit.promoted):
+        return Kind.XID
+    return Kind.HARMLESS if status in unit.nothing else Kind.NONFATAL
 
 
 def read_kernel_log() -> KernelLog:

@@ -21,6 +21,7 @@ from validation.probes.report_values import (
     LOST,
     NO_VALUE,
     UNSAID,
+    degrees,
     errors,
     flag,
     integer,
@@ -176,6 +177,12 @@ class Gpu:
     tpc_repair_pending: bool | None = None
     fabric_health: FabricHealth = FabricHealth()
     ecc: bool | None = None
+    #: The same after the next reset.
+    ecc_pending: bool | None = None
+    #: Temperatures that are past what the GPU or its memory may have at work, each with that limit.
+    too_hot: tuple[str, ...] = ()
+    #: Whether NVLink-C2C to the CPU is on.
+    c2c: bool | None = None
     memory_used_mib: int | None = None
     application_clock_mhz: int | None = None
     application_clock_default_mhz: int | None = None
@@ -331,7 +338,7 @@ def _gpu(index: int, element: ET.Element, processes: tuple[Process, ...]) -> Gpu
         performance_state=text_of(element, "performance_state"),
         persistence=flag(element, "persistence_mode", "Enabled"),
         mig=flag(element, "mig_mode/current_mig", "Enabled"),
-        ecc_uncorrected_volatile=errors(volatile, "uncorrectable", "double_bit"),
+        ecc_uncorrected_volatile=_uncorrected(element, volatile),
         ecc_corrected_volatile=errors(volatile, "correctable", "single_bit"),
         pcie_replays=integer(text_of(element, "pci/replay_counter")),
         row_remap_failure=flag(element, "remapped_rows/remapped_row_failure", "Yes"),
@@ -367,6 +374,9 @@ def _gpu(index: int, element: ET.Element, processes: tuple[Process, ...]) -> Gpu
         fabric_health=_fabric_health(element),
         compute_mode=text_of(element, "compute_mode") or "Default",
         ecc=flag(element, "ecc_mode/current_ecc", "Enabled"),
+        ecc_pending=flag(element, "ecc_mode/pending_ecc", "Enabled"),
+        too_hot=tuple(_too_hot(element)),
+        c2c=flag(element, "c2c_mode", "Enabled"),
         memory_used_mib=integer(text_of(element, "fb_memory_usage/used")),
         application_clock_mhz=integer(text_of(element, "applications_clocks/graphics_clock")),
         application_clock_default_mhz=integer(text_of(element, "default_applications_clocks/graphics_clock")),
@@ -385,6 +395,34 @@ def _unanswered(element: ET.Element) -> Iterator[Unanswered]:
             tells = error in FAULTS and value.tag not in OF_THE_SYSTEM
             if error in LOST or tells or (error in UNSAID and part.tag in JUDGED):
                 yield Unanswered(part.tag, value.tag, error)
+
+
+def _uncorrected(element: ET.Element, volatile: ET.Element | None) -> int | None:
+    """Uncorrectable errors since boot; an instance of MIG counts those of its SRAM by itself."""
+    instances = element.iterfind("mig_devices/mig_device/ecc_error_count/volatile_count")
+    known = [errors(counters, "uncorrectable", "double_bit") for counters in instances]
+    of_instances = [count for count in known if count is not None]
+    of_gpu = errors(volatile, "uncorrectable", "double_bit")
+    return max(of_gpu or 0, sum(of_instances)) if of_instances else of_gpu
+
+
+def _too_hot(element: ET.Element) -> Iterator[str]:
+    """Temperatures past their limit for work, above which clocks are lowered (nvidia-smi(1), "Temperature").
+
+    Newer GPUs say their distance from it ("T.Limit"), which falls as they grow hot.
+    """
+    limits = {
+        "GPU": ("gpu_temp", "gpu_temp_max_gpu_threshold"),
+        "memory": ("memory_temp", "gpu_temp_max_mem_threshold"),
+    }
+    for what, (now, most) in limits.items():
+        found, limit = (degrees(element, f"temperature/{name}") for name in (now, most))
+        if found is not None and limit and found > limit:
+            yield f"{what} {found:.0f} C, its limit for work is {limit:.0f} C"
+    margin = degrees(element, "temperature/gpu_temp_tlimit")
+    least = degrees(element, "temperature/gpu_temp_max_gpu_tlimit_threshold")
+    if margin is not None and least is not None and margin < least:
+        yield f"GPU T.Limit {margin:.0f} C, its limit for work is {least:.0f} C"
 
 
 def _license_missing(element: ET.Element) -> str | None:

@@ -35,24 +35,29 @@ FAULTS = {
     "Corrupted infoROM",
     "Insufficient External Power",
 }
-#: ... and of one that was not asked in the right way, or by the right user: no fault, and no value either.
-UNSAID = {
-    "System is not in ready state",
-    "Insufficient Permissions",
-    "Function Not Found",
-    "No data",
-    "Not Found",
-    "Uninitialized",
-    "Invalid Argument",
-    "Insufficient Size",
-    "Insufficient Memory",
-    "In use by another client",
-    "Argument version mismatch",
-    "Driver Not Loaded",
-    "NVML Shared Library Not Found",
-    "The operating system has blocked the request.",
-    "RM has detected an NVML/RM version mismatch.",
+#: ... and of one that is not at fault, but gives no value either: to this user, through these libraries, or
+#: now.
+WITHHELD = {
+    "permission": {"Insufficient Permissions", "The operating system has blocked the request."},
+    "libraries": {
+        "Function Not Found",
+        "Uninitialized",
+        "Invalid Argument",
+        "Insufficient Size",
+        "Argument version mismatch",
+        "Driver Not Loaded",
+        "NVML Shared Library Not Found",
+        "RM has detected an NVML/RM version mismatch.",
+    },
+    "now": {
+        "System is not in ready state",
+        "No data",
+        "Not Found",
+        "Insufficient Memory",
+        "In use by another client",
+    },
 }
+UNSAID = set().union(*WITHHELD.values())
 UNANSWERED = FAULTS | UNSAID
 
 #: Bits of clocks_event_reasons.active (nvml.h) by the name of their XML element.
@@ -99,6 +104,12 @@ def number(text: str) -> float | None:
     if not NUMBER.fullmatch(text):
         raise ReadingError(f"expected a number, found {in_one_line(text)!r}")
     return float(text)
+
+
+def degrees(element: ET.Element, path: str) -> float | None:
+    """A temperature in degrees Celsius, or a margin to one, which is below zero when it is used up."""
+    match = NUMBER.match(text_of(element, path) or "")
+    return float(match.group()) if match else None
 
 
 def numbers(element: ET.Element, paths: dict[str, str]) -> dict[str, int]:

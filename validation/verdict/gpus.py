@@ -30,11 +30,16 @@ def judge_gpus(
     result: NodeResult, references: References, tests: Sequence[TestVerdict]
 ) -> tuple[GpuVerdict, ...]:
     """The verdict on each GPU of a result, from the node's tests as they were judged."""
-    kept_from_running = any(
-        test.required and test.state is State.NOT_RUN and (_of_gpus(test) or test.id == HEALTH)
-        for test in tests
-    )
     known = {gpu.index for gpu in result.gpus}
+    # As the node says it: a number that fails one GPU does not mean that another one was measured.
+    not_run = {test.id for test in tests if test.state is State.NOT_RUN}
+    not_run |= {test.id for test in result.tests if test.state is State.NOT_RUN}
+    kept_from_running = {
+        index
+        for test in tests
+        if test.required and test.id in not_run and (_of_gpus(test) or test.id == HEALTH)
+        for index in known - _measured(result, test.id)
+    }
     suspected = [test for test in tests if _of_gpus(test) and _names_none_of(known, test)]
     unhealthy = [code for test in tests if test.id == HEALTH for code in _of_the_node(test.findings)]
     looked_at = _looked_at(result)
@@ -45,7 +50,7 @@ def judge_gpus(
         if state is State.PASS and suspected:
             state = State.DEGRADED
             codes = [finding.code for test in suspected for finding in test.findings]
-        elif state is State.PASS and (kept_from_running or gpu.index not in looked_at):
+        elif state is State.PASS and (gpu.index in kept_from_running or gpu.index not in looked_at):
             state = State.NOT_RUN
         elif state is State.PASS and unhealthy:
             state, codes = State.DEGRADED, unhealthy
@@ -57,6 +62,12 @@ def judge_gpus(
             )
         )
     return tuple(verdicts)
+
+
+def _measured(result: NodeResult, test_id: str) -> set[int]:
+    """The GPUs that a test brought a number of."""
+    numbers = [one for test in result.tests if test.id == test_id for one in test.measurements]
+    return {one.device for one in numbers if one.device is not None}
 
 
 def _of_gpus(test: TestVerdict) -> bool:
@@ -81,9 +92,7 @@ def _looked_at(result: NodeResult) -> set[int]:
     ran = [test for test in result.tests if test.state is not State.NOT_RUN]
     if any(test.id == HEALTH and not _of_the_node(test.findings) for test in ran):
         return {gpu.index for gpu in result.gpus}
-    return {
-        one.device for test in ran if of_gpus(test) for one in test.measurements if one.device is not None
-    }
+    return {index for test in result.tests if of_gpus(test) for index in _measured(result, test.id)}
 
 
 def counts(nodes: Iterable[tuple[str, Sequence[GpuVerdict]]]) -> str:

@@ -29,7 +29,7 @@ def findings(
 ) -> list[Finding]:
     """What is wrong with the numbers of a test that ran; `measures` says whether it must have some."""
     if test.state is State.NOT_RUN:
-        return []
+        return list(_impossible(test, result, references))
     if measures and not test.measurements and test.state is not State.FAIL:
         return [finding("no-number")]
     found = list(_impossible(test, result, references))

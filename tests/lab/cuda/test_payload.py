@@ -232,36 +232,50 @@ class Fault:
     finding: tuple[str, int | None] | None = None
     words: str = ""
     torch: str = "newest"
+    #: Of a test that has a finding.
+    state: str = "fail"
 
 
+NO_MEMORY = ("cuda-out-of-memory", 0)
 FAULTS = {
     "an uncorrectable memory error while it copies": Fault(
         "gpu_transfer",
         "cudaMemcpyAsync:20:214",
-        finding=("process-died", 0),
+        finding=("cuda-ecc-error", 0),
         words="uncorrectable ECC error encountered",
     ),
     "an illegal access in a kernel": Fault(
         "gpu_matmul",
         "cudaLaunchKernel:20:700",
-        finding=("process-died", 0),
+        finding=("cuda-launch-error", 0),
         words="an illegal memory access was encountered",
     ),
-    "another program has the GPU": Fault("gpu_matmul", "context:1:46", words="busy or unavailable"),
+    "another program has the GPU": Fault(
+        "gpu_matmul", "context:1:46", finding=("cuda-busy", 0), words="busy or unavailable", state="not-run"
+    ),
     "another program has the GPU, and torch notices late": Fault(
-        "gpu_matmul", "context:1:46", words="busy or unavailable", torch="oldest"
+        "gpu_matmul",
+        "context:1:46",
+        finding=("cuda-busy", 0),
+        words="busy or unavailable",
+        torch="oldest",
+        state="not-run",
     ),
     "a GPU that this torch has no kernels for": Fault(
         "gpu_matmul", settings={"major": 6, "minor": 0}, words="6.0"
     ),
     "the fabric is not ready": Fault("gpu_matmul", "init:1:802", words="system not yet initialized"),
     "a driver that is too old": Fault("gpu_matmul", settings={"driver_cuda": 11080}, words="driver"),
-    "no memory for cuBLAS": Fault("gpu_matmul", "cublasCreate:1:3", words="memory"),
+    "no memory for cuBLAS": Fault(
+        "gpu_matmul", "cublasCreate:1:3", finding=NO_MEMORY, words="memory", state="not-run"
+    ),
     "cuBLAS cannot start on a full GPU": Fault(
         "gpu_matmul",
         "cublasCreate:1:1",
         settings={"memory_mib": 300},
+        finding=NO_MEMORY,
         words="memory ran out: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED",
+        state="not-run",
     ),
     "cuBLAS cannot start on an empty GPU": Fault(
         "gpu_matmul",
@@ -269,7 +283,9 @@ FAULTS = {
         finding=("process-died", 0),
         words="CUBLAS_STATUS_NOT_INITIALIZED",
     ),
-    "no page-locked memory": Fault("gpu_transfer", "cudaHostAlloc:1:2", words="memory ran out"),
+    "no page-locked memory": Fault(
+        "gpu_transfer", "cudaHostAlloc:1:2", finding=NO_MEMORY, words="memory ran out", state="not-run"
+    ),
     "a copy that never ends": Fault(
         "gpu_transfer",
         "cudaMemcpyAsync:5:hang",
@@ -300,7 +316,7 @@ def test_fault(machine: Callable[..., Machine], request: pytest.FixtureRequest, 
     result, done = on.validate("--test", fault.test, faults=fault.injected)
     (test,) = result["tests"]
     if fault.finding:
-        assert findings(result) == [fault.finding], done.stdout
+        assert (test["state"], findings(result)) == (fault.state, [fault.finding]), done.stdout
         assert fault.words in json.dumps(test["findings"])
     else:
         assert (test["state"], test["findings"]) == ("not-run", []), done.stdout

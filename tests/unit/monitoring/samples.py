@@ -87,6 +87,7 @@ FAULTS: dict[tuple[str, str], Callable[[], Node]] = {
     ("gpu-not-driven", "degraded"): lambda: node(smi_xml(gpu_xml()), granted=Grant("SLURM_JOB_GPUS", 1)),
     ("gpu-unanswered", "fail"): _gpu(unanswered=(Unanswered("ecc_errors", "x", "GPU is lost"),)),
     ("gpu-unanswered", "degraded"): _gpu(unanswered=(Unanswered("fan", "fan_speed", "Unknown Error"),)),
+    ("gpu-withheld", "degraded"): _xml(remapped_row_pending="Insufficient Permissions"),
     ("gpu-model", "fail"): _xml(pci_device_id="233110DE"),
     ("driver-version", "fail"): lambda: node(expectation=expectation(driver_version="570.1")),
     ("library-version", "fail"): lambda: node(driver_libraries={"libcuda.so.1": "570.1"}),
@@ -104,6 +105,13 @@ FAULTS: dict[tuple[str, str], Callable[[], Node]] = {
         nvswitch=False,
         expectation=expectation(nvswitch=False),
     ),
+    ("c2c-off", "fail"): lambda: node(
+        query=lambda: replace(
+            parse(smi_xml(gpu_xml(), SECOND)),
+            gpus=tuple(replace(gpu, c2c=gpu.index == 1) for gpu in parse(smi_xml(gpu_xml(), SECOND)).gpus),
+        )
+    ),
+    ("temperature-high", "degraded"): _gpu(too_hot=("GPU 99 C, its limit for work is 87 C",)),
     ("power-limit-low", "degraded"): _xml(current_power_limit="500.00 W"),
     ("application-clock-low", "degraded"): _xml(application_clock="900 MHz"),
     ("ecc-off", "degraded"): _xml(current_ecc="Disabled"),
@@ -124,6 +132,10 @@ FAULTS: dict[tuple[str, str], Callable[[], Node]] = {
     ("xid-nvlink-nonfatal", "degraded"): _log(
         "NVRM: Xid (PCI:0000:1b:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0)"
     ),
+    ("reset-required", "fail"): _log(
+        "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)"
+    ),
+    ("kernel-error-unreadable", "degraded"): _log("NVRM: Xid (PCI:0000:1b:00): something else"),
     ("xid-unknown", "degraded"): _log(LOG.format(999)),
     **{
         (f"driver-{kind}", "fail"): _fails(kind)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import validation
-from temper.judge import cohort, history
+from temper.judge import history
 from tests.unit.each import each
 from tools import finding_docs
-from validation.checks import measured
+from validation.checks import driver_health, measured
 from validation.cli import main
 from validation.findings.catalogue import (
     UNKNOWN,
@@ -25,9 +25,11 @@ from validation.findings.catalogue import (
     machine_actions,
     sentence,
     severities,
-    xid_code,
 )
+from validation.model import cuda_errors
 from validation.model.contract import MachineAction, State
+from validation.probes.report_values import WITHHELD
+from validation.verdict import cohort
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +47,9 @@ COMPUTED = {
     "_CODES[outcome.ending]": set(measured._CODES.values()),
     "self.code": {cohort.JUDGE.code, history.JUDGE.code},
     "GONE": {history.GONE},
+    "withheld": set(WITHHELD),
+    "cuda": set(cuda_errors.FINDINGS),
+    "recovery": {*driver_health.RECOVERIES.values(), "other"},
 }
 #: Parameters of the emitting functions that are no facts.
 NO_FACTS = {"gpu", "state", "doing", "case", "tolerance"}
@@ -191,22 +196,6 @@ def test_a_finding_says_facts_remedy_and_action() -> None:
     assert " 2 " in found.text
     assert found.machine_action is MachineAction.RESET_GPU
     assert found.state is State.FAIL
-
-
-@each(
-    (79, "xid-79"),
-    (31, None),
-    (168, "xid-168"),
-    (169, "xid-169"),
-    (170, None),
-    (173, "xid-173"),
-    (174, None),
-    (175, "xid-175"),
-    (176, "xid-176"),
-    (177, "xid-unknown"),
-)
-def test_only_xids_that_say_something_of_the_node_have_a_code(number: int, code: str | None) -> None:
-    assert xid_code(number) == code
 
 
 @each(*finding_docs.documents())

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from validation.checks.check import Check
 
 #: The parts of the tree that the recipe speaks of.
-PARTS = ("validation", "tools", "data", "docs/validation.md", "docs/findings.md", "roles/gpu_validation")
+PARTS = (
+    *("validation", "tools", "data", "roles/gpu_validation"),
+    *("docs/validation.md", "docs/findings.md", "docs/xids.md"),
+)
 #: The parts of `make docs` that read checks and findings.
 GENERATORS = ("tools.check_docs", "tools.finding_docs")
 SPECS = "roles/gpu_validation/meta/argument_specs.yml"

@@ -22,7 +22,7 @@ from validation.checks import collectives, copy, launch, loading, matmul, memory
 from validation.checks.check import not_run
 from validation.checks.measured import Telemetry, failures, result, watch
 from validation.checks.registry import CHECKS
-from validation.model.contract import Digest, Finding, GpuIdentity, Measured, State
+from validation.model.contract import Digest, Finding, GpuIdentity, MachineAction, Measured, State
 from validation.model.expectations import References
 from validation.model.not_run import NotRunError
 from validation.model.plans import PLANS, Timing
@@ -523,6 +523,58 @@ def test_a_test_that_left_out_a_gpu_has_not_passed(
 ) -> None:
     found = result(CHECK, outcomes)
     assert (found.state, found.reason) == (state, reason)
+
+
+def test_an_error_of_cuda_has_a_finding_and_an_action_of_its_own() -> None:
+    for words, code, action in (
+        ("CUDA error: uncorrectable ECC error encountered", "cuda-ecc-error", MachineAction.RESET_GPU),
+        ("Cuda failure 214 'uncorrectable ECC error encountered'", "cuda-ecc-error", MachineAction.RESET_GPU),
+        (
+            "CUDA error: uncorrectable NVLink error detected during the execution",
+            "cuda-nvlink-error",
+            MachineAction.RESET_GPU,
+        ),
+        (
+            "CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error",
+            "cuda-nvlink-error",
+            MachineAction.RESET_GPU,
+        ),
+        ("CUDA error: unspecified launch failure", "cuda-launch-error", MachineAction.RESET_GPU),
+        (
+            "CUDA error: an illegal memory access was encountered",
+            "cuda-launch-error",
+            MachineAction.RESET_GPU,
+        ),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "cuda-busy", MachineAction.RERUN),
+        ("OutOfMemoryError: CUDA out of memory. Tried to", "cuda-out-of-memory", MachineAction.RESET_GPU),
+        ("RuntimeError: something else", "process-died", MachineAction.RERUN),
+    ):
+        died = dataclasses.replace(
+            outcome("GPU 1", Ending.DIED), problem=f"GPU 1 ended; it said last: {words}"
+        )
+        (found,) = result(CHECK, [outcome("GPU 0"), died]).findings
+        assert (found.code, found.state, found.machine_action) == (code, State.FAIL, action), words
+    # What another rank says of its peer's end is no error of this one's GPU.
+    ranks = [outcome("rank 0", Ending.DIED), dataclasses.replace(died, problem="uncorrectable ECC error")]
+    assert [one.text for one in collectives.name_the_culprit(ranks)] == ["uncorrectable ECC error"]
+
+
+def test_a_gpu_that_cannot_run_is_named_and_the_others_count() -> None:
+    for why, code in (
+        (
+            "CUDA cannot be initialised: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+            "cuda-busy",
+        ),
+        ("memory ran out: CUDA out of memory. Tried to allocate 2.00 GiB", "cuda-out-of-memory"),
+        ("4.0 GB of free memory needed, 0.0 GB found", "gpu-left-out"),
+    ):
+        kept = outcome("GPU 1", measured=Measured(not_run=why))
+        kept = dataclasses.replace(kept, request=dataclasses.replace(kept.request, device=1))
+        found = result(CHECK, [outcome("GPU 0"), kept])
+        (left_out,) = found.findings
+        assert (left_out.code, left_out.state, left_out.device) == (code, State.DEGRADED, 1)
+        assert left_out.machine_action is MachineAction.RERUN
+        assert (found.state, found.reason) == (State.NOT_RUN, f"GPU 1: {why}")
 
 
 def test_every_way_to_bring_no_result_says_what_to_do() -> None:
@@ -1151,12 +1203,17 @@ IDLE = "0, 300, 90, 30, 5, 16, 0x1, P0, 0"
 WORKING = "0, 1400, 700, 60, 5, 16, 0x4, P0, 0"
 
 
-@each(("sxm", ["pcie-link-slow-under-load"]), ("superchip", []))
+@each(
+    ("sxm", "Disabled", ["pcie-link-slow-under-load"]),
+    ("superchip", "Enabled", []),
+    ("superchip", "Disabled", ["pcie-link-slow-under-load"]),
+)
 def test_the_pcie_link_is_looked_at_under_load_where_a_gpu_copies_over_it(
-    form_factor: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
+    form_factor: str, c2c: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     references = References({"h100": H100 | {"form_factor": form_factor}})
-    tested = node(expectation=expectation(references=references))
+    xml = smi_xml(gpu_xml().replace("<mig_mode>", f"<c2c_mode>{c2c}</c2c_mode><mig_mode>"))
+    tested = node(xml, expectation=expectation(references=references))
     slow = parse_samples("0, 1980, 700, 60, 3, 16, 0x0, P0, 0")
     monkeypatch.setattr(tested.probe, "sample", lambda: slow)
     telemetry = watch(tested)

@@ -155,6 +155,21 @@ def test_a_run_by_hand_or_with_expectations_is_judged_by_the_references_at_hand(
     assert "floor" in capsys.readouterr().out
 
 
+def test_a_run_by_hand_compares_the_gpus_of_the_node(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = [730, 731, 728, 735, 731, 690, 729, 733]
+    numbers = [
+        measurement("bf16_tflops", value, device=gpu, conditions=SQUARE) for gpu, value in enumerate(values)
+    ]
+    result = node_result(one_test("gpu_matmul", State.PASS, *numbers), one_test("health"), gpus=8)
+    monkeypatch.setattr(commands, "run_plan", lambda *_: result)
+    assert main.main(["run", "--test", "gpu_matmul"]) == 0
+    said = capsys.readouterr().out
+    assert "below the median of 8 equal GPUs" in said
+    assert "1 degraded" in said
+
+
 def test_where_no_table_is_at_hand_there_are_no_references(tmp_path: Path) -> None:
     assert gpu_models.table(tmp_path / "gpu_models.yml") is None
 

@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from temper.judge import cohort
 from tests.unit.each import each
 from tests.unit.validation.samples import measurement, node_result, one_test
 from validation.model.contract import Finding, NodeResult, State
+from validation.verdict import cohort
 from validation.verdict.baseline import Comparison
 
 Said = dict[tuple[str, str], Comparison]
@@ -141,6 +141,10 @@ def test_gpus_of_one_node_are_equals_too() -> None:
     result = node_result(one_test("gpu_matmul", State.PASS, *numbers), gpus=8)
     (finding,) = compared({"gpu01": result})["gpu01", "gpu_matmul"].findings
     assert finding.device == 5
+    # Also where there is no fleet, and then of the rest nothing is said.
+    of_cpu = one_test("cpu_matmul", State.PASS, measurement("fp32_gflops", 100.0, device=None))
+    alone = cohort.among_its_own(dataclasses.replace(result, tests=(*result.tests, of_cpu)))
+    assert alone == {"gpu_matmul": Comparison((finding,)), "cpu_matmul": Comparison()}
 
 
 @each("model", "link", "driver", "torch", "method", "plan", "conditions")

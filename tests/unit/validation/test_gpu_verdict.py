@@ -10,7 +10,7 @@ from validation.model.contract import Finding, State, TestResult
 from validation.model.expectations import References
 from validation.report import fleet_report
 from validation.verdict.gpus import counts, unknown_models
-from validation.verdict.judge import judge_fleet, judge_node
+from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, judge_fleet, judge_node
 from validation.verdict.verdicts import GpuVerdict, NodeVerdict
 
 BOTH = (measurement(value=730.0), measurement(value=730.0, device=1))
@@ -55,6 +55,17 @@ def test_a_gpu_is_as_bad_as_what_was_found_on_it(tests: list[TestResult], expect
 @each("health", "gpu_transfer")
 def test_a_gpu_has_not_passed_without_what_is_required_of_gpus(test: str) -> None:
     assert states(judged(RIGHT, required=(test,))) == ["not-run", "not-run"]
+
+
+def test_a_gpu_that_could_not_be_measured_takes_no_other_out_of_the_verdict() -> None:
+    half = one_test("gpu_matmul", State.NOT_RUN, BOTH[0], reason="GPU 1: busy")
+    node = judged(half, one_test("health"), required=("gpu_matmul",))
+    assert (states(node), node.exit_status) == (["pass", "not-run"], EXIT_ENVIRONMENT)
+    slow = one_test("gpu_matmul", State.NOT_RUN, measurement(value=300.0), reason="GPU 1: busy")
+    node = judged(slow, one_test("health"), required=("gpu_matmul",))
+    assert (states(node), node.exit_status) == (["fail", "not-run"], EXIT_FAIL)
+    impossible = one_test("gpu_matmul", State.NOT_RUN, measurement(value=-1.0), reason="GPU 1: busy")
+    assert states(judged(impossible, required=("gpu_matmul",))) == ["fail", "not-run"]
 
 
 def test_what_is_required_of_the_cpu_is_no_matter_of_a_gpu() -> None:

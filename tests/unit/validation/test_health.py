@@ -88,6 +88,105 @@ def test_the_pcie_link_of_a_superchip_fails_nothing(changes: dict[str, str], sta
     assert [one.state for one in found if one.code.startswith("pcie")] == states
 
 
+def test_a_superchip_whose_c2c_is_off_is_found_and_its_pcie_link_is_judged() -> None:
+    for form_factor, modes, found in (
+        ("superchip", ("Disabled", "Enabled"), {(0, "c2c-off"), (0, "pcie-link-down-trained")}),
+        (
+            "superchip",
+            ("Disabled", "Disabled"),
+            {(0, "c2c-off"), (1, "c2c-off"), (0, "pcie-link-down-trained")},
+        ),
+        ("superchip", ("Enabled", "Enabled"), {(0, "pcie-link-down-trained")}),
+        ("superchip", ("N/A", "N/A"), {(0, "pcie-link-down-trained")}),
+        # A model that no table has, beside one of its kind that has C2C.
+        (None, ("Disabled", "Enabled"), {(0, "c2c-off"), (0, "pcie-link-down-trained")}),
+        # An H100 says this, too, and has none.
+        ("sxm", ("Disabled", "Disabled"), {(0, "pcie-link-down-trained")}),
+    ):
+        first, second = (
+            one.replace("<mig_mode>", f"<c2c_mode>{mode}</c2c_mode><mig_mode>")
+            for one, mode in zip((gpu_xml(current_link_width="8x"), SECOND), modes, strict=True)
+        )
+        models = {"it": H100 | {"form_factor": form_factor}} if form_factor else {}
+        tested = node(smi_xml(first, second), expectation=expectation(references=References(models)))
+        findings = [one for one in Health().run(tested).findings if one.code != "gpu-model"]
+        assert {(one.device, one.code) for one in findings} == found, (form_factor, modes)
+        link = next(one for one in findings if one.code == "pcie-link-down-trained")
+        excused = form_factor == "superchip" and modes[0] != "Disabled"
+        assert link.state is (State.DEGRADED if excused else State.FAIL)
+
+
+def test_ecc_is_judged_by_what_is_on_and_what_will_be() -> None:
+    server, card = (
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+    )
+    for name, current, pending, action in (
+        ("NVIDIA A100-PCIE-40GB", "Enabled", "Enabled", None),
+        ("NVIDIA A100-PCIE-40GB", "Enabled", "N/A", None),
+        ("NVIDIA A100-PCIE-40GB", "Disabled", "Disabled", MachineAction.CONFIGURE),
+        ("NVIDIA A100-PCIE-40GB", "Disabled", "N/A", MachineAction.CONFIGURE),
+        ("NVIDIA A100-PCIE-40GB", "Disabled", "Enabled", MachineAction.RESET_GPU),
+        ("NVIDIA A100-PCIE-40GB", "Enabled", "Disabled", MachineAction.CONFIGURE),
+        (server, "Disabled", "Disabled", MachineAction.CONFIGURE),
+        (card, "Disabled", "Disabled", None),
+        (card, "Enabled", "Disabled", None),
+    ):
+        xml = gpu_xml(product_name=name, current_ecc=current)
+        xml = xml.replace("</current_ecc>", f"</current_ecc><pending_ecc>{pending}</pending_ecc>")
+        found = [(one.code, one.machine_action) for one in Health().run(node(smi_xml(xml, SECOND))).findings]
+        assert found == ([("ecc-off", action)] if action else []), (name, current, pending)
+
+
+def test_an_uncorrectable_error_of_a_mig_instance_alone_is_one_of_its_gpu() -> None:
+    for counts, found in (("0", "0"), []), (("0", "2"), ["ecc-uncorrected"]), (("N/A", "N/A"), []):
+        instances = "".join(
+            f"<mig_device><ecc_error_count><volatile_count><sram_uncorrectable>{count}</sram_uncorrectable>"
+            "</volatile_count></ecc_error_count></mig_device>"
+            for count in counts
+        )
+        xml = gpu_xml(current_mig="Enabled").replace(
+            "<gpu_virtualization_mode>", f"<mig_devices>{instances}</mig_devices><gpu_virtualization_mode>"
+        )
+        assert [one.code for one in Health().run(node(smi_xml(xml, SECOND))).findings] == found, counts
+
+
+def test_a_gpu_past_a_temperature_limit_is_found_before_anything_slows_it_down() -> None:
+    for values, reasons, found in (
+        ({"gpu_temp_tlimit": "39 C", "gpu_temp_max_gpu_tlimit_threshold": "0 C"}, {}, []),
+        ({"gpu_temp_tlimit": "0 C", "gpu_temp_max_gpu_tlimit_threshold": "0 C"}, {}, []),
+        ({"gpu_temp_tlimit": "-3 C", "gpu_temp_max_gpu_tlimit_threshold": "0 C"}, {}, ["temperature-high"]),
+        ({"gpu_temp_tlimit": "-3 C", "gpu_temp_max_gpu_tlimit_threshold": "N/A"}, {}, []),
+        ({"gpu_temp": "88 C", "gpu_temp_max_gpu_threshold": "87 C"}, {}, ["temperature-high"]),
+        ({"gpu_temp": "87 C", "gpu_temp_max_gpu_threshold": "87 C"}, {}, []),
+        ({"gpu_temp": "88 C", "gpu_temp_max_gpu_threshold": "N/A"}, {}, []),
+        ({"memory_temp": "99 C", "gpu_temp_max_mem_threshold": "95 C"}, {}, ["temperature-high"]),
+        # What slows it down says more.
+        (
+            {"gpu_temp": "88 C", "gpu_temp_max_gpu_threshold": "87 C"},
+            {"hw_thermal_slowdown": "Active"},
+            ["hw-thermal-slowdown"],
+        ),
+    ):
+        told = "".join(f"<{name}>{text}</{name}>" for name, text in values.items())
+        xml = gpu_xml(**reasons).replace("<ecc_mode>", f"<temperature>{told}</temperature><ecc_mode>")
+        assert [one.code for one in Health().run(node(smi_xml(xml, SECOND))).findings] == found, values
+
+
+def test_lanes_that_a_host_gives_to_no_gpu_of_a_virtual_machine_are_no_finding() -> None:
+    for mode, widths, found in (
+        ("Pass-Through", ("8x", "8x"), []),
+        ("Pass-Through", ("8x", "16x"), [(0, State.DEGRADED)]),
+        ("None", ("8x", "8x"), [(0, State.FAIL), (1, State.FAIL)]),
+    ):
+        gpus = (
+            gpu_xml(virtualization_mode=mode, pci_bus_id=address, uuid=address, current_link_width=width)
+            for address, width in zip(("00000000:1B:00.0", "00000000:43:00.0"), widths, strict=True)
+        )
+        findings = Health().run(node(smi_xml(*gpus))).findings
+        assert [(one.device, one.state) for one in findings] == found, (mode, widths)
+
+
 def test_a_chip_of_cpu_and_gpu_has_no_link_that_could_be_judged() -> None:
     for memory, found in (("Not Supported", False), ("N/A", False), ("81559 MiB", True)):
         xml = gpu_xml(current_link_gen="1", current_link_width="1x").replace(
@@ -397,22 +496,24 @@ def test_links_that_are_down_are_named(nvswitch: bool, code: str, state: State) 
     assert (finding.code, finding.state, finding.device) == (code, state, 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "mig", "expected"),
-    [
-        ("NVIDIA A100-SXM4-40GB", "Disabled", [("nvlink-down", State.FAIL)]),
-        ("NVIDIA A100-SXM4-40GB", "Enabled", []),
-        ("NVIDIA RTX A6000", "Disabled", []),
-    ],
-)
-def test_a_gpu_without_any_link_beside_one_that_has_some(
-    name: str, mig: str, expected: list[tuple[str, State]]
-) -> None:
-    facts: dict[str, Any] = {"nvswitch": False, "expectation": Expectation()}
-    xml = smi_xml(gpu_xml(), gpu_xml(pci_bus_id="00000000:43:00.0", product_name=name, current_mig=mig))
-    for links in ({0: Links(4, ())}, {0: Links(4, ()), 1: Links(0, (0, 1, 2, 3))}):
-        found = Health().run(node(xml, nvlinks=lambda links=links: links, **facts)).findings
-        assert [(finding.code, finding.state) for finding in found] == expected
+def test_a_gpu_without_any_link_beside_one_that_has_some() -> None:
+    """On a board that has the links it is a fault; a card may have no bridge, whatever it is called."""
+    for form_factor, name, mig, expected in (
+        # Of a model that no table has, the socket in its name tells.
+        (None, "NVIDIA A100-SXM4-40GB", "Disabled", [("nvlink-down", State.FAIL)]),
+        (None, "NVIDIA A100-SXM4-40GB", "Enabled", []),
+        (None, "NVIDIA RTX A6000", "Disabled", []),
+        ("pcie", "NVIDIA A40", "Disabled", []),
+        ("pcie", "NVIDIA H100 NVL", "Disabled", []),
+        ("sxm", "NVIDIA H100 80GB HBM3", "Disabled", [("nvlink-down", State.FAIL)]),
+        ("superchip", "NVIDIA GB200", "Disabled", [("nvlink-down", State.FAIL)]),
+    ):
+        references = References({"it": H100 | {"form_factor": form_factor}} if form_factor else {})
+        facts: dict[str, Any] = {"nvswitch": False, "expectation": Expectation(references=references)}
+        xml = smi_xml(gpu_xml(), gpu_xml(pci_bus_id="00000000:43:00.0", product_name=name, current_mig=mig))
+        for links in ({0: Links(4, ())}, {0: Links(4, ()), 1: Links(0, (0, 1, 2, 3))}):
+            found = Health().run(node(xml, nvlinks=lambda links=links: links, **facts)).findings
+            assert [(finding.code, finding.state) for finding in found] == expected, name
 
 
 def test_a_gpu_of_another_model_needs_no_links() -> None:
@@ -464,6 +565,23 @@ def test_links_that_cannot_be_looked_at_are_said() -> None:
 def test_an_error_in_place_of_a_value_is_not_healthy(changes: dict[str, str], state: State) -> None:
     (finding,) = Health().run(node(smi_xml(gpu_xml(**changes), SECOND))).findings
     assert (finding.code, finding.state, finding.device) == ("gpu-unanswered", state, 0)
+
+
+def test_a_value_that_is_withheld_orders_no_reset() -> None:
+    for words, actions in (
+        ("Insufficient Permissions", {MachineAction.RERUN}),
+        ("[The operating system has blocked the request.]", {MachineAction.RERUN}),
+        ("RM has detected an NVML/RM version mismatch.", {MachineAction.CONFIGURE}),
+        ("System is not in ready state", {MachineAction.RERUN}),
+        ("Unknown Error", {MachineAction.RESET_GPU}),
+    ):
+        xml = smi_xml(gpu_xml(remapped_row_pending=words, dram_uncorrectable=words), SECOND)
+        findings = Health().run(node(xml)).findings
+        assert {one.machine_action for one in findings} == actions, words
+        assert [one.device for one in findings] == [0]
+    both = gpu_xml(remapped_row_pending="Insufficient Permissions", dram_uncorrectable="Unknown Error")
+    found = [(one.code, one.state) for one in Health().run(node(smi_xml(both, SECOND))).findings]
+    assert found == [("gpu-unanswered", State.FAIL), ("gpu-withheld", State.DEGRADED)]
 
 
 BUSY = "".join(f"<process_info><pid>{pid}</pid><type>C</type></process_info>" for pid in range(1, 301))
@@ -535,6 +653,65 @@ def test_a_programs_own_error_and_one_from_before_the_driver_was_loaded_are_no_f
 def test_an_xid_that_no_catalogue_knows_is_said() -> None:
     line = "NVRM: Xid (PCI:0000:43:00): 999, something new"
     assert [f.code for f in Health().run(node(kernel_log=log_of(line))).findings] == ["xid-unknown"]
+
+
+RESET_REQUIRED = (
+    "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) "
+    "returned from status @ kernel_channel.c:2827"
+)
+RECOVERY = "NVRM: Xid (PCI:0000:43:00): 154, GPU recovery action changed from 0x0 (None) to {}"
+
+
+def test_the_recovery_action_of_the_kernel_log_counts_where_nvidia_smi_has_none() -> None:
+    for said, lines, actions in (
+        ("N/A", ["0x2 (Node Reboot Required)"], [MachineAction.REBOOT]),
+        ("N/A", ["0x2 (OS Reboot)"], [MachineAction.REBOOT]),
+        ("N/A", ["0x1 (GPU Reset Required)"], [MachineAction.RESET_GPU]),
+        ("N/A", ["0x1 (PF FLR)"], [MachineAction.RESET_GPU]),
+        ("N/A", ["0x3 (Drain P2P)"], [MachineAction.RERUN]),
+        ("N/A", ["0x4 (Drain and Reset)"], [MachineAction.RESET_GPU]),
+        ("N/A", ["0x5 (Recover IMEX Domain)"], [MachineAction.CONFIGURE]),
+        ("N/A", ["0x9 (Something New)"], [MachineAction.NONE]),
+        ("N/A", ["something new"], [MachineAction.NONE]),
+        # What came last counts, and nvidia-smi says what is wanted now.
+        ("N/A", ["0x1 (GPU Reset Required)", "0x0 (None)"], []),
+        ("N/A", ["0x0 (None)", "0x2 (Node Reboot Required)"], [MachineAction.REBOOT]),
+        ("None", ["0x2 (Node Reboot Required)"], []),
+        ("Reset", ["0x2 (Node Reboot Required)"], [MachineAction.RESET_GPU]),
+    ):
+        xml = smi_xml(gpu_xml(), SECOND.replace("action>None<", f"action>{said}<"))
+        findings = Health().run(node(xml, kernel_log=log_of(*map(RECOVERY.format, lines)))).findings
+        assert [one.machine_action for one in findings] == actions, (said, lines)
+        assert all((one.code, one.device, one.state) == ("recovery-action", 1, "fail") for one in findings)
+    broken = node(
+        NvidiaSmiError("timeout", "no answer"), kernel_log=log_of(RECOVERY.format("0x2 (OS Reboot)"))
+    )
+    assert "recovery-action" in {one.code for one in Health().run(broken).findings}
+
+
+def test_a_gpu_that_must_be_reset_without_an_xid_is_found_and_no_line_of_an_error_is_dropped() -> None:
+    name = "NVRM: Xid (PCI:"  # of a process: as long as it can be
+    for line, codes in (
+        (RESET_REQUIRED, ["reset-required"]),
+        (RESET_REQUIRED.replace("NVRM: ", "NVRM: GPU0 "), ["reset-required"]),
+        (
+            RESET_REQUIRED.replace("AssertOkFailedNoLog: Assertion", "CheckOkFailedNoLog: Check"),
+            ["reset-required"],
+        ),
+        ("NVRM: Xid (PCI:0000:43:00): a new form, 13", ["kernel-error-unreadable"]),
+        ("NVRM: Xid (PCI:0000:43:00 GPU-I:05", ["kernel-error-unreadable"]),
+        (
+            "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Catastrophic, Link 30",
+            ["kernel-error-unreadable"],
+        ),
+        ("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Severity 0 Engine instance 30", []),
+        ("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Data {0x00000000, 0x00000000}", []),
+        (f"{name}[7]: segfault at 0 ip 0000:43:00", []),
+        ("NVRM: nvAssert[7]: segfault [NV_ERR_RESET_REQUIRED]", []),
+    ):
+        findings = Health().run(node(kernel_log=log_of(line))).findings
+        assert [one.code for one in findings] == codes, line
+        assert all(line in one.text for one in findings)
 
 
 NONFATAL = "NVRM: Xid (PCI:0000:43:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x0)"

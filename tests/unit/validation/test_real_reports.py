@@ -119,7 +119,7 @@ FAULTS = [
     ("ecc_errors/volatile/double_bit/total", "0", "2", "ecc-uncorrected", State.FAIL),
     ("ecc_errors/volatile/double_bit/device_memory", "0", "2", "ecc-uncorrected", State.FAIL),
     ("ecc_errors/volatile/dram_uncorrectable", "0", "Unknown Error", "gpu-unanswered", State.FAIL),
-    ("ecc_errors/volatile/dram_uncorrectable", "0", "No data", "gpu-unanswered", State.DEGRADED),
+    ("ecc_errors/volatile/dram_uncorrectable", "0", "No data", "gpu-withheld", State.DEGRADED),
     ("ecc_errors/aggregate/sram_threshold_exceeded", "No", "Yes", "sram-threshold-exceeded", State.FAIL),
     ("ecc_errors/unrepairable_memory", "No", "Yes", "memory-unrepairable", State.FAIL),
     ("ecc_errors/channel_repair_pending", "No", "Yes", "memory-repair-pending", State.DEGRADED),
