@@ -65,7 +65,7 @@ def test_every_problem_of_a_node_stands_in_one_list_and_nothing_is_changed() -> 
         "nvidia_stack_nam: no role has a variable of this name; did you mean nvidia_stack_name?"
         in result.output
     )
-    assert "ssh_hardening_ports: expected list of int, found ['ssh']" in result.output
+    assert "ssh_hardening_ports: expected a list of whole numbers, found ['ssh']" in result.output
     assert "GiB free, the stack needs 1000000 GiB there" in result.output
     assert {row["changed"] for name, row in result.recap.items() if name != "localhost"} == {0}
     assert snapshot(FIRST) == before

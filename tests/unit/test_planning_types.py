@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 BORDERS = {"from_dict", "from_fact", "as_dict", "as_fact", "plain", "read_yaml"}
 UNTYPED_FILES = {
     "role_variables.py": "an inventory's values are of any type until they are checked there",
+    "value_types.py": "likewise, with the options of an entry",
     "inventory.py": "what ansible-inventory prints, before its values are checked",
 }
 UNTYPED_FUNCTIONS = {
@@ -38,6 +39,8 @@ UNTYPED_FUNCTIONS = {
     "tables.py": {"load_models", "chip_models"},
     # What several runs hand to one controller.
     "fleet.py": {"part", "merged"},
+    # What Ansible notes beside a value.
+    "origin.py": {"shown", "stands_at"},
     # What Ansible collects and keeps.
     "node_plan.py": {"refused"},
     "preflight.py": {"preflight_plan", "preview_arguments"},

@@ -111,10 +111,10 @@ def test_a_name_without_the_prefix_of_a_role_is_none_of_our_business(name: str) 
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("firewall_log", "maybe", "firewall_log: expected bool, found 'maybe'"),
-        ("firewall_rate", "five", "firewall_rate: expected int, found 'five'"),
-        ("firewall_rate", True, "firewall_rate: expected int, found True"),
-        ("firewall_ports", "22,a", "firewall_ports: expected list of int, found '22,a'"),
+        ("firewall_log", "maybe", "firewall_log: expected true or false, found 'maybe'"),
+        ("firewall_rate", "five", "firewall_rate: expected a whole number, found 'five'"),
+        ("firewall_rate", True, "firewall_rate: expected a whole number, found True"),
+        ("firewall_ports", "22,a", "firewall_ports: expected a list of whole numbers, found '22,a'"),
         ("firewall_ssh_port", 0, "firewall_ssh_port: expected a port number from 1 to 65535, found 0"),
         (
             "firewall_ssh_port",
@@ -175,14 +175,14 @@ def test_no_value_of_any_variable_ends_in_a_traceback(value: Any) -> None:
 
 def test_a_variable_without_a_value_is_named_where_it_needs_one() -> None:
     assert problems({"firewall_state": None}) == [
-        "firewall_state: expected str, found no value; give it one, or leave it out"
+        "firewall_state: expected a text, found no value; give it one, or leave it out"
     ]
     assert problems({"firewall_ssh_port": None}) == []
 
 
 def test_a_list_in_the_place_of_options_is_named() -> None:
     found = role_variables({"container_engines_ulimits": [1]}, ALL_SPECS)
-    assert found["problems"] == ["container_engines_ulimits: expected dict, found [1]"]
+    assert found["problems"] == ["container_engines_ulimits: expected a dictionary, found [1]"]
 
 
 def test_a_choice_that_there_is_not_lists_the_choices() -> None:
@@ -311,7 +311,7 @@ def test_a_variable_of_the_operator_s_own_is_left_alone() -> None:
         ("gpu_validation_pip_args", "--no-binary :all:", "--no-binary has no place here"),
         ("gpu_validation_storage_floor_gb_s", -1, "expected GB/s, 0 (no floor) or above, found -1"),
         ("gpu_validation_fabric_floor_gb_s", -1, "expected GB/s, 0 (no floor) or above, found -1"),
-        ("gpu_validation_fabric_floor_gb_s", "fast", "expected float, found 'fast'"),
+        ("gpu_validation_fabric_floor_gb_s", "fast", "expected a number (GB/s), found 'fast'"),
         ("gpu_validation_fabric_pair_rounds", 0, "expected 1 or more, found 0"),
         ("gpu_validation_fabric_pairs", True, "must be one of: auto, always, never, got: True"),
         (
