@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from temper.base import ROOT
+from temper.plan.contradictions import profiles_of
 from temper.plan.convert import plain
 from temper.plan.facts import NodeFacts
 from temper.plan.identity import machine_of
@@ -16,14 +17,16 @@ from temper.plan.jump_hosts import read
 from temper.plan.model import Target
 from temper.plan.node_plan import NodePlan
 from temper.plan.os_controls import load_controls
-from temper.plan.plan import node_plan, unreadable
+from temper.plan.plan import node_plan
 from temper.plan.preview import Preview, with_preview
+from temper.plan.reboot import reboot_reason, reboot_refusals
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.role_variables import argument_specs, role_variables, typed_variables
 from temper.plan.roles import complete
 from temper.plan.roles.context import Context, Fleet
 from temper.plan.secure_boot import Certificate, read_certificate
 from temper.plan.tables import load_models, load_tables
+from temper.plan.unreadable import unreadable
 from validation.model.contract import ContractError
 from validation.model.expectations import file_name
 
@@ -76,8 +79,8 @@ def preflight_plan(
 
     `result` is what the task with module node_facts returned, `host_variables` the node's variables. `known`
     is what the controller knows: the node's `address` and `user` in the inventory, `today` ("2026-11-21"),
-    the `fleet` and the `jump_hosts` as action fleet_ways returns them. `preview` is what module
-    package_preview returned, where it has been asked.
+    the `fleet` and the `jump_hosts` as action fleet_ways returns them, and whether this run `installs` the
+    stack. `preview` is what module package_preview returned, where it has been asked.
     """
     checked = role_variables(host_variables, argument_specs())
     variables = typed_variables(checked["values"])
@@ -96,7 +99,7 @@ def preflight_plan(
     facts = result.get("ansible_facts", {}).get("temper")
     if facts is None:
         reached = not result.get("unreachable", False)
-        problem = unreadable(str(result.get("msg", "")), target, reached=reached)
+        problem = unreadable(str(result.get("msg", "")), target, name, reached=reached)
         return NodePlan(refusals=(*problems, problem)).as_fact()
     try:
         node = NodeFacts.from_dict(facts)
@@ -111,6 +114,9 @@ def preflight_plan(
         said = Preview.from_dict(preview)
         plan = with_preview(plan, said)
         plan = replace(plan, transaction=plain(preview["transaction"]) if said.transaction else {})
+    plan = replace(plan, reboot=reboot_reason(plan, node), warnings=(*checked["warnings"], *plan.warnings))
+    if known.get("installs"):
+        problems += reboot_refusals(plan, node, variables.nvidia_stack, name)
     fleet = known.get("fleet") or {}
     context = Context.of(
         # The tree of an image has the ids of the machine that makes it.
@@ -129,5 +135,6 @@ def preflight_plan(
         name=name,
         jump=jump,
         given=frozenset(host_variables),
+        profiles=profiles_of(host_variables.get("group_names") or ()),
     )
     return complete(context).as_fact()

@@ -49,7 +49,8 @@ class Context:
     operator's certificate as PEM, empty without one. `programs` has the text of each program that the node
     runs by itself, by its path in the folder of its role, and `python` runs them. `name` is the
     node's in the inventory, `jump` says which others are reached through it, and `given`
-    has the names of the variables that the inventory sets. `forwards` says whether it is a router for others.
+    has the names of the variables that the inventory sets. `profiles` are its groups that are profiles, which
+    is one at most. `forwards` says whether it is a router for others.
     """
 
     plan: NodePlan
@@ -69,6 +70,7 @@ class Context:
     name: str = ""
     jump: JumpHost | None = None
     given: frozenset[str] = frozenset()
+    profiles: tuple[str, ...] = ()
     forwards: bool = False
 
     @classmethod
