@@ -36,6 +36,20 @@ def place_of(name: object) -> str:
     return shown(found) if found else ""
 
 
+def place_of_error(error: BaseException | None) -> str:
+    """Return file and line of what could not be read, likewise, where this or an earlier error knows them.
+
+    Ansible itself drops them of a file in group_vars or host_vars.
+    """
+    while error and Origin:
+        known = getattr(error, "obj", None)
+        found = known if isinstance(known, Origin) else Origin.get_tag(known)
+        if found and found.path:
+            return shown(found)
+        error = error.__cause__ or error.__context__
+    return ""
+
+
 def shown(origin: Any) -> str:
     """Return an origin in brackets, a path as the operator would type it here."""
     if not origin.path:

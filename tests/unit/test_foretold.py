@@ -13,7 +13,7 @@ KNOWN = {"address": "192.0.2.7", "user": "ops", "today": "2026-11-26", "installs
 DRIVER = "580.178.04"
 
 
-def planned(facts: dict[str, Any], installs: bool = True, **values: Any) -> dict[str, Any]:
+def planned(facts: dict[str, Any], *, installs: bool = True, **values: Any) -> dict[str, Any]:
     values = {"inventory_hostname": "gpu01", **values}
     known = KNOWN | {"installs": installs}
     return preflight_plan({"ansible_facts": {"temper": facts}}, values, known)
@@ -151,8 +151,8 @@ def test_the_plan_says_what_the_run_does_and_needs() -> None:
 
 
 def test_nodes_are_shown_together_only_where_all_is_alike() -> None:
-    training = {"group_names": ["profile_training"], "gpu_settings_clocks": "max"}
-    development = {"group_names": ["profile_development"], "container_engines_install": ["podman"]}
+    training: dict[str, Any] = {"group_names": ["profile_training"], "gpu_settings_clocks": "max"}
+    development: dict[str, Any] = {"group_names": ["profile_development"]}
     plans = {
         "gpu01": planned(node(), **training),
         "gpu02": planned(node(), **development),

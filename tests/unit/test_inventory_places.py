@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 from ansible.parsing.dataloader import DataLoader
 
+from temper.plan.inventory import InventoryError, read
 from temper.plan.role_variables import role_variables
-from tests.unit.tables import specs
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
+from tests.unit.tables import ROOT, specs
 
 #: What stands in a file of variables, the line that is named, and what the sentence says.
 WRONG = [
@@ -95,3 +95,26 @@ def test_variables_of_the_operator_s_own_are_not_asked_about(tmp_path: Path) -> 
     own = ("ansible_host", "state", "name", "rack", "site_name", "users", "profile", "plan", "__reboot_ok")
     found = checked("".join(f"{name}: x\n" for name in own), tmp_path)
     assert (found["warnings"], found["problems"]) == ([], [])
+
+
+#: What is no YAML, and the line that is named.
+BROKEN = [("a: 1\nb:\n\tc: 1\n", 3), ("a: 1\nb: 2\na: 3\n", 3)]
+
+
+@pytest.mark.component
+def test_a_file_that_is_no_yaml_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yml").write_text("gpu_nodes: {hosts: {gpu01: {ansible_connection: local}}}\n")
+    path = tmp_path / "group_vars" / "gpu_nodes.yml"
+    path.parent.mkdir()
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
+    command = [program, "-i", str(tmp_path), "playbooks/preflight.yml"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    environment = kept | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
+    for text, line in BROKEN:
+        path.write_text(text)
+        run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert run.returncode
+        assert f"({path}:{line})" in run.stderr
+        with pytest.raises(InventoryError) as error:
+            read([str(tmp_path)])
+        assert str(error.value).endswith(f"({path}:{line})")
