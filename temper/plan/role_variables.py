@@ -410,6 +410,8 @@ def unknown_variables(names: Iterable[str], known: Iterable[str], roles: Iterabl
     known = sorted(known)
     problems = []
     for name in sorted(set(names) - set(known) - {PLAN}):
+        if name.startswith("ansible_"):  # most names of a node, and none that could be alike
+            continue
         if name.startswith(prefixes):
             # Stricter than difflib's default: the role's prefix alone makes all its variables look alike.
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)

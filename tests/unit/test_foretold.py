@@ -101,7 +101,7 @@ LINES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"firewall_management_networks": ["192.0.2.0/24", "::/0"]},
-        "SSH afterwards: by key only, from every address, because firewall_management_networks has it",
+        "SSH afterwards: by key only, from every address, because firewall_management_networks names it",
     ),
     (
         {"firewall_state": "absent", "ssh_hardening_state": "absent"},

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from temper.plan.expectation import expectation
-from temper.plan.foretold import foretold
 from temper.plan.image import of_image
 from temper.plan.jump_hosts import plan_line
 from temper.plan.roles import (
@@ -27,6 +26,7 @@ from temper.plan.roles import (
     pull,
     ssh_hardening,
 )
+from temper.plan.roles.foretold import foretold
 from temper.plan.text import waiver_text
 
 if TYPE_CHECKING:

@@ -112,10 +112,8 @@ def ssh(context: Context) -> str:
     if wish.state == "absent":
         sources = "from every address, because firewall_state is absent"
     elif set(WORLD) & set(networks):
-        unset = "firewall_management_networks" not in context.given
-        sources = (
-            f"from every address, because firewall_management_networks {'is not set' if unset else 'has it'}"
-        )
+        names = "names it" if "firewall_management_networks" in context.given else "is not set"
+        sources = f"from every address, because firewall_management_networks {names}"
     else:
         others = ["the fleet's nodes", *wish.trusted_interfaces]
         sources = f"from {listed(networks)}{' and ' if networks else ''}{' and '.join(others)}"
