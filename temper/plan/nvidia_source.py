@@ -38,7 +38,8 @@ def offer(request: Request) -> Offer:
         known = sorted(tables.stacks)
         close = difflib.get_close_matches(name, known, n=1)
         meant = advice("did-you-mean", name=close[0]) if close else None
-        return Offer(stack=name, refusals=(refusal("stack-name", meant, stack=name, known=known),))
+        unknown = refusal("stack-name", meant, stack=name, where="", known=known)
+        return Offer(stack=name, refusals=(unknown,))
     modules, module_problems = kernel_modules(request, stack.driver)
     graphics = graphics_packages(request, stack)
     return Offer(

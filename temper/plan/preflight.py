@@ -16,6 +16,7 @@ from temper.plan.jump_hosts import problems as jump_problems
 from temper.plan.jump_hosts import read
 from temper.plan.model import Target
 from temper.plan.node_plan import NodePlan
+from temper.plan.origin import place
 from temper.plan.os_controls import load_controls
 from temper.plan.plan import node_plan
 from temper.plan.preview import Preview, with_preview
@@ -37,6 +38,8 @@ DATA = ROOT / "data"
 MODULE_UTILS = ROOT / "module_utils" / "temper"
 CDI_NCCL = MODULE_UTILS / "engines" / "cdi_nccl.py"
 PULL = ROOT / "pull"
+#: Refusals about one variable that planning finds: it has the values alone, and not where they stand.
+ABOUT = {"stack-name": "nvidia_stack_name"}
 
 
 def preview_arguments(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,6 +50,12 @@ def preview_arguments(plan: Mapping[str, Any]) -> dict[str, Any]:
         "hold_versions": [plan["driver"]["package_version"]],
         "engines": plan["roles"]["container_engines"],
     }
+
+
+def located(one: Refusal, host_variables: Mapping[str, Any]) -> Refusal:
+    """Return a refusal with the place of the variable that it is about, where it is about one."""
+    name = ABOUT.get(one.code, "")
+    return replace(one, facts=one.facts | {"where": place(host_variables.get(name))}) if name else one
 
 
 def name_problems(name: str) -> list[Refusal]:
@@ -110,6 +119,7 @@ def preflight_plan(
         node, of_tree = as_image(node, variables.preflight, load_tables(DATA), certificate.sha256)
         problems += of_tree
     plan = node_plan(node, load_tables(DATA), variables, target)
+    plan = replace(plan, refusals=tuple(located(one, host_variables) for one in plan.refusals))
     if preview is not None:
         said = Preview.from_dict(preview)
         plan = with_preview(plan, said)

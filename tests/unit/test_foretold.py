@@ -97,7 +97,16 @@ LINES: list[tuple[dict[str, Any], str]] = [
     ({}, "SSH afterwards: by key only, from every address, because firewall_management_networks is not set"),
     (
         {"firewall_management_networks": ["192.0.2.0/24"], "ssh_hardening_allow_groups": ["ops"]},
-        "SSH afterwards: by key only, from 192.0.2.0/24 and the fleet's nodes, as group ops",
+        "SSH afterwards: by key only, from 192.0.2.0/24, the fleet's nodes, as group ops",
+    ),
+    (
+        {
+            "firewall_management_networks": [],
+            "firewall_peer_addresses": [],
+            "firewall_trusted_interfaces": ["wg0"],
+            "ssh_hardening_ports": [2222],
+        },
+        "SSH afterwards: by key only, from wg0, port 2222",
     ),
     (
         {"firewall_management_networks": ["192.0.2.0/24", "::/0"]},
@@ -166,3 +175,16 @@ def test_nodes_are_shown_together_only_where_all_is_alike() -> None:
     assert headings == ["gpu01, gpu03, gpu04:", "gpu02:"]
     assert "\n  other settings of os_tuning on gpu04\n" in shown
     assert shown.count("other settings") == 1
+
+
+def test_a_reboot_that_waits_for_the_counters_is_said() -> None:
+    facts = with_driver(settled(), DRIVER, "nvidia", [])
+    facts["nvidia"] |= {"counters_restricted": True}
+    lines = {
+        counters: planned(facts, profiling_tools_install=True, profiling_tools_gpu_counters=counters)["text"]
+        for counters in (True, False)
+    }
+    assert {counters: "counters changes at the next" in text for counters, text in lines.items()} == {
+        True: True,
+        False: False,
+    }

@@ -11,7 +11,9 @@ import pytest
 from ansible.parsing.dataloader import DataLoader
 
 from temper.plan.inventory import InventoryError, read
+from temper.plan.preflight import preflight_plan
 from temper.plan.role_variables import role_variables
+from tests.unit.planning_nodes import node
 from tests.unit.tables import ROOT, specs
 
 #: What stands in a file of variables, the line that is named, and what the sentence says.
@@ -65,6 +67,16 @@ def test_a_wrong_value_is_named_with_its_file_and_line(
         if len(found) != 1 or not found[0].endswith(place) or not all(word in found[0] for word in words):
             wrong.append((text, found))
     assert not wrong
+
+
+def test_a_stack_that_there_is_not_is_named_with_its_line_and_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "all.yml"
+    path.write_text("\nnvidia_stack_name: r580-cuda13.1\n")
+    values = DataLoader().load_from_file(str(path))
+    known = {"address": "192.0.2.7", "user": "ops", "today": ""}
+    (problem,) = preflight_plan({"ansible_facts": {"temper": node()}}, values, known)["problems"]
+    assert f"({path}:2)" in problem
+    assert problem.endswith("did you mean r580-cuda13.0?")
 
 
 def test_elsewhere_the_whole_path_is_named(tmp_path: Path) -> None:

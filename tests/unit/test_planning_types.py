@@ -43,7 +43,7 @@ UNTYPED_FUNCTIONS = {
     "origin.py": {"shown", "stands_at"},
     # What Ansible collects and keeps.
     "node_plan.py": {"refused"},
-    "preflight.py": {"preflight_plan", "preview_arguments"},
+    "preflight.py": {"located", "preflight_plan", "preview_arguments"},
     "ssh_client.py": {"of", "look_at", "look_on_the_way", "connections"},
     "node_action.py": {"__init__", "__getitem__", "run", "ask", "own", "known", "unseen"},
     "mirror_list.py": {"downloads", "mirror_list", "in_order", "size"},

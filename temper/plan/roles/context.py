@@ -50,7 +50,8 @@ class Context:
     runs by itself, by its path in the folder of its role, and `python` runs them. `name` is the
     node's in the inventory, `jump` says which others are reached through it, and `given`
     has the names of the variables that the inventory sets. `profiles` are its groups that are profiles, which
-    is one at most. `forwards` says whether it is a router for others.
+    is one at most. `counters_restricted` says whether only root reads the GPUs' counters, None before the
+    driver is loaded, and `forwards` whether it is a router for others.
     """
 
     plan: NodePlan
@@ -72,6 +73,7 @@ class Context:
     given: frozenset[str] = frozenset()
     profiles: tuple[str, ...] = ()
     forwards: bool = False
+    counters_restricted: bool | None = None
 
     @classmethod
     def of(cls, plan: NodePlan, variables: Variables, node: NodeFacts, **known: Any) -> Context:
@@ -89,6 +91,7 @@ class Context:
             sockets=node.cpu.sockets,
             python=programs_python(node.pythons),
             forwards=node.forwards,
+            counters_restricted=node.nvidia.counters_restricted,
             **known,
         )
 

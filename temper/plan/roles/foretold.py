@@ -56,7 +56,11 @@ def reboot(context: Context) -> Iterator[str]:
     """Say whether the driver takes a reboot, and whether it is allowed."""
     wish = context.variables.nvidia_stack
     if not context.plan.reboot:
-        yield "reboot: none is due"
+        tools = context.variables.profiling_tools
+        # As the role says it once more at its end.
+        waits = tools.install and context.counters_restricted == tools.gpu_counters
+        changes = "; who may read the GPUs' counters changes at the next" if waits else ""
+        yield f"reboot: none is due{changes}"
         return
     allowed = (
         f"allowed, at most {wish.reboot_timeout_s / 60:.0f} min"
@@ -108,18 +112,21 @@ def accounts(context: Context) -> Iterator[str]:
 def ssh(context: Context) -> str:
     """Say who may reach sshd once the node is hardened."""
     wish, own = context.variables.firewall, context.variables.ssh_hardening
-    networks = wish.management_networks
     if wish.state == "absent":
         sources = "from every address, because firewall_state is absent"
-    elif set(WORLD) & set(networks):
+    elif set(WORLD) & set(wish.management_networks):
         names = "names it" if "firewall_management_networks" in context.given else "is not set"
         sources = f"from every address, because firewall_management_networks {names}"
     else:
-        others = ["the fleet's nodes", *wish.trusted_interfaces]
-        sources = f"from {listed(networks)}{' and ' if networks else ''}{' and '.join(others)}"
-    who = listed([*own.allow_users, *(f"group {name}" for name in own.allow_groups)])
-    key = "by key only, " if own.state == "present" else ""
-    return f"SSH afterwards: {key}{sources}{f', as {who}' if who and own.state == 'present' else ''}"
+        peers = ("the fleet's nodes",) if wish.peer_addresses is None else wish.peer_addresses
+        others = [*wish.management_networks, *peers, *wish.trusted_interfaces]
+        sources = f"from {listed(others) or 'no address'}"
+    said = [sources]
+    if own.state == "present":
+        who = [*own.allow_users, *(f"group {name}" for name in own.allow_groups)]
+        ports = [f"port {port}" for port in own.ports]
+        said = ["by key only", sources, *([f"as {listed(who)}"] if who else []), *ports]
+    return f"SSH afterwards: {', '.join(said)}"
 
 
 def firewall(context: Context) -> Iterator[str]:
