@@ -110,7 +110,7 @@ LINES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"firewall_management_networks": ["192.0.2.0/24", "::/0"]},
-        "SSH afterwards: by key only, from every address, because firewall_management_networks names it",
+        "SSH afterwards: by key only, from every address, because firewall_management_networks allows it",
     ),
     (
         {"firewall_state": "absent", "ssh_hardening_state": "absent"},

@@ -115,7 +115,7 @@ def ssh(context: Context) -> str:
     if wish.state == "absent":
         sources = "from every address, because firewall_state is absent"
     elif set(WORLD) & set(wish.management_networks):
-        names = "names it" if "firewall_management_networks" in context.given else "is not set"
+        names = "allows it" if "firewall_management_networks" in context.given else "is not set"
         sources = f"from every address, because firewall_management_networks {names}"
     else:
         peers = ("the fleet's nodes",) if wish.peer_addresses is None else wish.peer_addresses
