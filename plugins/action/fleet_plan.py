@@ -55,8 +55,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         same = twins({name: (plan or {}).get("machine", ()) for name, plan in plans.items()})
         plans |= {name: refused(plans[name], twin) for name, twin in same.items()}
         fleet = FleetPlan.from_dict(plans)
-        texts = {name: (plans.get(name) or {}).get("text", "") for name in variables["ansible_play_batch"]}
-        said = [grouped(texts), fleet.text()]
+        batch = {name: plans.get(name) or {} for name in variables["ansible_play_batch"]}
+        texts = {name: plan.get("text", "") for name, plan in batch.items()}
+        said = [
+            grouped(texts, {name: plan.get("roles", {}) for name, plan in batch.items()}),
+            fleet.text(),
+        ]
         if collect := self._task.args.get("collect"):
             write_whole(Path(collect) / "plan.json", json.dumps(fleet.part()))
         elif self._task.args["path"]:

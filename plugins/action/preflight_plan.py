@@ -18,18 +18,23 @@ from temper.plan.module_answers import node_facts  # noqa: E402 - needs the path
 from temper.plan.node_action import NodeAction  # noqa: E402 - likewise
 from temper.plan.node_plan import refused  # noqa: E402 - likewise
 from temper.plan.preflight import preflight_plan, preview_arguments  # noqa: E402 - likewise
+from temper.plan.reboot import FORBIDDEN, reaches_stack  # noqa: E402 - likewise
 from temper.plan.refusals import refusal  # noqa: E402 - likewise
 from temper.plan.ssh_client import look_on_the_way  # noqa: E402 - likewise
 
 
 class ActionModule(NodeAction):
-    """preflight_plan: known, simulate, payload_python, lease, image, image_kernel. At most two executions.
+    """preflight_plan: known, simulate, installs, payload_python, lease, image, image_kernel.
+
+    It takes two executions at most.
 
     Nothing is changed on the node, but for the lease where there is one to take. A jump host joins the group
     of its level, by which the plays of playbooks/harden.yml go.
     """
 
-    _VALID_ARGS = frozenset(("known", "simulate", "payload_python", "lease", "image", "image_kernel"))
+    _VALID_ARGS = frozenset(
+        ("known", "simulate", "installs", "payload_python", "lease", "image", "image_kernel")
+    )
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """The plan is `plan`, for the fact of this name; `reached` whether the node answered."""
@@ -37,7 +42,10 @@ class ActionModule(NodeAction):
         variables = task_vars or {}
         name = str(variables["inventory_hostname"])
         own = self.own(variables)
+        simulates = boolean(self._task.args["simulate"])
+        tags = (variables["ansible_run_tags"], variables["ansible_skip_tags"])
         known = self.known(variables)
+        known["installs"] = boolean(self._task.args["installs"]) and reaches_stack(*tags)
         python = self._task.args["payload_python"]
         asked: dict[str, Any] = {"payload_python": python} if python else {}
         if self._task.args["lease"] and not self._task.check_mode:
@@ -54,7 +62,9 @@ class ActionModule(NodeAction):
                 plan = refused(plan, refusal("jump-host-forbids", reason=forbidden([name], through)))
             elif looked.reached:
                 plan = refused(plan, refusal("jump-host-connection", reason=kept_open(name, through)))
-        if boolean(self._task.args["simulate"]) and not plan["refusals"] and not plan["settled"]:
+        # What a reboot forbids can be simulated, so that all reasons stand in one list.
+        others = [one for one in plan["refusals"] if one["code"] != FORBIDDEN]
+        if simulates and not others and not plan["settled"]:
             preview = self.ask("package_preview", preview_arguments(plan), variables)
             plan = preflight_plan(node, own, known, preview)
         if jump := read(known).get(name):

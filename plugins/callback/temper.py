@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import ansible.constants as constants
 import ansible.context as context
+from ansible.errors import AnsibleParserError
 from ansible.executor.stats import AggregateStats
 from ansible.playbook.block import Block
 from ansible.playbook.task_include import TaskInclude
@@ -32,6 +33,7 @@ from temper.base.nodes import printable  # noqa: E402 - needs the path above
 from temper.output.progress import Line, Progress  # noqa: E402 - likewise
 from temper.output.results import changes, complaint, differences, messages, refused, warnings  # noqa: E402 - likewise
 from temper.output.run import BAD, Note, Run, Stage  # noqa: E402 - likewise
+from temper.plan.origin import place_of_error  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -145,6 +147,10 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
     def display_words(self, msg: str, *args: Any, **kwargs: Any) -> None:
         """Ansible's `Display.display` of what a terminal does not act on, the moving line out of its way."""
         text = printable(COLOR_CODES.sub("", msg))
+        # Of files of variables, Ansible says what is wrong, and not where.
+        error = sys.exception()
+        if isinstance(error, AnsibleParserError) and error.message in text and "\n" not in text.strip():
+            text = f"{text.rstrip()}{place_of_error(error)}"
         # A worker process has a copy of the lock that nobody in it may ever release.
         if self.line is None or os.getpid() != self.process:
             self.display(text, *args, **kwargs)

@@ -13,9 +13,14 @@ GRAPHICS_INSTANCE = "+gfx"
 PROFILE = "profile_"
 
 
-def profile_problems(node: str, groups: Iterable[str]) -> list[str]:
+def profiles_of(groups: Iterable[object]) -> tuple[str, ...]:
+    """Return the profiles among a node's groups, which should be one at most."""
+    return tuple(sorted(group for group in map(str, groups) if group.startswith(PROFILE)))
+
+
+def profile_problems(node: str, groups: Iterable[object]) -> list[str]:
     """A sentence where a node is in several profiles: which values it got would be chance."""
-    profiles = sorted(group for group in groups if group.startswith(PROFILE))
+    profiles = profiles_of(groups)
     if len(profiles) <= 1:
         return []
     return [

@@ -191,12 +191,35 @@ class FleetPlan:
         return CREDENTIALS.sub("***@", "\n".join(lines))
 
 
-def grouped(texts: Mapping[str, str]) -> str:
-    """What is said of each node, by its name; once for all nodes of which the same is said."""
+def grouped(texts: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]) -> str:
+    """What is said of each node, by its name; once for all nodes of which the same is said.
+
+    `parts` is what each role sets on each node: below a text stands which of its nodes get something else.
+    """
     groups: dict[str, list[str]] = defaultdict(list)
     for name, text in texts.items():
         groups[text].append(name)
-    return "\n".join(f"{some(names)}:\n{indent(text, '  ')}" for text, names in groups.items() if text)
+    said = {
+        text: [text, *unlike({name: parts.get(name, {}) for name in names})] for text, names in groups.items()
+    }
+    return "\n".join(
+        f"{some(names)}:\n{indent(chr(10).join(said[text]), '  ')}" for text, names in groups.items() if text
+    )
+
+
+def unlike(parts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Yield a line for the nodes that get something else of the same roles than most of these nodes."""
+    differing: dict[str, list[str]] = defaultdict(list)
+    for role in sorted(set().union(*parts.values())):
+        ((most, _),) = Counter(own.get(role) for own in parts.values()).most_common(1)
+        for name, own in parts.items():
+            if own.get(role) != most:
+                differing[name].append(role)
+    by_roles: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for name, roles in differing.items():
+        by_roles[tuple(roles)].append(name)
+    for unlike_in, names in by_roles.items():
+        yield f"other settings of {', '.join(unlike_in)} on {some(names)}"
 
 
 def cohort_name(plan: NodePlan) -> str:

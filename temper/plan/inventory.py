@@ -228,9 +228,32 @@ def listed(sources: Sequence[str], limit: str = "") -> Inventory:
         found = from_listing(json.loads("" if done.returncode else done.stdout))
     except ValueError:
         raise InventoryError(
-            f"{_named(sources)}: expected an inventory of Ansible: {last_words(done)}"
+            f"{_named(sources)}: expected an inventory of Ansible: {last_words(done)}{_broken(sources)}"
         ) from None
     return replace(found, unmatched=tuple(dict.fromkeys(UNMATCHED.findall(done.stderr))))
+
+
+def _broken(sources: Sequence[str]) -> str:
+    """Return file and line of the first file of variables that is no YAML; empty where all are."""
+    from ansible.errors import AnsibleError, AnsibleParserError
+    from ansible.parsing.dataloader import DataLoader
+
+    from temper.plan.origin import place_of_error
+
+    loader = DataLoader()
+    for source in sources or [os.environ.get("ANSIBLE_INVENTORY", "")]:
+        folder = Path(source) if Path(source).is_dir() else Path(source).parent
+        for path in (
+            path for name in ("group_vars", "host_vars") for path in sorted((folder / name).rglob("*"))
+        ):
+            if path.is_file() and path.suffix in ("", ".yml", ".yaml", ".json"):
+                try:
+                    loader.load_from_file(str(path))
+                except AnsibleParserError as error:
+                    return place_of_error(error)
+                except AnsibleError:  # a vault, whose password is not asked for here
+                    continue
+    return ""
 
 
 def groups_of(sources: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -180,6 +180,8 @@ class NodePlan:
     services: tuple[str, ...] = ()
     runtime: Runtime = field(default_factory=Runtime)
     mok: bool = False
+    # Why the driver is loaded only by a reboot; empty where it is loaded without one
+    reboot: str = ""
     # What the package manager says that it would do
     transaction: dict[str, Any] | None = None
     resolved: dict[str, str] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from temper.plan.components import (
     services,
 )
 from temper.plan.model import Driver, Offer, Runtime
-from temper.plan.refusals import refusal
+from temper.plan.refusals import advice, refusal
 from temper.plan.repositories import nvidia_repositories, repository_key_problems
 from temper.plan.rules import absences, from_nvidia, kernel_modules, stack_problems, stack_warnings
 from temper.plan.versions import dotted, parts
@@ -35,7 +36,10 @@ def offer(request: Request) -> Offer:
     stack = tables.stacks.get(name)
     if not stack:
         known = sorted(tables.stacks)
-        return Offer(stack=name, refusals=(refusal("stack-name", stack=name, known=known),))
+        close = difflib.get_close_matches(name, known, n=1)
+        meant = advice("did-you-mean", name=close[0]) if close else None
+        unknown = refusal("stack-name", meant, stack=name, where="", known=known)
+        return Offer(stack=name, refusals=(unknown,))
     modules, module_problems = kernel_modules(request, stack.driver)
     graphics = graphics_packages(request, stack)
     return Offer(

@@ -37,8 +37,6 @@ from temper.plan.mig_products import matches, misspelt
 from temper.plan.model import Offer
 from temper.plan.node_plan import NodePlan
 from temper.plan.other_engines import engine_warnings
-from temper.plan.preview import one_line
-from temper.plan.refusals import Refusal, refusal
 from temper.plan.request import Request
 from temper.plan.roles.os_hardening import obstacle
 from temper.plan.tables import LockedClocks
@@ -161,12 +159,3 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     # What a machine lacks is seen on the machine.
     notes = [] if image else tuning_notes(variables.os_tuning, node.tunables)
     return replace(plan, text=plan_text(plan, node, notes))
-
-
-def unreadable(message: str, target: Target, *, reached: bool) -> Refusal:
-    """The problem of a node that nothing can be asked, from what Ansible says of it."""
-    if reached:
-        return refusal("node-unreadable", reason=one_line(message))
-    # Ansible's own words come before ssh's.
-    reason = " ".join(message.split()).rpartition("reached over ssh: ")[2].rstrip(".")
-    return refusal("node-unreachable", address=target.address, user=target.user, reason=reason)

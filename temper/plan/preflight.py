@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from temper.base import ROOT
+from temper.plan.contradictions import profiles_of
 from temper.plan.convert import plain
 from temper.plan.facts import NodeFacts
 from temper.plan.identity import machine_of
@@ -15,15 +16,18 @@ from temper.plan.jump_hosts import problems as jump_problems
 from temper.plan.jump_hosts import read
 from temper.plan.model import Target
 from temper.plan.node_plan import NodePlan
+from temper.plan.origin import place
 from temper.plan.os_controls import load_controls
-from temper.plan.plan import node_plan, unreadable
+from temper.plan.plan import node_plan
 from temper.plan.preview import Preview, with_preview
+from temper.plan.reboot import reboot_reason, reboot_refusals
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.role_variables import argument_specs, role_variables, typed_variables
 from temper.plan.roles import complete
 from temper.plan.roles.context import Context, Fleet
 from temper.plan.secure_boot import Certificate, read_certificate
 from temper.plan.tables import load_models, load_tables
+from temper.plan.unreadable import unreadable
 from validation.model.contract import ContractError
 from validation.model.expectations import file_name
 
@@ -34,6 +38,8 @@ DATA = ROOT / "data"
 MODULE_UTILS = ROOT / "module_utils" / "temper"
 CDI_NCCL = MODULE_UTILS / "engines" / "cdi_nccl.py"
 PULL = ROOT / "pull"
+#: Refusals about one variable that planning finds: it has the values alone, and not where they stand.
+ABOUT = {"stack-name": "nvidia_stack_name"}
 
 
 def preview_arguments(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,6 +50,12 @@ def preview_arguments(plan: Mapping[str, Any]) -> dict[str, Any]:
         "hold_versions": [plan["driver"]["package_version"]],
         "engines": plan["roles"]["container_engines"],
     }
+
+
+def located(one: Refusal, host_variables: Mapping[str, Any]) -> Refusal:
+    """Return a refusal with the place of the variable that it is about, where it is about one."""
+    name = ABOUT.get(one.code, "")
+    return replace(one, facts=one.facts | {"where": place(host_variables.get(name))}) if name else one
 
 
 def name_problems(name: str) -> list[Refusal]:
@@ -76,8 +88,8 @@ def preflight_plan(
 
     `result` is what the task with module node_facts returned, `host_variables` the node's variables. `known`
     is what the controller knows: the node's `address` and `user` in the inventory, `today` ("2026-11-21"),
-    the `fleet` and the `jump_hosts` as action fleet_ways returns them. `preview` is what module
-    package_preview returned, where it has been asked.
+    the `fleet` and the `jump_hosts` as action fleet_ways returns them, and whether this run `installs` the
+    stack. `preview` is what module package_preview returned, where it has been asked.
     """
     checked = role_variables(host_variables, argument_specs())
     variables = typed_variables(checked["values"])
@@ -96,7 +108,7 @@ def preflight_plan(
     facts = result.get("ansible_facts", {}).get("temper")
     if facts is None:
         reached = not result.get("unreachable", False)
-        problem = unreadable(str(result.get("msg", "")), target, reached=reached)
+        problem = unreadable(str(result.get("msg", "")), target, name, reached=reached)
         return NodePlan(refusals=(*problems, problem)).as_fact()
     try:
         node = NodeFacts.from_dict(facts)
@@ -107,10 +119,14 @@ def preflight_plan(
         node, of_tree = as_image(node, variables.preflight, load_tables(DATA), certificate.sha256)
         problems += of_tree
     plan = node_plan(node, load_tables(DATA), variables, target)
+    plan = replace(plan, refusals=tuple(located(one, host_variables) for one in plan.refusals))
     if preview is not None:
         said = Preview.from_dict(preview)
         plan = with_preview(plan, said)
         plan = replace(plan, transaction=plain(preview["transaction"]) if said.transaction else {})
+    plan = replace(plan, reboot=reboot_reason(plan, node), warnings=(*checked["warnings"], *plan.warnings))
+    if known.get("installs"):
+        problems += reboot_refusals(plan, node, variables.nvidia_stack, name)
     fleet = known.get("fleet") or {}
     context = Context.of(
         # The tree of an image has the ids of the machine that makes it.
@@ -129,5 +145,6 @@ def preflight_plan(
         name=name,
         jump=jump,
         given=frozenset(host_variables),
+        profiles=profiles_of(host_variables.get("group_names") or ()),
     )
     return complete(context).as_fact()

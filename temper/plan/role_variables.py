@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import ansible.module_utils
 from ansible.errors import AnsibleError
-from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 # On a node Ansible merges module_utils/ into its own package of that name; `__path__` does the same here.
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,9 +32,11 @@ from ansible.module_utils.temper.settings.base import RefusedError
 from temper.plan import fleet_networks
 from temper.plan.contradictions import instance_problems, profile_problems, slurm_problems
 from temper.plan.convert import build
+from temper.plan.origin import place, place_of
 from temper.plan.os_controls import load_controls, waiver_problems
 from temper.plan.pip_options import configuration
 from temper.plan.tables import read_yaml
+from temper.plan.value_types import validated
 from temper.plan.variables import Variables
 from validation.model.plans import MOST_HOURS, PLANS
 
@@ -361,13 +362,13 @@ def content_problems(name: str, value: Any) -> list[str]:
     return []
 
 
-def convention_problems(name: str, value: Any) -> list[str]:
+def convention_problems(name: str, value: Any, where: str) -> list[str]:
     """Sentences about values that are of the right type and still not what the variable's name promises."""
     for word, (valid, expected) in CONVENTIONS.items():
         if name.endswith((f"_{word}", f"_{word}s")) and value is not None:
             items = value if isinstance(value, list) else [value]
             return [
-                f"{name}: expected {expected}, found {item!r}{hint(word, item)}"
+                f"{name}: expected {expected}, found {item!r}{hint(word, item)}{place(item) or where}"
                 for item in items
                 if not valid(item)
             ]
@@ -400,40 +401,6 @@ def power_problems(values: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def kind(spec: Mapping[str, Any]) -> str:
-    """The type of an option, in words."""
-    return str(spec.get("type", "str")) + (f" of {spec['elements']}" if "elements" in spec else "")
-
-
-def type_problems(name: str, value: Any, spec: Mapping[str, Any], errors: Iterable[str]) -> list[str]:
-    """What the argument spec says against a value: what was expected, and what was found."""
-    return [
-        f"{name}: expected {kind(spec)}, found {value!r}"
-        if "unable to convert" in error
-        else f"{name}: {error}"
-        for error in errors
-    ]
-
-
-def validated(name: str, value: Any, spec: Mapping[str, Any]) -> tuple[Any, list[str]]:
-    """The value as its argument spec converts it, and what that says against it."""
-    if value is None and spec.get("default") is not None:
-        # Ansible lets it pass for any type, and the roles would have to do with it.
-        return None, [f"{name}: expected {kind(spec)}, found no value; give it one, or leave it out"]
-    if isinstance(value, bool) and spec.get("type") in ("int", "float"):
-        # Ansible takes true for 1.
-        return None, [f"{name}: expected {kind(spec)}, found {value}"]
-    # The outer type first: Ansible's validator looks for options in whatever it is given.
-    for part in ({key: item for key, item in spec.items() if key != "options"}, dict(spec)):
-        try:
-            result = ArgumentSpecValidator({name: part}).validate({name: value})
-        except (OverflowError, ValueError):  # of an infinite number, or one of 4,300 digits
-            return None, [f"{name}: expected {kind(spec)}, found a number that is none"]
-        if errors := type_problems(name, value, spec, result.error_messages):
-            return None, errors
-    return result.validated_parameters.get(name), []
-
-
 def unknown_variables(names: Iterable[str], known: Iterable[str], roles: Iterable[str]) -> list[str]:
     """Sentences about names that are no variable of a role but carry its prefix, or nearly are one.
 
@@ -443,6 +410,8 @@ def unknown_variables(names: Iterable[str], known: Iterable[str], roles: Iterabl
     known = sorted(known)
     problems = []
     for name in sorted(set(names) - set(known) - {PLAN}):
+        if name.startswith("ansible_"):  # most names of a node, and none that could be alike
+            continue
         if name.startswith(prefixes):
             # Stricter than difflib's default: the role's prefix alone makes all its variables look alike.
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
@@ -453,8 +422,31 @@ def unknown_variables(names: Iterable[str], known: Iterable[str], roles: Iterabl
             if not close:
                 continue
         hint = f"did you mean {close[0]}?" if close else "see the README of the role for its variables"
-        problems.append(f"{name}: no role has a variable of this name; {hint}")
+        problems.append(f"{name}: no role has a variable of this name; {hint}{place_of(name)}")
     return problems
+
+
+def unprefixed_variables(names: Iterable[str], specs: Mapping[str, Any]) -> list[str]:
+    """Return a question about each name that is nearly a role's variable without the role's prefix.
+
+    It may be a variable of the operator's own, as any single word may be.
+    """
+    short: dict[str, list[str]] = {}
+    for role, spec in specs.items():
+        for name in spec["argument_specs"]["main"]["options"]:
+            if "_" in (rest := name.removeprefix(f"{role}_")):
+                short.setdefault(rest, []).append(name)
+    questions = []
+    for name in sorted(names):
+        if "_" not in name or name.startswith(("_", "ansible_", *(f"{role}_" for role in specs))):
+            continue
+        similar = [rest for rest in short if abs(len(rest) - len(name)) <= LONGEST_SLIP]
+        for close in difflib.get_close_matches(name, similar, n=1, cutoff=0.92):
+            questions.append(
+                f"{name} is no variable of Temper's and does nothing here; did you mean "
+                f"{' or '.join(short[close])}?{place_of(name)}"
+            )
+    return questions
 
 
 def time_problems(values: Mapping[str, Any]) -> list[str]:
@@ -477,37 +469,46 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
     """The effective value of every public variable of every role for one node, and what is wrong with them.
 
     `specs` maps role names to the content of their meta/argument_specs.yml. Returns `values` (name -> value
-    after type conversion, the spec's default where the inventory sets none) and `problems` (one sentence
-    each).
+    after type conversion, the spec's default where the inventory sets none), `problems` and `warnings` (one
+    sentence each).
     """
     roles = list(specs)
     options: dict[str, Mapping[str, Any]] = {}
     for spec in specs.values():
         options |= spec["argument_specs"]["main"]["options"]
     problems = unknown_variables(host_variables, options, roles)
+    warnings = unprefixed_variables(set(host_variables) - options.keys(), specs)
     given: dict[str, Any] = {}
     for name in sorted(options.keys() & set(host_variables)):
         try:
             given[name] = host_variables[name]
         except AnsibleError as error:
             problems.append(f"{name}: its value cannot be evaluated: {error}")
+    keys = {str(name): name for name in host_variables}
     values: dict[str, Any] = {}
     for name, spec in options.items():
         if name not in given:
             values[name] = spec.get("default")
             continue
+        where = place(given[name], keys[name])
         found = without_logins(given[name])
         if found is not given[name]:
-            problems += login_problems(name)
+            problems += [f"{one}{where}" for one in login_problems(name)]
+        if isinstance(found, str) and spec.get("type") == "list":
+            warnings.append(f"{name}: expected a list, and takes the text {found!r} for one{where}")
         # What a float may be, its own check says better.
         is_float = spec.get("type") == "float" and isinstance(found, float)
-        values[name], errors = spec.get("default"), [] if is_float else number_problems(name, found)
-        if errors:
+        values[name], wrong = spec.get("default"), [] if is_float else number_problems(name, found)
+        errors: list[str] = []
+        if wrong:
             given[name] = values[name]
         else:
-            values[name], errors = validated(name, found, spec)
-        errors = errors or convention_problems(name, values[name]) or content_problems(name, values[name])
-        errors = errors or number_problems(name, values[name])
+            values[name], errors = validated(name, found, spec, keys[name])
+        if not errors and not wrong:
+            errors = convention_problems(name, values[name], where)
+        if not errors and not wrong:
+            wrong = content_problems(name, values[name]) or number_problems(name, values[name])
+        errors += [f"{one}{where}" for one in wrong]
         if errors:
             # The plan is made with the default, only so that all other problems are found in the same run.
             values[name] = spec.get("default")
@@ -515,11 +516,11 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
     problems += time_problems(values) + floor_problems(values, given) + power_problems(values)
     problems += pull_problems(values)
     node = str(host_variables.get("inventory_hostname", "this node"))
-    problems += profile_problems(node, map(str, host_variables.get("group_names") or ()))
+    problems += profile_problems(node, host_variables.get("group_names") or ())
     layouts, graphics = values.get("gpu_settings_mig") or {}, values.get("nvidia_stack_graphics")
     problems += instance_problems(layouts, graphics=bool(graphics))
     problems += slurm_problems(layouts, devices=values.get("compute_environment_slurm_gpus") == "devices")
-    return {"values": values, "problems": problems}
+    return {"values": values, "problems": problems, "warnings": warnings}
 
 
 def typed_variables(values: Mapping[str, Any]) -> Variables:

@@ -15,7 +15,7 @@ FABRICS = {"none": "", "nvswitch": ", NVSwitch", "nvlink5": ", NVLink 5 switches
 
 
 def plan_text(plan: NodePlan, node: NodeFacts, not_tuned: Sequence[str] = ()) -> str:
-    """The plan in a few lines for the operator; `not_tuned` is what the node lacks of the wanted tuning."""
+    """The stack of the plan in a few lines; `not_tuned` is what the node lacks of the wanted tuning."""
     gpus = [f"{gpu.count}x {gpu.name}" for gpu in plan.gpus] + [
         f"{count}x 10de:{device_id} (unknown)" for device_id, count in Counter(plan.unknown_gpus).items()
     ]
@@ -36,7 +36,7 @@ def plan_text(plan: NodePlan, node: NodeFacts, not_tuned: Sequence[str] = ()) ->
         lines.append(
             "image: written, installed and enabled only; the first run on each machine does the rest"
         )
-        return "\n".join([*lines, *(f"warning: {warning}" for warning in plan.warnings)])
+        return "\n".join(lines)
     nccl = " ".join(f"{key}={value}" for key, value in plan.environment.nccl.items())
     lines.append(f"environment: OMP_NUM_THREADS={plan.environment.omp_num_threads} {nccl}".rstrip())
     if plan.environment.why:
@@ -46,7 +46,7 @@ def plan_text(plan: NodePlan, node: NodeFacts, not_tuned: Sequence[str] = ()) ->
         lines.append(f"payload: torch {plan.payload.torch}{python}")
     if not_tuned:
         lines.append(f"not tuned here: {'; '.join(not_tuned)}")
-    return "\n".join([*lines, *(f"warning: {warning}" for warning in plan.warnings)])
+    return "\n".join(lines)
 
 
 def waiver_text(profile: str, waived: Sequence[WaivedControl]) -> str:

@@ -206,6 +206,8 @@ def preflight(
         variables = {
             # Nodes have work: a roll-out drains them before anything changes.
             "nvidia_stack_busy_ok": True,
+            # It reboots them in a step of its own.
+            "__preflight_installs": False,
             "preflight_plan_file": str(plans),
             **({"nvidia_stack_name": stack} if stack else {}),
             **({"kernel_preview_wish": wish, "kernel_preview_file": str(kernels)} if wish else {}),

@@ -251,7 +251,7 @@ def compare_plans(folder: Path, count: int) -> None:
     facts = {name: refused if int(name[-5:]) % 100 == 21 else fact(count) for name in names(count)}
     fleet = FleetPlan.from_dict(facts)
     texts = {name: str(one["text"]) for name, one in facts.items()}
-    print(grouped(texts), fleet.text())
+    print(grouped(texts, {}), fleet.text())
     (folder / "plan.json").write_text(json.dumps(fleet.as_dict(), indent=1), encoding="utf-8")
 
 

@@ -34,7 +34,6 @@ BOOKWORM, TRIXIE = LAB.nodes(2)
 WISHES = {
     "nvidia_stack_source": "distro",
     "nvidia_stack_distro_cuda_toolkit": False,
-    "nvidia_stack_reboot_ok": False,
 }
 INSTALL_TIMEOUT_S = 600
 

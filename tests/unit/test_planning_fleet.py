@@ -149,8 +149,8 @@ def test_a_thousand_nodes_are_said_in_a_few_lines() -> None:
 
 def test_what_is_said_of_many_nodes_alike_is_said_once() -> None:
     texts = {"a": "one\nplan", "b": "another", "c": "one\nplan", "lost": ""}
-    assert grouped(texts).splitlines() == ["a, c:", "  one", "  plan", "b:", "  another"]
-    assert grouped({f"gpu{number}": "same" for number in range(1000)}).endswith("and 996 more:\n  same")
+    assert grouped(texts, {}).splitlines() == ["a, c:", "  one", "  plan", "b:", "  another"]
+    assert grouped({f"gpu{number}": "same" for number in range(1000)}, {}).endswith("and 996 more:\n  same")
 
 
 MANAGEMENT, FABRIC = "192.0.2.0/24", "10.1.0.0/16"

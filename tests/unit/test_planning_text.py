@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from temper.plan.preflight import preflight_plan
-from tests.unit.each import each
 from tests.unit.planning_nodes import (
     GPU,
     H100,
@@ -52,23 +53,32 @@ def test_text_of_a_bare_node() -> None:
         "CUDA 13.0, cuDNN 9.19.0, NCCL 2.28.9, 14 packages",
         "environment: OMP_NUM_THREADS=4 NCCL_SOCKET_IFNAME==eth0",
         "payload: torch 2.11.0 on Python 3.11",
+        "reboot: none is due",
+        "GPU settings: clocks max",
+        "SSH afterwards: by key only, from every address, because firewall_management_networks is not set",
+        "firewall: opens nothing else",
+        "validation: plan quick (under a minute), requires health, gpu_matmul, gpu_transfer",
     ]
 
 
-@each(
-    (25000, ["10.1.0.0/16"], "fab (400 Gb/s) in 10.1.0.0/16, the only interface in the fleet's networks"),
-    (
-        2500,
-        ["192.0.2.0/24", "10.1.0.0/16"],
-        "fab (400 Gb/s) in 10.1.0.0/16, the fastest in the fleet's networks; next is eth0 (2.5 Gb/s) in "
-        "192.0.2.0/24",
-    ),
-    (
-        400_000,
-        ["192.0.2.0/24", "10.1.0.0/16"],
-        "eth0 (400 Gb/s) in 192.0.2.0/24 before fab (400 Gb/s) in 10.1.0.0/16: no slower, and its "
-        "network comes first",
-    ),
+@pytest.mark.parametrize(
+    ("eth0", "networks", "why"),
+    [
+        (25000, ["10.1.0.0/16"], "fab (400 Gb/s) in 10.1.0.0/16, the only interface in the fleet's networks"),
+        (
+            2500,
+            ["192.0.2.0/24", "10.1.0.0/16"],
+            "fab (400 Gb/s) in 10.1.0.0/16, the fastest in the fleet's networks; next is eth0 (2.5 Gb/s) in "
+            "192.0.2.0/24",
+        ),
+        (
+            400_000,
+            ["192.0.2.0/24", "10.1.0.0/16"],
+            "eth0 (400 Gb/s) in 192.0.2.0/24 before fab (400 Gb/s) in 10.1.0.0/16: no slower, and its "
+            "network comes first",
+        ),
+    ],
+    ids=["only", "fastest", "first"],
 )
 def test_text_and_the_files_reason_say_which_interface_how_fast_and_why(
     eth0: int, networks: list[str], why: str
@@ -95,7 +105,9 @@ def test_text_counts_unknown_gpus_and_warns_of_them() -> None:
     lines = text(node(pci=gpus(L4, "ffff", "ffff"), interfaces=[]), preflight_unknown_gpu_ok=True)
     assert lines[0].endswith("1x L4, 2x 10de:ffff (unknown)")
     assert lines[2] == "environment: OMP_NUM_THREADS=10"
-    assert lines[4].startswith("warning: GPU with PCI id 10de:ffff is in no table")
+    warnings = [line for line in lines if line.startswith("warning: ")]
+    assert warnings[0].startswith("warning: GPU with PCI id 10de:ffff is in no table")
+    assert lines[-len(warnings) :] == warnings
 
 
 def test_text_of_a_node_that_cannot_be_planned() -> None:
@@ -110,21 +122,54 @@ def test_wrong_variables_and_wrong_hardware_stand_in_one_list() -> None:
     assert found["problems"][1].startswith("Secure Boot")
 
 
-@each(
-    'Data could not be sent to remote host "192.0.2.7". Make sure this host can be reached over ssh: '
-    "ops@192.0.2.7: Permission denied (publickey).\r\n",
-    "ops@192.0.2.7:\nPermission denied (publickey)",
-)
-def test_an_unreachable_node_gets_a_sentence_in_the_words_of_ssh(message: str) -> None:
-    result = {"unreachable": True, "msg": message}
-    found = preflight_plan(result, {}, KNOWN)
-    assert found["driver"] is None
-    assert found["text"] == ""
-    assert found["problems"] == [
-        "192.0.2.7 cannot be reached over SSH as ops: ops@192.0.2.7: Permission denied (publickey). "
-        "Check that it is up, and ansible_host, ansible_user, the key (ansible_ssh_private_key_file) and "
-        "the known host key"
-    ]
+#: What ssh and Ansible say, and the words and commands that the operator gets for it.
+SAID = [
+    (False, "ops@192.0.2.7: Permission denied (publickey).\r\n", ["ssh-add -l", "ssh-copy-id ops@192.0.2.7"]),
+    (
+        False,
+        "ops@192.0.2.7:\nPermission denied (publickey)",
+        ["ops@192.0.2.7: Permission denied (publickey);"],
+    ),
+    (
+        False,
+        "ssh: connect to host 192.0.2.7 port 22: No route to host",
+        ["No route to host; check that it is up"],
+    ),
+    (
+        False,
+        "No ED25519 host key is known for 192.0.2.7 and you have requested strict checking.\r\n"
+        "Host key verification failed.",
+        ["ssh-keyscan 192.0.2.7 >", "ssh-keygen -lf", "compare the fingerprint", "known_hosts"],
+    ),
+    (
+        False,
+        "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\r\nHost key verification failed.",
+        ["ssh-keygen -R 192.0.2.7", "compare the fingerprint"],
+    ),
+    (True, "Missing sudo password", ["--ask-become-pass (-K)", "ansible_become_password", "ansible-vault"]),
+    (True, "Incorrect sudo password", ["--ask-become-pass (-K)"]),
+    (True, "Timeout (22s) waiting for privilege escalation prompt: ", ["sudo -v", "firewall"]),
+    (
+        True,
+        "The module interpreter '/usr/bin/python3' was not found.",
+        ["ansible gpu01 -b -m ansible.builtin.raw", "install -y python3", "ansible_python_interpreter"],
+    ),
+    (True, "something else", ["something else; correct that"]),
+]
+
+
+def test_a_node_that_cannot_be_asked_gets_the_cause_and_what_to_type() -> None:
+    wrong = []
+    for reached, message, words in SAID:
+        start = (
+            'Data could not be sent to remote host "192.0.2.7". Make sure this host can be reached over ssh: '
+        )
+        result = {"unreachable": not reached, "msg": message if reached else start + message}
+        found = preflight_plan(result, {"inventory_hostname": "gpu01"}, KNOWN)
+        (problem,) = found["problems"]
+        if not all(word in problem for word in words) or start in problem or found["text"]:
+            wrong.append((message, problem))
+    assert not wrong
 
 
 def test_an_unreachable_node_with_a_typo_has_two_problems() -> None:

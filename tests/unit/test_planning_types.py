@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 BORDERS = {"from_dict", "from_fact", "as_dict", "as_fact", "plain", "read_yaml"}
 UNTYPED_FILES = {
     "role_variables.py": "an inventory's values are of any type until they are checked there",
+    "value_types.py": "likewise, with the options of an entry",
     "inventory.py": "what ansible-inventory prints, before its values are checked",
 }
 UNTYPED_FUNCTIONS = {
@@ -39,9 +40,11 @@ UNTYPED_FUNCTIONS = {
     "tables.py": {"load_models", "chip_models"},
     # What several runs hand to one controller.
     "fleet.py": {"part", "merged"},
+    # What Ansible notes beside a value.
+    "origin.py": {"shown", "stands_at"},
     # What Ansible collects and keeps.
     "node_plan.py": {"refused"},
-    "preflight.py": {"preflight_plan", "preview_arguments"},
+    "preflight.py": {"located", "preflight_plan", "preview_arguments"},
     "ssh_client.py": {"of", "look_at", "look_on_the_way", "connections"},
     "node_action.py": {"__init__", "__getitem__", "run", "ask", "own", "known", "unseen"},
     "mirror_list.py": {"downloads", "mirror_list", "in_order", "size"},

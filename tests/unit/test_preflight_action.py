@@ -38,6 +38,7 @@ class Controller:
         self.answers: dict[str, dict[str, Any] | AnsibleError] = {}
         self.in_play: dict[str, Any] = {}
         self.connection: dict[str, str | None] = {}
+        self.run_tags = ["all"]
 
     def execute(self, module: str, arguments: dict[str, Any], task_vars: Any) -> dict[str, Any]:
         self.executions[module] = arguments
@@ -50,7 +51,13 @@ class Controller:
     def task(self, *, simulate: bool = True, payload_python: str = "") -> dict[str, Any]:
         action = object.__new__(ACTION.ActionModule)
         action._task = SimpleNamespace(
-            args={"known": KNOWN, "simulate": simulate, "payload_python": payload_python, "lease": {}},
+            args={
+                "known": KNOWN,
+                "simulate": simulate,
+                "installs": simulate,
+                "payload_python": payload_python,
+                "lease": {},
+            },
             get_play=lambda: SimpleNamespace(get_vars=lambda: self.in_play),
             get_vars=dict,
         )
@@ -60,7 +67,13 @@ class Controller:
         action._execute_module = self.execute
         action._templar = SimpleNamespace(template=lambda value: value)
         result: dict[str, Any] = action.run(
-            task_vars={**self.in_play, "inventory_hostname": "gpu01", "hostvars": {"gpu01": VARIABLES}}
+            task_vars={
+                **self.in_play,
+                "inventory_hostname": "gpu01",
+                "hostvars": {"gpu01": VARIABLES},
+                "ansible_run_tags": self.run_tags,
+                "ansible_skip_tags": [],
+            }
         )
         return result
 
@@ -163,3 +176,17 @@ def test_a_node_behind_another_learns_what_is_wrong_there(
     controller.answers["node_facts"] = AnsibleConnectionFailure("closed")
     _, *more = controller.task()["plan"]["problems"]
     assert [said in sentence for sentence in more] == [True] * bool(said)
+
+
+def test_a_reboot_that_is_not_allowed_refuses_beside_what_the_simulation_finds(
+    controller: Controller,
+) -> None:
+    nouveau = [device | {"driver": "nouveau"} for device in node()["pci"]]
+    controller.facts = node(pci=nouveau)
+    controller.answers["package_preview"] = PREVIEW | {"problems": ["there is no such package"]}
+    found = controller.task()["plan"]["refusals"]
+    assert {one["code"] for one in found} == {"reboot-forbidden", "transaction"}
+    controller.run_tags = ["harden"]
+    assert {one["code"] for one in controller.task()["plan"]["refusals"]} == {"transaction"}
+    # A stage that installs nothing of the stack.
+    assert controller.task(simulate=False)["plan"]["refusals"] == []

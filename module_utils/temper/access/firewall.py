@@ -577,15 +577,10 @@ class Firewall(ConfirmedSetting[Outlook]):
         self.forget()
 
     def warnings(self) -> list[str]:
-        """Who may use SSH, whom the change cuts off, what proves nothing, and when the firewall would go."""
+        """Whom the change cuts off, what proves nothing, and when the firewall would go."""
         if not self.present:
             return []
         lines = []
-        if {"0.0.0.0/0", "::/0"} & set(self.wanted.get("management_networks", [])):
-            lines.append(
-                "Every address may use SSH: name the administrators' networks in "
-                "firewall_management_networks."
-            )
         outlook = self.outlook
         if self.live and outlook.guests and not outlook.live:
             lines += cut_off(outlook.guests, outlook.rules, listeners())

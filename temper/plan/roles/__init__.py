@@ -26,6 +26,7 @@ from temper.plan.roles import (
     pull,
     ssh_hardening,
 )
+from temper.plan.roles.foretold import foretold
 from temper.plan.text import waiver_text
 
 if TYPE_CHECKING:
@@ -57,12 +58,13 @@ def complete(context: Context) -> NodePlan:
     """
     wanted = context.variables.os_hardening
     waived = context.hardening.waived if wanted.state == "present" else ()
-    text = [context.plan.text]
+    roles = tuple(role.role_plan(context) for role in ROLES)
+    text = [context.plan.text, *foretold(context, roles)]
     if context.gpus and (words := compute_environment.slurm_gres(context)):
         text.append(f"slurm.conf needs: GresTypes=gpu, and Gres={words} in the line of this node")
     text += [plan_line(context.jump)] if context.jump else []
     text += [waiver_text(wanted.profile, waived)] if waived else []
-    roles = tuple(role.role_plan(context) for role in ROLES)
+    text += [f"warning: {warning}" for warning in context.plan.warnings]
     return replace(
         context.plan,
         text="\n".join(text),

@@ -49,8 +49,10 @@ class Context:
     operator's certificate as PEM, empty without one. `programs` has the text of each program that the node
     runs by itself, by its path in the folder of its role, and `python` runs them. `name` is the
     node's in the inventory, `jump` says which others are reached through it, and `given`
-    has the names of the variables that the inventory sets. `forwards` says whether it is a router for others,
-    `system` what it runs, such as debian-13.
+    has the names of the variables that the inventory sets. `profiles` are its groups that are profiles, which
+    is one at most. `counters_restricted` says whether only root reads the GPUs' counters, None before the
+    driver is loaded, and `forwards` whether it is a router for others, `system` what it
+    runs, such as debian-13.
     """
 
     plan: NodePlan
@@ -70,7 +72,9 @@ class Context:
     name: str = ""
     jump: JumpHost | None = None
     given: frozenset[str] = frozenset()
+    profiles: tuple[str, ...] = ()
     forwards: bool = False
+    counters_restricted: bool | None = None
     system: str = ""
 
     @classmethod
@@ -89,6 +93,7 @@ class Context:
             sockets=node.cpu.sockets,
             python=programs_python(node.pythons),
             forwards=node.forwards,
+            counters_restricted=node.nvidia.counters_restricted,
             system=f"{node.os.id}-{node.os.version_id}",
             **known,
         )

@@ -1,0 +1,45 @@
+"""Why nothing could be asked of a node, in the words of Ansible and ssh, and what to type about it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from temper.plan.preview import one_line
+from temper.plan.refusals import Refusal, Remedy, advice, facts_of, refusal, sentences
+
+if TYPE_CHECKING:
+    from temper.plan.model import Target
+
+#: The usual causes by what ssh says of them (OpenSSH 9.2: sshconnect.c), and the remedy for each.
+UNREACHABLE = (
+    (re.compile("REMOTE HOST IDENTIFICATION HAS CHANGED"), "host-key-changed"),
+    (re.compile("Host key verification failed|host key is known"), "host-key-unknown"),
+    (re.compile("Permission denied"), "login-refused"),
+)
+#: Likewise by what Ansible says (ansible-core 2.19: plugins/connection/ssh.py, plugins/action/__init__.py).
+UNREADABLE = (
+    (re.compile("(?i)missing .*password|password is required"), "become-password-missing"),
+    (re.compile("(?i)incorrect .*password"), "become-password-wrong"),
+    (re.compile("privilege escalation prompt"), "become-silent"),
+    (re.compile("(?i)interpreter .*not found|python[0-9.]*: (command )?not found"), "python-missing"),
+)
+
+
+def unreadable(message: str, target: Target, name: str, *, reached: bool) -> Refusal:
+    """Return the problem of a node that nothing can be asked, from what Ansible says of it."""
+    facts = {"address": target.address, "user": target.user, "node": name or target.address}
+    if reached:
+        code = next((code for cause, code in UNREADABLE if cause.search(message)), "mend")
+        return refusal("node-unreadable", remedy(code, facts), reason=one_line(message))
+    # Ansible's own words come before ssh's.
+    reason = one_line(" ".join(message.split()).rpartition("reached over ssh: ")[2])
+    code = next((code for cause, code in UNREACHABLE if cause.search(message)), "reach")
+    address, user = target.address, target.user
+    return refusal("node-unreachable", remedy(code, facts), address=address, user=user, reason=reason)
+
+
+def remedy(code: str, facts: dict[str, str]) -> Remedy:
+    """Return a remedy with those of the facts that its sentence has."""
+    wanted = facts_of(sentences("remedies")[code])
+    return advice(code, **{name: value for name, value in facts.items() if name in wanted})

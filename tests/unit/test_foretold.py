@@ -1,0 +1,190 @@
+"""What the plan says of a run before it begins, and which nodes it shows together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temper.plan.fleet import grouped
+from temper.plan.preflight import preflight_plan
+from temper.plan.reboot import reaches_stack
+from tests.unit.planning_nodes import node, settled
+
+KNOWN = {"address": "192.0.2.7", "user": "ops", "today": "2026-11-26", "installs": True}
+DRIVER = "580.178.04"
+
+
+def planned(facts: dict[str, Any], *, installs: bool = True, **values: Any) -> dict[str, Any]:
+    values = {"inventory_hostname": "gpu01", **values}
+    known = KNOWN | {"installs": installs}
+    return preflight_plan({"ansible_facts": {"temper": facts}}, values, known)
+
+
+def with_driver(facts: dict[str, Any], loaded: str | None, driver: str, busy: list[str]) -> dict[str, Any]:
+    """The node with this driver loaded, and this kernel driver on its GPUs."""
+    pci = [device | {"driver": driver} for device in facts["pci"]]
+    nvidia = facts["nvidia"] | {"loaded_version": loaded, "compute_processes": busy}
+    return facts | {"pci": pci, "nvidia": nvidia | {"nouveau_loaded": driver == "nouveau"}}
+
+
+def codes(plan: dict[str, Any]) -> list[str]:
+    return [one["code"] for one in plan["refusals"]]
+
+
+ALLOWED = {"nvidia_stack_reboot_ok": True}
+#: The node, the loaded driver, who has the GPUs, processes there, variables: why a reboot is due, refusals.
+REBOOTS: list[tuple[str, str | None, str, list[str], dict[str, Any], str, list[str]]] = [
+    ("bare", None, "", [], {}, "", []),
+    ("bare", None, "nouveau", [], {}, "nouveau holds the GPUs", ["reboot-forbidden"]),
+    ("bare", None, "nouveau", [], ALLOWED, "nouveau holds the GPUs", []),
+    ("bare", None, "nouveau", [], {"nvidia_stack_reboot_ok": "yes"}, "nouveau holds the GPUs", []),
+    ("bare", "575.1", "nvidia", [], {}, "driver 575.1 is loaded", ["reboot-forbidden"]),
+    ("bare", "575.1", "nvidia", ["job"], ALLOWED, "driver 575.1 is loaded", ["gpus-busy"]),
+    ("settled", DRIVER, "nvidia", [], {}, "", []),
+    ("settled", DRIVER, "nvidia", ["job"], {}, "", []),
+    ("settled", "575.1", "nvidia", [], {}, "driver 575.1 is loaded", ["reboot-forbidden"]),
+    ("settled", "575.1", "nvidia", ["job"], ALLOWED, "driver 575.1 is loaded", ["gpus-busy"]),
+    (
+        "settled",
+        "575.1",
+        "nvidia",
+        ["job"],
+        ALLOWED | {"nvidia_stack_busy_ok": True},
+        "driver 575.1 is loaded",
+        [],
+    ),
+]
+
+
+def test_a_reboot_is_foretold_and_refused_where_it_is_not_allowed() -> None:
+    wrong = []
+    for state, loaded, driver, busy, values, reason, refusals in REBOOTS:
+        facts = with_driver({"bare": node, "settled": settled}[state](), loaded, driver, busy)
+        plan = planned(facts, **values)
+        line = next(line for line in plan["text"].splitlines() if line.startswith("reboot: "))
+        said = reason in line if reason else line == "reboot: none is due"
+        if (plan["reboot"], codes(plan)) != (reason, refusals) or not said:
+            wrong.append((state, loaded, driver, values, plan["reboot"], plan["problems"], line))
+    assert not wrong
+
+
+def test_the_refusal_says_what_to_type() -> None:
+    bare, installed = with_driver(node(), None, "nouveau", []), with_driver(settled(), "575.1", "nvidia", [])
+    (first,), (second,) = planned(bare)["problems"], planned(installed)["problems"]
+    assert "-e nvidia_stack_reboot_ok=true" in first
+    assert "ansible gpu01 -b -m ansible.builtin.reboot" not in first
+    assert "ansible gpu01 -b -m ansible.builtin.reboot" in second
+
+
+def test_a_run_that_does_not_install_the_stack_needs_no_reboot() -> None:
+    facts = with_driver(node(), None, "nouveau", [])
+    plan = planned(facts, installs=False)
+    assert codes(plan) == []
+    assert "reboot: due" in plan["text"]
+    tags = {
+        (("all",), ()): True,
+        (("provision",), ()): True,
+        (("nvidia_stack", "harden"), ()): True,
+        (("harden",), ()): False,
+        (("all",), ("validate",)): True,
+        (("all",), ("provision",)): False,
+        (("all",), ("nvidia_stack",)): False,
+    }
+    assert {case: reaches_stack(*case) for case in tags} == tags
+
+
+#: Variables, and the line that the plan has for them.
+LINES: list[tuple[dict[str, Any], str]] = [
+    ({}, "SSH afterwards: by key only, from every address, because firewall_management_networks is not set"),
+    (
+        {"firewall_management_networks": ["192.0.2.0/24"], "ssh_hardening_allow_groups": ["ops"]},
+        "SSH afterwards: by key only, from 192.0.2.0/24, the fleet's nodes, as group ops",
+    ),
+    (
+        {
+            "firewall_management_networks": [],
+            "firewall_peer_addresses": [],
+            "firewall_trusted_interfaces": ["wg0"],
+            "ssh_hardening_ports": [2222],
+        },
+        "SSH afterwards: by key only, from wg0, port 2222",
+    ),
+    (
+        {"firewall_management_networks": ["192.0.2.0/24", "::/0"]},
+        "SSH afterwards: by key only, from every address, because firewall_management_networks allows it",
+    ),
+    (
+        {"firewall_state": "absent", "ssh_hardening_state": "absent"},
+        "SSH afterwards: from every address, because firewall_state is absent",
+    ),
+    ({"container_engines_install": ["docker.io", "podman"]}, "container engines: docker.io, podman"),
+    (
+        {"profiling_tools_install": True},
+        "profilers: cuda-nsight-systems-13-0, cuda-nsight-compute-13-0, linux-perf, atop, sysstat",
+    ),
+    (
+        {"monitoring_enabled": True, "monitoring_scrapers": ["192.0.2.9"]},
+        "firewall: opens node_exporter from 192.0.2.9",
+    ),
+    ({"monitoring_enabled": True}, "monitoring: prometheus-node-exporter, every 300 s"),
+    (
+        {"firewall_rules": [{"name": "web", "sources": ["192.0.2.0/24"], "ports": ["443"]}]},
+        "firewall: opens web (tcp 443) from 192.0.2.0/24",
+    ),
+    (
+        {"admin_accounts_users": [{"name": "bob", "state": "absent"}]},
+        "accounts: revoked: bob",
+    ),
+    ({"gpu_settings_clocks": {"graphics": 1410}}, "GPU settings: clocks graphics: 1410"),
+    ({"gpu_settings_power_limit_w": 650}, "GPU settings: clocks max, power limit 650 W"),
+    (
+        {"gpu_validation_plan": "burn-in", "gpu_validation_hours": 24, "gpu_validation_timeout_s": 200_000},
+        "validation: plan burn-in (24 h), requires health, gpu_matmul, gpu_transfer",
+    ),
+    ({"group_names": ["gpu_nodes", "profile_training"]}, "profile: training"),
+    (
+        {"nvidia_stack_reboot_ok": True},
+        "reboot: due, because nouveau holds the GPUs; allowed, at most 30 min",
+    ),
+    ({}, "reboot: due, because nouveau holds the GPUs; not allowed (nvidia_stack_reboot_ok)"),
+]
+
+
+def test_the_plan_says_what_the_run_does_and_needs() -> None:
+    facts = with_driver(node(), None, "nouveau", [])
+    wrong = []
+    for values, line in LINES:
+        lines = planned(facts, **values)["text"].splitlines()
+        if lines.count(line) != 1:
+            wrong.append((line, lines))
+    assert not wrong
+
+
+def test_nodes_are_shown_together_only_where_all_is_alike() -> None:
+    training: dict[str, Any] = {"group_names": ["profile_training"], "gpu_settings_clocks": "max"}
+    development: dict[str, Any] = {"group_names": ["profile_development"]}
+    plans = {
+        "gpu01": planned(node(), **training),
+        "gpu02": planned(node(), **development),
+        "gpu03": planned(node(), **training),
+        # Alike in all lines, and not in what is set.
+        "gpu04": planned(node(), **training, os_tuning_nofile=5000),
+    }
+    texts, parts = ({name: plan[key] for name, plan in plans.items()} for key in ("text", "roles"))
+    shown = grouped(texts, parts)
+    headings = [line for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["gpu01, gpu03, gpu04:", "gpu02:"]
+    assert "\n  other settings of os_tuning on gpu04\n" in shown
+    assert shown.count("other settings") == 1
+
+
+def test_a_reboot_that_waits_for_the_counters_is_said() -> None:
+    facts = with_driver(settled(), DRIVER, "nvidia", [])
+    facts["nvidia"] |= {"counters_restricted": True}
+    lines = {
+        counters: planned(facts, profiling_tools_install=True, profiling_tools_gpu_counters=counters)["text"]
+        for counters in (True, False)
+    }
+    assert {counters: "counters changes at the next" in text for counters, text in lines.items()} == {
+        True: True,
+        False: False,
+    }
