@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -129,30 +130,30 @@ def test_an_interrupted_burn_in_goes_on_where_it_was(run: Callable[..., NodeResu
 FRESH = Rounds(RESULT_VERSION, "gpu01", "burn-in", kind="driver 580, GPUs GPU-1")
 
 
+def saved(folder: Path, **changed: Any) -> Path:
+    """A round that was saved, and what was changed in it since then."""
+    state = folder / "rounds.json"
+    burn_in.save(state, FRESH.plus([good()], 60.0))
+    state.write_text(json.dumps(json.loads(state.read_text()) | changed))
+    return state
+
+
 @each({"node": "gpu02"}, {"plan": "standard"}, {"kind": "driver 590, GPUs GPU-1"}, {"schema_version": 1})
 def test_rounds_of_another_node_plan_driver_or_gpu_are_not_taken_up(
     other: dict[str, Any], tmp_path: Path
 ) -> None:
-    state = tmp_path / "rounds.json"
-    burn_in.save(state, FRESH.plus([good()], 60.0))
+    state = saved(tmp_path)
     assert burn_in.load(state, FRESH).elapsed_s == 60.0
     assert burn_in.load(state, dataclasses.replace(FRESH, **other)).count == 0
 
 
 @each(2 * burn_in.MOST_PAUSE_S, -3600)
 def test_rounds_of_last_week_or_of_tomorrow_are_not_taken_up(age_s: float, tmp_path: Path) -> None:
-    state = tmp_path / "rounds.json"
-    burn_in.save(state, FRESH.plus([good()], 60.0))
-    pool = json.loads(state.read_text())
-    state.write_text(json.dumps(pool | {"saved_at": pool["saved_at"] - age_s}))
-    assert burn_in.load(state, FRESH).count == 0
+    assert burn_in.load(saved(tmp_path, saved_at=time.time() - age_s), FRESH).count == 0
 
 
 def test_a_boot_in_between_is_said(tmp_path: Path) -> None:
-    state = tmp_path / "rounds.json"
-    burn_in.save(state, FRESH.plus([good()], 60.0))
-    state.write_text(json.dumps(json.loads(state.read_text()) | {"boot": "another"}))
-    (test,) = burn_in.load(state, FRESH).tests
+    (test,) = burn_in.load(saved(tmp_path, boot="another"), FRESH).tests
     assert test.state is State.DEGRADED
     assert [finding.code for finding in test.findings] == ["burn-in-rebooted"]
 

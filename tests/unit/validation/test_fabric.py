@@ -23,10 +23,36 @@ from validation.model.plans import PLANS
 from validation.processes.pool import Ending, ProcessOutcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
 
     from validation.model.plans import Plan
     from validation.processes.child import Request
+
+
+class Started:
+    """What `run_part` asked of its processes; `answer` says how each of them ended."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        answer: Callable[[Request], ProcessOutcome | None] = lambda _request: None,
+    ) -> None:
+        self.answer = answer
+        self.runs: list[tuple[list[Request], float, dict[str, Any]]] = []
+        monkeypatch.setattr(measure, "run_children", self)
+
+    def __call__(self, requests: list[Request], budget_s: float, **options: Any) -> list[ProcessOutcome]:
+        self.runs.append((requests, budget_s, options))
+        return [ended for ended in map(self.answer, requests) if ended]
+
+    def in_groups_of(self, *counts: int) -> Started:
+        for count in counts:
+            members = tuple(Member(f"n{number}", "192.0.2.8", 1) for number in range(count))
+            group = tuple(member.name for member in members)
+            run_part(make_orders(fleet(nodes=members), [group], "5c1a")["n1"], node())
+        return self
 
 
 def test_an_order_names_the_group_and_where_to_meet() -> None:
@@ -52,16 +78,11 @@ def test_no_group_meets_another_by_mistake() -> None:
 def test_ranks_are_told_where_to_meet_and_by_which_name(
     address: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Request] = []
-
-    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[ProcessOutcome]:
-        asked.extend(requests)
-        return []
-
-    monkeypatch.setattr(measure, "run_children", start)
+    started = Started(monkeypatch)
     members = (Member("a", address, 2), Member("b", "192.0.2.8", 2))
     order = make_orders(fleet(nodes=members), [("a", "b")], "5c1a")["b"]
     run_part(order, node())
+    ((asked, _budget_s, _options),) = started.runs
     assert [(one.parameters["rank"], one.parameters["store"]) for one in asked] == [(2, place), (3, place)]
 
 
@@ -76,17 +97,16 @@ def test_a_node_without_torch_says_that_it_cannot_take_part() -> None:
 
 
 def test_a_rank_that_could_not_run_is_no_rank_that_died(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[ProcessOutcome]:
-        short = Measured(not_run="memory ran out: CUDA out of memory")
-        stopped = ProcessOutcome(
-            requests[0], Ending.STOPPED, Measured(), "it was stopped", "measuring", 100.0
-        )
-        return [
-            stopped,
-            *(ProcessOutcome(one, Ending.DONE, short, "", "measuring", 99.0) for one in requests[1:2]),
-        ]
+    short = Measured(not_run="memory ran out: CUDA out of memory")
 
-    monkeypatch.setattr(measure, "run_children", start)
+    def ended(request: Request) -> ProcessOutcome | None:
+        if request.parameters["rank"] == 16:
+            return ProcessOutcome(request, Ending.STOPPED, Measured(), "it was stopped", "measuring", 100.0)
+        if request.parameters["rank"] == 17:
+            return ProcessOutcome(request, Ending.DONE, short, "", "measuring", 99.0)
+        return None
+
+    Started(monkeypatch, ended)
     order = make_orders(fleet(), [NAMES], "5c1a")["c"]
     given = run_part(order, node())
     assert given.not_run == "c rank 17: memory ran out: CUDA out of memory"
@@ -104,54 +124,30 @@ def test_the_interface_towards_a_peer_is_found(address: str, name: str | None) -
 
 
 def test_a_large_group_has_more_time_to_meet_and_as_much_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[float, Request]] = []
-
-    def start(requests: list[Request], budget_s: float, **_: Any) -> list[ProcessOutcome]:
-        asked.append((budget_s, requests[0]))
-        return []
-
-    monkeypatch.setattr(measure, "run_children", start)
-    for count in (2, 1000):
-        members = tuple(Member(f"n{number}", "192.0.2.8", 1) for number in range(count))
-        group = tuple(member.name for member in members)
-        run_part(make_orders(fleet(nodes=members), [group], "5c1a")["n1"], node())
-    (two_s, two), (many_s, many) = asked
+    ((two, *_), two_s, _), ((many, *_), many_s, _) = Started(monkeypatch).in_groups_of(2, 1000).runs
     assert two.parameters["measure_s"] == many.parameters["measure_s"] < two_s
     assert many_s - two_s > 150  # what Ansible may take to start a thousand
-    for budget_s, request in asked:
-        assert request.parameters["timeout_s"] > budget_s
+    assert two.parameters["timeout_s"] > two_s
+    assert many.parameters["timeout_s"] > many_s
 
 
 def test_ranks_without_progress_end_before_the_budget_and_those_that_meet_may_wait_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[tuple[float, float, dict[str, float]]] = []
-
-    def start(_requests: list[Request], budget_s: float, **options: Any) -> list[ProcessOutcome]:
-        asked.append((budget_s, options["patience_s"], options["longer_s"]))
-        return []
-
-    monkeypatch.setattr(measure, "run_children", start)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
-    for count in (2, 1000):
-        members = tuple(Member(f"n{number}", "192.0.2.8", 1) for number in range(count))
-        group = tuple(member.name for member in members)
-        run_part(make_orders(fleet(nodes=members), [group], "5c1a")["n1"], node())
-    for budget_s, patience_s, longer_s in asked:
-        assert LEAST_PATIENCE_S <= patience_s < budget_s / 2
-        assert set(longer_s) == set(UNMET)
+    runs = Started(monkeypatch).in_groups_of(2, 1000).runs
+    for _requests, budget_s, options in runs:
+        assert LEAST_PATIENCE_S <= options["patience_s"] < budget_s / 2
+        assert set(options["longer_s"]) == set(UNMET)
         # Who is there first waits for what Ansible takes to start the others.
-        assert min(longer_s.values()) > budget_s - node().plan.fabric_budget_s
-    assert asked[0][1] == asked[1][1]
+        assert min(options["longer_s"].values()) > budget_s - node().plan.fabric_budget_s
+    assert len({options["patience_s"] for _requests, _budget_s, options in runs}) == 1
 
 
 def test_where_a_rank_stood_when_it_was_given_up_is_brought_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[ProcessOutcome]:
-        stage = "measuring all-reduce of 1 MiB"
-        hung = (Ending.HUNG, Measured(), "it hung in stage: measuring", stage, 9.0, 60.0, "stopped", 22)
-        return [ProcessOutcome(request, *hung) for request in requests]
-
-    monkeypatch.setattr(measure, "run_children", start)
+    stage = "measuring all-reduce of 1 MiB"
+    hung = (Ending.HUNG, Measured(), "it hung in stage: measuring", stage, 9.0, 60.0, "stopped", 22)
+    Started(monkeypatch, lambda request: ProcessOutcome(request, *hung))
     rank = run_part(make_orders(fleet(), [("a", "b")], "5c1a")["a"], node()).ranks[0]
     assert (rank.steps, rank.halted) == (22, "stopped")
     assert rank.problem == "it hung in stage: measuring, after run 11"
@@ -161,21 +157,24 @@ def test_where_a_rank_stood_when_it_was_given_up_is_brought_home(monkeypatch: py
 def test_the_runs_between_nodes_fit_the_budget_on_a_slow_network(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Request] = []
-
-    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[ProcessOutcome]:
-        asked.extend(requests)
-        return []
-
-    monkeypatch.setattr(measure, "run_children", start)
+    started = Started(monkeypatch)
     order = make_orders(fleet(), [("a", "b")], "5c1a")["a"]
     run_part(order, node(plan=plan))
-    parameters = asked[0].parameters
+    parameters = started.runs[0][0][0].parameters
     steps = len(parameters["collectives"]) * len(parameters["sizes_bytes"])
     assert 0 < parameters["at_most_s"] * MOST_ATTEMPTS * steps <= plan.fabric_budget_s / 2 + 0.001
     assert parameters["at_most_s"] <= plan.all_reduce_s
     assert 0 < parameters["measure_s"] < plan.fabric_budget_s
     assert parameters["sizes_bytes"][0] == 1 << 20  # small enough for any network
+
+
+def with_part(part: object) -> Fleet:
+    found = encode(fleet(attempts(NAMES)))
+    found["rounds"][0]["a"]["part"] = part
+    return read_rounds(json.loads(json.dumps(found)))
+
+
+PART: dict[str, Any] = encode(attempts(NAMES)["a"].part)
 
 
 @each(
@@ -188,9 +187,7 @@ def test_the_runs_between_nodes_fit_the_budget_on_a_slow_network(
     ({"evil": 1}, "no such field in Part"),
 )
 def test_a_part_that_cannot_be_read_is_the_problem_of_its_node(change: dict[str, Any], why: str) -> None:
-    found = encode(fleet(attempts(NAMES)))
-    found["rounds"][0]["a"]["part"] |= change
-    read = read_rounds(json.loads(json.dumps(found)))
+    read = with_part(PART | change)
     assert read.rounds[0]["a"].part is None
     assert why in read.rounds[0]["a"].problem
     assert {name: one for name, one in read.rounds[0].items() if name != "a"} == {
@@ -199,28 +196,19 @@ def test_a_part_that_cannot_be_read_is_the_problem_of_its_node(change: dict[str,
     assert why in judge_fabric(read)["a"].reason
 
 
-@each(0, "", {}, [], False)
-def test_nothing_in_the_place_of_a_part_is_the_problem_of_its_node(part: object) -> None:
-    found = encode(fleet(attempts(NAMES)))
-    found["rounds"][0]["a"]["part"] = part
-    read = read_rounds(json.loads(json.dumps(found)))
-    assert read.rounds[0]["a"].problem.startswith("its part cannot be read: ")
-    assert judge_fabric(read).keys() == set(NAMES)
+def with_seconds(**seconds: list[float]) -> dict[str, Any]:
+    first, *others = PART["ranks"]
+    return PART | {"ranks": [first | {"seconds": seconds}, *others]}
 
 
+# Nothing in the place of a part, and times that no runs took.
 @each(
-    {"all_reduce 007": [0.1]},
-    {"all_reduce": [0.1]},
-    {"all_reduce 1e9": [0.1]},
-    {f"all_reduce {'9' * 30}": [0.1]},
-    {f"broadcast {SIZE}": [0.1]},
-    {f"all_reduce {SIZE}": []},
-    {f"all_reduce {SIZE}": [0.0]},
-    {f"all_reduce {SIZE}": [-1.0]},
+    *(0, "", {}, [], False),
+    *(with_seconds(**{name: [0.1]}) for name in ("all_reduce", "all_reduce 007", "all_reduce 1e9")),
+    *(with_seconds(**{name: [0.1]}) for name in (f"all_reduce {'9' * 30}", f"broadcast {SIZE}")),
+    *(with_seconds(**{f"all_reduce {SIZE}": times}) for times in ([], [0.0], [-1.0])),
 )
-def test_times_that_no_runs_took_are_the_problem_of_their_node(seconds: dict[str, list[float]]) -> None:
-    found = encode(fleet(attempts(NAMES)))
-    found["rounds"][0]["a"]["part"]["ranks"][0]["seconds"] = seconds
-    read = read_rounds(json.loads(json.dumps(found)))
+def test_what_is_no_part_is_the_problem_of_its_node(part: object) -> None:
+    read = with_part(part)
     assert read.rounds[0]["a"].problem.startswith("its part cannot be read: ")
     assert judge_fabric(read).keys() == set(NAMES)
