@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import socket
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 def program(name: str) -> str:
     """Its path. Where it is not, the test is skipped: `make test` has it unpacked before."""
+    # A test of it starts a process, also where it is skipped.
+    sys.audit("subprocess.Popen", name, (), None, None)
     found = shutil.which(name, path=str(MONITORING / "usr/bin")) or shutil.which(name)
     if not found:
         pytest.skip(f"{name} is not here: python3 -m tools.bootstrap monitoring")

@@ -14,6 +14,8 @@ from tools.documents import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.component
+
 ALERTMANAGER = ROOT / "monitoring/alertmanager.yml"
 
 

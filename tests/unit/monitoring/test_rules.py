@@ -88,6 +88,7 @@ def test_what_is_made_of_the_data_is_current(path: Path) -> None:
     assert path.read_text() == alert_rules.documents()[path], "run: make docs"
 
 
+@pytest.mark.component
 def test_promtool_accepts_all_rules() -> None:
     checked = programs.run("promtool", "check", "rules", "--lint=all", "--lint-fatal", *alert_rules.rules())
     assert checked.returncode == 0, checked.stdout + checked.stderr
@@ -127,6 +128,7 @@ def test_expressions_use_metrics_that_there_are() -> None:
         assert used <= known, expr
 
 
+@pytest.mark.component
 def test_a_fault_of_a_node_fires_its_own_alert_and_no_other(tmp_path: Path) -> None:
     """A node for each fault, all at once: healthy for a while, then with the fault, then healthy again."""
     series: list[dict[str, str]] = []
@@ -321,7 +323,12 @@ def test_every_alert_with_an_expression_of_its_own_is_tried() -> None:
     assert CASES.keys() | LONG.keys() == own
 
 
-@each((CASES, 5), (LONG, 30))
+@pytest.mark.component
+@pytest.mark.parametrize(
+    ("cases", "every_minutes"),
+    [(CASES, 5), pytest.param(LONG, 30, marks=pytest.mark.nightly)],
+    ids=["short", "long"],
+)
 def test_an_alert_is_silent_before_its_fault_and_fires_on_it_alone(
     cases: dict[str, Case], every_minutes: int, tmp_path: Path
 ) -> None:
@@ -339,6 +346,7 @@ def test_an_alert_is_silent_before_its_fault_and_fires_on_it_alone(
     evaluate(tests, tmp_path, every_minutes)
 
 
+@pytest.mark.component
 def test_a_fleet_at_work_is_silent_for_days(tmp_path: Path) -> None:
     """Clocks and temperatures swing, jobs come and go, single errors happen, programs crash with Xid 31."""
     steps = 480
@@ -378,6 +386,7 @@ def test_a_fleet_at_work_is_silent_for_days(tmp_path: Path) -> None:
     evaluate([test], tmp_path, 30)
 
 
+@pytest.mark.component
 def test_a_node_in_maintenance_is_named_as_its_other_alerts_name_it(tmp_path: Path) -> None:
     """What Alertmanager compares: an alert of a GPU and that of the maintenance have one label node."""
     lost = s("temper_finding", "1x20", f'{GPU},code="xid-79",severity="fail"')
