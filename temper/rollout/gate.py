@@ -145,7 +145,9 @@ class _Said:
             verdict, reasons = Verdict.MEASURE_AGAIN, self.again
         elif self.again:
             verdict = Verdict.FAIL
-            reasons = [f"{one.rstrip('.')} (still so in round {round_number}, the last)." for one in self.again]
+            reasons = [
+                f"{one.rstrip('.')} (still so in round {round_number}, the last)." for one in self.again
+            ]
         return GateVerdict(
             verdict,
             tuple(dict.fromkeys(reasons)),
@@ -207,7 +209,7 @@ def judge_baseline(
         elif limit is not None:
             unsteady.append(f"{_name(*what)} on the old driver: {_too_noisy(noise, find)}.")
     said.notes += unsteady
-    if before and not steady and not said.fail and rules.compares_numbers:
+    if before and not steady and not said.fail and rules.compares_numbers and not rules.way_back:
         said.again.append(
             "No number is steady enough on the old driver to judge the new one by. "
             + (unsteady[0] if unsteady else "None was measured whose changes a driver causes.")
@@ -383,7 +385,9 @@ def _findings(
         runs = [run[key] for run in found if key in run]
         test, one = runs[-1]
         text = f"{test}: {one.text.rstrip('.')}"
-        if rules.overruled and all(one.state is State.DEGRADED and not _of_the_driver(one) for _, one in runs):
+        if rules.overruled and all(
+            one.state is State.DEGRADED and not _of_the_driver(one) for _, one in runs
+        ):
             said.notes.append(f"New since the upgrade, and accepted: {text}.")
         elif _of_the_driver(one) or _clear(len(runs), len(found)):
             said.fail.append(f"New since the upgrade: {text}.")
