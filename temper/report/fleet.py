@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from temper.compliance.alike import Once
-from temper.compliance.model import WaivedBy
+from temper.compliance.model import HARDENING, WaivedBy
 from temper.report import changes, svg
 from temper.report.words import KINDS, conditions, kind, moment, quantity, slug
 from validation.checks.registry import CHECKS
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from temper.report.metrics import Distribution, Key
     from validation.verdict.verdicts import NodeVerdict
 
-#: Controls have areas: what stands before the slash of their name. Those of the hardening have none.
-HARDENING = "os_hardening"
+#: Controls have areas: what stands before the slash of their name. In former statements, those of the
+#: hardening have none.
 #: Of long lists, how much the page of the fleet shows; the pages of the nodes have all.
 MOST_CHANGES, MOST_ATTENTION, MOST_FAILING, MOST_METRICS, MOST_GPUS, MOST_NOTES = 200, 100, 60, 240, 500, 60
 #: The sentence of a cell that did not pass, at most.
@@ -116,7 +116,7 @@ class FleetPage:
     compared: tuple[str, ...]
     changed: tuple[Change, ...]
     more_changes: int
-    attention: tuple[tuple[str, str, str, str, str], ...]
+    attention: tuple[tuple[str, str, str, str, tuple[str, ...]], ...]
     more_attention: int
     findings: tuple[Failing, ...]
     controls: tuple[Failing, ...]
@@ -295,7 +295,7 @@ def _cut(words: str) -> str:
 
 def _attention(
     rows: Iterable[NodeRow], judged: Mapping[str, NodeVerdict], stated: Mapping[str, NodeStatement]
-) -> Iterator[tuple[str, str, str, str, str]]:
+) -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
     """Each node that is not good: kind, name, slug, the first reason, and what to do; worst first."""
     order = list(KINDS)
     for row in sorted(
@@ -307,12 +307,16 @@ def _attention(
             reasons.append(statement.reason)
         failing = [one for one in statement.shown if one.state == "fail"] if statement else []
         if failing:
-            reasons.append(f"controls fail: {first_of((one.id for one in failing), 3)}")
+            reasons.append(f"controls fail: {first_of(map(_failing, failing), 3)}")
         said = [reason.partition(". What to do: ") for reason in reasons]
-        remedy = next((action for _, _, action in said if action), "") or (
-            failing[0].remedy if failing else ""
-        )
-        yield row.kind, row.name, row.slug, " · ".join(words for words, _, _ in said), remedy
+        remedies = [action for _, _, action in said if action][:1]
+        remedies += statement.repairs if statement else ()
+        yield row.kind, row.name, row.slug, " · ".join(words for words, _, _ in said), tuple(remedies)
+
+
+def _failing(control: ControlResult) -> str:
+    """A control and what was found and wanted."""
+    return f"{control.id} ({_cut(control.why)})" if control.why else control.id
 
 
 def _findings(nodes: Iterable[NodeVerdict]) -> list[Failing]:

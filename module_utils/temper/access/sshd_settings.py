@@ -40,6 +40,7 @@ from ansible.module_utils.temper.access.sshd import (
     unread_changes,
 )
 from ansible.module_utils.temper.access.sshd_matches import (
+    ALIASES,
     MOST_LOGINS,
     NO_LOGIN,
     Block,
@@ -201,6 +202,26 @@ def disagreements(settings: Settings, wanted: Effective, effective: Effective) -
 def where(keyword: str, lines: Iterable[Line]) -> str:
     """Name the lines that set a keyword."""
     return ", ".join(line.place for line in lines if line.keyword == keyword.lower()) or "no line of a file"
+
+
+def in_the_way(keyword: str, lines: Iterable[Line]) -> list[Line]:
+    """Return the lines of a keyword that win over ours: of most keywords sshd takes the first line.
+
+    Where none comes before ours, all of the keyword count: it is one whose lines add up.
+    """
+    found = [line for line in lines if line.keyword == keyword and not line.blocks]
+    first = [line for line in found if line.path.parent == DROP_IN.parent and line.path.name < DROP_IN.name]
+    return first or found
+
+
+def names_of(keyword: str) -> str:
+    """Return what a keyword is called in a file, as alternatives of a pattern."""
+    return "|".join([keyword, *(other for other, name in ALIASES.items() if name == keyword)])
+
+
+def commented_out(lines: Iterable[Line]) -> list[list[str]]:
+    """Return the repairs that make comments of these lines (temper/compliance/repairs.py)."""
+    return [["comment-out-sshd", str(line.number), names_of(line.keyword), str(line.path)] for line in lines]
 
 
 def understood(
@@ -425,7 +446,8 @@ def refuse_weaker_ways(
         raise RefusedError(
             "Match blocks of the site leave weaker ways in than the role allows; nothing was changed: "
             f"{'; '.join([*found.values()][:MOST_SENTENCES])}{more}. Change these lines, or accept the "
-            f"blocks by ssh_hardening_accepted_matches: {json.dumps(criteria)}."
+            f"blocks by ssh_hardening_accepted_matches: {json.dumps(criteria)}.",
+            commented_out(found),
         )
     return max(0, len(asked) - MOST_LOGINS)
 
@@ -473,7 +495,8 @@ def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> SshdPlan:
         raise RefusedError(
             "Settings elsewhere are in the way; nothing was changed: "
             + "; ".join(f"{sentence} ({where(keyword, lines)})" for keyword, sentence in wrong.items())
-            + ". Take them out there, or ask for the same value here."
+            + ". Take them out there, or ask for the same value here.",
+            commented_out(line for keyword in wrong for line in in_the_way(keyword.lower(), lines)),
         )
     unasked = refuse_weaker_ways(text, wanted, sshd, site, blocks, understood_as)
     keys = frozenset(key.blob for key in revoked)
