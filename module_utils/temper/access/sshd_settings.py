@@ -205,13 +205,18 @@ def where(keyword: str, lines: Iterable[Line]) -> str:
 
 
 def in_the_way(keyword: str, lines: Iterable[Line]) -> list[Line]:
-    """Return the lines of a keyword that win over ours: of most keywords sshd takes the first line.
+    """Return the lines of a keyword that come before ours: of most keywords sshd takes the first line.
 
-    Where none comes before ours, all of the keyword count: it is one whose lines add up.
+    Lines that add to ours, such as Port, are left to a person: somebody may come that way.
     """
-    found = [line for line in lines if line.keyword == keyword and not line.blocks]
-    first = [line for line in found if line.path.parent == DROP_IN.parent and line.path.name < DROP_IN.name]
-    return first or found
+    return [
+        line
+        for line in lines
+        if line.keyword == keyword
+        and not line.blocks
+        and line.path.parent == DROP_IN.parent
+        and line.path.name < DROP_IN.name
+    ]
 
 
 def names_of(keyword: str) -> str:
@@ -220,8 +225,17 @@ def names_of(keyword: str) -> str:
 
 
 def commented_out(lines: Iterable[Line]) -> list[list[str]]:
-    """Return the repairs that make comments of these lines (temper/compliance/repairs.py)."""
-    return [["comment-out-sshd", str(line.number), names_of(line.keyword), str(line.path)] for line in lines]
+    """Return the repairs that make comments of these lines (temper/compliance/repairs.py).
+
+    Where our file is in place, nothing is left for the role to change, so that sshd has to be told.
+    """
+    found = [["comment-out-sshd", str(line.number), names_of(line.keyword), str(line.path)] for line in lines]
+    return [*found, *reload_by_hand()] if found and DROP_IN.exists() else found
+
+
+def reload_by_hand() -> list[list[str]]:
+    """Return the repair that has sshd read its configuration."""
+    return [["reload", service] for service in SERVICES if is_active(service)][:1]
 
 
 def understood(
@@ -693,7 +707,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         return Fault(
             f"the running sshd has not read its configuration since {path} changed at {moment}: what is in "
             "force now is what stood there before",
-            [["reload", service] for service in SERVICES if is_active(service)][:1],
+            reload_by_hand(),
         )
 
     def way_in(self) -> WayIn | None:
