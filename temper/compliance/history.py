@@ -163,7 +163,10 @@ class History:
             f"SELECT drift.node, {FULL('drift.control')}, began, ended, state FROM drift "  # noqa: S608 - likewise
             "LEFT JOIN state USING (node, control) ORDER BY began, drift.node, drift.control"
         )
-        return [Drift(*row[:4], waived=row[3] is None and row[4] == State.WAIVED) for row in rows]
+        return [
+            Drift(node, control, began, ended, ended is None and state == State.WAIVED)
+            for node, control, began, ended, state in rows
+        ]
 
     def reports(self) -> dict[str, str]:
         """The digest of the manifest of each report, by its folder's name, in the order of their making."""

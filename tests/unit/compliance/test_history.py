@@ -201,7 +201,7 @@ def test_validations_and_checks_live_in_one_file(history: History) -> None:
     assert runs.append([run(1)]) == 1
     check(history, 1, State.FAIL)
     assert dict(runs.past(["gpu01"]))["gpu01"].runs == (run(1),)
-    assert history.drifts() == [(*PLACE, hour(1), None)]
+    assert history.drifts() == [Drift(*PLACE, hour(1))]
 
 
 def test_a_second_writer_of_the_same_moment_is_one_sentence(history: History) -> None:
