@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import getpass
+import io
 import json
 import os
 import signal
@@ -524,6 +525,29 @@ def test_the_moving_line_says_steps_and_end() -> None:
         "1 of 3 nodes done, end expected at 2027-03-01 15:00 UTC: step 4 of 10, baseline: 2 min; waiting for "
         "gpu0, at most 13 min more"
     )
+
+
+def test_the_line_moves_on_a_terminal_alone_and_makes_room_for_others() -> None:
+    class Stream(io.StringIO):
+        terminal = True
+
+        def isatty(self) -> bool:
+            return self.terminal
+
+    fields = {"state": State.SETTLED, "step": Step.PROVE, "step_since": NOW}
+    rollout = having(begin(nodes(1)), gpu0=fields)
+    shown = Stream()
+    terminal = Terminal(dict, shown)
+    terminal.show(rollout, NOW)
+    terminal.say("wave 1 starts")
+    assert "step 9 of 10, prove" in shown.getvalue()
+    assert shown.getvalue().endswith("\r\x1b[Kwave 1 starts\n")
+    plain = Stream()
+    plain.terminal = False
+    other = Terminal(dict, plain)
+    other.show(rollout, NOW)
+    other.say("wave 1 starts")
+    assert plain.getvalue() == "wave 1 starts\n"
 
 
 def test_the_end_is_forecast_from_the_steps_under_way_and_the_times_so_far() -> None:
