@@ -424,7 +424,7 @@ def _carry_out(given: argparse.Namespace, store: RolloutStore, number: int) -> i
 
 
 def _logged(log: Path, tell: Callable[[str], None]) -> Callable[[str], None]:
-    """Return what tells what happens, and writes it with its time into a log, which outlives the terminal."""
+    """Return a function that tells a sentence, and logs it with its time; the log outlives the terminal."""
     own(log.parent)
 
     def say(text: str) -> None:
@@ -463,7 +463,7 @@ def _inventory(given: argparse.Namespace) -> list[str]:
 
 
 def _take_inventory(given: argparse.Namespace, store: RolloutStore, number: int) -> None:
-    """Have a command that names no inventory go by that of the roll-out; one of before has not noted it."""
+    """Use the roll-out's inventory where the command line names none; earlier versions recorded none."""
     given.inventory = given.inventory or [Path(one) for one in store.inventory(number)]
 
 

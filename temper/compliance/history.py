@@ -147,7 +147,7 @@ class History:
         moment: str,
         adrift: Collection[tuple[str, str]],
     ) -> None:
-        """Begin or end a drift. What was not checked has neither begun nor ended one, nor has a waiver."""
+        """Begin or end a drift. A control that was not checked does neither, and a waiver ends no drift."""
         is_open, now = place in adrift, control.measured or control.state
         if control.state is State.FAIL and not is_open:
             connection.execute("INSERT INTO drift VALUES (?, ?, ?, NULL)", (*place, moment))

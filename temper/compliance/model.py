@@ -72,7 +72,7 @@ class Change:
 
     @property
     def text(self) -> str:
-        """It in a line."""
+        """The change in one line."""
         return f"{self.name}: found {self.before or 'nothing'}, wanted {self.after or 'nothing'}"
 
 
@@ -118,7 +118,7 @@ class ControlResult:
 
     @property
     def why(self) -> str:
-        """What is not as it should be, in a line; the title is what should be."""
+        """What is wrong, in one line. The title says the goal."""
         more = len(self.changes) - MOST_PLACES
         said = [self.reason, *(change.text for change in self.changes[:MOST_PLACES])]
         said += [f"and {more} more"] if more > 0 else []
@@ -156,7 +156,7 @@ class NodeStatement:
 
     @cached_property
     def repairs(self) -> tuple[str, ...]:
-        """The commands that repair the node, in their order: it reboots, and is validated, after all else."""
+        """The commands that repair the node, in their order: a reboot and a validation come last."""
         failing = [one for one in self.shown if one.state is State.FAIL and one.remedy]
         failing.sort(key=lambda one: LAST.index(one.id) if one.id in LAST else -1)
         return tuple(dict.fromkeys(one.remedy for one in failing))

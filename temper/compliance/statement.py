@@ -169,7 +169,7 @@ def statement(
 
 
 def counts(nodes: Sequence[NodeStatement]) -> Counts:
-    """Count nodes by verdict and controls by state; what there is none of is 0."""
+    """Count nodes by verdict and controls by state, with zeros."""
     verdicts = Counter(node.verdict for node in nodes)
     return Counts(
         {str(verdict): verdicts[verdict] for verdict in Verdict},

@@ -162,10 +162,7 @@ def faults(
 
 
 def nearest(name: str, controls: Collection[str]) -> str:
-    """Return the control that a name may mean, or empty.
-
-    It is the same behind the role, or else written alike.
-    """
+    """Return the control that a name may mean, or empty: one with the same name, or with a similar one."""
     short = name.rpartition("/")[2]
     same = [one for one in controls if one.rpartition("/")[2] == short]
     by_short = {one.rpartition("/")[2]: one for one in controls}

@@ -1,4 +1,4 @@
-"""How far a roll-out is, in the last line of a terminal: who is at which step, and when it will end."""
+"""Show the progress of a roll-out in the last line of a terminal: nodes, their steps, the expected end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_NODES = 1000
 
 
 def line(rollout: Rollout, now: datetime, end: datetime | None) -> str:
-    """What is going on; `end` is when the roll-out will have ended."""
+    """Return the progress in one line; `end` is when the roll-out is expected to end."""
     ended = sum(record.ended and record.step is None for record in rollout.records.values())
     stage = f"{ended} of {len(rollout.nodes)} nodes done"
     if end:
@@ -43,7 +43,7 @@ def line(rollout: Rollout, now: datetime, end: datetime | None) -> str:
 
 
 def _numbered(record: Record, transition: Transition) -> str:
-    """The step, and which of how many it is."""
+    """Return a step with its number."""
     rows = {Course.FORWARD: FORWARD, Course.BACK: BACK}.get(record.course, ())
     if transition not in rows:
         return str(transition.step)
@@ -52,7 +52,7 @@ def _numbered(record: Record, transition: Transition) -> str:
 
 
 class Terminal:
-    """Lines that stay, and below them one that moves, where a person looks at a terminal."""
+    """Lines that stay, and on a terminal a line below them that is rewritten."""
 
     def __init__(self, taken: Callable[[], Mapping[Step, float]], stream: TextIO | None = None) -> None:
         """`taken` says how long steps have taken so far, in minutes."""
@@ -79,7 +79,7 @@ class Terminal:
             self._line.show(line(rollout, now, self._end))
 
     def _expected(self, rollout: Rollout, now: datetime) -> datetime | None:
-        """When it will have ended; None where that cannot be said."""
+        """Return the expected end; None where there is none."""
         if len(rollout.nodes) > MOST_NODES:
             return None
         try:

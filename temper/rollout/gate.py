@@ -85,7 +85,7 @@ class Rules:
         return bool(self.numbers) and not self.overruled
 
     def decides(self, test: str) -> bool:
-        """Whether the numbers of a test do."""
+        """Whether the numbers of this test decide."""
         return self.compares_numbers and any(fnmatchcase(test, pattern) for pattern in self.numbers)
 
 
@@ -449,7 +449,7 @@ def _numbers(
     for key, series in both.items():
         proven += _number(key, series, said, rules, round_number, len(both))
     if not proven and not said.fail and not said.again and rules.compares_numbers:
-        # Only a number that fell speaks against the new driver; the former one has to be proven by nothing.
+        # Only a number that fell speaks against the new driver, and the former one needs no proof.
         fell = any(rules.decides(one.test) and one.loss > 0 for one in said.compared)
         why = "; ".join(dict.fromkeys(said.undecided)) or "none was measured on both drivers"
         passes = rules.way_back or (said.undecided and not fell)

@@ -262,16 +262,16 @@ def choices(record: Record, now: datetime) -> list[Try]:
 
 
 def _measured_again(record: Record, again: Record, why: str) -> Record:
-    """A node that failed is judged by itself, as it is back on its former stack; others begin anew anyway."""
+    """Judge a failed node without its former baseline. Any other node begins with a new one anyway."""
     if record.state is not State.FAILED:
         return again
     if again.course is not Course.BACK:
-        raise ValueError("expected a node that failed on its way back: no baseline was to blame")
+        raise ValueError("expected a node that failed on its way back: else its baseline is not the cause")
     return replace(again, facts={**again.facts, NEW_BASELINE: why})
 
 
 def _overruled(record: Record, again: Record, why: str) -> Record:
-    """Somebody's word stands in the place of the gate's.
+    """Accept a node as a person has asked.
 
     A node that failed returns to service as it is, where its driver was loaded and compared. One that was
     left out or rolled back has another try in which neither numbers nor weaknesses decide.
@@ -283,7 +283,7 @@ def _overruled(record: Record, again: Record, why: str) -> Record:
         return replace(again, state=State.PROVEN)
     if record.facts.get(BACK_AT) not in RETURNABLE:
         raise ValueError(
-            "expected a node that has loaded its former driver again, and its way back did not come to that: "
-            "`retry` goes on with the way back"
+            "expected a node that has loaded its former driver again, and its way back ended before that: "
+            "`retry` goes on with it"
         )
     return replace(again, stage=State.PROVEN)

@@ -465,7 +465,7 @@ def test_what_a_person_has_said_of_a_node_changes_what_its_numbers_decide(
     monkeypatch: pytest.MonkeyPatch,
     step: Step,
     course: Course,
-    facts: dict[str, str],
+    facts: dict[str, Any],
     before: list[float],
     now: list[float],
     outcome: Outcome,

@@ -504,8 +504,13 @@ def test_a_roll_out_goes_on_with_the_inventory_that_it_was_begun_with(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[list[str]] = []
+
+    def carry_out(given: argparse.Namespace, *_: object) -> int:
+        asked.append(command._inventory(given))
+        return 0
+
     monkeypatch.delenv("ANSIBLE_INVENTORY", raising=False)
-    monkeypatch.setattr(command, "_carry_out", lambda given, *_: asked.append(command._inventory(given)) or 0)
+    monkeypatch.setattr(command, "_carry_out", carry_out)
     monkeypatch.setattr(command, "groups_of", lambda _: {"gpu0": ["gpu_nodes"]})
     store, rollout = RolloutStore(tmp_path / "rollouts.sqlite"), begin(nodes(1))
     for inventory in ((), ("/etc/fleet",)):
