@@ -342,14 +342,23 @@ def _controls(nodes: Iterable[NodeStatement]) -> list[Failing]:
     """Controls that fail, those of most nodes first."""
     found: dict[tuple[str, str], list[str]] = {}
     remedies: dict[str, str] = {}
+    whys: dict[str, dict[str, None]] = {}
     for node in nodes:
         for one in node.shown:
             if one.state == "fail":
                 found.setdefault((one.id, one.title), []).append(node.node)
                 remedies.setdefault(one.id, one.remedy)
+                whys.setdefault(one.id, {})[one.why] = None
+
+    def said(name: str, title: str) -> str:
+        """What was found and wanted, of the first node where they differ, and the goal."""
+        first = next(iter(whys[name]))
+        others = f" (and {len(whys[name]) - 1} other values)" if len(whys[name]) > 1 else ""
+        return f"{_cut(first)}{others}. Goal: {title}" if first else title
+
     return sorted(
         (
-            Failing(name, title, "fail", len(names), remedies[name], tuple(names[:5]))
+            Failing(name, said(name, title), "fail", len(names), remedies[name], tuple(names[:5]))
             for (name, title), names in found.items()
         ),
         key=lambda one: (-one.nodes, one.name),

@@ -34,6 +34,8 @@ from temper.plan.os_controls import demand_of, demanded
 from temper.plan.preflight import DATA, preflight_plan
 from temper.plan.refusals import refusal
 from temper.report.compliance import checked_node
+from temper.report.fleet import page_of
+from temper.report.inputs import Report
 from temper.report.statement import junit, sarif, text
 from tests.unit.compliance.fleets import (
     DRIVER,
@@ -446,3 +448,22 @@ def test_every_control_has_its_role_in_front() -> None:
     (node,) = statement([checked()], RULES, {}).nodes
     assert all("/" in control.id for control in node.controls)
     assert len({control.id for control in node.controls}) == len(node.controls)
+
+
+def test_a_failing_control_is_told_by_what_was_found_beside_its_goal_and_all_repairs_are_there() -> None:
+    def failing(node: str, found: str) -> NodeStatement:
+        change = Change("net.x", found, "0")
+        controls = (
+            ControlResult("os_hardening/x", "It is off", State.FAIL, changes=(change,), remedy="harden it"),
+            ControlResult("validation/last", "Validated", State.FAIL, "too old", remedy="validate it"),
+        )
+        return NodeStatement(node, Verdict.NOT_COMPLIANT, controls=controls)
+
+    nodes = (failing("gpu01", "1"), failing("gpu02", "2"))
+    made = page_of(Report(compliance=replace(statement([], RULES, {}), nodes=nodes)), {}, [], "")
+    (first, last) = sorted(made.controls, key=lambda one: one.name)
+    assert first.title == "net.x: found 1, wanted 0 (and 1 other values). Goal: It is off"
+    assert last.title == "too old. Goal: Validated"
+    (kind, name, _, words, remedies) = made.attention[0]
+    assert (kind, name, remedies) == ("fail", "gpu01", ("harden it", "validate it"))
+    assert "os_hardening/x (net.x: found 1, wanted 0)" in words
