@@ -507,9 +507,9 @@ def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> SshdPlan:
         raise RefusedError(" ".join([str(error), *word_on_kept(kept, OTHERWISE)])) from error
     if wrong := disagreements(settings, least, effective):
         raise RefusedError(
-            "Settings elsewhere are in the way; nothing was changed: "
-            + "; ".join(f"{sentence} ({where(keyword, lines)})" for keyword, sentence in wrong.items())
-            + ". Take them out there, or ask for the same value here.",
+            "; ".join(f"{sentence} ({where(keyword, lines)})" for keyword, sentence in wrong.items())
+            + ". These lines stand against Temper's; nothing was changed. Take them out, or ask for the same "
+            "values in the inventory.",
             commented_out(line for keyword in wrong for line in in_the_way(keyword.lower(), lines)),
         )
     unasked = refuse_weaker_ways(text, wanted, sshd, site, blocks, understood_as)
