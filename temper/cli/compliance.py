@@ -17,7 +17,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from temper.base.nodes import utc
+from temper.base.nodes import number_of, utc
 from temper.base.store import HistoryError
 from temper.cli import json_document
 from temper.compliance import document, tailoring
@@ -66,13 +66,15 @@ def verify_all(given: argparse.Namespace, history: Path) -> int:
     signers, kept = given.signers, given.head
     known = History(history)
     recorded = known.reports()
+    if not recorded:
+        raise EvidenceError(f"{history} has no report to verify: run playbooks/compliance.yml first")
     # No head has a name that a file could have.
     heads = heads_of(Path(kept).read_text(encoding="utf-8") if " " not in kept else kept) if kept else []
     problems = verify(given.reports, recorded, signers, heads, known.number())
     last = known.head()
     signed = "" if signers else ", signatures not looked at (--signers)"
-    reports = "1 report is as it was" if len(recorded) == 1 else f"{len(recorded)} reports are as they were"
-    good = f"{reports} written{signed}. Head: {last}"
+    verb = "is as it was" if len(recorded) == 1 else "are as they were"
+    good = f"{number_of(len(recorded), 'report')} {verb} written{signed}. Head: {last}"
     shown = {
         "reports": len(recorded),
         "signatures_checked": bool(signers),

@@ -60,6 +60,15 @@ class Verdict(StringEnum):
         """0 compliant, 1 not, 2 where what was required could not be checked."""
         return {Verdict.COMPLIANT: 0, Verdict.NOT_COMPLIANT: 1, Verdict.NOT_CHECKED: 2}[self]
 
+    @property
+    def outcome(self) -> str:
+        """What a node of this verdict came to, in the words of temper.base.outcome."""
+        return {
+            Verdict.COMPLIANT: "ok",
+            Verdict.NOT_COMPLIANT: "failed",
+            Verdict.NOT_CHECKED: "not checked",
+        }[self]
+
 
 @dataclass(frozen=True)
 class Change:

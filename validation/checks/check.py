@@ -88,9 +88,16 @@ class Check(abc.ABC):
     headline: ClassVar[tuple[str, ...]] = ()
     #: Whether a node with GPUs is accepted only after this check ran, unless an expectation says otherwise.
     proves_a_gpu: ClassVar[bool] = False
+    #: Whether it has GPUs compute, as all do that need CUDA. One that only asks the driver proves less.
+    computes_on_gpus: ClassVar[bool] = False
     #: The option of a run (a field of RunOptions) that asks for it, and whether it must then have run.
     option: ClassVar[str | None] = None
     required_if_asked: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        """Derive what follows from the needs."""
+        super().__init_subclass__()
+        cls.computes_on_gpus |= CUDA in cls.needs
 
     @property
     def function(self) -> str:
