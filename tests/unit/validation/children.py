@@ -20,7 +20,7 @@ from validation.checks.launch import exclusive
 from validation.model.contract import Measured, Measurement, encode
 from validation.model.not_run import NotRunError
 from validation.probes import machine, node_probe, topology
-from validation.processes.child import count_step
+from validation.processes.child import collective_call, count_step, expect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,34 @@ if TYPE_CHECKING:
     Stage = Callable[[str], None]
 
 FOREVER_S = 600
+
+
+def hang_in_a_collective(_request: Request, stage: Stage) -> Measured:
+    """A child that sleeps in its second call of a collective, on the host, until a signal comes."""
+    stage("warming up")
+    with collective_call():
+        pass
+    with collective_call():
+        ctypes.CDLL(None).sleep(FOREVER_S)
+    return Measured()
+
+
+def poll_in_a_collective(_request: Request, stage: Stage) -> Measured:
+    """A child that has handed its second collective over and looks for its end all the time."""
+    stage("warming up")
+    for _ in range(2):
+        with collective_call():
+            pass
+    while True:
+        pass
+
+
+def expect_and_hang(request: Request, stage: Stage) -> Measured:
+    """A child whose next step takes long."""
+    stage("warming up")
+    expect(request.parameters["seconds"])
+    time.sleep(FOREVER_S)
+    return Measured()
 
 
 def out_of_memory_score(_request: Request, _stage: Stage) -> Measured:
