@@ -361,7 +361,7 @@ def wireguard(link: Interface, taken: set[int], proc: Path = PROC) -> Tunnel:
 
 def dialled_keys() -> set[str]:
     """Return the keys of peers for which a file has an endpoint: `wg show` has those that it learned, too."""
-    found = set()
+    found: set[str] = set()
     for path in sorted(path for pattern in WIREGUARD_FILES for path in ROOT.glob(pattern))[:MOST_FILES]:
         with contextlib.suppress(OSError):
             found.update(
