@@ -7,7 +7,7 @@ for the others, and there is nothing to report, their roles end before that.
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,14 +20,14 @@ RUN = uuid.uuid4().hex
 SAID = ("changed", "failed", "refused", "actions", "diff", "needs", "msg", "output")
 
 
-def is_quiet(result: Mapping[str, Any]) -> bool:
+def is_quiet(result: Mapping[str, object]) -> bool:
     """Return whether a role's result changes, says and asks for nothing."""
-    results = result.get("results") or {}
-    said = [result.get(key) for key in SAID] + [results.get("report"), results.get("port")]
-    return not any(said)
+    results = result.get("results")
+    further = [results.get("report"), results.get("port")] if isinstance(results, dict) else []
+    return not any([*(result.get(key) for key in SAID), *further])
 
 
-def marked(roles: Iterable[str]) -> dict[str, Any]:
+def marked(roles: Iterable[str]) -> dict[str, object]:
     """Return the fact."""
     return {QUIET: {"run": RUN, "roles": [*roles]}}
 
