@@ -29,11 +29,11 @@ from temper.base.outcome import BAD, GOOD, numbers, tally, worst
 from temper.base.selection import unknown_tags
 from temper.base.store import HistoryError
 from temper.cli import json_document
-from temper.fleet import pulled
+from temper.fleet import identities, pulled
 from temper.fleet.bundle import BundleError
 from temper.fleet.collected import CHOSEN, CollectedError, Said, compliance, defaults, plans, validation
-from temper.fleet.journal import Job, Journal, same, sealed
-from temper.fleet.run import FleetRun, places
+from temper.fleet.journal import Job, Journal, NodeRecord, same, sealed
+from temper.fleet.run import HERE, FleetRun, places
 from temper.fleet.slices import Board
 from temper.plan import inventory
 from temper.plan.fleet_addresses import fleet as fleet_addresses
@@ -43,7 +43,6 @@ from validation.processes.interrupts import end_on_signals
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from temper.fleet.journal import NodeRecord
 
 FOLDER = ROOT / "reports" / "fleet"
 HISTORY = FOLDER / "runs.sqlite"
@@ -519,15 +518,33 @@ def _carry_out(
             "gives back the others as they are; then begin a new run."
         )
     left = [node for node in job.nodes if node not in before or not before[node].state]
-    board = Board.of(
-        left,
-        arguments.slice,
-        places(helpers, arguments.jobs),
-        {node: one.attempt for node, one in before.items()},
-    )
-    board.outcomes |= {node: one.outcome for node, one in before.items() if one.state}
+    attempts = {node: one.attempt for node, one in before.items()}
     pairs = inventory.addresses(known, job.sources, job.variables)
     addresses = fleet_addresses(pairs)
+    named: dict[str, identities.Named] = {}
+    # One slice compares its own nodes.
+    if job.takes_nodes and left and len(job.nodes) > min(arguments.slice, len(left)):
+        _say(f"run {name}: asking {counted(job.nodes)} which machines they are, before any is changed")
+        asked = Board.of(job.nodes, arguments.slice, places(helpers, arguments.jobs))
+        named = identities.ask(
+            lambda journal: FleetRun(
+                *(name, identities.asking(job), known, asked, journal, FOLDER / name, addresses, False, _say),
+                ssh_options=arguments.ssh_options,
+            )
+        )
+        twins = {node: why for node, why in identities.refusals(named).items() if node in left}
+        for node in twins:
+            journal.start(name, [node], attempts.get(node, 0) + 1, HERE)
+        refused = [
+            NodeRecord(node, attempts.get(node, 0) + 1, HERE, "refused", why) for node, why in twins.items()
+        ]
+        journal.end(name, refused)
+        before, left = journal.nodes(name), [node for node in left if node not in twins]
+    board = Board.of(
+        *(left, arguments.slice, places(helpers, arguments.jobs), attempts),
+        {node: one.level for node, one in named.items()},
+    )
+    board.outcomes |= {node: one.outcome for node, one in before.items() if one.state}
     run = FleetRun(
         *(name, job, known, board, journal, FOLDER / name, addresses, job.takes_nodes, _say),
         ssh_options=arguments.ssh_options,

@@ -72,13 +72,22 @@ class Decision:
     closed: bool = False
 
 
-def waves(nodes: Iterable[Node], policy: Policy) -> dict[str, int]:
-    """The wave of each node: 0 for the first nodes of each cohort, the canaries, then the policy's waves."""
+def waves(
+    nodes: Iterable[Node], policy: Policy, jump_levels: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The wave of each node: 0 for the first nodes of each cohort, the canaries, then the policy's waves.
+
+    Nodes that others are reached through have waves of their own behind those, by their levels: no other node
+    is on its way while one of them reboots.
+    """
     seen: Counter[str] = Counter()
     found: dict[str, int] = {}
     others = []
+    levels = jump_levels or {}
     for node in sorted(nodes, key=lambda node: node.place):
-        if seen[node.cohort] < policy.canaries:
+        if level := levels.get(node.name, 0):
+            found[node.name] = len(policy.waves) + level
+        elif seen[node.cohort] < policy.canaries:
             seen[node.cohort] += 1
             found[node.name] = 0
         else:
@@ -364,7 +373,12 @@ class _Planner:
         promoted = []
         nodes = self.rollout.nodes
         waiting = [nodes[name] for names in self.pending.values() for name in names]
-        missing = [node for node in waiting if returned[node.cohort] < wanted]
+        last = len(self.policy.waves)
+        missing = [
+            node
+            for node in waiting
+            if returned[node.cohort] < wanted and self.records[node.name].wave <= last
+        ]
         for node in sorted(missing, key=lambda node: node.place):
             name, cohort = node.name, node.cohort
             if returned[cohort] < wanted:

@@ -539,9 +539,16 @@ READERS = (
     ),
     Reader(
         "wg",
-        lambda text: process.parsed("wg", text, lambda shown: tunnels.wireguard_peers(shown, shown, shown)),
+        lambda text: process.parsed(
+            "wg", text, lambda shown: tunnels.wireguard_peers(shown, shown, shown, set())
+        ),
         these(*test_tunnels.SHOWN.values()),
         NODE_ERRORS,
+    ),
+    Reader(
+        "WireGuard's files",
+        lambda text: list(tunnels.keys_with_endpoint(text)),
+        these("[Peer]\nPublicKey = a=\nEndpoint=h:5\n", "[wireguard-peer.a=]\nendpoint=h:5\n"),
     ),
     Reader(
         "nft, chains",

@@ -36,6 +36,7 @@ from temper.cli.fleet import (
     variables_again,
     variables_of,
 )
+from temper.fleet import identities
 from temper.fleet.bundle import python_version
 from temper.fleet.collected import Said
 from temper.fleet.journal import Job, Journal, NodeRecord, same, sealed
@@ -795,6 +796,8 @@ def goes_well(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     carried = []
 
     def carry_out(run: FleetRun) -> None:
+        if run.job.playbook == identities.PLAYBOOK:  # nobody answers
+            return
         carried.append(run.name)
         for part, place in run.board.start():
             records = [NodeRecord(node, part.attempt, place, "ok") for node in part.nodes]
