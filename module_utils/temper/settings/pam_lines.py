@@ -209,6 +209,7 @@ ARGUMENTS = {
         name: Argument("pam_pwquality.so", "password", name)
         for name in (
             "minlen",
+            "minclass",
             "difok",
             "maxrepeat",
             "maxsequence",

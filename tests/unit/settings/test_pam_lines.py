@@ -131,7 +131,8 @@ ROWS = {
     (QUALITY, "maxsequence"): (PWQUALITY, "3", "2", "9 0", "x"),
     (QUALITY, "dictcheck"): (PWQUALITY, "1", "", "0", "x"),
     (QUALITY, "enforcing"): (PWQUALITY, "1", "", "0", "x"),
-    **{(QUALITY, f"{one}credit"): (PWQUALITY, "0", "-1", "1 14", "x") for one in "dulo"},
+    (QUALITY, "minclass"): (PWQUALITY, "4", "", "0 3", "x"),
+    **{(QUALITY, f"{one}credit"): (PWQUALITY, "-1", "-2", "0 1 14", "x") for one in "dulo"},
     ("/etc/login.defs", "UMASK"): (
         "session optional pam_umask.so umask={{}}", "0027 027", "077", "000 0022 002", "x",
     ),

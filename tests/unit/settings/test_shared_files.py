@@ -74,7 +74,6 @@ CASES = {
     (QUALITY, "dictcheck"): Case("dictcheck = {}", (), ("0",)),
     (QUALITY, "enforcing"): Case("enforcing = {}", (), ("0",)),
     (QUALITY, "enforce_for_root"): Case("{}"),
-    **{(QUALITY, f"{one}credit"): Case(f"{one}credit = {{}}", ("-1",), ("1", "x")) for one in "dulo"},
     (CORE, "Coredump.Storage"): Case("[Coredump]\nStorage={}", (), ("external", "journal", "x")),
     (CORE, "Coredump.ProcessSizeMax"): Case("[Coredump]\nProcessSizeMax={}", (), ("1G",)),
     (JOURNAL, "Journal.Storage"): Case("[Journal]\nStorage={}", (), ("none", "volatile", "auto")),
