@@ -45,6 +45,10 @@ options:
       tree.
     type: bool
     default: false
+  identity:
+    description: Read only which machine it is, C(boot_id), C(machine_id) and C(interfaces).
+    type: bool
+    default: false
   image_kernel:
     description: Release of the kernel that the image boots; empty for the newest that is installed.
     type: str
@@ -522,6 +526,15 @@ def payload_python(root: Path, path: str) -> dict[str, Any] | None:
     }
 
 
+def identity(root: Path = Path("/")) -> dict[str, Any]:
+    """What tells one machine from others."""
+    return {
+        "boot_id": read(root / "proc/sys/kernel/random/boot_id"),
+        "machine_id": read(root / "etc/machine-id"),
+        "interfaces": interfaces(root),
+    }
+
+
 def gather(
     root: Path = Path("/"), payload: str = PAYLOAD_PYTHON, image_kernel: str | None = None
 ) -> dict[str, Any]:
@@ -543,14 +556,12 @@ def gather(
         "mok_enrolled": enrolled_keys(root),
         "signing_key": has_signing_key(root),
         "services": [name for name in running_now if name in SERVICES],
-        "boot_id": read(root / "proc/sys/kernel/random/boot_id"),
-        "machine_id": read(root / "etc/machine-id"),
         "cpu": cpu(root),
         "memory_bytes": memory_bytes(root),
         "disks": disks(root),
         "pci": pci_devices(root),
         "nvlink_switch_managed": nvlink_switch_managed(root),
-        "interfaces": interfaces(root),
+        **identity(root),
         "packages": family,
         "broken_packages": broken,
         "apt_sources": debian_sources(),
@@ -584,6 +595,7 @@ def main() -> None:
                 },
             },
             "image": {"type": "bool", "default": False},
+            "identity": {"type": "bool", "default": False},
             "image_kernel": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
@@ -599,7 +611,10 @@ def main() -> None:
         wait_for_driver(module.params["driver_timeout_s"])
     image_kernel = module.params["image_kernel"] if module.params["image"] else None
     try:
-        facts["temper"] = gather(payload=module.params["payload_python"], image_kernel=image_kernel)
+        if module.params["identity"]:
+            facts["temper"] = identity()
+        else:
+            facts["temper"] = gather(payload=module.params["payload_python"], image_kernel=image_kernel)
     except (process.CommandError, SettingError, OSError) as error:
         module.fail_json(msg=f"This node cannot be read, and nothing was changed: {error}")
     module.exit_json(changed=False, ansible_facts=facts)

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+#: What Ansible says where a connection is open and no answer comes.
+SILENT = "waiting for privilege escalation prompt"
+CUT_OFF = "it took the connection and gave no answer: see whether it hangs, or a firewall drops this machine"
+
+
 class ActionModule(NodeAction):
     """compliance_check: known; outside, whether to look at the node from here; addresses to look at as well.
 
@@ -73,6 +78,9 @@ class ActionModule(NodeAction):
     def reason(answer: dict[str, Any]) -> str:
         """Why there is no answer, in a sentence."""
         words = str(answer.get("msg") or answer.get("module_stderr") or "it gave no reason").strip()
+        if SILENT in words:
+            # Ansible names what it waited for, which is not what keeps a node from answering.
+            return f"unreachable: {CUT_OFF}"
         return f"unreachable: {words}" if answer.get("unreachable") else f"it could not be read: {words}"
 
 

@@ -44,7 +44,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     _VALID_ARGS = frozenset((*CHOSEN, "answers", "collect"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The report's text is `msg`; `verdict` its last sentence, empty where every node is compliant."""
+        """The report's text is `msg`; the rest is what the action `verdict` takes."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         hostvars, arguments = variables["hostvars"], self._task.args
@@ -62,7 +62,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             document = packed(asked)
             text = json.dumps(document, default=str)
             (Path(collect) / "compliance.json").write_text(text, encoding="utf-8")
-            return result | {"changed": False, "verdict": ""}
+            return result | {"changed": False}
         known = {*map(str, variables["groups"]), *map(str, variables["groups"]["all"])}
         try:
             nodes = checked_nodes(asked, known)
@@ -81,5 +81,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         return result | {
             "changed": False,
             "msg": said,
-            "verdict": "" if statement.verdict is Verdict.COMPLIANT else statement.sentence,
+            "sentence": statement.sentence,
+            "good": statement.verdict is Verdict.COMPLIANT,
+            "states": {node.node: node.verdict.outcome for node in statement.nodes},
+            "report": f"{folder}/report.html",
         }

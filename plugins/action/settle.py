@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
 from temper.plan.module_answers import AnswerError, failure, role_answers, warnings  # noqa: E402 - needs the path above
+from temper.plan.quiet import QUIET, RUN, is_quiet, marked  # noqa: E402 - likewise
 
 #: Play variable with the roles of a stage, in their order.
 TOGETHER = "settle_together"
@@ -25,8 +25,6 @@ TOGETHER = "settle_together"
 AHEAD = "settle_ahead"
 #: Fact that holds what one execution has done for the roles whose tasks are still to come.
 DONE = "temper_settled"
-#: Names this run. Workers inherit it; a fact of an earlier run, which a cache may have kept, has another.
-RUN = uuid.uuid4().hex
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
@@ -39,6 +37,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
 
     Where `settle_ahead` says that later stages follow, and nothing had to change, their roles are read in the
     same execution. One that has nothing to do either needs none of its own.
+
+    Of the others in the stage, those that have nothing to say end before their task (has_nothing_to_do).
     """
 
     TRANSFERS_FILES = False
@@ -54,8 +54,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         before = variables.get("ansible_facts", {}).get(DONE) or {}
         done = dict(before) if isinstance(before, dict) else {}
         kept = done.pop(role, None)
-        proofs = (self.proof(parts[role], self.play), self.proof(parts[role]))
-        if not isinstance(kept, dict) or kept.get("proof") not in proofs:
+        if not self.holds(kept, parts[role]):
             executed = self.carry_out(role, parts, variables)
             # Ansible shows them with the task that had the work done.
             result |= warnings(executed)
@@ -65,9 +64,23 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             if role not in done:
                 raise AnsibleActionFail(f"The node answered node_settings, and said nothing of role {role}.")
             kept = done.pop(role)
-        facts = {DONE: done} if done or before else {}
+        quiet = [
+            name
+            for name in self.following(role, variables)
+            if self.holds(done.get(name), parts[name]) and is_quiet(done[name]["result"])
+        ]
+        # A later play would have to ask the node again.
+        done |= {name: {**done[name], "proof": self.proof(parts[name], self.play)} for name in quiet}
+        facts: dict[str, Any] = {DONE: done} if done or before else {}
+        # In each stage anew: a role is quiet only where its own stage has said so.
+        facts |= marked(quiet) if quiet or QUIET in variables.get("ansible_facts", {}) else {}
         own: dict[str, Any] = kept["result"]
         return result | own | ({"ansible_facts": facts} if facts else {})
+
+    def holds(self, kept: Any, part: str) -> bool:
+        """Whether what was kept for a role is of its part of the plan, this run, and this play or any."""
+        proofs = (self.proof(part, self.play), self.proof(part))
+        return isinstance(kept, dict) and kept.get("proof") in proofs
 
     def answered(self, executed: dict[str, Any], parts: dict[str, str]) -> dict[str, Any]:
         """Return what the node has answered of each role, with the proof of what that is of."""

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import ansible.constants as constants
 import ansible.context as context
 from ansible.errors import AnsibleParserError
-from ansible.executor.stats import AggregateStats
 from ansible.playbook.block import Block
 from ansible.playbook.task_include import TaskInclude
 from ansible.plugins.callback.default import CallbackModule as AnsibleOwn
@@ -29,10 +28,19 @@ ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
-from temper.base.nodes import printable  # noqa: E402 - needs the path above
-from temper.output.progress import Line, Progress  # noqa: E402 - likewise
-from temper.output.results import changes, complaint, differences, messages, refused, warnings  # noqa: E402 - likewise
-from temper.output.run import BAD, Note, Run, Stage  # noqa: E402 - likewise
+from temper.base.nodes import counted, number_of, printable  # noqa: E402 - needs the path above
+from temper.base.outcome import BAD, FinalVerdict  # noqa: E402 - likewise
+from temper.output.progress import Line, Progress, Waiting  # noqa: E402 - likewise
+from temper.output.results import (  # noqa: E402 - likewise
+    changes,
+    complaint,
+    differences,
+    messages,
+    program,
+    refused,
+    warnings,
+)
+from temper.output.run import Note, Run, Stage  # noqa: E402 - likewise
 from temper.plan.origin import place_of_error  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
@@ -44,10 +52,21 @@ type: stdout
 short_description: A run on many nodes that a human can read
 description:
   - Shows each stage with its counts, what changed once for all nodes on which it is the same, refusals and
-    failures once and in full, what is waited for, and the outcome last.
+    failures once and in full, what is waited for, and last the outcome, the verdict with its report, and
+    what to do next.
   - With C(-v) and more, with C(--step) and with the task debugger it shows what callback
     P(ansible.builtin.default#callback) does.
 options:
+  output:
+    description:
+      - V(quiet) shows what went wrong, warnings and the outcome.
+      - V(normal) also shows plans, counts and changes, the first of many, and with C(--diff) Temper's own
+        programs as one line each; V(verbose) shows all of it in full.
+    type: str
+    choices: [quiet, normal, verbose]
+    default: normal
+    env: [{name: TEMPER_OUTPUT}]
+    ini: [{section: callback_temper, key: output}]
   progress_interval_s:
     description: Seconds between two lines that say what is waited for, where the output is no terminal.
     type: float
@@ -64,14 +83,14 @@ extends_documentation_fragment: [default_callback, result_format_callback]
 requirements: [set as stdout in configuration]
 """
 
-#: Up to so many nodes, Ansible's recap has a line for each of them, beyond that one for all.
-MOST_RECAP_LINES = 8
 REDRAW_S = 1.0
 #: Lines of a difference, and Ansible's colours in them, which come off before differences are compared.
 DIFF = re.compile(r"\s+(\+|-|@@)")
 COLOR_CODES = re.compile("\x1b\\[[0-9;]*m")
 #: Variable of the plays that are for jump hosts alone.
 JUMP_HOSTS = "__jump_hosts"
+#: What is displayed where as little as possible is asked for.
+QUIET = (*BAD, "warning", "ignored", "rescued")
 COLORS = {
     "+": "COLOR_DIFF_ADD",
     "-": "COLOR_DIFF_REMOVE",
@@ -80,6 +99,7 @@ COLORS = {
     "ok": "COLOR_OK",
     "said": "COLOR_OK",
     "changed": "COLOR_CHANGED",
+    "not checked": "COLOR_WARN",
     "refused": "COLOR_ERROR",
     "failed": "COLOR_ERROR",
     "unreachable": "COLOR_UNREACHABLE",
@@ -124,7 +144,7 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         self.stage = Stage("", time.monotonic())
         self.progress = Progress()
         self.in_step = self.headed = True
-        self.diffs: dict[tuple[str, str], str] = {}
+        self.diffs: dict[tuple[str, str], list[str]] = {}
         #: Nodes that preflight could not reach.
         self.silent: set[str] = set()
         self.spoke_s = self.noted_s = time.monotonic()
@@ -159,13 +179,16 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
             self.line.clear()
             self.display(text, *args, **kwargs)
 
-    def say(self, text: str, kind: str = "") -> None:
+    def say(self, text: str, kind: str = "", *, last: bool = False) -> None:
         """Display lines at once: a pipe would hold them back until the run's end."""
+        if self.get_option("output") == "quiet" and kind not in QUIET and not last:
+            return
         self.head()
         stderr = kind in BAD and self.get_option("display_failed_stderr")
         for line in text.split("\n") if kind == "changed" else [text]:
             change = DIFF.match(line) if kind == "changed" else None
-            color = getattr(constants, COLORS[change[1] if change else kind], None) if kind else None
+            color = COLORS.get(change[1] if change else kind)
+            color = getattr(constants, color, None) if color else None
             self._display.display(line, color=color, stderr=stderr)
         sys.stdout.flush()
         self.spoke_s = time.monotonic()
@@ -174,7 +197,8 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         """Display the heading of the stage, once there is something below it."""
         if not self.headed:
             self.headed = True
-            self.say(f"\n{self.stage.title}", "heading")
+            if self.get_option("output") != "quiet":
+                self.say(f"\n{self.stage.title}", "heading")
 
     def tick(self, ended: threading.Event) -> None:
         """Show what is waited for until the run has ended, and what has waited for its turn long enough."""
@@ -202,13 +226,14 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         for block in self.run.blocks(notes):
             self.say(block.text, block.kind)
 
-    def end_stage(self) -> None:
-        """Display what is left to say of the stage, and its counts."""
+    def end_stage(self, *, whole: bool = True) -> None:
+        """Display what is left to say of the stage, and, where it has ended as a `whole`, its counts."""
         self.say_notes()
         changed, self.stage.changes = self.stage.changes, []
+        self.run.whole = self.get_option("output") == "verbose"
         for block in self.run.blocks(changed, check=self.stage.check):
             self.say(block.text, block.kind)
-        if self.stage.states:
+        if self.stage.states and whole:
             self.say(self.stage.counts(time.monotonic()))
         self.stage, self.progress, self.headed = Stage("", time.monotonic()), Progress(), True
 
@@ -218,8 +243,12 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
             return
         with self.lock, suppress(Exception):
             self.ended.set()
-            self.end_stage()
-            self.say("The run ended here, before all stages were through.", "failed")
+            waiting = self.progress.waiting
+            self.end_stage(whole=False)
+            self.say("The run was interrupted before all stages had ended.", "failed")
+            if said := under_way(waiting):
+                self.say(said, last=True)
+            self.say("Next: the same command completes the run.", last=True)
 
     def give_up(self, error: Exception) -> None:
         """Leave the rest of the run to Ansible's own callback."""
@@ -233,12 +262,15 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
 
     # What happens.
 
-    def take(self, result: Any, kind: str = "", text: str = "") -> None:
+    def take(self, result: Any, kind: str = "", *texts: str) -> None:
         """Note the result of a task on a node."""
         node, task = result.host.get_name(), titled(result.task)
         self.progress.end(node, task)
         self.diffs.pop((node, result.task._uuid), None)
         self.run.settle(self.stage, node, "ok")
+        if verdict := FinalVerdict.from_result(result.result):
+            self.conclude(result, verdict)
+            return
         if not self.stage.notes:
             self.noted_s = time.monotonic()
         for warning in warnings(result.result):
@@ -250,11 +282,18 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         if kind:
             whole = once and kind in ("refused", "failed", "ignored", "rescued")
             where = located(result.task) if kind in ("failed", "ignored", "rescued") else ""
-            note = self.run.note(self.stage, Note(kind, "" if whole else node, f"{task}{where}", text))
-            if kind in BAD:
-                self.keep_reason(note)
+            for text in texts or ("",):
+                note = self.run.note(self.stage, Note(kind, "" if whole else node, f"{task}{where}", text))
+                if kind in BAD:
+                    self.keep_reason(note)
         for message in messages(result.result, self.dumped) if kind in ("", "changed") else ():
             self.run.note(self.stage, Note("said", "" if once else node, task, message))
+
+    def conclude(self, result: Any, verdict: FinalVerdict) -> None:
+        """Take the verdict on all nodes, which is displayed last."""
+        self.run.conclude(self.stage, verdict)
+        if not verdict.good:
+            self.keep_reason(Note("failed", "", titled(result.task), verdict.sentence))
 
     def keep_reason(self, note: Note) -> None:
         """Write why a node does not go on, for the program that has started the run."""
@@ -272,7 +311,13 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         self.end_stage()
         self._play = play
         self.in_step = play.strategy.rpartition(".")[2] not in ("free", "host_pinned")
-        self.stage = Stage(play.get_name().strip(), time.monotonic(), bool(play.check_mode))
+        variables = play.get_variable_manager().get_vars(play=play)
+        self.stage = Stage(
+            play.get_name().strip(),
+            time.monotonic(),
+            bool(play.check_mode),
+            tuple(map(str, variables.get("ansible_play_batch", ()))),
+        )
         self.headed = False
         self.progress = Progress(self.stage.name)
         if self.ended.is_set():
@@ -291,7 +336,6 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
 
     def begin_task(self) -> None:
         """Display what the task before had to say, where it has an end."""
-        self.head()
         if self.in_step:
             self.say_notes()
             self.progress.done.clear()
@@ -311,8 +355,12 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         if isinstance(result.task, TaskInclude) or not result.is_changed():
             self.take(result)
             return
-        diff = self.diffs.get((result.host.get_name(), result.task._uuid), "")
-        self.take(result, "changed", "\n".join(filter(None, [changes(result.result), diff])))
+        whole = self.get_option("output") == "verbose"
+        parts = [
+            *changes(result.result, whole=whole),
+            *self.diffs.get((result.host.get_name(), result.task._uuid), ()),
+        ]
+        self.take(result, "changed", *parts)
 
     @event
     def v2_runner_on_skipped(self, result: Any) -> None:
@@ -344,14 +392,17 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         """What changes in a file, or in an item of a loop; comes before the result, and with --diff alone."""
         if result.result.get("diff") and result.result.get("changed"):
             key = result.host.get_name(), result.task._uuid
-            text = COLOR_CODES.sub("", self._get_diff(differences(result.result))).strip("\n")
-            self.diffs[key] = "\n".join(filter(None, [self.diffs.get(key, ""), text]))
+            verbose = self.get_option("output") == "verbose"
+            for one in differences(result.result):
+                own = None if verbose else program(one)
+                text = own or COLOR_CODES.sub("", self._get_diff([one])).strip("\n")
+                self.diffs.setdefault(key, []).append(text)
 
     @event
     def v2_playbook_on_no_hosts_matched(self) -> None:
         """The play has no nodes; most fleets have no jump hosts."""
         if JUMP_HOSTS not in self._play.get_vars():
-            self.say("No node matches.")
+            self.say("No node matches.", "warning")
 
     @event
     def v2_playbook_on_no_hosts_remaining(self) -> None:
@@ -361,13 +412,14 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
 
     @event
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """The playbook is through."""
+        """The playbook has ended."""
         self.ended.set()
         self.end_stage()
-        super().v2_playbook_on_stats(stats if len(stats.processed) <= MOST_RECAP_LINES else summed(stats))
-        self.say("== Outcome", "heading")
-        for kind, line in self.run.outcome():
-            self.say(line, kind)
+        if not stats.processed:  # require_work says why
+            return
+        self.say("\n== Outcome", "heading")
+        for kind, line in self.run.last_lines():
+            self.say(line, kind, last=True)
 
 
 def nothing(name: str) -> Callable[..., None]:
@@ -419,12 +471,18 @@ def is_rescued(task: Any) -> bool:
     return False
 
 
-def summed(stats: Any) -> AggregateStats:
-    """The counters of all nodes as if they were those of one."""
-    total = AggregateStats()
-    name = f"{len(stats.processed)} nodes"
-    total.custom = stats.custom
-    total.processed = {name: 1}
-    for counter in ("ok", "changed", "dark", "failures", "skipped", "rescued", "ignored"):
-        setattr(total, counter, {name: sum(getattr(stats, counter).values())})
-    return total
+def under_way(waiting: Mapping[str, Waiting]) -> str:
+    """Say what goes on on the nodes although nobody waits for it any more."""
+    by_task: dict[str, list[str]] = {}
+    for node, one in waiting.items():
+        by_task.setdefault(one.task, []).append(node)
+    if not by_task:
+        return ""
+    lines = [f"  {task}: {counted(nodes)}" for task, nodes in by_task.items()]
+    return "\n".join(
+        [
+            f"What {number_of(len(waiting), 'node was', 'nodes were')} at goes on there to its end, such as "
+            "a package manager or a measurement:",
+            *lines,
+        ]
+    )

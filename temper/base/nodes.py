@@ -7,7 +7,8 @@ from datetime import UTC
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
-# Words of nodes are made printable here and in the payload by one function.
+# Words of nodes are made printable here and in the payload by one function; so are numbers with their nouns.
+from validation.model.printable import number_of as number_of
 from validation.model.printable import printable as printable
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def _split(name: str) -> tuple[str, str, int, str]:
 def counted(names: Iterable[str]) -> str:
     """One node by its name, several with their number: `12 nodes: gpu01-gpu12`."""
     members = set(names)
-    return ranges(members) if len(members) == 1 else f"{len(members)} nodes: {ranges(members)}"
+    return ranges(members) if len(members) == 1 else f"{number_of(len(members), 'node')}: {ranges(members)}"
 
 
 def generic(text: str, own: Iterable[str]) -> str:

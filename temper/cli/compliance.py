@@ -3,7 +3,7 @@
 temper compliance status     0 compliant, 1 not, 2 where what was required could not be checked
 temper compliance verify     0 where every report is as it was written, 1 where not
 temper compliance head       the last report of the chain in one line, to be kept elsewhere for --head
-temper compliance drifts     when each drift began and ended
+temper compliance drifts     when each drift began and ended; one that a waiver accepts goes on
 temper compliance tailoring  what a scanner shall leave out, and why: for `oscap xccdf eval --tailoring-file`
 
 Nothing is written: a copy on a medium that is read only will do.
@@ -17,7 +17,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from temper.base.nodes import utc
+from temper.base.nodes import number_of, utc
 from temper.base.store import HistoryError
 from temper.cli import json_document
 from temper.compliance import document, tailoring
@@ -46,6 +46,7 @@ def status(given: argparse.Namespace, directory: Path) -> int:
         "made_at": statement.made_at,
         "verdict": statement.verdict,
         "sentence": statement.sentence,
+        "counts": asdict(statement.counts),
     }
     json_document.show(given, shown, printable(f"{statement.made_at}: {statement.sentence}"))
     return statement.verdict.exit_status
@@ -65,12 +66,15 @@ def verify_all(given: argparse.Namespace, history: Path) -> int:
     signers, kept = given.signers, given.head
     known = History(history)
     recorded = known.reports()
+    if not recorded:
+        raise EvidenceError(f"{history} has no report to verify: run playbooks/compliance.yml first")
     # No head has a name that a file could have.
     heads = heads_of(Path(kept).read_text(encoding="utf-8") if " " not in kept else kept) if kept else []
     problems = verify(given.reports, recorded, signers, heads, known.number())
     last = known.head()
     signed = "" if signers else ", signatures not looked at (--signers)"
-    good = f"{len(recorded)} reports are as they were written{signed}. Head: {last}"
+    verb = "is as it was" if len(recorded) == 1 else "are as they were"
+    good = f"{number_of(len(recorded), 'report')} {verb} written{signed}. Head: {last}"
     shown = {
         "reports": len(recorded),
         "signatures_checked": bool(signers),
@@ -84,14 +88,14 @@ def verify_all(given: argparse.Namespace, history: Path) -> int:
 def drifts(given: argparse.Namespace, history: Path) -> int:
     """Print each drift with its beginning and its end."""
     found = History(history).drifts()
-    names = ("node", "control", "began", "ended")
     lines = [
-        printable(f"{began} to {ended or 'now':<20}  {node}  {control}")
-        for node, control, began, ended in found
+        printable(
+            f"{one.began} to {one.ended or 'now':<20}  {one.node}  {one.control}"
+            f"{', waived' if one.waived else ''}"
+        )
+        for one in found
     ]
-    json_document.show(
-        given, {"drifts": [dict(zip(names, one, strict=True)) for one in found]}, "\n".join(lines)
-    )
+    json_document.show(given, {"drifts": [asdict(one) for one in found]}, "\n".join(lines))
     return 0
 
 

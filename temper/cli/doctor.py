@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temper.base import ROOT
-from temper.base.nodes import counted, ranges
+from temper.base.nodes import counted, number_of, ranges
 from temper.base.programs import ask
 from temper.cli import json_document
 from temper.plan.inventory import InventoryError, read
@@ -81,7 +81,7 @@ def packages() -> Finding:
     core = metadata.version("ansible-core")
     if others:
         return Finding("packages", f"ansible-core {core}; {'; '.join(others)}", "make setup")
-    return Finding("packages", f"ansible-core {core}; {len(pins)} pins are met")
+    return Finding("packages", f"ansible-core {core}; {number_of(len(pins), 'pin')} met")
 
 
 def space() -> Finding:

@@ -24,16 +24,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 
 from temper.base import ROOT
-from temper.base.nodes import alike, counted, printable
+from temper.base.nodes import alike, counted, number_of, printable
+from temper.base.outcome import BAD, GOOD, numbers, tally, worst
+from temper.base.selection import unknown_tags
 from temper.base.store import HistoryError
 from temper.cli import json_document
-from temper.fleet import pulled
+from temper.fleet import identities, pulled
 from temper.fleet.bundle import BundleError
-from temper.fleet.collected import CHOSEN, CollectedError, compliance, defaults, plans, validation
-from temper.fleet.journal import Job, Journal, same, sealed
-from temper.fleet.run import FleetRun, places
+from temper.fleet.collected import CHOSEN, CollectedError, Said, compliance, defaults, plans, validation
+from temper.fleet.journal import Job, Journal, NodeRecord, same, sealed
+from temper.fleet.run import HERE, FleetRun, places
 from temper.fleet.slices import Board
-from temper.output.run import STATES
 from temper.plan import inventory
 from temper.plan.fleet_addresses import fleet as fleet_addresses
 from validation.processes.files import own
@@ -42,7 +43,6 @@ from validation.processes.interrupts import end_on_signals
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from temper.fleet.journal import NodeRecord
 
 FOLDER = ROOT / "reports" / "fleet"
 HISTORY = FOLDER / "runs.sqlite"
@@ -306,7 +306,7 @@ def _run(arguments: argparse.Namespace) -> int:
     chosen = inventory.read(arguments.inventory, arguments.limit) if arguments.limit else known
     if chosen.unmatched:
         _say(f"--limit: no host and no group matches {', '.join(chosen.unmatched)}")
-    options = ["--tags", ",".join(arguments.tags)] if arguments.tags else []
+    options = _tags(playbook, [tag for text in arguments.tags for tag in text.split(",")])
     options += ["--check", "--diff"] if arguments.check else []
     options += ["--forks", str(arguments.forks)] if arguments.forks else []
     sources = tuple(
@@ -355,6 +355,18 @@ def name_of_run(now: datetime, before: str) -> str:
     return f"{stamp}-{secrets.token_hex(3)}"
 
 
+def _tags(playbook: str, asked: list[str]) -> list[str]:
+    """The option for these tags. Raises UsageError where no task has one: slices would do next to nothing."""
+    if not asked:
+        return []
+    # With an inventory of its own: to ask for the tags, none has to be read.
+    listed = inventory.ansible("ansible-playbook", ["localhost,"], playbook, "--list-tags").stdout
+    known = {tag for found in re.findall(r"TASK TAGS: \[(.*)\]", listed) for tag in found.split(", ")}
+    if sentence := unknown_tags("--tags", asked, known):
+        raise UsageError(sentence)
+    return ["--tags", ",".join(asked)]
+
+
 def _resume(arguments: argparse.Namespace) -> int:
     """Go on with a run."""
     with _alone():
@@ -376,9 +388,7 @@ def _abort(arguments: argparse.Namespace) -> int:
         journal = _without_values(GivingUp(HISTORY))
         name, job, before = _meant(journal, arguments.run) if arguments.run else (*_cut_off(journal), "")
         known = inventory.read(job.sources)
-        attempts = {
-            node: one.attempt for node, one in journal.nodes(name).items() if one.state not in STATES[:2]
-        }
+        attempts = {node: one.attempt for node, one in journal.nodes(name).items() if one.state not in GOOD}
         held = [node for node in attempts if node in known.variables] if job.takes_nodes else []
         if gone := sorted(set(attempts) - set(known.variables)):
             _say(f"not in the inventory any more, and left alone: {counted(gone)}")
@@ -398,8 +408,8 @@ def _abort(arguments: argparse.Namespace) -> int:
             _say(recap({}, board.left))
             return NOT_FINISHED
         given_back = [node for node, one in board.outcomes.items() if one.state == "changed"]
-        ended = f"given up; {len(given_back)} of {len(job.nodes)} nodes were held, and given back"
-        silent = {node: one.reason for node, one in board.outcomes.items() if one.state in STATES[2:]}
+        ended = f"given up; {len(given_back)} of {number_of(len(job.nodes), 'node')} given back"
+        silent = {node: one.reason for node, one in board.outcomes.items() if one.state in BAD}
         if silent:
             ended += f"; {len(silent)} could not be asked, and may be held: abort {name} asks them again"
         journal.finish(name, ended)
@@ -508,20 +518,39 @@ def _carry_out(
             "gives back the others as they are; then begin a new run."
         )
     left = [node for node in job.nodes if node not in before or not before[node].state]
-    board = Board.of(
-        left,
-        arguments.slice,
-        places(helpers, arguments.jobs),
-        {node: one.attempt for node, one in before.items()},
-    )
-    board.outcomes |= {node: one.outcome for node, one in before.items() if one.state}
+    attempts = {node: one.attempt for node, one in before.items()}
     pairs = inventory.addresses(known, job.sources, job.variables)
     addresses = fleet_addresses(pairs)
+    named: dict[str, identities.Named] = {}
+    # One slice compares its own nodes.
+    if job.takes_nodes and left and len(job.nodes) > min(arguments.slice, len(left)):
+        _say(f"run {name}: asking {counted(job.nodes)} which machines they are, before any is changed")
+        asked = Board.of(job.nodes, arguments.slice, places(helpers, arguments.jobs))
+        named = identities.ask(
+            lambda journal: FleetRun(
+                *(name, identities.asking(job), known, asked, journal, FOLDER / name, addresses, False, _say),
+                ssh_options=arguments.ssh_options,
+            )
+        )
+        twins = {node: why for node, why in identities.refusals(named).items() if node in left}
+        for node in twins:
+            journal.start(name, [node], attempts.get(node, 0) + 1, HERE)
+        refused = [
+            NodeRecord(node, attempts.get(node, 0) + 1, HERE, "refused", why) for node, why in twins.items()
+        ]
+        journal.end(name, refused)
+        before, left = journal.nodes(name), [node for node in left if node not in twins]
+    board = Board.of(
+        *(left, arguments.slice, places(helpers, arguments.jobs), attempts),
+        {node: one.level for node, one in named.items()},
+    )
+    board.outcomes |= {node: one.outcome for node, one in before.items() if one.state}
     run = FleetRun(
         *(name, job, known, board, journal, FOLDER / name, addresses, job.takes_nodes, _say),
         ssh_options=arguments.ssh_options,
     )
-    _say(f"run {name}: {job.playbook} on {len(left)} nodes in {len(board.waiting)} slices")
+    size = f"{number_of(len(left), 'node')} in {number_of(len(board.waiting), 'slice')}"
+    _say(f"run {name}: {job.playbook} on {size}")
     try:
         run.carry_out()
     except KeyboardInterrupt:
@@ -543,7 +572,7 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
     silent = {
         node: outcome.reason or "it was not worked on"
         for node, outcome in board.outcomes.items()
-        if outcome.state in STATES[2:]
+        if outcome.state in BAD
     }
     silent |= left
     sources = job.sources or (str(ROOT / "inventory" / "lab"),)
@@ -560,17 +589,33 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
             f"gpu_validation_fabric: {counted(apart)} not measured with others, which slices cannot do: run "
             "playbooks/validate.yml as one process (docs/scale.md)."
         )
+    records = judged(records, said)
     _say(recap(records, left))
-    sentence = f"{len(board.outcomes)} of {len(job.nodes)} nodes are through"
+    sentence = f"{len(board.outcomes)} of {number_of(len(job.nodes), 'node')} done"
     if left:
-        _say(f"{sentence}. temper fleet resume {name} goes on with the others.")
+        _say(f"{sentence}. Next: temper fleet resume {name} goes on with the others.")
         return NOT_FINISHED
+    sentence += f": {numbers({node: one.state for node, one in records.items()})}"
+    journal.end(name, records.values())
     journal.finish(name, sentence)
     _forget_old_runs(journal)
-    return max(
-        [one.status for one in said]
-        + [int(any(record.state not in STATES[:2] for record in records.values()))]
-    )
+    _say(f"{sentence}.")
+    return max([status_of(records), *(one.status for one in said)])
+
+
+def judged(records: Mapping[str, NodeRecord], reports: Iterable[Said]) -> dict[str, NodeRecord]:
+    """The nodes as the reports judge them, where that is worse than what their slices came to."""
+    found = dict(records)
+    for report in reports:
+        for node, state in report.states.items():
+            if (one := found.get(node)) and one.state and worst([state, one.state]) != one.state:
+                found[node] = replace(one, state=state, reason=one.reason or "the report says why")
+    return found
+
+
+def status_of(records: Mapping[str, NodeRecord]) -> int:
+    """The exit status of a run of which no node is left."""
+    return int(any(one.state not in GOOD for one in records.values()))
 
 
 def _apart(job: Job, known: inventory.Inventory) -> list[str]:
@@ -583,13 +628,10 @@ def _apart(job: Job, known: inventory.Inventory) -> list[str]:
 def recap(records: Mapping[str, NodeRecord], left: Mapping[str, str]) -> str:
     """How many nodes came to what, and each reason once with its nodes."""
     lines = []
-    for state in STATES:
-        reached = {
-            node: one.reason for node, one in records.items() if one.state == state and node not in left
-        }
-        if reached:
-            lines.append(f"{state}: {counted(reached)}")
-            lines += [f"  {counted(nodes)}: {text}" for nodes, text in alike(reached, {}) if text]
+    for state, nodes in tally({node: one.state for node, one in records.items() if node not in left}).items():
+        lines.append(f"{state}: {counted(nodes)}")
+        reasons = {node: records[node].reason for node in nodes}
+        lines += [f"  {counted(alike_ones)}: {text}" for alike_ones, text in alike(reasons, {}) if text]
     if left:
         lines.append(f"left: {counted(left)}")
         lines += [f"  {counted(nodes)}: {text}" for nodes, text in alike(left, {})]
@@ -628,4 +670,4 @@ def _status(arguments: argparse.Namespace) -> int:
     json_document.show(arguments, document, printable(text))
     if not arguments.run and not arguments.json:
         _name_others(journal, name)
-    return NOT_FINISHED if waiting else int(any(one.state not in STATES[:2] for one in records.values()))
+    return NOT_FINISHED if waiting else status_of(records)

@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from temper.base.nodes import number_of
 from temper.base.store import HistoryError
 from temper.cli import json_document
 from temper.judge import compare, proposal
@@ -202,7 +203,7 @@ def _accept(options: argparse.Namespace) -> int:
             raise UsageError(str(error)) from error
         if not count:
             raise UsageError(f"{options.history} has no run of {node} that counts")
-        print(f"{node}: {count} earlier runs stay in the history and no longer count.")
+        print(f"{node}: the history keeps {number_of(count, 'earlier run')}, without counting any more.")
     return EXIT_PASS
 
 

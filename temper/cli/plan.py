@@ -1,8 +1,11 @@
 """Show what site.yml would do to the nodes: packages, settings, and every reason to refuse a node.
 
-The nodes are read and nothing is changed on them. Other options, such as --ask-become-pass, are given to
-ansible-playbook. Exit status: 0 every node has a plan, 1 a node is refused or does not answer, 2 no plan was
-made, 130 interrupted.
+The nodes are read and nothing is changed on them. --waived reads no node: it lists which controls of the
+hardening the last plan leaves out on which nodes, and why. Other options, such as --ask-become-pass, are
+given to ansible-playbook.
+
+Exit status: 0 every node has a plan, 1 a node is refused or does not answer, 2 no plan was made, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from temper.base.nodes import counted, number_of, printable
 from temper.cli import json_document
 
 if TYPE_CHECKING:
@@ -38,6 +42,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
     made.add_argument("-l", "--limit", default="", help="as ansible-playbook takes it")
+    made.add_argument(
+        "--waived", action="store_true", help="list the controls that the last plan leaves out, with reasons"
+    )
     json_document.add_option(made)
     return made
 
@@ -45,6 +52,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     given, others = parser().parse_known_args(arguments)
+    if given.waived:
+        return _waived(given)
     words = [word for source in given.inventory for word in ("-i", source)]
     words += ["--limit", given.limit] if given.limit else []
     if not given.json:
@@ -56,8 +65,36 @@ def main(arguments: Sequence[str]) -> int:
     return _status(plans)
 
 
+def _waived(given: argparse.Namespace) -> int:
+    """List what the plans of the last run leave out of the hardening."""
+    try:
+        plans = json.loads(PLANS.read_text(encoding="utf-8"))
+        nodes: dict[str, list[str]] = {}
+        for name, node in plans["nodes"].items():
+            if digest := node.get("waived"):
+                nodes.setdefault(digest, []).append(name)
+        waived = [{"nodes": names, "controls": plans["waived"][digest]} for digest, names in nodes.items()]
+        blocks = [
+            "\n".join(
+                [
+                    f"{counted(one['nodes'])}: {number_of(len(one['controls']), 'control')} waived",
+                    *(
+                        f"  {control['id']}: {control['title']}\n    by {control['by']}: {control['reason']}"
+                        for control in one["controls"]
+                    ),
+                ]
+            )
+            for one in waived
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        print(f"temper plan: {PLANS} has no plans to read: {error}; temper plan makes them", file=sys.stderr)
+        return NOT_CARRIED_OUT
+    json_document.show(given, {"waived": waived}, printable("\n".join(blocks) or "No control is waived."))
+    return GOOD
+
+
 def _status(plans: dict[str, Any] | None) -> int:
-    if plans is None:
+    if not plans or not plans["nodes"]:
         return NOT_CARRIED_OUT
     return BAD if any(node["problems"] for node in plans["nodes"].values()) else GOOD
 

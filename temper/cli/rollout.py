@@ -2,22 +2,29 @@
 
 temper rollout plan -i inventory/mine --stack NEW     waves, order, times, and why nodes are left out;
                                                           changes nothing
-temper rollout run -i inventory/mine --stack NEW      upgrade the nodes, wave by wave
+temper rollout run -i inventory/mine --stack NEW      show the plan, ask, and upgrade the nodes, wave by
+                                                          wave; with --yes it does not ask
 temper rollout plan | run ... --kernel newest         bring them to another kernel, with --stack or alone
-temper rollout status                                 how far it is, from another shell
+temper rollout status                                 how far it is, and what to type where a node failed
 temper rollout hold | abort --reason WHY              no node starts any more; abort also releases those
                                                           on which nothing was changed yet
-temper rollout resume -i inventory/mine               go on after a hold, an abort or a crash: pending
+temper rollout resume                                 go on after a hold, an abort or a crash: pending
                                                           nodes start again
-temper rollout resume --finish -i inventory/mine      after a hold or an abort whose controller has died:
+temper rollout resume --finish                        after a hold or an abort whose controller has died:
                                                           end the nodes on their way, and start no other one
-temper rollout schedule -i inventory/mine             print a timer for systemd (or --cron) that goes on
+temper rollout schedule                               print a timer for systemd (or --cron) that goes on
                                                           in each window
 temper rollout retry NODE                             have another try on a node, with the next resume
-temper rollout rollback -i inventory/mine             bring the nodes of the last roll-out back, wave by
+temper rollout measure-again NODE --reason WHY        the same for a failed node whose baseline was bad: it
+                                                          gets a new one
+temper rollout accept NODE --reason WHY               you have looked: return a failed node to service as
+                                                          it is; try another one whatever its speed
+temper rollout rollback                               bring the nodes of the last roll-out back, wave by
                                                           wave and with its policy, to the stack that they
                                                           came from
-temper rollout report                                 the way of every node, with its minutes
+temper rollout report                                 the way of every node, with its times
+
+plan and run take the inventory from -i or ANSIBLE_INVENTORY; the others go by that of the roll-out.
 
 The exit status of run, resume and rollback is 0 where every node that took part returned, or where the next
 window is awaited, and 1 where a person has to look; that of status is 0, 1, or 3 while it is not over. What
@@ -46,17 +53,24 @@ from temper.cli import json_document
 from temper.plan.inventory import NODES, InventoryError, groups_of
 from temper.rollout.fleet import candidates, preflight, proposal
 from temper.rollout.forecast import plan_dict, plan_text
-from temper.rollout.machine import retried
-from temper.rollout.model import Mode, Observation, State
+from temper.rollout.machine import tried_again
+from temper.rollout.model import Mode, Observation, State, Try
 from temper.rollout.planner import decide, some
 from temper.rollout.policy import Drain, Policy, PolicyError, aim, load, read
-from temper.rollout.report import as_dict, status_text, timeline_text, verdict
-from temper.rollout.store import HeldError, RolloutStore, StoreError
+from temper.rollout.report import (
+    as_dict,
+    longest_steps,
+    status_text,
+    timeline_text,
+    verdict,
+    what_to_do,
+)
+from temper.rollout.store import FOLDER, HeldError, RolloutStore, StoreError
 from temper.rollout.windows import cron_line, systemd_units
 from validation.processes.files import own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from temper.rollout.drain.base import Drainer
     from temper.rollout.engine import Ending
@@ -68,7 +82,6 @@ USAGE_ERROR = 2
 INTERRUPTED = 130
 #: Threads that wait for nodes at the same time.
 MOST_AT_ONCE = 512
-FOLDER = ROOT / "reports" / "rollouts"
 
 
 def plan(given: argparse.Namespace) -> int:
@@ -86,7 +99,9 @@ def run(given: argparse.Namespace) -> int:
 
 def rollback(given: argparse.Namespace) -> int:
     """Record a roll-out back to where the last one came from, and begin it."""
-    last = _last(_store(given))
+    store = _store(given)
+    last = _last(store)
+    _take_inventory(given, store, last.number)
     to = aim(last.stack, last.policy.kernel)
     if last.policy.kernel:
         raise StoreError(
@@ -126,6 +141,7 @@ def resume(given: argparse.Namespace) -> int:
         raise StoreError(f"{what} has ended: `run` begins another one")
     if given.finish and not held:
         raise StoreError(f"{what} is {last.mode}: `hold` or `abort` it first, so that no other node starts")
+    _take_inventory(given, store, last.number)
     _known(given, last)
     # A timer ends what was left on the way, and never goes on with what a person has held.
     goes_on = held and not (given.finish or given.scheduled)
@@ -164,6 +180,8 @@ def _known(given: argparse.Namespace, rollout: Rollout) -> None:
 
 def schedule(given: argparse.Namespace) -> int:
     """Print what has the controller go on with a roll-out in each of its windows."""
+    store = _store(given)
+    _take_inventory(given, store, _last(store).number if not given.inventory else 0)
     words = [
         sys.executable,
         "-m",
@@ -191,8 +209,11 @@ def status(given: argparse.Namespace) -> int:
     document = as_dict(last, store.events(last.number), now) | {
         "sentence": said,
         "controller": str(holder.owner) if holder else "",
+        "what_to_do": what_to_do(last, now, store.command),
     }
-    text = "\n".join(filter(None, (status_text(last, now, said), _nobody_at_work(store, last))))
+    text = "\n".join(
+        filter(None, (status_text(last, now, said, store.command), _nobody_at_work(store, last)))
+    )
     json_document.show(given, document, printable(text))
     return verdict(last)
 
@@ -203,11 +224,12 @@ def _nobody_at_work(store: RolloutStore, rollout: Rollout) -> str:
         return ""
     if rollout.mode is Mode.RUNNING:
         return (
-            "No controller is at work: `resume` goes on with it, and so does a timer in each window "
-            "(`schedule` prints it)."
+            f"No controller is at work: {store.command('resume')} goes on with it, and so does a timer in "
+            f"each window ({store.command('schedule')} prints it)."
         )
     if names := _on_the_way(rollout):
-        return f"No controller is at work: {store.finish_command} ends {some(names)}, and starts no other."
+        finish = store.command("resume --finish")
+        return f"No controller is at work: {finish} ends {some(names)}, and starts no other."
     return ""
 
 
@@ -248,22 +270,36 @@ def _who_ends(store: RolloutStore) -> str:
         return f"No other node starts. The controller of {holder.owner} ends {some(names)}."
     return (
         f"No other node starts. {some(names)} on the way, and no controller is at work: "
-        f"{store.finish_command} ends that, and starts no other."
+        f"{store.command('resume --finish')} ends that, and starts no other."
     )
 
 
 def retry(given: argparse.Namespace) -> int:
     """Have another try on a node."""
+    return _try_again(given, Try.RETRY)
+
+
+def measure_again(given: argparse.Namespace) -> int:
+    """Have another try on a node that failed, with a new baseline."""
+    return _try_again(given, Try.MEASURE_AGAIN, given.reason)
+
+
+def accept(given: argparse.Namespace) -> int:
+    """Return a failed node to service as it is, because you have looked, or try one whatever its speed."""
+    return _try_again(given, Try.ACCEPT, given.reason)
+
+
+def _try_again(given: argparse.Namespace, verb: Try, reason: str = "") -> int:
     store = _store(given)
     last, now = _last(store), datetime.now(UTC)
-    if obstacle := _never_starts(last, given.node, now):
+    if obstacle := _never_starts(last, given.node, verb, now):
         raise StoreError(f"{given.node} would not start again: {obstacle}; nothing was changed")
-    record = store.retry(last.number, given.node, getpass.getuser(), now)
-    print(printable(f"{given.node} is {record.state}; `resume` goes on with it."))
+    record = store.retry(last.number, given.node, getpass.getuser(), now, verb, reason)
+    print(printable(f"{given.node} is {record.state}; {store.command('resume')} goes on with it."))
     return 0
 
 
-def _never_starts(rollout: Rollout, node: str, now: datetime) -> str:
+def _never_starts(rollout: Rollout, node: str, verb: Try, now: datetime) -> str:
     """Why a node that would wait for its turn again never has it, even if somebody resumes the roll-out.
 
     Empty where nothing stops it, or where it is on its way at once: one that failed need not start.
@@ -272,7 +308,8 @@ def _never_starts(rollout: Rollout, node: str, now: datetime) -> str:
     if record is None or record.state not in (State.ROLLED_BACK, State.LEFT_OUT):
         return ""
     seen = {name: replace(one, accepted=True) for name, one in rollout.records.items()}
-    resumed = replace(rollout, records=seen | {node: retried(record, now)}, mode=Mode.RUNNING, reason="")
+    again = tried_again(record, verb, "", now)
+    resumed = replace(rollout, records=seen | {node: again}, mode=Mode.RUNNING, reason="")
     decision = decide(resumed, now, Observation())
     return decision.reason if decision.mode is Mode.STOPPED else ""
 
@@ -300,17 +337,37 @@ def _proposed(
 def _begin(given: argparse.Namespace, stack: str, limit: str, policy: Policy, said: str = "") -> int:
     store = _store(given)
     now = datetime.now(UTC)
+    if not given.yes and not sys.stdin.isatty():
+        raise StoreError(
+            f"{given.command} asks before it changes nodes, and nobody can answer here: give --yes, or type "
+            "it on a terminal; nothing was changed"
+        )
     found, proposed = _proposed(given, stack, limit, now, policy)
     print(printable("\n".join(filter(None, (plan_text(proposed, found, now), said)))))
     if all(node.problems for node in found):
         return 1
-    number = store.create(stack, proposed.policy, proposed.nodes, proposed.records, now)
+    if not given.yes and not _confirmed(found):
+        print("Nothing was changed.")
+        return USAGE_ERROR
+    number = store.create(stack, proposed.policy, proposed.nodes, proposed.records, now, _inventory(given))
     return _carry_out(given, store, number)
+
+
+def _confirmed(found: Sequence[Candidate]) -> bool:
+    """Ask whether the plan that was shown is to be carried out."""
+    names = [node.name for node in found if not node.problems]
+    question = f"Upgrade and reboot {some(names)}, as above? Type yes to begin: "
+    try:
+        return input(printable(question)).strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False
 
 
 def _carry_out(given: argparse.Namespace, store: RolloutStore, number: int) -> int:
     """Go on until the roll-out has ended, holds, or waits for its window."""
     # Late: a command that only looks needs none of them.
+    from temper.output.rollout import Terminal
     from temper.rollout.engine import Engine
     from temper.rollout.executor import FleetExecutor
     from temper.rollout.gate import Rules
@@ -327,10 +384,15 @@ def _carry_out(given: argparse.Namespace, store: RolloutStore, number: int) -> i
         drainer(rollout.policy, identity),
         folder,
         identity,
-        rules=Rules(runs=rollout.policy.measure_runs),
+        rules=Rules(
+            runs=rollout.policy.measure_runs,
+            numbers=rollout.policy.gate_numbers,
+            accepted=frozenset(rollout.policy.gate_accepted),
+        ),
         known_stacks=tuple(dict.fromkeys(earlier)),
     )
-    engine = Engine(store, executor, say=_progress(folder / "progress.log"))
+    terminal = Terminal(lambda: longest_steps(store.events(number)))
+    engine = Engine(store, executor, say=_logged(folder / "progress.log", terminal.say), show=terminal.show)
 
     async def carry_out() -> Ending:
         task = asyncio.current_task()
@@ -345,20 +407,24 @@ def _carry_out(given: argparse.Namespace, store: RolloutStore, number: int) -> i
         return await engine.run(number)
 
     with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
-        ending = asyncio.run(carry_out())
+        try:
+            ending = asyncio.run(carry_out())
+        finally:
+            with contextlib.suppress(OSError):
+                terminal.clear()
         with contextlib.suppress(OSError):  # whoever read along may have gone
             last = _last(store)
-            text = status_text(last, datetime.now(UTC))
+            text = status_text(last, datetime.now(UTC), command=store.command)
             by_hand = "" if getattr(given, "scheduled", False) else _nobody_at_work(store, last)
             print(printable("\n".join(filter(None, (text, by_hand)))), flush=True)
         return ending.exit_status
-    again = "`resume`" if _last(store).mode is Mode.RUNNING else store.finish_command
+    again = store.command("resume" if _last(store).mode is Mode.RUNNING else "resume --finish")
     print(f"Interrupted. The steps that were under way are repeated by {again}.", file=sys.stderr)
     return 1
 
 
-def _progress(log: Path) -> Callable[[str], None]:
-    """Says what happens on the terminal, and with its time in a log, which outlives the terminal."""
+def _logged(log: Path, tell: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that tells a sentence, and logs it with its time; the log outlives the terminal."""
     own(log.parent)
 
     def say(text: str) -> None:
@@ -366,8 +432,7 @@ def _progress(log: Path) -> Callable[[str], None]:
         # A terminal that is gone, or a full disk, must not end a roll-out: what counts is in its records.
         with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as stream:
             stream.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {line}\n")
-        with contextlib.suppress(OSError):
-            print(line, flush=True)
+        tell(line)
 
     return say
 
@@ -389,7 +454,17 @@ def drainer(policy: Policy, identity: str) -> Drainer:
 
 
 def _inventory(given: argparse.Namespace) -> list[str]:
+    """Return the inventory of the command line, or of Ansible's own variable. Raises InventoryError."""
+    if not given.inventory:
+        given.inventory = [Path(one) for one in os.environ.get("ANSIBLE_INVENTORY", "").split(",") if one]
+    if not given.inventory:
+        raise InventoryError("expected -i INVENTORY, or its name in ANSIBLE_INVENTORY, found none")
     return [str(path.resolve()) for path in given.inventory]
+
+
+def _take_inventory(given: argparse.Namespace, store: RolloutStore, number: int) -> None:
+    """Use the roll-out's inventory where the command line names none; earlier versions recorded none."""
+    given.inventory = given.inventory or [Path(one) for one in store.inventory(number)]
 
 
 def _store(given: argparse.Namespace) -> RolloutStore:
@@ -412,7 +487,8 @@ def parser() -> argparse.ArgumentParser:
 
     def command(function: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
         summary = (function.__doc__ or "").rstrip(".")
-        made = commands.add_parser(function.__name__, help=summary[0].lower() + summary[1:])
+        name = function.__name__.replace("_", "-")
+        made = commands.add_parser(name, help=summary[0].lower() + summary[1:])
         made.set_defaults(function=function)
         made.add_argument(
             "--folder", type=Path, default=FOLDER, help="records and logs (default: %(default)s)"
@@ -425,9 +501,12 @@ def parser() -> argparse.ArgumentParser:
             "--inventory",
             type=Path,
             action="append",
-            required=True,
+            default=[],
             help="inventory of Ansible; may be given again",
         )
+
+    def that_asks(made: argparse.ArgumentParser) -> None:
+        made.add_argument("--yes", action="store_true", help="begin without a question, for programs")
 
     for function in (plan, run):
         made = command(function)
@@ -443,8 +522,11 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument("--limit", default="", help="only these nodes, as Ansible takes it")
         if function is plan:
             json_document.add_option(made)
+        else:
+            that_asks(made)
     made = command(rollback)
     with_inventory(made)
+    that_asks(made)
     made.add_argument(
         "--policy", type=Path, help="policy in YAML; without one, that of the roll-out that is rolled back"
     )
@@ -472,6 +554,10 @@ def parser() -> argparse.ArgumentParser:
     for function in (hold, abort):
         command(function).add_argument("--reason", required=True, help="for whoever reads the status")
     command(retry).add_argument("node", metavar="NODE")
+    for function in (measure_again, accept):
+        made = command(function)
+        made.add_argument("node", metavar="NODE")
+        made.add_argument("--reason", required=True, help="what you have seen; it is recorded with your name")
     return whole
 
 

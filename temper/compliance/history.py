@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from temper.base.store import DAMAGED, PATIENCE_S, HistoryError, Part, Store
 from temper.compliance.evidence import Head
-from temper.compliance.model import State
+from temper.compliance.model import HARDENING, State
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -29,9 +29,11 @@ REPORT = (
 )
 BY_CLOCK = "SELECT name, made_at, manifest_sha256 FROM former ORDER BY made_at, name"
 INTO_REPORT = "INSERT INTO report (name, made_at, manifest_sha256)"
+#: The id of a control; those of the hardening had no role in front of them up to version 2.
+FULL = f"CASE WHEN instr({{0}}, '/') THEN {{0}} ELSE '{HARDENING}/' || {{0}} END".format
 PART = Part(
     "compliance",
-    2,
+    3,
     (
         "CREATE TABLE state (node TEXT, control TEXT, state TEXT, since TEXT, PRIMARY KEY (node, control)) "
         "WITHOUT ROWID",
@@ -40,12 +42,18 @@ PART = Part(
         REPORT,
     ),
     # Version 1 put the reports in order by the clock.
-    {1: ("ALTER TABLE report RENAME TO former", REPORT, f"{INTO_REPORT} {BY_CLOCK}", "DROP TABLE former")},
+    {
+        1: ("ALTER TABLE report RENAME TO former", REPORT, f"{INTO_REPORT} {BY_CLOCK}", "DROP TABLE former"),
+        2: (
+            f"UPDATE state SET control = {FULL('control')}",  # noqa: S608 - our names
+            f"UPDATE drift SET control = {FULL('control')}",  # noqa: S608 - likewise
+        ),
+    },
 )
 #: A history of compliance alone, as it was before: what its rows are written with, and read with.
 ALONE = {
-    "INSERT INTO state VALUES (?, ?, ?, ?)": "SELECT node, control, state, since FROM state",
-    "INSERT INTO drift VALUES (?, ?, ?, ?)": "SELECT node, control, began, ended FROM drift",
+    "INSERT INTO state VALUES (?, ?, ?, ?)": f"SELECT node, {FULL('control')}, state, since FROM state",  # noqa: S608 - likewise
+    "INSERT INTO drift VALUES (?, ?, ?, ?)": f"SELECT node, {FULL('control')}, began, ended FROM drift",  # noqa: S608 - likewise
     f"{INTO_REPORT} VALUES (?, ?, ?)": BY_CLOCK.replace("former", "report"),
 }
 
@@ -56,6 +64,20 @@ class Known:
 
     state: State
     since: str
+
+
+@dataclass(frozen=True)
+class Drift:
+    """When a control began to fail on a node, and ceased to (None: not yet). Instants are ISO 8601, UTC.
+
+    `waived`: it still fails, and somebody accepts that now.
+    """
+
+    node: str
+    control: str
+    began: str
+    ended: str | None = None
+    waived: bool = False
 
 
 class History:
@@ -115,19 +137,19 @@ class History:
                     [(told.node, one.id, one.state.value, one.since) for one in changed],
                 )
                 for one in changed:
-                    self._mark_drift(connection, (told.node, one.id), one.state, now, adrift)
+                    self._mark_drift(connection, (told.node, one.id), one, now, adrift)
 
     @staticmethod
     def _mark_drift(
         connection: sqlite3.Connection,
         place: tuple[str, str],
-        now: State,
+        control: ControlResult,
         moment: str,
         adrift: Collection[tuple[str, str]],
     ) -> None:
-        """Begin or end a drift. What was not checked has neither begun nor ended one."""
-        is_open = place in adrift
-        if now is State.FAIL and not is_open:
+        """Begin or end a drift. A control that was not checked does neither, and a waiver ends no drift."""
+        is_open, now = place in adrift, control.measured or control.state
+        if control.state is State.FAIL and not is_open:
             connection.execute("INSERT INTO drift VALUES (?, ?, ?, NULL)", (*place, moment))
         elif is_open and now not in (State.FAIL, State.NOT_CHECKED):
             connection.execute(
@@ -135,9 +157,16 @@ class History:
                 (moment, *place),
             )
 
-    def drifts(self) -> list[tuple[str, str, str, str | None]]:
-        """Node, control, beginning and end (None: not yet) of every drift, by their beginnings."""
-        return self._rows("SELECT node, control, began, ended FROM drift ORDER BY began, node, control")
+    def drifts(self) -> list[Drift]:
+        """Every drift, by their beginnings."""
+        rows = self._rows(
+            f"SELECT drift.node, {FULL('drift.control')}, began, ended, state FROM drift "  # noqa: S608 - likewise
+            "LEFT JOIN state USING (node, control) ORDER BY began, drift.node, drift.control"
+        )
+        return [
+            Drift(node, control, began, ended, ended is None and state == State.WAIVED)
+            for node, control, began, ended, state in rows
+        ]
 
     def reports(self) -> dict[str, str]:
         """The digest of the manifest of each report, by its folder's name, in the order of their making."""
@@ -175,7 +204,7 @@ def _numbered(connection: sqlite3.Connection) -> bool:
 
 NOTHING: Mapping[str, Known] = {}
 STATES = (
-    "SELECT node, json_group_array(json_array(control, state, since)) "
+    f"SELECT node, json_group_array(json_array({FULL('control')}, state, since)) "  # noqa: S608 - likewise
     "FROM (SELECT * FROM state ORDER BY node, control) GROUP BY node"
 )
 

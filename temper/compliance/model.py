@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from validation.model.contract import StringEnum
 
 #: Of the statement's JSON.
-#: Since 3 each node has all of its controls: in 2 it could be `like` another.
-SCHEMA_VERSION = 3
+#: Since 3 each node has all of its controls: in 2 it could be `like` another. Since 4 it has counts, and
+#: controls of the hardening are called `os_hardening/NAME`, as all others `ROLE/NAME`.
+SCHEMA_VERSION = 4
+HARDENING = "os_hardening"
+#: How many places a reason names.
+MOST_PLACES = 3
+
+
+def canonical(control: str) -> str:
+    """Return the id of a control; those of the hardening had no role in front of them before."""
+    return control if "/" in control else f"{HARDENING}/{control}"
+
+
+def former(control: str) -> str:
+    """Return the id that a control had before: what is made of it stays the same from run to run."""
+    return control.removeprefix(f"{HARDENING}/")
 
 
 class State(StringEnum):
@@ -46,6 +60,15 @@ class Verdict(StringEnum):
         """0 compliant, 1 not, 2 where what was required could not be checked."""
         return {Verdict.COMPLIANT: 0, Verdict.NOT_COMPLIANT: 1, Verdict.NOT_CHECKED: 2}[self]
 
+    @property
+    def outcome(self) -> str:
+        """What a node of this verdict came to, in the words of temper.base.outcome."""
+        return {
+            Verdict.COMPLIANT: "ok",
+            Verdict.NOT_COMPLIANT: "failed",
+            Verdict.NOT_CHECKED: "not checked",
+        }[self]
+
 
 @dataclass(frozen=True)
 class Change:
@@ -55,6 +78,11 @@ class Change:
     before: str
     after: str
     diff: str = ""
+
+    @property
+    def text(self) -> str:
+        """The change in one line."""
+        return f"{self.name}: found {self.before or 'nothing'}, wanted {self.after or 'nothing'}"
 
 
 @dataclass(frozen=True)
@@ -97,6 +125,18 @@ class ControlResult:
     since: str = ""
     waived_by: WaivedBy | None = None
 
+    @property
+    def why(self) -> str:
+        """What is wrong, in one line. The title says the goal."""
+        more = len(self.changes) - MOST_PLACES
+        said = [self.reason, *(change.text for change in self.changes[:MOST_PLACES])]
+        said += [f"and {more} more"] if more > 0 else []
+        return "; ".join(part.rstrip(".") for part in said if part)
+
+
+#: Controls that are repaired after all others, in this order.
+LAST = ("node/reboot", "validation/last")
+
 
 @dataclass(frozen=True)
 class NodeStatement:
@@ -122,6 +162,13 @@ class NodeStatement:
     def count(self, state: State) -> int:
         """How many controls came out so."""
         return self._counts[state]
+
+    @cached_property
+    def repairs(self) -> tuple[str, ...]:
+        """The commands that repair the node, in their order: a reboot and a validation come last."""
+        failing = [one for one in self.shown if one.state is State.FAIL and one.remedy]
+        failing.sort(key=lambda one: LAST.index(one.id) if one.id in LAST else -1)
+        return tuple(dict.fromkeys(one.remedy for one in failing))
 
     def waived(self, by: WaivedBy, measured: State | None = None) -> int:
         """How many controls the profile or the operator waives; with `measured`, that would come out so."""
@@ -164,6 +211,14 @@ class Changed:
 
 
 @dataclass(frozen=True)
+class Counts:
+    """How many nodes came out with each verdict, and how many of their controls in each state."""
+
+    nodes: dict[str, int] = field(default_factory=dict)
+    controls: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Statement:
     """All nodes of a run. `made_at` is an instant in UTC, `inventory_sha256` the digest of its variables."""
 
@@ -176,3 +231,4 @@ class Statement:
     changed: tuple[Changed, ...] = ()
     tool: str = ""
     inventory_sha256: str = ""
+    counts: Counts = field(default_factory=Counts)

@@ -73,6 +73,16 @@ REPAIRS = {
             r"/etc/sysctl\.conf|/(?:etc|run|usr/lib|usr/local/lib)/sysctl\.d/[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}",
         ),
     ),
+    # The line as it was counted, and only where it still has that keyword.
+    "comment-out-sshd": Repair(
+        "sed -i -E {0}'{{/^[[:blank:]]*('{1}')[[:blank:]=]/Is/^/# /}}' {2}",
+        (
+            r"[1-9][0-9]{0,5}",
+            # The keyword, and what it was called before.
+            r"[a-z][a-z0-9]{1,63}(?:\|[a-z][a-z0-9]{1,63}){0,3}",
+            r"/etc/ssh/sshd_config(?:\.d/[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127})?",
+        ),
+    ),
     "load-audit-rules": Repair("augenrules --load"),
     "switch-audit-on": Repair("auditctl -e 1"),
     "unmask": Repair("systemctl unmask {0}", (_UNIT,)),

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from temper.base.nodes import utc
 from temper.compliance.model import (
+    HARDENING,
     SCHEMA_VERSION,
     Change,
     Changed,
     ControlResult,
+    Counts,
     NodeStatement,
     Observation,
     State,
     Statement,
     Verdict,
     WaivedBy,
+    canonical,
 )
 from temper.compliance.repairs import command_of
 from temper.compliance.waivers import Use, Waiver, faults
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
     from temper.plan.node_plan import NodePlan, RolePlan, WaivedControl
     from validation.model.contract import State as Measured
 
-HARDENING = "os_hardening"
 DEMANDED = "demanded"
 NODE = "node"
 REBOOT = "reboot"
@@ -162,6 +164,16 @@ def statement(
         nodes=tuple(found),
         waivers=findings,
         changed=tuple(changed),
+        counts=counts(found),
+    )
+
+
+def counts(nodes: Sequence[NodeStatement]) -> Counts:
+    """Count nodes by verdict and controls by state, with zeros."""
+    verdicts = Counter(node.verdict for node in nodes)
+    return Counts(
+        {str(verdict): verdicts[verdict] for verdict in Verdict},
+        {str(state): sum(node.count(state) for node in nodes) for state in State},
     )
 
 
@@ -179,15 +191,16 @@ def max_verdict(verdicts: Iterable[Verdict]) -> Verdict:
 
 def sentence(verdict: Verdict, nodes: Sequence[NodeStatement], findings: int) -> str:
     """The verdict in a sentence."""
-    counts = Counter(node.verdict for node in nodes)
-    parts = [f"{counts[Verdict.COMPLIANT]} of {len(nodes)} nodes are compliant"]
-    if counts[Verdict.NOT_COMPLIANT]:
+    verdicts = Counter(node.verdict for node in nodes)
+    parts = [f"{verdicts[Verdict.COMPLIANT]} of {len(nodes)} nodes are compliant"]
+    if verdicts[Verdict.NOT_COMPLIANT]:
         failed = sum(node.count(State.FAIL) for node in nodes)
-        parts.append(f"{counts[Verdict.NOT_COMPLIANT]} are not ({failed} controls fail)")
+        parts.append(f"{verdicts[Verdict.NOT_COMPLIANT]} are not ({failed} controls fail)")
     if unchecked := [node.node for node in nodes if node.verdict is Verdict.NOT_CHECKED]:
         parts.append(f"not checked: {first_of(unchecked)}")
     if findings:
-        parts.append(f"{findings} waivers have to be renewed, corrected or removed")
+        waivers = "1 waiver has" if findings == 1 else f"{findings} waivers have"
+        parts.append(f"{waivers} to be renewed, corrected or removed")
     return f"Verdict: {verdict}. {'; '.join(parts)}."
 
 
@@ -362,7 +375,8 @@ def hardening_controls(
             result = ControlResult("", "", State.FAIL, f"os_hardening_waivers leaves it out: {waived.reason}")
         elif waived and result.state in (State.PASS, State.NOT_APPLICABLE):
             result = relaxed_by_profile(waived, by_benchmark.get(name, []), rules)
-        named = replace(result, id=name, title=control["title"], references=references(control))
+        title, known = control["title"], references(control)
+        named = replace(result, id=canonical(name), title=title, references=known)
         found.append((name in asked, named))
     return tuple(found)
 

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from temper.base.nodes import utc
-from temper.compliance.model import WaiverFault, WaiverFinding
+from temper.compliance.model import WaiverFault, WaiverFinding, canonical
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -132,6 +132,7 @@ def one(entry: Mapping[str, Any], known_nodes: Collection[str]) -> Waiver:
     if start and start >= end:
         raise WaiverError(f"it ends ({utc(end)}) before it begins ({utc(start)})")
     plain = {name: str(text) for name, text in texts.items()}
+    plain["control"] = canonical(plain["control"])
     return Waiver(**plain, nodes=tuple(map(str, nodes)), valid_from=start, expires=end)
 
 
@@ -150,14 +151,24 @@ def faults(
     """Waivers that somebody has to look at. `controls` are all that there are, to guess what a typo meant."""
     for waiver, use in used.items():
         for code, text in said_of(waiver, use, now):
-            close = get_close_matches(waiver.control, controls, n=1) if code is WaiverFault.UNMATCHED else []
-            end = f"; did you mean {close[0]}?" if close else "."
+            close = nearest(waiver.control, controls) if code is WaiverFault.UNMATCHED else ""
+            end = f"; did you mean {close}?" if close else "."
             yield WaiverFinding(
                 code,
                 waiver.control,
                 waiver.ticket,
                 f"The waiver of {waiver.control} ({waiver.ticket}) {text}{end}",
             )
+
+
+def nearest(name: str, controls: Collection[str]) -> str:
+    """Return the control that a name may mean, or empty: one with the same name, or with a similar one."""
+    short = name.rpartition("/")[2]
+    same = [one for one in controls if one.rpartition("/")[2] == short]
+    by_short = {one.rpartition("/")[2]: one for one in controls}
+    alike = [by_short[one] for one in get_close_matches(short, by_short, n=1)]
+    found = get_close_matches(name, same, n=1, cutoff=0) or get_close_matches(name, controls, n=1) or alike
+    return found[0] if found else ""
 
 
 def said_of(waiver: Waiver, use: Use, now: datetime) -> Iterator[tuple[WaiverFault, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from temper.base.store import HistoryError
 from temper.compliance.answers import unpacked
 from temper.compliance.evidence import EvidenceError
 from temper.compliance.model import Verdict
+from temper.judge.outcomes import states_in
 from temper.plan.convert import checked
 from temper.plan.fleet import FleetPlan
 from temper.plan.identity import twins
@@ -62,10 +63,14 @@ class CollectedError(Exception):
 
 @dataclass(frozen=True)
 class Said:
-    """A report: what it says to the operator, and whether all is well. 2: it could not be made."""
+    """A report: what it says to the operator, whether all is well, and what it makes of nodes.
+
+    Status 2: it could not be made.
+    """
 
     text: str
     status: int
+    states: Mapping[str, str] = field(default_factory=dict)
 
 
 def defaults() -> dict[str, Any]:
@@ -107,7 +112,8 @@ def plans(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
     path = ROOT / PLANS
     own(path.parent)
     write_atomically(path, json.dumps(fleet.as_dict(), indent=1) + "\n", 0o600)
-    return Said("\n".join([fleet.text(), *texts(same.values()), f"Plans: {path}"]), 1 if same else 0)
+    said = "\n".join([fleet.text(), *texts(same.values()), f"Plans: {path}"])
+    return Said(said, 1 if same else 0, dict.fromkeys(same, "refused"))
 
 
 def without_plan(reason: str) -> dict[str, Any]:
@@ -115,14 +121,19 @@ def without_plan(reason: str) -> dict[str, Any]:
     return refused({}, refusal("other", reason=reason))
 
 
+def report_folder(chosen: Mapping[str, Any], now: datetime) -> str:
+    """The folder of a report on validation that is made now."""
+    return f"{chosen['gpu_validation_reports_directory']}/{now:%Y-%m-%dT%H-%M-%SZ}"
+
+
 def report_command(chosen: Mapping[str, Any], now: datetime) -> list[str]:
     """What judges validation on this machine, as roles/gpu_validation/vars/main.yml starts it."""
-    folder = chosen["gpu_validation_reports_directory"]
     strict = str(chosen["gpu_validation_fail_on_degraded"]).lower() in TRUE
     metrics = chosen["gpu_validation_metrics_directory"]
     return [
-        *("-m", "temper", "report", "--fleet", "--latest", f"--history={folder}/history.sqlite"),
-        f"--output={folder}/{now:%Y-%m-%dT%H-%M-%SZ}",
+        *("-m", "temper", "report", "--fleet", "--latest"),
+        f"--history={chosen['gpu_validation_reports_directory']}/history.sqlite",
+        f"--output={report_folder(chosen, now)}",
         *(["--fail-on-degraded"] if strict else []),
         *([f"--metrics={metrics}"] if metrics else []),
     ]
@@ -170,14 +181,16 @@ def validation(folders: Sequence[Path], silent: Mapping[str, str], chosen: Mappi
         "document": {"expectations": expectations, "results": {}},
         "slices": [str(path.absolute()) for path in paths],
     }
+    now = datetime.now(UTC)
     done = subprocess.run(  # noqa: S603 - from this machine's inventory alone
-        [sys.executable, *report_command(chosen, datetime.now(UTC))],
+        [sys.executable, *report_command(chosen, now)],
         cwd=ROOT, input=json.dumps(given).encode(), capture_output=True, check=False,
     )  # fmt: skip
     # One that was killed has no status of its own, and is no success.
     status = done.returncode if done.returncode >= 0 else 2
     said = (done.stdout or done.stderr).decode(errors="replace").strip()
-    return Said(said or f"The report of validation ended with status {done.returncode}.", status)
+    states = states_in(ROOT / report_folder(chosen, now))
+    return Said(said or f"The report of validation ended with status {done.returncode}.", status, states)
 
 
 def compliance(
@@ -208,4 +221,5 @@ def compliance(
     except (ValueError, OSError, HistoryError, EvidenceError) as error:
         return Said(f"The report of compliance could not be written: {error}", 2)
     text = f"{report.text(statement)}Report: {folder}/report.html"
-    return Said(text, 0 if statement.verdict is Verdict.COMPLIANT else 1)
+    states = {node.node: node.verdict.outcome for node in statement.nodes}
+    return Said(text, 0 if statement.verdict is Verdict.COMPLIANT else 1, states)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pull.result import CHECKED, FAILED, HELD, NOT_FETCHED, REFUSED, SCHEMA_VERSION, Result
-from temper.base.nodes import counted, duration, printable, utc
+from temper.base.nodes import counted, duration, number_of, printable, utc
 from temper.plan.inventory import InventoryError, groups_of
 from validation.model.contract import ContractError, StringEnum, loads
 
@@ -253,7 +253,7 @@ def text(judgement: Judgement) -> str:
     for node in judgement.nodes:
         by_standing[node.standing].append(node)
     commit = judgement.commit[:12] or "none"
-    lines = [f"{len(judgement.nodes)} nodes, newest commit {commit}"]
+    lines = [f"{number_of(len(judgement.nodes), 'node')}, newest commit {commit}"]
     lines += [
         f"  {one:<12} {counted(node.name for node in by_standing[one])}"
         for one in Standing
@@ -274,7 +274,7 @@ def text(judgement: Judgement) -> str:
         lines += [f"{control} {title} on {counted(names)}" for control, names in ordered]
     if judgement.strangers:
         lines.append(
-            f"{len(judgement.strangers)} files belong to no node of the inventory: "
+            f"{number_of(len(judgement.strangers), 'file')} of no node of the inventory: "
             f"{', '.join(judgement.strangers[:20])}"
         )
     return printable("\n".join(lines))

@@ -25,7 +25,8 @@ from ClusterShell.NodeSet import NodeSet
 from ClusterShell.Task import task_self
 
 from temper.base import ROOT
-from temper.base.nodes import counted, duration, printable
+from temper.base.nodes import counted, duration, number_of, printable
+from temper.base.outcome import GOOD, numbers
 from temper.fleet.bundle import bundle, python_version
 from temper.fleet.journal import NodeRecord
 from temper.fleet.slices import Board, NodeOutcome, Place, Slice
@@ -410,7 +411,7 @@ class FleetRun:
         if stream.whole and outcomes:
             self.journal.end(self.name, [self._record(stream, node, one) for node, one in outcomes.items()])
             self.board.end(part, outcomes)
-            if all(one.state in ("ok", "changed") for one in outcomes.values()):
+            if all(one.state in GOOD for one in outcomes.values()):
                 stream.output.unlink(missing_ok=True)
         else:
             reason = stream.why() if not stream.whole else stream.last_words()
@@ -430,7 +431,7 @@ class FleetRun:
         """Where the run is, in one line."""
         board = self.board
         done = len(board.outcomes)
-        bad = sum(one.state not in ("ok", "changed") for one in board.outcomes.values())
+        states = {node: one.state for node, one in board.outcomes.items()}
         total = done + len(board.left) + sum(len(part.nodes) for part in board.running)
         places = ", ".join(
             f"{list(board.running.values()).count(name)} on {name}"
@@ -438,7 +439,8 @@ class FleetRun:
         )
         under_way = f"; slices under way: {places}" if places else ""
         passed = duration(time.monotonic() - self.begun_s)
-        return f"{done} of {total} nodes through, {bad} of them bad, after {passed}{under_way}"
+        counts = f": {numbers(states)}" if states else ""
+        return f"{done} of {number_of(total, 'node')} done{counts}; {passed}{under_way}"
 
 
 class _Watch(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types

@@ -22,11 +22,15 @@ LOSSES = 2
 
 @dataclass(frozen=True)
 class Slice:
-    """Nodes of one Ansible process. `number` is unique in a run; `attempt` counts from 1."""
+    """Nodes of one Ansible process. `number` is unique in a run; `attempt` counts from 1.
+
+    It begins when all slices of a lower `stage` have ended, well or not.
+    """
 
     number: int
     attempt: int
     nodes: tuple[str, ...]
+    stage: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,28 +86,36 @@ class Board:
         size: int,
         places: Iterable[Place],
         attempts: Mapping[str, int] | None = None,
+        stages: Mapping[str, int] | None = None,
     ) -> Board:
-        """A run of these nodes. `attempts` are those that nodes have had before, of a run that goes on."""
+        """A run of these nodes. `attempts` are those that nodes have had before, of a run that goes on.
+
+        `stages` are those of nodes that come later than the others.
+        """
         board = cls(list(places))
-        had = attempts or {}
-        for number in sorted({had.get(node, 0) for node in nodes}):
-            same = [node for node in nodes if had.get(node, 0) == number]
+        had, turns = attempts or {}, stages or {}
+        for stage, number in sorted({(turns.get(node, 0), had.get(node, 0)) for node in nodes}):
+            same = [node for node in nodes if (turns.get(node, 0), had.get(node, 0)) == (stage, number)]
             for group in cut(same, size):
-                board._put(number + 1, group)
+                board._put(number + 1, group, stage)
         return board
 
-    def _put(self, attempt: int, nodes: tuple[str, ...]) -> None:
+    def _put(self, attempt: int, nodes: tuple[str, ...], stage: int) -> None:
         self._numbers += 1
-        self.waiting.append(Slice(self._numbers, attempt, nodes))
+        self.waiting.append(Slice(self._numbers, attempt, nodes, stage))
 
     def start(self) -> list[tuple[Slice, str]]:
         """The slices that begin now, and where; the place with the most room first."""
         begun: list[tuple[Slice, str]] = []
-        while self.waiting and (place := self._freest()):
-            part = self.waiting.popleft()
+        while (part := self._due()) and (place := self._freest()):
+            self.waiting.remove(part)
             self.running[part] = place.name
             begun.append((part, place.name))
         return begun
+
+    def _due(self) -> Slice | None:
+        stage = min((one.stage for one in (*self.waiting, *self.running)), default=0)
+        return next((one for one in self.waiting if one.stage == stage), None)
 
     def _freest(self) -> Place | None:
         used = list(self.running.values())
@@ -137,7 +149,7 @@ class Board:
         if part.attempt % ATTEMPTS == 0:
             self.lost.update(dict.fromkeys(nodes, f"{reason} (attempt {part.attempt}, the last)"))
         else:
-            self._put(part.attempt + 1, nodes)
+            self._put(part.attempt + 1, nodes, part.stage)
 
     def _place(self, name: str) -> Place:
         return next(place for place in self.places if place.name == name)

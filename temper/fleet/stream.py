@@ -179,6 +179,7 @@ def _validated(document: Any) -> list[str]:
 #: The nodes that a document is about.
 NODES_IN: Mapping[str, Callable[[Any], list[str]]] = {
     f"{COLLECTED}/compliance.json": lambda document: [node["name"] for node in document["nodes"]],
+    f"{COLLECTED}/identity.json": lambda document: list(document["nodes"]),
     PLANS: lambda document: list(document["nodes"]),
     VALIDATED: _validated,
 }

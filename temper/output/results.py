@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
+
+from temper.base.nodes import number_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +21,8 @@ ASIDE = frozenset(
     stderr_lines stdout_lines unreachable warnings
     """.split()  # noqa: SIM905 - a list has a line for each
 )
+#: Files that are Temper's own programs, in the name of a difference.
+OWN_PROGRAM = re.compile(r"(^|\s)/usr/local/(lib/temper|bin/temper-)")
 #: Lines of the texts of a difference, on both sides together: to compare them costs the square.
 MOST_LINES = 4000
 TOO_LONG = {"prepared": f"diff skipped: it has more than {MOST_LINES} lines, or another form than expected\n"}
@@ -55,14 +60,17 @@ def _complaint(result: Mapping[str, Any], dump: Dump) -> str:
     return "\n".join(filter(None, [said, dump(rest) if rest else ""])) or "It gave no reason."
 
 
-def changes(result: Mapping[str, Any]) -> str:
-    """What a task has changed, or would: what action `settle` lists, or the items of a loop."""
+def changes(result: Mapping[str, Any], *, whole: bool = True) -> list[str]:
+    """What a task has changed, or would: what action `settle` lists, or the items of a loop.
+
+    Controls are named where the `whole` list is asked for, and counted where not.
+    """
     actions, controls = (result.get(key) for key in ("actions", "controls"))
     lines = list(map(str, actions)) if isinstance(actions, list) else []
     if controls and isinstance(controls, list):
-        lines.append(f"controls: {', '.join(map(str, controls))}")
-    lines += [label.strip() for label, item in items(result) if label and item.get("changed")]
-    return "\n".join(lines)
+        names = ", ".join(map(str, controls))
+        lines.append(f"controls: {names if whole else len(controls)}")
+    return lines + [label.strip() for label, item in items(result) if label and item.get("changed")]
 
 
 def differences(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -84,6 +92,19 @@ def _is_difference(one: object) -> bool:
         and all(side is None or isinstance(side, str | dict) for side in sides)
         and all(isinstance(number, int) for number in larger)
     )
+
+
+def program(difference: Mapping[str, Any]) -> str | None:
+    """One line for a difference of one of Temper's own programs; None for any other.
+
+    Their sources are read in the checkout; in a difference they hide the settings.
+    """
+    name = str(difference.get("after_header", ""))
+    before, after = difference.get("before"), difference.get("after")
+    if not OWN_PROGRAM.search(name) or not isinstance(before, str) or not isinstance(after, str):
+        return None
+    sizes = (number_of(text.count("\n"), "line") if text else "absent" for text in (before, after))
+    return f"{name}: a program of Temper, {' -> '.join(sizes)} (TEMPER_OUTPUT=verbose shows its source)"
 
 
 def messages(result: Mapping[str, Any], dump: Dump) -> Iterator[str]:

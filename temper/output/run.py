@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field
 from textwrap import indent
 from typing import TYPE_CHECKING
 
-from temper.base.nodes import alike, counted, duration, printable, ranges
+from temper.base.nodes import alike, counted, duration, generic, number_of, printable, ranges
+from temper.base.outcome import BAD, STATES, FinalVerdict, numbers, tally, wording, worst
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: What a node came to, the better first; in a stage and in the run the worst counts.
-STATES = ("ok", "changed", "refused", "failed", "unreachable")
-BAD = STATES[2:]
 #: Groups of nodes that changed in the same way, for one task; a fleet in which no two are alike has more.
 MOST_GROUPS = 8
+#: Nodes that a proposed --limit names.
+MOST_LIMIT = 8
+#: Lines of changes of one task on the same nodes, where only their number matters.
+MOST_CHANGES = 12
 #: Characters of what one task has to say of one node.
 MOST_CHARACTERS = 64 << 10
 
@@ -49,6 +51,8 @@ class Stage:
     name: str
     started_s: float
     check: bool = False
+    #: All nodes that it is for.
+    members: tuple[str, ...] = ()
     states: dict[str, str] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     changes: list[Note] = field(default_factory=list)
@@ -60,34 +64,42 @@ class Stage:
 
     def counts(self, now_s: float) -> str:
         """How many nodes came to what, and the time it took."""
-        numbers = Counter(self.states.values())
-        said = [f"{numbers[state]} {wording(state, self.check)}" for state in STATES if numbers[state]]
-        total = f"{len(self.states)} node{'s' * (len(self.states) != 1)}"
-        return f"{total}: {', '.join(said)}; {duration(now_s - self.started_s)}"
+        total = number_of(len(self.states), "node")
+        return f"{total}: {numbers(self.states, self.check)}; {duration(now_s - self.started_s)}"
 
 
 @dataclass
 class Run:
-    """All stages so far. `own`: each node's name and address, which texts of several nodes leave out."""
+    """All stages so far. `own`: each node's name and address, which texts of several nodes leave out.
+
+    `whole`: lists of changes are shown as a whole, however long.
+    """
 
     check: bool = False
+    whole: bool = True
     own: dict[str, tuple[str, ...]] = field(default_factory=dict)
     worst: dict[str, tuple[str, str]] = field(default_factory=dict)
     #: The stages' places: nodes come to them in any order.
     places: dict[str, int] = field(default_factory=dict)
     #: Nodes with an error that did not end their run.
     spared: set[str] = field(default_factory=set)
-    #: Failures of what is done once for all nodes.
-    shared: list[str] = field(default_factory=list)
+    #: With what a judge has ended the run.
+    verdict: FinalVerdict | None = None
     said: set[tuple[str, str, str]] = field(default_factory=set)
 
     def settle(self, stage: Stage, node: str, state: str) -> None:
         """A node has come to this in a stage, unless it has come to worse before."""
         self.places.setdefault(stage.name, len(self.places))
-        if STATES.index(state) >= STATES.index(stage.states.get(node, "ok")):
-            stage.states[node] = state
+        stage.states[node] = worst([state, stage.states.get(node, "ok")])
         if node not in self.worst or STATES.index(state) > STATES.index(self.worst[node][0]):
             self.worst[node] = state, stage.name
+
+    def conclude(self, stage: Stage, verdict: FinalVerdict) -> None:
+        """Take the verdict on the nodes of a stage: on each, or, where it names none, on all of them."""
+        self.verdict = verdict
+        unnamed = {} if verdict.good else dict.fromkeys(stage.members or stage.states, "failed")
+        for node, state in (verdict.states or unnamed).items():
+            self.settle(stage, node, state)
 
     def note(self, stage: Stage, note: Note) -> Note:
         """Keep what there is to say, and what it makes of the node; return what is kept."""
@@ -105,10 +117,9 @@ class Run:
         if note.kind in ("ignored", "rescued"):
             self.spared.add(note.node)
         if note.kind in STATES:
-            if note.node:
-                self.settle(stage, note.node, note.kind)
-            elif note.kind in BAD:
-                self.shared.append(f"{stage.name}: {note.task}: {text.partition(chr(10))[0]}")
+            # What is done once for all nodes ends the run of them all.
+            for node in [note.node] if note.node else stage.members or [*stage.states]:
+                self.settle(stage, node, note.kind)
         return kept
 
     def blocks(self, notes: Iterable[Note], *, check: bool = False) -> list[Block]:
@@ -120,34 +131,77 @@ class Run:
             by_task[note.kind, task][note.node].append(note.text)
         found: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
         for (kind, task), texts in by_task.items():
-            groups = alike({node: "\n".join(said) for node, said in texts.items()}, self.own)
-            for nodes, text in few(groups) if kind == "changed" else groups:
+            if kind == "changed":
+                groups = few(self.line_by_line(texts))
+            else:
+                groups = alike({node: "\n".join(said) for node, said in texts.items()}, self.own)
+            for nodes, text in groups:
                 body = text if kind in ("said", "warning") else f"{task}\n{indent(text, '  ')}".rstrip()
                 found[kind, nodes].append(body)
         return [Block(kind, rendered(kind, nodes, said, check)) for (kind, nodes), said in found.items()]
 
+    def line_by_line(self, texts: dict[str, list[str]]) -> list[tuple[tuple[str, ...], str]]:
+        """What nodes changed in one task: each change once, beside the others of the same nodes."""
+        nodes_of: dict[str, dict[str, str]] = defaultdict(dict)
+        for node, said in texts.items():
+            for text in said:
+                nodes_of[generic(text, self.own.get(node, (node,)))][node] = text
+        found: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for text, nodes in nodes_of.items():
+            found[tuple(sorted(nodes))].append(text if len(nodes) > 1 else next(iter(nodes.values())))
+        return [(nodes, "\n".join(self.shortened(said))) for nodes, said in found.items()]
+
+    def shortened(self, said: list[str]) -> list[str]:
+        """Some of many changes, and how many more there are."""
+        more = len(said) - MOST_CHANGES
+        if self.whole or more < 2:
+            return said
+        return [
+            *said[:MOST_CHANGES],
+            f"and {more} more (TEMPER_OUTPUT=verbose lists them, --diff shows them)",
+        ]
+
     def outcome(self) -> list[tuple[str, str]]:
         """A line for each outcome, and of what kind it is: how many nodes, and which of them need a human."""
-        by_state: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-        for node, (state, stage) in self.worst.items():
-            by_state[state][stage].append(node)
         lines = []
-        for state in STATES:
-            stages = by_state[state]
+        for state, nodes in tally({node: state for node, (state, _) in self.worst.items()}).items():
+            stages: dict[str, list[str]] = defaultdict(list)
+            for node in nodes:
+                stages[self.worst[node][1]].append(node)
             names = "; ".join(
                 f"{ranges(stages[stage])} ({stage})" for stage in sorted(stages, key=self.places.__getitem__)
             )
-            said = f"{wording(state, self.check)}: {sum(map(len, stages.values()))}"
-            lines += [(state, f"{said}: {names}" if state in BAD else said)] if stages else []
+            said = f"{wording(state, self.check)}: {len(nodes)}"
+            lines.append((state, f"{said}: {names}" if state in BAD else said))
         if spared := self.spared - {""}:
             lines.append(("ignored", f"went on after an error: {len(spared)}: {ranges(spared)}"))
-        lines += [("failed", f"failed for all nodes: {failure}") for failure in self.shared]
         return lines or [("", "No node did anything.")]
 
+    def last_lines(self) -> list[tuple[str, str]]:
+        """The outcome, the verdict of the judge, where its report is, and what to do next."""
+        lines = self.outcome()
+        if verdict := self.verdict:
+            lines.append(("ok" if verdict.good else "failed", printable(verdict.sentence)))
+            lines += [("", f"Report: {verdict.report}")] if verdict.report else []
+        lines += [("", f"Next: {step}") for step in [self.next_step()] if step]
+        return lines
 
-def wording(state: str, check: bool) -> str:
-    """A state in words; check mode changes nothing."""
-    return "would change" if state == "changed" and check else state
+    def next_step(self) -> str:
+        """What an operator does next, where that follows from what nodes came to."""
+        found = tally({node: state for node, (state, _) in self.worst.items()})
+        if stopped := [node for state in ("refused", "unreachable") for node in found.get(state, ())]:
+            return (
+                "correct what is said above of the nodes that are refused or do not answer, and run the same "
+                f"command again; --limit {','.join(sorted(stopped)[:MOST_LIMIT])} takes "
+                f"{'some of them' if len(stopped) > MOST_LIMIT else 'them'} alone."
+            )
+        if self.verdict and not self.verdict.good and self.verdict.report:
+            return "the report says for each node what to do."
+        if "failed" in found:
+            return "the lines above say why and what to do; the same command completes the run."
+        if self.check and "changed" in found:
+            return "the same command without --check makes these changes."
+        return ""
 
 
 def few(groups: list[tuple[tuple[str, ...], str]]) -> list[tuple[tuple[str, ...], str]]:

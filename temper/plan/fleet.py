@@ -12,6 +12,7 @@ from functools import cached_property
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
+from temper.base.nodes import number_of
 from temper.plan.convert import plain
 from temper.plan.identity import twins
 from temper.plan.node_plan import NodePlan, refused
@@ -176,13 +177,15 @@ class FleetPlan:
     def text(self) -> str:
         """A few lines: how many nodes are refused, and what differs among nodes with the same GPUs."""
         refused = [name for name, document in self.documents.items() if document["problems"]]
-        number = len(self.documents)
-        lines = [f"{number} {'node' if number == 1 else 'nodes'} planned, {len(refused)} refused"]
-        lines[0] += f": {some(refused)}" if refused else ""
+        total = len(self.documents)
+        lines = [f"{total - len(refused)} of {number_of(total, 'node')} planned"]
+        lines[0] += f", {len(refused)} refused" + (f": {some(refused)}" if refused else "")
         for cohort in self.cohorts:
             found = cohort.differences
             if found:
-                lines.append(f"{cohort.name}: {len(cohort.nodes)} nodes with the same GPUs differ in")
+                lines.append(
+                    f"{cohort.name}: {number_of(len(cohort.nodes), 'node')} with the same GPUs differ in"
+                )
                 lines += [f"  {difference}" for difference in found[:DIFFERENCES_SHOWN]]
             if len(found) > DIFFERENCES_SHOWN:
                 lines.append(f"  and {len(found) - DIFFERENCES_SHOWN} more, see the file")

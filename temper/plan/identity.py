@@ -4,18 +4,49 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
+from temper.plan.convert import build, from_node
+from temper.plan.facts import Interface  # noqa: TC001 - `build` reads the hint
 from temper.plan.preview import shown
 from temper.plan.refusals import Refusal, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from temper.plan.facts import NodeFacts
+
+class Machine(Protocol):
+    """What tells one machine from others."""
+
+    @property
+    def boot_id(self) -> str:
+        """The id of the boot."""
+
+    @property
+    def machine_id(self) -> str:
+        """The id of /etc/machine-id."""
+
+    @property
+    def interfaces(self) -> tuple[Interface, ...]:
+        """The network interfaces."""
 
 
-def machine_of(node: NodeFacts) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class Identity:
+    """What module node_facts says of it alone (`identity: true`)."""
+
+    boot_id: str
+    machine_id: str
+    interfaces: tuple[Interface, ...]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Identity:
+        """From the fact. Raises ValueError where it is not what the module reports."""
+        return build(cls, from_node(data, "node_facts"), "node_facts")
+
+
+def machine_of(node: Machine) -> tuple[str, ...]:
     """Return digests of what only one machine has; none where that is unknown.
 
     An id alone may be that of several: containers share a boot id, and machines made of one image a machine

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temper.base import ROOT
+from temper.base.selection import no_nodes
 from validation.model.printable import printable
 
 if TYPE_CHECKING:
@@ -216,8 +217,9 @@ def read(sources: Sequence[str], limit: str = "") -> Inventory:
     """Read the nodes of inventories; of the configured one without `sources`. Raises InventoryError."""
     found = listed(sources, limit)
     if not found.nodes:
-        chosen = f" that --limit {limit} chooses" if limit else ""
-        raise InventoryError(f"{_named(sources)}: expected nodes in the group {NODES}{chosen}, found none.")
+        # Of a limit, the listing has only the nodes that it chooses.
+        whole = listed(sources) if limit else found
+        raise InventoryError(no_nodes([NODES], limit, whole.members, [_named(sources)]))
     return found
 
 

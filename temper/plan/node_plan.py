@@ -150,6 +150,8 @@ class NodePlan:
     settled: bool = False
     # The node; `machine` are digests of what only this machine has (temper/plan/identity.py)
     machine: tuple[str, ...] = ()
+    # Its turn among the nodes that others are reached through, which reboot last; 0 for none of them
+    jump_level: int = 0
     system: str | None = None
     package_manager: str | None = None
     architecture: str | None = None

@@ -134,6 +134,7 @@ def preflight_plan(
             plan,
             refusals=(*problems, *plan.refusals),
             machine=() if plan.image else machine_of(node),
+            jump_level=jump.level if jump else 0,
         ),
         variables,
         node,

@@ -23,6 +23,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.loader import connection_loader
 
 from temper.plan.node_action import TaskValues
+from temper.plan.ssh_turns import Turn
 from temper.plan.ssh_ways import Client, Way, parsed, way
 from validation.model.printable import one_line
 
@@ -185,20 +186,24 @@ def ssh_files(arguments: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def look(command: str) -> Look:
+def look(command: str, gate: str = "") -> Look:
     """Open a connection by a ProxyCommand without tokens, and see whether a sshd answers at its end."""
     # As ssh does it.
     shell = os.environ.get("SHELL") or "/bin/sh"
-    with subprocess.Popen(  # noqa: S603 - the operator's own proxy, as ssh runs it
-        [shell, "-c", f"exec {command}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
+    with (
+        Turn(gate, time.monotonic() + REACHED_S) as turn,
+        subprocess.Popen(  # noqa: S603 - the operator's own proxy, as ssh runs it
+            [shell, "-c", f"exec {command}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ) as process,
+    ):
         try:
             said = _until_greeted(process, time.monotonic() + REACHED_S)
         finally:
+            turn.end()
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     out, errors = (text.decode(errors="replace") for text in said)
@@ -227,12 +232,16 @@ def _until_greeted(process: subprocess.Popen[bytes], until_s: float) -> tuple[by
     return said[process.stdout], said[process.stderr]
 
 
-def looks(commands: Mapping[str, str]) -> dict[str, Look]:
-    """Look by several commands at once; again where one is not there: it may have been too many at once."""
+def looks(ways: Mapping[str, Way]) -> dict[str, Look]:
+    """Look by several ways at once; again where one is not there: it may have been too many at once."""
+
+    def at(name: str) -> Look:
+        return look(ways[name].command, ways[name].gate)
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = dict(zip(commands, pool.map(look, commands.values()), strict=True))
+        found = dict(zip(ways, pool.map(at, ways), strict=True))
         again = [name for name, one in found.items() if not one.reached]
-        found |= zip(again, pool.map(look, [commands[name] for name in again]), strict=True)
+        found |= zip(again, pool.map(at, again), strict=True)
     return found
 
 
@@ -242,7 +251,7 @@ def look_at(names: Iterable[str], variables: Mapping[str, Any], templar: Any) ->
     found = {
         name: client.way(one) for name, one in connections(names, variables["hostvars"], templar).items()
     }
-    return looks({name: way.command for name, way in found.items() if way and way.command})
+    return looks({name: way for name, way in found.items() if way and way.command})
 
 
 def look_on_the_way(

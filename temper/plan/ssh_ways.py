@@ -90,6 +90,12 @@ class Way:
     hops: tuple[Hop, ...] = ()
     command: str = ""
 
+    @property
+    def gate(self) -> str:
+        """The machine that this one connects to first, where it leads through others."""
+        first = self.hops[0] if self.hops else None
+        return f"{' '.join(first.names)} {first.port}" if first else self.command
+
 
 def way(arguments: Sequence[str], host: str, ask: Ask, most: int = MOST_HOPS) -> Way | None:
     """Return how ssh with these arguments reaches a host; None where ssh cannot be asked."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from temper.base.nodes import number_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -50,5 +52,8 @@ def plan_text(plan: NodePlan, node: NodeFacts, not_tuned: Sequence[str] = ()) ->
 
 
 def waiver_text(profile: str, waived: Sequence[WaivedControl]) -> str:
-    """What hardening leaves out, by name. The reasons are long; they stand in docs/os_hardening.md."""
-    return f"hardening: profile {profile}, {len(waived)} controls waived: {', '.join(c.id for c in waived)}"
+    """How much hardening leaves out, and what lists it with its reasons."""
+    number = number_of(len(waived), "control")
+    return (
+        f"hardening: profile {profile}, {number} waived (temper plan --waived lists them with their reasons)"
+    )

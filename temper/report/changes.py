@@ -83,7 +83,7 @@ def of_compliance(statement: Statement) -> list[Change]:
     changed = {(one.node, one.control) for one in statement.changed}
     names = {name for name, _ in changed}
     words = {
-        (node.node, control.id): "; ".join(filter(None, (control.title, control.reason)))
+        (node.node, control.id): control.why or control.title
         for node in statement.nodes
         if node.node in names
         for control in node.controls

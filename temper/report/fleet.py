@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from temper.compliance.alike import Once
-from temper.compliance.model import WaivedBy
+from temper.compliance.model import HARDENING, WaivedBy
 from temper.report import changes, svg
 from temper.report.words import KINDS, conditions, kind, moment, quantity, slug
 from validation.checks.registry import CHECKS
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from temper.report.metrics import Distribution, Key
     from validation.verdict.verdicts import NodeVerdict
 
-#: Controls have areas: what stands before the slash of their name. Those of the hardening have none.
-HARDENING = "os_hardening"
+#: Controls have areas: what stands before the slash of their name. In former statements, those of the
+#: hardening have none.
 #: Of long lists, how much the page of the fleet shows; the pages of the nodes have all.
 MOST_CHANGES, MOST_ATTENTION, MOST_FAILING, MOST_METRICS, MOST_GPUS, MOST_NOTES = 200, 100, 60, 240, 500, 60
 #: The sentence of a cell that did not pass, at most.
@@ -116,7 +116,7 @@ class FleetPage:
     compared: tuple[str, ...]
     changed: tuple[Change, ...]
     more_changes: int
-    attention: tuple[tuple[str, str, str, str, str], ...]
+    attention: tuple[tuple[str, str, str, str, tuple[str, ...]], ...]
     more_attention: int
     findings: tuple[Failing, ...]
     controls: tuple[Failing, ...]
@@ -295,7 +295,7 @@ def _cut(words: str) -> str:
 
 def _attention(
     rows: Iterable[NodeRow], judged: Mapping[str, NodeVerdict], stated: Mapping[str, NodeStatement]
-) -> Iterator[tuple[str, str, str, str, str]]:
+) -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
     """Each node that is not good: kind, name, slug, the first reason, and what to do; worst first."""
     order = list(KINDS)
     for row in sorted(
@@ -307,12 +307,16 @@ def _attention(
             reasons.append(statement.reason)
         failing = [one for one in statement.shown if one.state == "fail"] if statement else []
         if failing:
-            reasons.append(f"controls fail: {first_of((one.id for one in failing), 3)}")
+            reasons.append(f"controls fail: {first_of(map(_failing, failing), 3)}")
         said = [reason.partition(". What to do: ") for reason in reasons]
-        remedy = next((action for _, _, action in said if action), "") or (
-            failing[0].remedy if failing else ""
-        )
-        yield row.kind, row.name, row.slug, " · ".join(words for words, _, _ in said), remedy
+        remedies = [action for _, _, action in said if action][:1]
+        remedies += statement.repairs if statement else ()
+        yield row.kind, row.name, row.slug, " · ".join(words for words, _, _ in said), tuple(remedies)
+
+
+def _failing(control: ControlResult) -> str:
+    """A control and what was found and wanted."""
+    return f"{control.id} ({_cut(control.why)})" if control.why else control.id
 
 
 def _findings(nodes: Iterable[NodeVerdict]) -> list[Failing]:
@@ -338,14 +342,23 @@ def _controls(nodes: Iterable[NodeStatement]) -> list[Failing]:
     """Controls that fail, those of most nodes first."""
     found: dict[tuple[str, str], list[str]] = {}
     remedies: dict[str, str] = {}
+    whys: dict[str, dict[str, None]] = {}
     for node in nodes:
         for one in node.shown:
             if one.state == "fail":
                 found.setdefault((one.id, one.title), []).append(node.node)
                 remedies.setdefault(one.id, one.remedy)
+                whys.setdefault(one.id, {})[one.why] = None
+
+    def said(name: str, title: str) -> str:
+        """What was found and wanted, of the first node where they differ, and the goal."""
+        first = next(iter(whys[name]))
+        others = f" (and {len(whys[name]) - 1} other values)" if len(whys[name]) > 1 else ""
+        return f"{_cut(first)}{others}. Goal: {title}" if first else title
+
     return sorted(
         (
-            Failing(name, title, "fail", len(names), remedies[name], tuple(names[:5]))
+            Failing(name, said(name, title), "fail", len(names), remedies[name], tuple(names[:5]))
             for (name, title), names in found.items()
         ),
         key=lambda one: (-one.nodes, one.name),

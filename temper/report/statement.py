@@ -14,7 +14,7 @@ from xml.sax import saxutils
 
 from temper.compliance import document, oscal
 from temper.compliance.alike import Once, uuid_of
-from temper.compliance.model import ControlResult, State, Verdict, WaivedBy
+from temper.compliance.model import ControlResult, State, Verdict, WaivedBy, former
 from temper.report import write as pages
 from temper.report.inputs import Report
 from validation.model.contract import Encoded, dumps, encoded, json_text
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 MOST_CHANGES = 20
+#: Nodes whose commands are shown.
+MOST_REMEDIES = 3
 #: What no document of XML 1.0 may have.
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 #: What an attribute of XML cannot hold as it is: blanks but spaces would be read back as those.
@@ -87,7 +89,10 @@ def changed_lines(statement: Statement) -> Iterator[str]:
 
 
 def failing_lines(statement: Statement) -> Iterator[str]:
-    """Each failure once, with all nodes that have it, and the commands that repair it."""
+    """Each failure once, with all nodes that have it, and the commands that repair it.
+
+    Then the commands of each node that needs several, in their order.
+    """
     alike: dict[tuple[str, str, str], list[tuple[str, ControlResult]]] = {}
     for node in statement.nodes:
         for control in node.shown:
@@ -96,22 +101,31 @@ def failing_lines(statement: Statement) -> Iterator[str]:
                 alike.setdefault((control.id, control.title, found), []).append((node.node, control))
     for (name, title, found), members in alike.items():
         since = min(control.since for _, control in members)
-        lines = [f"FAIL {name}: {title}", f"  on {first_of([node for node, _ in members])}"]
-        lines += [f"  since {since}"] if since else []
+        lines = [f"FAIL {name} on {first_of([node for node, _ in members])}"]
         lines += [f"  {line}" for line in found.splitlines()]
+        lines.append(f"  goal: {title}")
+        lines += [f"  since {since}"] if since else []
         remedies = dict.fromkeys(control.remedy for _, control in members if control.remedy)
-        lines += [f"  repair: {remedy}" for remedy in list(remedies)[:3]]
+        lines += [f"  repair: {remedy}" for remedy in list(remedies)[:MOST_REMEDIES]]
+        if (more := len(remedies) - MOST_REMEDIES) > 0:
+            lines.append(f"  repair: likewise on {more} more nodes")
         yield "\n".join(lines)
+    several = [node for node in statement.nodes if len(node.repairs) > 1]
+    for node in several[:MOST_REMEDIES]:
+        yield "\n".join(
+            [
+                f"To repair {node.node}, in this order:",
+                *(f"  {place}. {command}" for place, command in enumerate(node.repairs, 1)),
+            ]
+        )
+    if (more := len(several) - MOST_REMEDIES) > 0:
+        yield f"The page of each node has the repairs of {more} more nodes in their order."
 
 
 def found_and_wanted(control: ControlResult) -> str:
     """The reason, and in short lines what was found and what is wanted."""
     lines = [control.reason] if control.reason else []
-    lines += [
-        change.diff
-        or f"{change.name}: found {change.before or 'nothing'}, wanted {change.after or 'nothing'}"
-        for change in control.changes
-    ]
+    lines += [change.diff or change.text for change in control.changes]
     return "\n".join(lines)
 
 
@@ -205,8 +219,9 @@ def case(control: ControlResult) -> str:
     """The case of a control, from behind the name of its node on."""
     start = f" name={attribute(control.id)}"
     if control.state is State.FAIL:
-        said = clean("\n".join(filter(None, [found_and_wanted(control), control.remedy])))
-        inside = f"<failure message={attribute(control.title)}>{saxutils.escape(said)}</failure>"
+        said = clean("\n".join(filter(None, [control.title, found_and_wanted(control), control.remedy])))
+        why = attribute(control.why or control.title)
+        inside = f"<failure message={why}>{saxutils.escape(said)}</failure>"
     elif control.state is State.NOT_CHECKED:
         inside = f"<error message={attribute(control.reason)} />"
     elif control.state is not State.PASS:
@@ -293,4 +308,4 @@ def unchecked(node: NodeStatement) -> dict[str, Any]:
 
 def fingerprint(node: str, control: str) -> str:
     """Names a control on a node, the same in every run."""
-    return uuid_of(f"temper:{node}:{control}")
+    return uuid_of(f"temper:{node}:{former(control)}")

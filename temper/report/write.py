@@ -16,7 +16,7 @@ from temper.judge.unshown import Unshown
 from temper.report import fleet, node, words
 from temper.report.inputs import Report, no_past
 from temper.report.metrics import FleetNumbers, Hardware
-from validation.model.printable import printable
+from validation.model.printable import number_of, printable
 from validation.processes.files import write_all, write_atomically
 
 if TYPE_CHECKING:
@@ -207,6 +207,7 @@ def _environment() -> jinja2.Environment:
     )
     style, script = _asset("style.css"), _asset("script.js")
     environment.globals.update(
+        number_of=number_of,
         style=Markup(style),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
         policy="; ".join(

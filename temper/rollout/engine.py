@@ -170,9 +170,11 @@ class Engine:
         *,
         clock: Clock | None = None,
         say: Callable[[str], None] = print,
+        show: Callable[[Rollout, datetime], None] = lambda _rollout, _now: None,
         owner: Owner | None = None,
     ) -> None:
-        self.store, self.executor, self.say = store, executor, say
+        """`say` is told what happens, `show` after each look what the roll-out is."""
+        self.store, self.executor, self.say, self.show = store, executor, say, show
         self.clock = clock or Clock()
         self.owner = owner or Owner.of_this_process()
         self.tasks: dict[asyncio.Task[StepResult], tuple[str, Step]] = {}
@@ -216,10 +218,10 @@ class Engine:
         if decision.sentence != self._said:
             self._said = decision.sentence
             self.say(decision.sentence)
+        over = replace(rollout, mode=decision.mode, records={**rollout.records, **decision.moves, **started})
+        self.show(over, now)
         if not self.tasks:
             if decision.until is None:
-                records = {**rollout.records, **decision.moves}
-                over = replace(rollout, mode=decision.mode, records=records)
                 return Ending(decision.mode, decision.sentence, exit_status=int(not over.succeeded))
             if decision.closed and decision.until > now + IDLE:
                 return Ending(decision.mode, decision.sentence, decision.until)
@@ -276,9 +278,8 @@ class Engine:
             result = task.result()
             record = self.store.finish(lease, number, name, step, result, self.clock.now())
             if result.outcome is not Outcome.DONE:
-                self.say(
-                    f"{name}: {step} {result.outcome}: {result.reason}; now {record.state} ({record.course})"
-                )
+                why = result.reason.rstrip(".") or "no reason was given"
+                self.say(f"{name}: {step} {result.outcome}: {why}; now {record.state} ({record.course})")
 
     async def _cancel(self) -> None:
         """End the steps that are under way; they stay recorded as begun."""

@@ -22,7 +22,7 @@ from temper.plan.tables import load_tables
 from temper.rollout import gate, gpu_settings
 from temper.rollout.drain.base import Drainer, DrainError, Standing, named, wait_until_idle
 from temper.rollout.machine import upcoming
-from temper.rollout.model import WITHHELD, Course, Observation, Outcome, StepResult
+from temper.rollout.model import NEW_BASELINE, WITHHELD, Course, Observation, Outcome, StepResult
 from temper.rollout.node_step import NodeStep
 from temper.rollout.policy import aim
 from temper.rollout.snapshots import Snapshots
@@ -167,11 +167,22 @@ class FleetExecutor:
         measured = await self._measure(ticket, "before", ticket.record.facts["former_stack"])
         if isinstance(measured, StepResult):
             return measured
-        verdict = gate.judge_baseline(
-            measured, self._judged(ticket, "before"), rules=self.rules, round_number=ticket.record.attempt
-        )
+        verdict = self._judge_baseline(ticket, measured, "before")
         outcome = OUTCOMES[verdict.verdict]
         return _said(verdict, Outcome.REFUSED if outcome is Outcome.FAILED else outcome)
+
+    def _judge_baseline(self, ticket: Ticket, measured: Sequence[NodeResult], side: str) -> gate.GateVerdict:
+        return gate.judge_baseline(
+            measured,
+            self._judged(ticket, side),
+            rules=self._rules(ticket),
+            round_number=ticket.record.attempt,
+        )
+
+    def _rules(self, ticket: Ticket) -> gate.Rules:
+        """The gate's rules for this node on its course."""
+        back = ticket.record.course is Course.BACK
+        return replace(self.rules, overruled=bool(ticket.record.overruled), way_back=back)
 
     # ------------------------------------------------------------ to another stack, either way
 
@@ -247,21 +258,25 @@ class FleetExecutor:
 
     async def prove(self, ticket: Ticket) -> StepResult:
         """Measure, and compare with the baseline; `again` where noise hides the answer."""
-        side = "back" if ticket.record.course is Course.BACK else "after"
+        back = ticket.record.course is Course.BACK
+        side = "back" if back else "after"
         settings = await self._settings(ticket)
         if isinstance(settings, StepResult):
             return settings
         measured = await self._measure(ticket, side, self._stack(ticket))
         if isinstance(measured, StepResult):
             return measured
-        verdict = gate.judge(
-            self._results(ticket, "before"),
-            measured,
-            settings_before=self._read(ticket, "settings.json"),
-            settings_after=settings,
-            rules=self.rules,
-            round_number=ticket.record.attempt,
-        )
+        if back and ticket.record.facts.get(NEW_BASELINE):
+            verdict = self._judge_baseline(ticket, measured, side)
+        else:
+            verdict = gate.judge(
+                self._results(ticket, "before"),
+                measured,
+                settings_before=self._read(ticket, "settings.json"),
+                settings_after=settings,
+                rules=self._rules(ticket),
+                round_number=ticket.record.attempt,
+            )
         return _said(verdict, OUTCOMES[verdict.verdict])
 
     # ------------------------------------------------------------ the end
@@ -532,4 +547,6 @@ def _with(result: StepResult, other: StepResult) -> StepResult:
 
 
 def _said(verdict: gate.GateVerdict, outcome: Outcome) -> StepResult:
-    return StepResult(outcome, " ".join(verdict.reasons or verdict.notes), numbers=verdict.numbers)
+    # The store and people put it into a sentence of their own.
+    said = " ".join(verdict.reasons or verdict.notes).rstrip(".")
+    return StepResult(outcome, said, numbers=verdict.numbers)

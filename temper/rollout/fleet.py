@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A node as preflight planned it. With `problems` it takes no part."""
+    """A node as preflight planned it. With `problems` it takes no part.
+
+    `jump_level` is its turn among the nodes that others are reached through, 0 for none of them.
+    """
 
     name: str
     groups: tuple[str, ...]
     cohort: str = ""
     problems: tuple[str, ...] = ()
     transaction: tuple[str, ...] = ()
+    jump_level: int = 0
 
 
 def candidates(
@@ -59,12 +63,13 @@ def candidates(
             problem = "a group of other hosts has its name, and a step would be theirs: rename one"
             found.append(Candidate(name, given, problems=(problem,)))
             continue
+        level = int(document.get("jump_level", 0))
         if previews is None or not tables or document.get("problems") or not document.get("driver"):
-            found.append(_candidate(name, document, given))
+            found.append(replace(_candidate(name, document, given), jump_level=level))
             continue
         change = kernel_change(document, previews.get(name, {}), tables)
         stack = Candidate(name, given) if only_kernel else _candidate(name, document, given)
-        found.append(_with_kernel(stack, document, change))
+        found.append(replace(_with_kernel(stack, document, change), jump_level=level))
     return found
 
 
@@ -182,7 +187,7 @@ def proposal(
         if unknown := sorted(window.groups - known):
             raise InventoryError(f"windows: expected groups of the inventory, found {', '.join(unknown)}")
     taking_part = [nodes[node.name] for node in found if not node.problems]
-    numbers = waves(taking_part, policy)
+    numbers = waves(taking_part, policy, {node.name: node.jump_level for node in found})
     records = {name: Record(State.PENDING, now, wave=numbers.get(name, 0)) for name in nodes}
     for node in found:
         if node.problems:

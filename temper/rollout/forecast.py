@@ -12,11 +12,11 @@ from temper.base.nodes import counted, duration, utc
 from temper.rollout.machine import after, begun
 from temper.rollout.model import Mode, Observation, Outcome, Record, Rollout, State, Step, StepResult
 from temper.rollout.planner import decide, moment
-from temper.rollout.policy import aim
+from temper.rollout.policy import Drain, aim
 from temper.rollout.snapshots import sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from temper.rollout.fleet import Candidate
     from temper.rollout.policy import Policy
@@ -58,22 +58,33 @@ def step_minutes(policy: Policy, step: Step) -> int:
     return expected.get(step, 0)
 
 
-def forecast(rollout: Rollout, now: datetime) -> Forecast:
-    """Every wave of a roll-out with its times, if no step fails and nobody else drains a node."""
+def forecast(rollout: Rollout, now: datetime, taken: Mapping[Step, float] | None = None) -> Forecast:
+    """Every wave of a roll-out with its times, if no step fails and nobody else drains a node.
+
+    `taken` are minutes that steps have taken so far; the others take all that the policy grants them.
+    """
     records = dict(rollout.records)
     rollout = replace(rollout, records=records)
     begins: dict[str, datetime] = {}
     ends: list[tuple[datetime, int, str]] = []
     serial, start = itertools.count(), now
     obstacle = ""
+
+    def time_of(step: Step) -> timedelta:
+        granted = step_minutes(rollout.policy, step)
+        return timedelta(minutes=granted if taken is None else taken.get(step, granted))
+
+    for name, record in records.items():
+        if record.step:
+            ended = max(now, (record.step_since or now) + time_of(record.step))
+            heapq.heappush(ends, (ended, next(serial), name))
     while True:
         decision = decide(rollout, now, Observation())
         records.update(decision.moves)
         for step in decision.starts:
             records[step.node] = begun(records[step.node], step.transition, now)
             begins.setdefault(step.node, now)
-            end = now + timedelta(minutes=step_minutes(rollout.policy, step.transition.step))
-            heapq.heappush(ends, (end, next(serial), step.node))
+            heapq.heappush(ends, (now + time_of(step.transition.step), next(serial), step.node))
         rollout = replace(rollout, mode=decision.mode, reason=decision.reason)
         soonest = [ends[0][0]] if ends else []
         soonest += [decision.until] if decision.until else []
@@ -122,7 +133,8 @@ def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> st
         )
     if seen.waves:
         whole = (seen.ends - now).total_seconds()
-        lines.append(f"Expected to end after {duration(whole)}, where every step takes all of its time.")
+        lines.append(f"It ends after {duration(whole)} at the latest, if every step takes all of its time.")
+        lines.append(_of_each_node(policy))
     if snapshot := sentence(policy):
         lines.append(snapshot)
     if seen.obstacle:
@@ -131,6 +143,19 @@ def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> st
     for reason, names in _by_reason(seen.left_out).items():
         lines.append(f"left out: {counted(names)}: {reason}")
     return "\n".join(lines)
+
+
+def _of_each_node(policy: Policy) -> str:
+    """What is done to each node, and for how long it is out of service."""
+    drain = (
+        f"is drained ({policy.drain})" if policy.drain is not Drain.NONE else "has to be idle (drain: none)"
+    )
+    out = (policy.drain_minutes + policy.work_minutes) * 60
+    return (
+        f"Each node {drain}, is measured {policy.measure_runs} times, gets its packages, reboots, and is "
+        f"measured {policy.measure_runs} times again: out of service for at most {duration(out)}, and "
+        f"{duration(policy.way_back_minutes * 60)} more where it goes back."
+    )
 
 
 def plan_dict(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> dict[str, Any]:

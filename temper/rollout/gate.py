@@ -6,14 +6,15 @@ its reasons and numbers. Nothing is measured, asked or stored here.
 Numbers pair by test, method, conditions and GPU (UUID). One fails the node where the median of its GPUs lost
 more than the limit and more than chance explains, and does so again in a second round: a gate that looks at
 dozens of numbers would otherwise roll back good nodes. What cannot be told from chance is measured again, a
-bounded number of times; then the verdict is as `_decided` says. Everything else is a comparison of states,
-not of numbers.
+bounded number of times. A number that did not fall never fails a node. Everything else is a comparison of
+states, not of numbers.
 """
 
 from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from temper.judge import pairing
@@ -57,8 +58,10 @@ class Rules:
     last round of the new driver `widest_noise` must do: then a median within the limit still rules out a loss
     of 10 %. `one_gpu_limit` is for one GPU whose neighbours are as fast as before, `host_limit` for CPUs and
     memory of the host. `runs` is how many results a side needs in each round, `rounds` how often that many
-    are taken. `accepted` are codes of findings that a node may have had before: a weakness that the operator
-    knows.
+    are taken. `numbers` are patterns of tests whose numbers decide. `accepted` are codes of findings that a
+    node may have had before: a weakness that the operator knows. `overruled`: a person has accepted this
+    node, so that neither numbers nor weaknesses decide; faults do. `way_back`: the former driver is judged,
+    which only a loss that is shown keeps out of service.
     """
 
     limit: float = 0.03
@@ -71,7 +74,19 @@ class Rules:
     #: Runs are unsteady where most of them scatter so many times as far as those before. A few that stand out
     #: are not enough: of many numbers, one has them on a good driver, too.
     unsteady: float = 4.0
+    numbers: tuple[str, ...] = ("*",)
     accepted: frozenset[str] = frozenset()
+    overruled: bool = False
+    way_back: bool = False
+
+    @property
+    def compares_numbers(self) -> bool:
+        """Whether any number decides."""
+        return bool(self.numbers) and not self.overruled
+
+    def decides(self, test: str) -> bool:
+        """Whether the numbers of this test decide."""
+        return self.compares_numbers and any(fnmatchcase(test, pattern) for pattern in self.numbers)
 
 
 @dataclass(frozen=True)
@@ -113,6 +128,7 @@ class _Said:
     fail: list[str] = field(default_factory=list)
     again: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
     compared: list[Compared] = field(default_factory=list)
 
     def verdict(self, rules: Rules, round_number: int) -> GateVerdict:
@@ -129,7 +145,9 @@ class _Said:
             verdict, reasons = Verdict.MEASURE_AGAIN, self.again
         elif self.again:
             verdict = Verdict.FAIL
-            reasons = [f"{reason} (still so in round {round_number}, the last)" for reason in self.again]
+            reasons = [
+                f"{one.rstrip('.')} (still so in round {round_number}, the last)." for one in self.again
+            ]
         return GateVerdict(
             verdict,
             tuple(dict.fromkeys(reasons)),
@@ -163,13 +181,13 @@ def judge_baseline(
     ]
     for key in dict.fromkeys(key for run in found for key in run):
         runs = [run[key] for run in found if key in run]
-        if key[1] in rules.accepted and all(one.state is State.DEGRADED for one in runs):
+        known = rules.overruled or key[1] in rules.accepted
+        if known and all(one.state is State.DEGRADED for one in runs):
             said.notes.append(f"Known before and accepted: {runs[0].text}")
         elif _clear(len(runs), len(found)) or any(map(_of_the_driver, runs)):
             said.fail.append(
                 f"{node} was {runs[0].state} before the upgrade ({key[0]}: {runs[0].text.rstrip('.')}): "
-                f"mend that "
-                "first, or leave the node out."
+                "repair that first."
             )
         else:
             said.again.append(
@@ -179,25 +197,23 @@ def judge_baseline(
         if State.NOT_RUN in states and len(set(states)) > 1:
             said.again.append(f"{test} ran only in some of the runs on the old driver.")
         elif State.FAIL in states and not any(test == key[0] for run in found for key in run):
-            said.fail.append(
-                f"{node} was fail before the upgrade ({test}): mend that first, or leave the node out."
-            )
+            said.fail.append(f"{node} failed {test} before the upgrade: repair that first.")
     for test, bits in _unstable(before):
         said.fail.append(f"{test}: {bits} changed from run to run on the old driver: this GPU is no measure.")
-    steady = False
+    steady, unsteady = False, list[str]()
     for what, series in _series(before, before).items():
         limit, find = _limits(what[0], rules)
         noise = series.noise(series.sigma_before())
         if limit is not None and noise <= find:
             steady = True
         elif limit is not None:
-            said.notes.append(
-                f"{_name(*what)} scatters so far on the old driver that a loss of {find:.0%} would not be "
-                f"seen "
-                f"({noise:.0%} is chance)."
-            )
-    if before and not steady and not said.fail:
-        said.again.append("No number is steady enough on the old driver to be the measure of the new one.")
+            unsteady.append(f"{_name(*what)} on the old driver: {_too_noisy(noise, find)}.")
+    said.notes += unsteady
+    if before and not steady and not said.fail and rules.compares_numbers and not rules.way_back:
+        said.again.append(
+            "No number is steady enough on the old driver to judge the new one by. "
+            + (unsteady[0] if unsteady else "None was measured whose changes a driver causes.")
+        )
     return said.verdict(rules, round_number)
 
 
@@ -231,7 +247,7 @@ def judge(
             said.again.append(f"{len(runs)} results on the {side} driver; {rules.runs} are needed.")
     if comparable:
         _tests(before, after, said)
-        _findings(before, after, said, last=round_number >= rules.rounds)
+        _findings(before, after, said, rules, last=round_number >= rules.rounds)
         _numbers(before, after, said, rules, round_number)
         _bits(before, after, said)
     return said.verdict(rules, round_number)
@@ -265,7 +281,7 @@ def judge_settings(
 
 def _limits(test: str, rules: Rules) -> tuple[float | None, float]:
     """What a number of a test may lose, and the loss that must be found; None: it does not decide."""
-    if test in NOT_OF_THE_DRIVER:
+    if test in NOT_OF_THE_DRIVER or not rules.decides(test):
         return None, 0.0
     if test.startswith(OF_GPUS):
         return rules.limit, rules.must_find
@@ -302,8 +318,7 @@ def _alike(runs: Sequence[NodeResult], said: _Said) -> bool:
         if len(versions) > 1:
             said.again.append(
                 f"{test_id} was measured by methods {' and '.join(map(str, sorted(versions)))}, whose "
-                f"numbers do not "
-                "compare: measure both sides with one version of the payload."
+                "numbers do not compare: measure both sides with one version of the payload."
             )
             return False
     return True
@@ -351,7 +366,9 @@ def _tests(before: Sequence[NodeResult], after: Sequence[NodeResult], said: _Sai
             said.again.append(f"{test} ran in {len(ran)} of {len(after)} runs on the new driver{reason}.")
 
 
-def _findings(before: Sequence[NodeResult], after: Sequence[NodeResult], said: _Said, *, last: bool) -> None:
+def _findings(
+    before: Sequence[NodeResult], after: Sequence[NodeResult], said: _Said, rules: Rules, *, last: bool
+) -> None:
     """What is wrong now and was not before, by GPU."""
 
     def of(run: NodeResult) -> dict[tuple[str, str | int | None], tuple[str, Finding]]:
@@ -368,7 +385,11 @@ def _findings(before: Sequence[NodeResult], after: Sequence[NodeResult], said: _
         runs = [run[key] for run in found if key in run]
         test, one = runs[-1]
         text = f"{test}: {one.text.rstrip('.')}"
-        if _of_the_driver(one) or _clear(len(runs), len(found)):
+        if rules.overruled and all(
+            one.state is State.DEGRADED and not _of_the_driver(one) for _, one in runs
+        ):
+            said.notes.append(f"New since the upgrade, and accepted: {text}.")
+        elif _of_the_driver(one) or _clear(len(runs), len(found)):
             said.fail.append(f"New since the upgrade: {text}.")
         elif last:
             said.notes.append(f"In {len(runs)} of {len(found)} runs since the upgrade: {text}.")
@@ -427,8 +448,12 @@ def _numbers(
     both = _series(before, after)
     for key, series in both.items():
         proven += _number(key, series, said, rules, round_number, len(both))
-    if not proven and not said.fail and not said.again:
-        said.fail.append("No number could be compared, so nothing proves the new driver: look at the notes.")
+    if not proven and not said.fail and not said.again and rules.compares_numbers:
+        # Only a number that fell speaks against the new driver, and the former one needs no proof.
+        fell = any(rules.decides(one.test) and one.loss > 0 for one in said.compared)
+        why = "; ".join(dict.fromkeys(said.undecided)) or "none was measured on both drivers"
+        passes = rules.way_back or (said.undecided and not fell)
+        (said.notes if passes else said.fail).append(f"No number could decide: {why}.")
 
 
 def _one_side(
@@ -459,43 +484,59 @@ def _number(key: _SeriesKey, series: Series, said: _Said, rules: Rules, round_nu
     compared = _compared(key, series, loss, noise, losses)
     said.compared.append(compared)
     if limit is None:
-        said.notes.append(f"{compared.said}; it does not decide, because it is not the driver's.")
+        why = "it is not the driver's" if key[0] in NOT_OF_THE_DRIVER else "the policy or a person says so"
+        said.notes.append(f"{compared.said}. It does not decide, because {why}.")
         return False
     first, last = round_number == 1, round_number >= rules.rounds
     if loss > limit and loss > noise * among(of):
         if first and not last:
-            said.again.append(f"{compared.said}; one more round has to confirm it.")
+            said.again.append(f"{compared.said}. One more round has to confirm that loss.")
         else:
-            said.fail.append(f"{compared.said}; allowed are {limit:.0%}.")
+            said.fail.append(f"{compared.said}. A loss of {percent(limit)} is allowed.")
         return True
     if noise > (max(find, rules.widest_noise) if last else find):
         return _noisy(series, compared, said, find, rules, last=last)
     if loss > limit and not last:
-        said.again.append(f"{compared.said}: more than {limit:.0%}, and not told from chance.")
+        said.again.append(
+            f"{compared.said}. That is more than {percent(limit)}, and chance alone could explain it."
+        )
     elif loss > find:
         # The rule is both, limit and noise; but what may have lost so much is no proof either.
-        said.notes.append(f"{compared.said}: chance explains it, so it neither proves nor blames anything.")
+        said.undecided.append(f"{compared.said}, which chance alone could explain")
+        said.notes.append(f"{said.undecided[-1]}, so it does not decide.")
         return False
     elif loss > limit or noise > find:
-        said.notes.append(f"{compared.said}: not told from chance in {round_number} rounds.")
+        said.notes.append(f"{compared.said}. Chance alone could explain that, also in {round_number} rounds.")
     _one_gpu(compared, series, said, rules, last=last)
     return True
 
 
 def _noisy(series: Series, compared: Compared, said: _Said, find: float, rules: Rules, *, last: bool) -> bool:
     """A number that scatters too far to prove anything: again, and in the last round whose fault that is."""
+    text = f"{compared.said}. {_too_noisy(compared.noise, find).capitalize()}"
     if not last:
-        said.again.append(f"{compared.said}: a loss of {find:.0%} would not be seen.")
+        said.again.append(f"{text}.")
     elif (
-        series.noise(series.sigma_before()) <= find
+        compared.loss > 0
+        and not rules.way_back
+        and series.noise(series.sigma_before()) <= find
         and series.usual_after() > rules.unsteady * series.sigma_before()
         and series.noise(series.usual_after()) > rules.widest_noise
     ):
-        said.fail.append(f"{compared.said}: it was steady before the upgrade, and is not since.")
+        said.fail.append(f"{text}. Before the upgrade its runs were steady.")
         return True
     else:
-        said.notes.append(f"{compared.said}: it scatters too far to decide, so it is left out.")
+        said.undecided.append(text)
+        said.notes.append(f"{text}. So it does not decide.")
     return False
+
+
+def _too_noisy(noise: float, find: float) -> str:
+    """Say what the scatter of the runs hides."""
+    return (
+        f"the runs scatter so much that chance alone could explain {percent(noise)}; even a loss of "
+        f"{percent(find)} could not be detected"
+    )
 
 
 def _one_gpu(compared: Compared, series: Series, said: _Said, rules: Rules, *, last: bool) -> None:
@@ -506,13 +547,14 @@ def _one_gpu(compared: Compared, series: Series, said: _Said, rules: Rules, *, l
     for gpu, loss in compared.gpus.items():
         if loss > rules.one_gpu_limit and loss > noise:
             text = (
-                f"{compared.test} {label(compared.name)} of GPU {gpu} alone fell by {loss:.1%} (all GPUs: "
-                f"{compared.loss:+.1%}): look at this GPU, as the driver would slow all of them"
+                f"{compared.test} {label(compared.name)} of GPU {gpu} alone: {percent(-loss, '+.1f')} (all "
+                f"GPUs: {percent(-compared.loss, '+.1f')}): look at this GPU, as the driver would slow all "
+                "of them"
             )
             (said.fail if last else said.again).append(f"{text}.")
         elif loss > rules.limit and loss > noise:
             said.notes.append(
-                f"{compared.test} {label(compared.name)} of GPU {gpu} alone fell by {loss:.1%}."
+                f"{compared.test} {label(compared.name)} of GPU {gpu} alone: {percent(-loss, '+.1f')}."
             )
 
 
@@ -522,13 +564,14 @@ def _compared(
     test, name, conditions = key
     was, now = (_middle(side, series.devices) for side in (series.before, series.after))
     gpus = {gpu: value for gpu, value in losses.items() if gpu is not None}
-    of = f", the median of {len(gpus)} GPUs" if len(gpus) > 1 else ""
-    went = "fell" if loss > 0 else "rose"
-    said = (
-        f"{_name(*key)} {went} by {abs(loss):.1%} (from {number(was)} to {number(now)} {unit(name)}{of}; "
-        f"{noise:.1%} is chance)"
-    )
+    of = f", median of {len(gpus)} GPUs" if len(gpus) > 1 else ""
+    said = f"{_name(*key)}: {number(was)} -> {number(now)} {unit(name)} ({percent(-loss, '+.1f')}{of})"
     return Compared(test, name, conditions, was, now, loss, noise, gpus, said)
+
+
+def percent(part: float, form: str = ".0f") -> str:
+    """Write a part as people read it: `-18.5 %`."""
+    return f"{100 * part:{form}} %"
 
 
 def _middle(side: Mapping[str | None, Sequence[float]], devices: Sequence[str | None]) -> float:
@@ -591,7 +634,7 @@ def _bits(before: Sequence[NodeResult], after: Sequence[NodeResult], said: _Said
         elif agreed and not agree:
             said.fail.append(
                 f"{test}: {what[key]} are others than before, and others than those of equal GPUs, which "
-                f"all agreed."
+                "all agreed."
             )
         else:
             said.notes.append(

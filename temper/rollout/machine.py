@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from temper.rollout.model import (
     BACK,
+    BACK_AT,
     FORWARD,
     KEEP_OUT,
+    NEW_BASELINE,
     OUT_SINCE,
+    OVERRULED,
     RELEASE,
     UNCHANGED,
     WATCH,
@@ -21,6 +25,7 @@ from temper.rollout.model import (
     Step,
     StepResult,
     Transition,
+    Try,
 )
 
 if TYPE_CHECKING:
@@ -28,6 +33,9 @@ if TYPE_CHECKING:
 
 #: Of a node that failed, where its scheduler could not be told.
 NOT_TAKEN_OUT = "nobody has confirmed that it is out of service"
+
+#: Stages of a way back at which the former driver is loaded and was compared with what was there.
+RETURNABLE = frozenset({State.LOADED, State.SETTLED, State.PROVEN})
 
 _FORWARD = {row.before: row for row in FORWARD}
 _BACK = {row.before: row for row in BACK}
@@ -93,7 +101,7 @@ def after(record: Record, result: StepResult, now: datetime) -> Record:
     record = replace(record, attempt=0, not_before=None)
     if transition is KEEP_OUT:
         if result.outcome is not Outcome.DONE:
-            record = replace(record, reason=f"{record.reason}; {NOT_TAKEN_OUT}: {result.reason}")
+            record = replace(record, reason=_joined(record.reason, f"{NOT_TAKEN_OUT}: {result.reason}"))
         return replace(record, state=State.FAILED, stage=record.state, since=now)
     if result.outcome is Outcome.DONE:
         return _done(record, transition, now)
@@ -132,9 +140,10 @@ def _gave_up(record: Record, transition: Transition, result: StepResult, now: da
     if record.course is Course.BACK:
         # It has failed already; whoever has accepted that has not accepted this.
         record = replace(record, accepted=False)
-        return keep_out(record, f"{record.reason}; on the way back: {result.reason}")
+        record = replace(record, facts={**record.facts, BACK_AT: record.stage.value})
+        return keep_out(record, _joined(record.reason, f"on the way back: {result.reason}"))
     if transition is RELEASE:
-        reason = f"{record.reason}; not released: {result.reason}"
+        reason = _joined(record.reason, f"not released: {result.reason}")
         if record.out:
             return failed(keep_out(record, reason))
         # It was in service all the time, or does not answer; its lease on the node ends by itself.
@@ -149,6 +158,11 @@ def _gave_up(record: Record, transition: Transition, result: StepResult, now: da
     if record.unchanged and unchanged:
         return release(record, State.LEFT_OUT, result.reason)
     return _back(record, State.PENDING, f"{transition.step}: {result.reason}", now)
+
+
+def _joined(first: str, second: str) -> str:
+    """Return two reasons as one."""
+    return f"{first.rstrip('.')}; {second}" if first else second
 
 
 def _back(record: Record, stage: State, reason: str, now: datetime) -> Record:
@@ -174,8 +188,16 @@ def failed(record: Record) -> Record:
 
 
 def fresh(record: Record, now: datetime) -> Record:
-    """The node at its beginning. What has failed on it stays counted."""
-    return Record(State.PENDING, now, wave=record.wave, failures=record.failures, accepted=record.accepted)
+    """The node at its beginning. What has failed on it stays counted, and what a person has said stays."""
+    facts = {OVERRULED: record.overruled} if record.overruled else {}
+    return Record(
+        State.PENDING,
+        now,
+        wave=record.wave,
+        failures=record.failures,
+        accepted=record.accepted,
+        facts=facts,
+    )
 
 
 def seen_out(record: Record, reason: str, now: datetime) -> Record:
@@ -217,3 +239,51 @@ def retried(record: Record, now: datetime) -> Record:
     # After an error in its soak it was in service: whatever ran there may not have ended.
     stage = State.RETURNED if record.watched is False else State.PENDING
     return replace(again, state=State.ROLLING_BACK, course=Course.BACK, stage=stage)
+
+
+def tried_again(record: Record, verb: Try, why: str, now: datetime) -> Record:
+    """Return the node for another try; `why` says who asked for it, and the reason. Raises ValueError."""
+    again = retried(record, now)
+    if verb is Try.RETRY:
+        return again
+    # A person with a name and a reason has looked: what failed is no failure of the new stack.
+    again = replace(again, failures=0)
+    return (_measured_again if verb is Try.MEASURE_AGAIN else _overruled)(record, again, why)
+
+
+def choices(record: Record, now: datetime) -> list[Try]:
+    """Return what somebody can ask for on a node."""
+    found = []
+    for verb in Try:
+        with contextlib.suppress(ValueError):
+            tried_again(record, verb, "", now)
+            found.append(verb)
+    return found
+
+
+def _measured_again(record: Record, again: Record, why: str) -> Record:
+    """Judge a failed node without its former baseline. Any other node begins with a new one anyway."""
+    if record.state is not State.FAILED:
+        return again
+    if again.course is not Course.BACK:
+        raise ValueError("expected a node that failed on its way back: else its baseline is not the cause")
+    return replace(again, facts={**again.facts, NEW_BASELINE: why})
+
+
+def _overruled(record: Record, again: Record, why: str) -> Record:
+    """Accept a node as a person has asked.
+
+    A node that failed returns to service as it is, where its driver was loaded and compared. One that was
+    left out or rolled back has another try in which neither numbers nor weaknesses decide.
+    """
+    again = replace(again, facts={**again.facts, OVERRULED: why})
+    if record.state is not State.FAILED or record.stage in UNCHANGED:
+        return again
+    if record.stage is State.PROVEN:
+        return replace(again, state=State.PROVEN)
+    if record.facts.get(BACK_AT) not in RETURNABLE:
+        raise ValueError(
+            "expected a node that has loaded its former driver again, and its way back ended before that: "
+            "`retry` goes on with it"
+        )
+    return replace(again, stage=State.PROVEN)

@@ -86,6 +86,14 @@ class Outcome(StringEnum):
     FAILED = "failed"
 
 
+class Try(StringEnum):
+    """What somebody asks for on a node that failed, was rolled back or left out."""
+
+    RETRY = "retry"
+    MEASURE_AGAIN = "measure-again"
+    ACCEPT = "accept"
+
+
 @dataclass(frozen=True)
 class Transition:
     """A step of the machine: from where, to where, and what to do when it is found unfinished.
@@ -280,15 +288,25 @@ ALLOWED: Mapping[State, frozenset[State]] = {
     # An error in its soak.
     _S.RETURNED: frozenset({_S.ROLLING_BACK}),
     _S.ROLLING_BACK: frozenset({_S.ROLLED_BACK, _S.FAILED}),
-    # By hand only. A node that failed is never simply returned: it is measured again on its way.
+    # By hand only. A node that failed is measured again on its way, unless somebody accepts it by name.
     _S.ROLLED_BACK: frozenset({_S.PENDING}),
     _S.LEFT_OUT: frozenset({_S.PENDING}),
-    _S.FAILED: frozenset({_S.ROLLING_BACK, _S.SETTLED, _S.DRAINED}),
+    _S.FAILED: frozenset({_S.ROLLING_BACK, _S.SETTLED, _S.PROVEN, _S.DRAINED}),
 }
 
 
 #: The fact of a node that waits for its turn: since when somebody else has kept it out of service.
 OUT_SINCE = "out_of_service_since"
+
+#: The fact of a node that somebody has accepted by name: who, and why. Neither its numbers nor its weaknesses
+#: decide any more.
+OVERRULED = "overruled"
+
+#: The fact of a failed node whose baseline is taken anew: who asked for that, and why.
+NEW_BASELINE = "new_baseline"
+
+#: The fact of a node that failed on its way back: the stage that it had reached.
+BACK_AT = "back_at"
 
 #: The fact of a node whose way has ended: why it is out of service all the same, as others have taken it out.
 WITHHELD = "withheld"
@@ -363,6 +381,11 @@ class Record:
         What the plan has left out never had one.
         """
         return self.state is State.LEFT_OUT and bool(self.started_at or self.out_since)
+
+    @property
+    def overruled(self) -> str:
+        """Who has accepted the node by name, and why, or empty."""
+        return self.facts.get(OVERRULED, "")
 
     @property
     def withheld(self) -> str:

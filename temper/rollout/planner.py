@@ -72,13 +72,22 @@ class Decision:
     closed: bool = False
 
 
-def waves(nodes: Iterable[Node], policy: Policy) -> dict[str, int]:
-    """The wave of each node: 0 for the first nodes of each cohort, the canaries, then the policy's waves."""
+def waves(
+    nodes: Iterable[Node], policy: Policy, jump_levels: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The wave of each node: 0 for the first nodes of each cohort, the canaries, then the policy's waves.
+
+    Nodes that others are reached through have waves of their own behind those, by their levels: no other node
+    is on its way while one of them reboots.
+    """
     seen: Counter[str] = Counter()
     found: dict[str, int] = {}
     others = []
+    levels = jump_levels or {}
     for node in sorted(nodes, key=lambda node: node.place):
-        if seen[node.cohort] < policy.canaries:
+        if level := levels.get(node.name, 0):
+            found[node.name] = len(policy.waves) + level
+        elif seen[node.cohort] < policy.canaries:
             seen[node.cohort] += 1
             found[node.name] = 0
         else:
@@ -229,8 +238,8 @@ class _Planner:
         elif self.mode is Mode.RUNNING and len(self.refused) > self.policy.refusal_budget.of(self._total):
             self.mode = Mode.HELD
             self.reason = (
-                f"{some(self.refused)} left out, and refusal_budget is {self.policy.refusal_budget}: look at "
-                "their reasons, then go on by hand"
+                f"{some(self.refused)} left out, and refusal_budget is {self.policy.refusal_budget}: "
+                "`resume` goes on without them"
             )
 
     def _stop_reason(self) -> str:
@@ -245,8 +254,8 @@ class _Planner:
         if sum(self.failures.values()) > (budget := self.policy.failure_budget.of(self._total)):
             return (
                 f"{some(self.failures)} failed or rolled back, and failure_budget is "
-                f"{self.policy.failure_budget} ({budget} of {self._total}): where more may fail, end this "
-                "one and begin another with a larger budget"
+                f"{self.policy.failure_budget} ({budget} of {self._total}): if more may fail, `run` begins "
+                "another roll-out with a policy that has a larger failure_budget"
             )
         return ""
 
@@ -338,8 +347,8 @@ class _Planner:
             self.mode = Mode.HELD
             self.reason = (
                 f"{some(due)} out of service by somebody else for {duration(PATIENCE.total_seconds())} or "
-                f"more, and refusal_budget is {budget}: have them returned and go on by hand; who goes on "
-                "without that leaves them out"
+                f"more, and refusal_budget is {budget}: have them returned, then `resume`; without that, it "
+                "leaves them out"
             )
         else:
             for name in due:
@@ -364,7 +373,12 @@ class _Planner:
         promoted = []
         nodes = self.rollout.nodes
         waiting = [nodes[name] for names in self.pending.values() for name in names]
-        missing = [node for node in waiting if returned[node.cohort] < wanted]
+        last = len(self.policy.waves)
+        missing = [
+            node
+            for node in waiting
+            if returned[node.cohort] < wanted and self.records[node.name].wave <= last
+        ]
         for node in sorted(missing, key=lambda node: node.place):
             name, cohort = node.name, node.cohort
             if returned[cohort] < wanted:
@@ -494,7 +508,7 @@ class _Planner:
         sentence = f"{said}, and {'; '.join(parts)}"
         if by_us:
             self.mode = Mode.HELD
-            self.reason = f"{sentence}. Repair and retry them, or raise the limit"
+            self.reason = f"{sentence}: repair them and `retry` each, then `resume`"
         else:
             self.sentences.append(sentence)
             self._soonest(self.now + LOOK_AGAIN)
@@ -516,8 +530,8 @@ class _Planner:
         if self.mode is Mode.DONE:
             return f"done: {said}"
         if self.mode is not Mode.RUNNING:
-            return f"{self.mode}: {self.reason} ({counts})"
-        return "; ".join([*self.sentences, counts])
+            return f"{self.mode}: {self.reason.rstrip('.')} ({counts})"
+        return "; ".join([*(one.rstrip(".") for one in self.sentences), counts])
 
     def _wave_name(self, wave: int) -> str:
         return f"wave {wave}" if wave else "the canaries"

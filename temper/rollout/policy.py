@@ -105,7 +105,8 @@ class Policy:
     `group_limits`: at most so many unavailable in each group whose name matches (`rack*: 1`).
     A node takes up to the sum of stage (download), drain, work (baseline to return) and way back, and starts
     where all of it fits. `measure_minutes` is the part of the work that one measurement takes, of
-    `measure_runs` runs of the payload.
+    `measure_runs` runs of the payload. Of tests whose names match `gate_numbers` the numbers decide;
+    `gate_accepted` are codes of findings that a node may have had before.
     `kernel`: empty to leave it, `newest`, or the version of the package of a kernel's image.
     `drain_commands`: the words of commands `look`, `drain`, `empty` and `give_back`, with {node} and {reason}
     (temper/rollout/drain/commands.py says how they must end).
@@ -135,6 +136,8 @@ class Policy:
     way_back_minutes: int = 45
     measure_minutes: int = 15
     measure_runs: int = 5
+    gate_numbers: tuple[str, ...] = ("*",)
+    gate_accepted: tuple[str, ...] = ()
     snapshot: Snapshot = Snapshot.NONE
     snapshot_commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     snapshot_gib: int = 20
@@ -442,6 +445,8 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "way_back_minutes": _whole(0, "minutes"),
     "measure_minutes": _MINUTES,
     "measure_runs": _whole(2, "runs on either side"),
+    "gate_numbers": _list("names of tests, such as gpu_*", _text),
+    "gate_accepted": _list("codes of findings", _text),
     "snapshot": _word(Snapshot),
     "snapshot_commands": _commands("snapshot_commands", SNAPSHOT_COMMANDS, ("check",)),
     "snapshot_gib": _whole(1, "GiB"),

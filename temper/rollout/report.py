@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from temper.base.nodes import counted, duration, printable, utc
-from temper.rollout.machine import upcoming
-from temper.rollout.model import ENDED, Course, Mode, Record, Rollout, State, Step
+from temper.rollout.machine import choices, upcoming
+from temper.rollout.model import ENDED, Course, Mode, Outcome, Record, Rollout, State, Step, Try
 from temper.rollout.planner import NAMED, moment
 from temper.rollout.policy import aim
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
     from temper.rollout.store import Event
@@ -30,10 +30,10 @@ SENTENCES: dict[State, str] = {
     State.REBOOTED: "It has rebooted into the new stack.",
     State.LOADED: "The new driver is loaded, with all GPUs.",
     State.SETTLED: "The GPUs have their settings.",
-    State.PROVEN: "The new driver is as good as the former one; it is not in service yet.",
+    State.PROVEN: "The new driver is proven; it is not in service yet.",
     State.RETURNED: "It is in service with the new driver.",
     State.ROLLING_BACK: "It is on its way back to the former stack, out of service.",
-    State.ROLLED_BACK: "It is in service with the former stack, proven as before.",
+    State.ROLLED_BACK: "It is in service with the former stack, measured as no worse than before.",
     State.FAILED: "It stays out of service until somebody has looked at it.",
     State.LEFT_OUT: "It takes no part; nothing was changed on it.",
 }
@@ -43,7 +43,7 @@ def sentence(record: Record) -> str:
     """What is true of a node, why, and what is being done."""
     said = SENTENCES[record.state]
     if record.withheld:
-        has = "the new driver" if record.state is State.RETURNED else "the former stack, proven as before"
+        has = "the new driver" if record.state is State.RETURNED else "the former stack"
         said = f"It has {has}, and somebody else keeps it out of service: {record.withheld.rstrip('.')}."
     transition = upcoming(record)
     if record.course is Course.RELEASE and not record.ended:
@@ -55,8 +55,65 @@ def sentence(record: Record) -> str:
     elif record.not_before and not record.ended:
         said += f" The next attempt is at {moment(record.not_before)}."
     if snapshot := record.facts.get("snapshot"):
-        said += f" Its former state is kept: {snapshot}."
-    return f"{said} Reason: {record.reason}." if record.reason else said
+        said += f" Its former state is kept: {snapshot.rstrip('.')}."
+    if record.overruled:
+        said += f" It was accepted {record.overruled.rstrip('.')}."
+    return f"{said} Reason: {record.reason.rstrip('.')}." if record.reason else said
+
+
+#: Makes a command of its words, in a sentence.
+TYPED = "`temper rollout {}`".format
+#: What each verb does with a node that failed, and with one that was rolled back or left out.
+MEANINGS = {
+    Try.RETRY: (
+        "another try: it goes on where it failed, and is measured against its baseline",
+        "another try from the beginning, with a new baseline",
+    ),
+    Try.MEASURE_AGAIN: ("the same with a new baseline, where the old one was bad", ""),
+    Try.ACCEPT: (
+        "you have looked: it returns to service as it is, without a measurement",
+        "another try in which its speed and known weaknesses do not decide",
+    ),
+}
+
+
+def what_to_do(rollout: Rollout, now: datetime, command: Callable[[str], str] = TYPED) -> list[str]:
+    """Return what somebody types where a node has failed or the roll-out does not run, a line each.
+
+    `command` makes a command of words behind `temper rollout`.
+    """
+    alike: dict[tuple[bool, tuple[Try, ...]], list[str]] = defaultdict(list)
+    for name, record in rollout.records.items():
+        if record.state in (State.FAILED, State.ROLLED_BACK) or record.refused:
+            alike[record.state is State.FAILED, tuple(choices(record, now))].append(name)
+    lines = []
+    for (failed, verbs), names in alike.items():
+        one = names[0] if len(names) == 1 else "NODE"
+        lines.append(f"What to do about {counted(names)}, after you have read the reason above:")
+        for verb in verbs:
+            if meaning := MEANINGS[verb][0 if failed else 1]:
+                reason = "" if verb is Try.RETRY else " --reason WHY"
+                lines.append(f"  {command(f'{verb} {one}{reason}')}: {meaning}")
+    if rollout.mode in (Mode.HELD, Mode.STOPPED):
+        waiting = sum(record.state is State.PENDING for record in rollout.records.values())
+        then = f"goes on with {waiting} pending" if waiting else "carries that out"
+        lines.append(f"{'Then ' if lines else ''}{command('resume')}: the roll-out {then}")
+    elif lines and rollout.mode is Mode.DONE:
+        lines.append(f"Then {command('resume')}: the roll-out carries that out")
+    return lines
+
+
+def longest_steps(events: Iterable[Event]) -> dict[Step, float]:
+    """Return the minutes that each step has taken at most, of those that were done so far."""
+    begun: dict[str, datetime] = {}
+    longest: dict[Step, float] = {}
+    for event in events:
+        if event.step and event.outcome == "begun":
+            begun[event.node] = event.at
+        elif event.step and event.outcome == Outcome.DONE and event.node in begun:
+            step = Step(event.step)
+            longest[step] = max(longest.get(step, 0.0), _minutes(begun[event.node], event.at))
+    return longest
 
 
 @dataclass(frozen=True)
@@ -176,6 +233,7 @@ def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[st
             "reason": record.reason,
             "snapshot": record.facts.get("snapshot", ""),
             "withheld": record.withheld,
+            "accepted": record.overruled,
             "minutes": {str(stay.state): stay.minutes for stay in way.stays} if way else {},
             "out_of_service_minutes": way.out_minutes if way else 0.0,
             "events": steps[name],
@@ -195,12 +253,14 @@ def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[st
     }
 
 
-def status_text(rollout: Rollout, now: datetime, said: str = "") -> str:
-    """The roll-out, nodes by state, and a sentence for each that is under way or needs a human."""
+def status_text(
+    rollout: Rollout, now: datetime, said: str = "", command: Callable[[str], str] = TYPED
+) -> str:
+    """The roll-out, nodes by state, a sentence for each that is under way or needs a human, what to type."""
     to = aim(rollout.stack, rollout.policy.kernel)
     lines = [f"Roll-out {rollout.number} to {to}: {rollout.mode}"]
     if rollout.reason:
-        lines[0] += f", {rollout.reason}"
+        lines[0] += f", {rollout.reason.rstrip('.')}"
     elif said:
         lines.append(said)
     by_state: dict[State, list[str]] = defaultdict(list)
@@ -215,6 +275,7 @@ def status_text(rollout: Rollout, now: datetime, said: str = "") -> str:
         or record.state in (State.FAILED, State.ROLLED_BACK)
         or record.facts.get("snapshot")  # it should be gone
         or record.withheld
+        or record.overruled
     ]
     waiting = {
         reason: names
@@ -225,7 +286,8 @@ def status_text(rollout: Rollout, now: datetime, said: str = "") -> str:
     if len(waiting) > NAMED:
         lines.append(f"... and {len(waiting) - NAMED} more: `report --json` has all")
     for reason, names in _reasons(rollout, State.LEFT_OUT).items():
-        lines.append(f"{counted(names)} left out: {reason}")
+        lines.append(f"{counted(names)} left out: {reason.rstrip('.')}")
+    lines += what_to_do(rollout, now, command)
     return printable("\n".join(lines))
 
 
@@ -243,16 +305,20 @@ def timeline_text(rollout: Rollout, events: Sequence[Event], now: datetime) -> s
     lines = []
     for name, way in timelines(rollout, events, now).items():
         stays = ", ".join(
-            str(stay.state) if stay.state in ENDED else f"{stay.state} {stay.minutes:.1f}"
+            str(stay.state) if stay.state in ENDED else f"{stay.state} {_time(stay.minutes)}"
             for stay in way.stays
         )
-        lines.append(f"{name}: {stays}; out of service for {way.out_minutes:.1f} min")
+        lines.append(f"{name}: {stays}; out of service for {_time(way.out_minutes)}")
     spent = overhead(events)
     lines.append(
-        f"{spent.elapsed:.1f} min from the first step to the last; the nodes' own time is "
-        f"{spent.node_minutes:.1f} min together, {spent.critical:.1f} for the longest"
+        f"{_time(spent.elapsed)} from the first step to the last; the nodes' own time is "
+        f"{_time(spent.node_minutes)} together, {_time(spent.critical)} for the longest"
     )
     return printable("\n".join(lines))
+
+
+def _time(minutes: float) -> str:
+    return duration(round(minutes * 60))
 
 
 def verdict(rollout: Rollout) -> int:

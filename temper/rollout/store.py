@@ -21,7 +21,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from temper.rollout.machine import after, begun, interrupted, retried, upcoming
+from temper.base import ROOT
+from temper.rollout.machine import after, begun, interrupted, tried_again, upcoming
 from temper.rollout.model import (
     ALLOWED,
     OUT_SINCE,
@@ -34,17 +35,20 @@ from temper.rollout.model import (
     State,
     Step,
     StepResult,
+    Try,
 )
 from temper.rollout.planner import moment, some
 from temper.rollout.policy import as_document, read
 from validation.processes.files import own, own_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from temper.rollout.planner import Decision, Start
     from temper.rollout.policy import Policy
 
+#: Where roll-outs are recorded unless somebody says otherwise.
+FOLDER = ROOT / "reports" / "rollouts"
 VERSION = 1
 #: Another process may be writing; it takes milliseconds.
 PATIENCE_S = 30
@@ -52,12 +56,13 @@ PATIENCE_S = 30
 LEASE_TTL = timedelta(minutes=2)
 _RECORD = tuple(field.name for field in fields(Record))
 _COLUMNS = ", ".join(f'"{name}"' for name in _RECORD)  # "then" is a word of SQL
-#: Added to files of before; an older Temper neither needs nor minds it, so the version stays.
-ORIGIN = "origin TEXT NOT NULL DEFAULT ''"
+#: Columns that were added to the table of roll-outs; an older Temper neither needs nor minds them, so the
+#: version stays.
+ADDED = {name: f"{name} TEXT NOT NULL DEFAULT ''" for name in ("origin", "inventory")}
 TABLES = f"""
 CREATE TABLE rollout (
   number INTEGER PRIMARY KEY, stack TEXT NOT NULL, policy TEXT NOT NULL, created_at TEXT NOT NULL,
-  mode TEXT NOT NULL, reason TEXT NOT NULL, sentence TEXT NOT NULL DEFAULT '', {ORIGIN}
+  mode TEXT NOT NULL, reason TEXT NOT NULL, sentence TEXT NOT NULL DEFAULT '', {", ".join(ADDED.values())}
 );
 CREATE UNIQUE INDEX one_at_a_time ON rollout (mode IS NOT 'done') WHERE mode IS NOT 'done';
 CREATE TABLE node (
@@ -166,11 +171,11 @@ class RolloutStore:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    @property
-    def finish_command(self) -> str:
-        """What ends the nodes on their way where nobody is at work, for whoever reads a message."""
-        folder = shlex.quote(str(self.path.parent.resolve()))
-        return f"`temper rollout resume --finish -i INVENTORY --folder {folder}`"
+    def command(self, words: str) -> str:
+        """Return a command on these roll-outs, as one types it."""
+        folder = self.path.parent.resolve()
+        where = "" if folder == FOLDER else f" --folder {shlex.quote(str(folder))}"
+        return f"`temper rollout {words}{where}`"
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -193,9 +198,10 @@ class RolloutStore:
                     for statement in filter(str.strip, TABLES.split(";")):
                         connection.execute(statement)
                     connection.execute(f"PRAGMA user_version = {VERSION}")
-                columns = connection.execute("PRAGMA table_info(rollout)").fetchall()
-                if "origin" not in (column[1] for column in columns):
-                    connection.execute(f"ALTER TABLE rollout ADD COLUMN {ORIGIN}")
+                columns = {column[1] for column in connection.execute("PRAGMA table_info(rollout)")}
+                for name, column in ADDED.items():
+                    if name not in columns:
+                        connection.execute(f"ALTER TABLE rollout ADD COLUMN {column}")
                 yield connection
                 connection.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
@@ -268,10 +274,12 @@ class RolloutStore:
         nodes: Mapping[str, Node],
         records: Mapping[str, Record],
         now: datetime,
+        inventory: Sequence[str] = (),
     ) -> int:
         """Begin a roll-out; returns its number. One that stopped, with no node on its way, is over with that.
 
-        Raises StoreError where another one has not ended.
+        `inventory` are the files and folders that name its nodes, for who goes on. Raises StoreError where
+        another one has not ended.
         """
         with self._open() as connection:
             row = connection.execute(
@@ -282,9 +290,16 @@ class RolloutStore:
                 self._end_stopped(connection, before, to, Mode(mode), now)
             origin = _origin(self.path.parent.resolve())
             number = connection.execute(
-                "INSERT INTO rollout (stack, policy, created_at, mode, reason, origin) "
-                "VALUES (?, ?, ?, ?, '', ?) RETURNING number",
-                (stack, json.dumps(as_document(policy)), _text(now), Mode.RUNNING.value, origin),
+                "INSERT INTO rollout (stack, policy, created_at, mode, reason, origin, inventory) "
+                "VALUES (?, ?, ?, ?, '', ?, ?) RETURNING number",
+                (
+                    stack,
+                    json.dumps(as_document(policy)),
+                    _text(now),
+                    Mode.RUNNING.value,
+                    origin,
+                    json.dumps(list(inventory)),
+                ),
             ).fetchone()[0]
             for name, node in nodes.items():
                 own = (number, name, node.cohort, json.dumps(node.groups), node.place)
@@ -298,7 +313,10 @@ class RolloutStore:
     ) -> None:
         what = f"roll-out {number} to {stack or 'another kernel'} is {mode}"
         if mode is not Mode.STOPPED:
-            raise StoreError(f"{what}: resume it, or stop it with abort before another one begins")
+            raise StoreError(
+                f"{what}: go on with {self.command('resume')}, or end it with "
+                f"{self.command('abort --reason WHY')} before another one begins"
+            )
         rows = connection.execute(
             f"SELECT name, {_COLUMNS} FROM node WHERE rollout = ?",  # noqa: S608 - the columns are ours
             (number,),
@@ -306,7 +324,7 @@ class RolloutStore:
         if left := [name for name, *values in rows if _record(values).on_its_way]:
             raise StoreError(
                 f"{what}, with {some(left)} on the way: wait for the controller that is at work; where none "
-                f"is, {self.finish_command} ends them and starts no other node"
+                f"is, {self.command('resume --finish')} ends them and starts no other node"
             )
         connection.execute("UPDATE rollout SET mode = ? WHERE number = ?", (Mode.DONE.value, number))
         _note(connection, number, "", now, Mode.DONE, "", "decided", "another one begins", {}, "")
@@ -340,6 +358,12 @@ class RolloutStore:
             row = connection.execute("SELECT origin FROM rollout WHERE number = ?", (number,)).fetchone()
         # One that was begun before this was recorded is known by what its controller was called then.
         return f"{(row and row[0]) or _origin(self.path.parent)}/{number}"
+
+    def inventory(self, number: int) -> list[str]:
+        """Return the inventory that a roll-out was begun with; none of one that an earlier version began."""
+        with self._open() as connection:
+            row = connection.execute("SELECT inventory FROM rollout WHERE number = ?", (number,)).fetchone()
+        return list(map(str, json.loads(row[0]))) if row and row[0] else []
 
     def mode(self, number: int) -> tuple[Mode, str]:
         """What a roll-out does, and why."""
@@ -470,19 +494,21 @@ class RolloutStore:
                 )
             _note(connection, number, "", now, mode, "", "by hand", reason, {}, who)
 
-    def retry(self, number: int, name: str, who: str, now: datetime) -> Record:
+    def retry(
+        self, number: int, name: str, who: str, now: datetime, verb: Try = Try.RETRY, reason: str = ""
+    ) -> Record:
         """Have another try on a node that failed, was rolled back or left out, also after the end."""
         with self._open() as connection:
             before = self._one(connection, number, name)
             try:
-                record = retried(before, now)
+                record = tried_again(before, verb, f"by {who}: {reason}", now)
             except ValueError as error:
-                raise StoreError(f"{name}: {error}") from None
+                raise StoreError(f"{name}: {error}; nothing was changed") from None
             self._move(connection, number, name, before, record)
-            _note(connection, number, name, now, record.state, "", "retry", before.reason, {}, who)
+            _note(connection, number, name, now, record.state, "", verb, reason or before.reason, {}, who)
             connection.execute(
                 "UPDATE rollout SET mode = 'held', reason = ? WHERE number = ? AND mode = 'done'",
-                (f"by {who}: another try on {name}", number),
+                (f"by {who}: {verb} {name}", number),
             )
             return record
 

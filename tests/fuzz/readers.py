@@ -326,6 +326,9 @@ KERNEL_LINES = (
     test_health.NONFATAL,
     test_health.SWITCH.format("Fatal"),
     "NVRM: GPU 0000:43:00.0: GPU has fallen off the bus.",
+    test_health.RESET_REQUIRED,
+    test_health.RECOVERY.format("0x2 (OS Reboot)"),
+    "NVRM: Xid (PCI:0000:43:00): a new form, 13",
 )
 LOG = "\n".join(
     (
@@ -333,6 +336,7 @@ LOG = "\n".join(
         "[ 1.2] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.178.04",
         *KERNEL_LINES,
         f"overlay: filesystem on {test_health.OFF_THE_BUS.replace('43', '1b')} not supported as upperdir",
+        f"overlay: filesystem on {test_health.RESET_REQUIRED} not supported as upperdir",
         "overlay: filesystem on NVRM: loading NVIDIA UNIX not supported as upperdir",
         "Memory cgroup out of memory: Killed 7 (nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 1, Fatal, x)",
     )
@@ -348,6 +352,8 @@ def forged(text: str, found: tuple[kernel_log.Event, ...]) -> str:
             str(event.number) in line and event.address.removeprefix("0000:") in line.lower() for line in own
         ):
             return "an Xid out of a line that the driver did not begin"
+        if not event.number and not any(event.detail[:24] in line for line in own):
+            return "an error out of a line that the driver did not begin"
     begin = max((number for number, line in enumerate(lines) if LOADED.match(line)), default=-1)
     numbers = {event.number for event in found}
     for line in lines[begin + 1 :]:
@@ -533,9 +539,16 @@ READERS = (
     ),
     Reader(
         "wg",
-        lambda text: process.parsed("wg", text, lambda shown: tunnels.wireguard_peers(shown, shown, shown)),
+        lambda text: process.parsed(
+            "wg", text, lambda shown: tunnels.wireguard_peers(shown, shown, shown, set())
+        ),
         these(*test_tunnels.SHOWN.values()),
         NODE_ERRORS,
+    ),
+    Reader(
+        "WireGuard's files",
+        lambda text: list(tunnels.keys_with_endpoint(text)),
+        these("[Peer]\nPublicKey = a=\nEndpoint=h:5\n", "[wireguard-peer.a=]\nendpoint=h:5\n"),
     ),
     Reader(
         "nft, chains",

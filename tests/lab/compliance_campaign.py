@@ -107,12 +107,12 @@ DRIFTS = (
     Drift(
         "sysctl changed live only",
         "sysctl --quiet --write net.ipv4.conf.all.send_redirects=1",
-        "send-redirects",
+        "os_hardening/send-redirects",
     ),
     Drift(
         "sysctl changed in a file only",
         "echo 'net.ipv4.conf.all.rp_filter = 0' >/etc/sysctl.d/99-local.conf",
-        "reverse-path",
+        "os_hardening/reverse-path",
     ),
     Drift("hold of a package removed", "apt-mark unhold nvidia-driver-cuda", "nvidia_stack/package:set"),
     Drift(
@@ -150,7 +150,9 @@ DRIFTS = (
         "gpu_settings/unit:temper-gpu-settings.service",
     ),
     Drift(
-        "options of a mount point taken away", "mount --options remount,bind,dev,suid /dev/shm", "shm-options"
+        "options of a mount point taken away",
+        "mount --options remount,bind,dev,suid /dev/shm",
+        "os_hardening/shm-options",
     ),
 )
 

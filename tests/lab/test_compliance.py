@@ -50,9 +50,11 @@ class Drift(NamedTuple):
 
 DRIFTS = (
     Drift("echo 'PermitRootLogin yes' >>/etc/ssh/sshd_config.d/00-temper.conf", "ssh_hardening/sshd"),
+    # It wins over Temper's file: sshd takes the first line of a keyword.
+    Drift("echo 'X11Forwarding yes' >/etc/ssh/sshd_config.d/00-a.conf", "ssh_hardening/sshd"),
     Drift("nft delete table inet temper", "firewall/firewall"),
-    Drift("sysctl --quiet --write net.ipv4.conf.all.send_redirects=1", "send-redirects"),
-    Drift("echo 'net.ipv4.conf.all.rp_filter = 0' >/etc/sysctl.d/99-local.conf", "reverse-path"),
+    Drift("sysctl --quiet --write net.ipv4.conf.all.send_redirects=1", "os_hardening/send-redirects"),
+    Drift("echo 'net.ipv4.conf.all.rp_filter = 0' >/etc/sysctl.d/99-local.conf", "os_hardening/reverse-path"),
     Drift("apt-mark unhold nvidia-driver-cuda", "nvidia_stack/package:set"),
     Drift(
         "systemctl mask --quiet --now nvidia-persistenced", "nvidia_stack/unit:nvidia-persistenced.service"

@@ -320,7 +320,7 @@ def test_drift_is_repaired_by_the_next_start_and_only_what_may_be(world: World) 
     assert tuned(world) == before
     assert [one for one in result["repaired"] if LIMITS in one], result
     assert result["verdict"] == "not-compliant"
-    assert [one["id"] for one in result["left"]] == ["send-redirects"]
+    assert [one["id"] for one in result["left"]] == ["os_hardening/send-redirects"]
     assert on_node(NODE, "sysctl --values net.ipv4.conf.all.send_redirects").strip() == "1"
     assert world.delivered == result
     on_node(NODE, "sysctl --quiet --write net.ipv4.conf.all.send_redirects=0")

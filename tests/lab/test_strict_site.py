@@ -70,7 +70,10 @@ def states(reports: Path, names: Collection[str] = KEPT, **variables: Any) -> li
     """What compliance says of the controls that the site is stricter in, node by node."""
     FLEET.playbook("compliance", compliance_reports_directory=str(reports), **variables)
     told = json.loads((reports / "latest" / "statement.json").read_text())["nodes"]
-    return [{one["id"]: one["state"] for one in node["controls"] if one["id"] in names} for node in told]
+    wanted = {f"os_hardening/{name}": name for name in names}
+    return [
+        {wanted[one["id"]]: one["state"] for one in node["controls"] if one["id"] in wanted} for node in told
+    ]
 
 
 def assert_settled() -> None:

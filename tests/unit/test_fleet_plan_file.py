@@ -53,9 +53,9 @@ INVENTORY = {"gpu_nodes": {"hosts": {"one": NOBODY, "two": NOBODY}}}
     [
         ("harden", []),
         pytest.param("harden", ["--tags=ssh_hardening"], marks=pytest.mark.nightly),
-        pytest.param("provision", ["--tags=no_such_tag"], marks=pytest.mark.nightly),
-        pytest.param("tune", ["--tags=no_such_tag"], marks=pytest.mark.nightly),
-        ("validate", ["--tags=no_such_tag"]),
+        pytest.param("provision", ["--tags=never"], marks=pytest.mark.nightly),
+        pytest.param("tune", ["--tags=never"], marks=pytest.mark.nightly),
+        ("validate", ["--tags=never"]),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
@@ -67,6 +67,6 @@ def test_a_stage_alone_plans_all_nodes_together_and_refuses(
     words = [f"--inventory={inventory}", f"--extra-vars=preflight_plan_file={plans}", *tags]
     run = ansible("playbook", f"playbooks/{stage}.yml", *words)
     said = run.stdout + run.stderr
-    assert said.count("2 nodes planned, 2 refused: one, two") == 1, said
+    assert said.count("0 of 2 nodes planned, 2 refused: one, two") == 1, said
     assert "two is refused; nothing was changed on it." in said
     assert sorted(json.loads(plans.read_text())["nodes"]) == ["one", "two"]

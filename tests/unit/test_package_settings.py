@@ -10,7 +10,7 @@ import pytest
 from ansible.module_utils.temper.packaging import node, packages, repositories
 from ansible.module_utils.temper.packaging.node import PackageState
 from ansible.module_utils.temper.packaging.package_settings import PackageSet
-from ansible.module_utils.temper.packaging.packages import Wish
+from ansible.module_utils.temper.packaging.packages import Package, Wish
 from ansible.module_utils.temper.packaging.repository_settings import Repositories
 from ansible.module_utils.temper.settings.base import SettingError
 
@@ -51,6 +51,30 @@ def test_items_fold_into_one_transaction(machine: Machine) -> None:
     result = made(ITEMS).result()
     assert result["installed"] == machine.versions() == {"libcuda1": "580-1", "desktop": "1"}
     assert machine.held() == result["held"] == ["libcuda1"]
+
+
+def test_a_package_of_another_version_is_told_with_the_one_that_is_there() -> None:
+    known = {
+        "a": Package("a", "2", "install", "installed"),
+        "b": Package("b", "", "deinstall", "not-installed"),
+    }
+
+    class Known(PackageState):
+        def installed(self) -> dict[str, Package]:
+            return known
+
+    class Manager:
+        def required(self) -> list[str]:
+            return []
+
+        def prepared(self) -> bool:
+            return True
+
+    setting = PackageSet(Wish({"a": "1", "b": "1"}, {}), manager=Manager(), state=Known())  # type: ignore[arg-type]
+    (packages_, *_) = setting.change()
+    assert packages_.before == "a=2\n"
+    assert "a=1" in packages_.after
+    assert "b=1" in packages_.after
 
 
 def test_pins_and_module_streams_are_for_dnf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -97,3 +97,22 @@ def test_preflight_runs_from_any_folder_and_standard_output_is_the_document(
     assert list(nodes) == ["gpu01"]
     assert "cannot be reached over SSH" in nodes["gpu01"]["problems"][0]
     assert "PLAY RECAP" in said.err
+
+
+def test_waived_controls_are_listed_with_their_reasons(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan, "PLANS", elsewhere / "plan.json")
+    assert main(["plan", "--waived"]) == 2
+    assert "temper plan makes them" in capsys.readouterr().err
+    control = {"id": "umask", "title": "Files are private", "by": "the profile gpu", "reason": "shared homes"}
+    nodes = {name: {"problems": [], "waived": "a1"} for name in ("gpu01", "gpu02")}
+    plan.PLANS.write_text(json.dumps({"nodes": nodes, "waived": {"a1": [control]}}))
+    assert main(["plan", "--waived"]) == 0
+    said = capsys.readouterr().out
+    assert "2 nodes: gpu01, gpu02: 1 control waived" in said
+    assert "umask: Files are private\n    by the profile gpu: shared homes" in said
+    assert main(["plan", "--waived", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["waived"] == [
+        {"nodes": ["gpu01", "gpu02"], "controls": [control]}
+    ]

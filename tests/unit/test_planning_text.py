@@ -34,13 +34,12 @@ def text(facts: dict[str, Any], **values: Any) -> list[str]:
     return [line for line in lines if not line.startswith("hardening: ")]
 
 
-def test_text_names_what_hardening_waives() -> None:
+def test_text_says_how_much_hardening_waives_and_what_lists_it() -> None:
     found = preflight_plan(collected(node()), {}, KNOWN)
-    names = ", ".join(control["id"] for control in found["waived"])
-    assert names
-    assert found["text"].splitlines()[-1] == (
-        f"hardening: profile gpu, {len(found['waived'])} controls waived: {names}"
-    )
+    assert len(found["waived"]) > 1
+    last = found["text"].splitlines()[-1]
+    assert last.startswith(f"hardening: profile gpu, {len(found['waived'])} controls waived")
+    assert "temper plan --waived" in last
     absent = preflight_plan(collected(node()), {"os_hardening_state": "absent"}, KNOWN)
     assert "hardening" not in absent["text"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.parsing.dataloader import DataLoader
 from ansible.parsing.vault import VaultLib, VaultSecret
 
+from temper.plan.quiet import QUIET, RUN
 from tests.unit.ansible_commands import ansible
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -169,6 +171,89 @@ def test_a_node_without_a_plan_is_a_sentence(controller: Controller) -> None:
     controller.plan = {}
     with pytest.raises(AnsibleActionFail, match="preflight"):
         controller.task("firewall")
+
+
+def filter_of_roles() -> Any:
+    path = ROOT / "plugins/filter/settled.py"
+    spec = importlib.util.spec_from_file_location("settled_filter", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.FilterModule().filters()["has_nothing_to_do"]
+
+
+def quiet(controller: Controller) -> list[str]:
+    """The roles that end before their task."""
+    has_nothing_to_do = filter_of_roles()
+    return [role for role in STAGE if has_nothing_to_do(role, controller.facts)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "ends"),
+    [
+        ({}, True),
+        ({"results": {"port": None, "report": []}}, True),
+        ({"changed": True}, False),
+        ({"failed": True, "msg": "no"}, False),
+        ({"needs": {"confirm": "ssh"}}, False),
+        ({"results": {"report": ["tcp 80 is open"]}}, False),
+        ({"results": {"port": 2222}}, False),
+        ({"actions": ["x"]}, False),
+        ({"diff": [{"before": "a", "after": "b"}]}, False),
+    ],
+)
+def test_a_role_that_changes_and_says_nothing_ends_before_its_task(
+    answer: dict[str, Any], ends: bool, controller: Controller
+) -> None:
+    controller.answers["ssh_hardening"] = {**SETTLED, **answer}
+    controller.task("firewall")
+    assert ("ssh_hardening" in quiet(controller)) == ends
+    if not ends:
+        assert controller.task("ssh_hardening").get("changed") == answer.get("changed", False)
+        assert len(controller.executions) == 1
+
+
+def test_a_role_is_quiet_in_the_stage_that_said_so_alone(controller: Controller) -> None:
+    controller.task("firewall")
+    assert quiet(controller) == STAGE[1:]
+    # What a later stage is about, it says itself; whoever comes without that is carried out.
+    controller.play = "play 2"
+    controller.plan |= {role: json.dumps({"role": role, "settings": []}) for role in "ab"}
+    controller.task("a", together=["a", "b"])
+    assert quiet(controller) == []
+    assert filter_of_roles()("b", controller.facts)
+
+
+@pytest.mark.parametrize("tags", [["firewall"], ["ssh_hardening"]])
+def test_a_role_that_this_run_does_not_come_to_is_not_said_to_be_quiet(
+    tags: list[str], controller: Controller
+) -> None:
+    controller.run_tags = tags
+    controller.task(tags[0])
+    assert quiet(controller) == []
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [5, {}, {"roles": STAGE}, {"run": "another", "roles": STAGE}, {"run": RUN, "roles": "firewall"}, None],
+)
+def test_what_a_node_or_an_earlier_run_says_of_quiet_roles_is_not_believed(fact: Any) -> None:
+    assert not filter_of_roles()("firewall", {QUIET: fact})
+    assert not filter_of_roles()("firewall", {})
+
+
+def test_each_role_behind_the_first_of_its_stage_may_end_before_its_task() -> None:
+    """And none that comes first: it speaks for the others."""
+    for name in ("provision", "tune", "harden"):
+        text = (ROOT / f"playbooks/{name}.yml").read_text()
+        (stage,) = re.findall(r"settle_together: (?:&together )?\[(.+)\]", text)
+        first, *others = stage.split(", ")
+        ends = {
+            role: "has_nothing_to_do" in (ROOT / f"roles/{role}/tasks/main.yml").read_text()
+            for role in (first, *others)
+        }
+        assert ends == {first: False, **dict.fromkeys(others, True)}
 
 
 @pytest.fixture

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from temper.plan import ssh_turns
 from temper.plan.ssh_client import Connection, Look, SshClient, files_jump, look, looks
+from temper.plan.ssh_turns import Turn
 from temper.plan.ssh_ways import Client, Hop, Way, way
 
 if TYPE_CHECKING:
@@ -196,6 +199,48 @@ def test_look(command: str, expected: Look) -> None:
 def test_a_way_that_is_forbidden_is_told_from_one_that_fails() -> None:
     said = "channel 0: open failed: administratively prohibited: open failed"
     script = f"sh -c {shlex.quote(f'echo {shlex.quote(said)} >&2; exit 1')}"
-    found = looks({"a": script, "b": "sh -c 'echo timed out >&2; exit 1'"})
+    commands = {"a": script, "b": "sh -c 'echo timed out >&2; exit 1'"}
+    found = looks({name: Way("x", 22, command=command) for name, command in commands.items()})
     assert {name: one.forbidden for name, one in found.items()} == {"a": True, "b": False}
     assert "administratively prohibited" in found["a"].said
+
+
+#: Says whether another one has begun and not been greeted yet.
+ALONE = """
+mkdir {folder}/begun || echo two at once >> {folder}/said
+sleep 0.05; rmdir {folder}/begun; printf 'SSH-2.0-x\\r\\n'; sleep 60
+"""
+
+
+def test_looks_through_one_jump_host_begin_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And those through others do not wait for them."""
+    monkeypatch.setattr(ssh_turns, "folder", lambda: tmp_path / "turns")
+    script = f"sh -c {shlex.quote(ALONE.format(folder=tmp_path))}"
+    found = looks({str(number): Way("x", 22, (Hop(("jump",), 22),), script) for number in range(8)})
+    assert {one.reached for one in found.values()} == {True}
+    assert not (tmp_path / "said").exists()
+
+
+def test_a_turn_ends_by_itself_and_is_given_up_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_turns, "folder", lambda: tmp_path)
+    first = Turn("jump 22", 0)
+    assert (first.taken, Turn("jump 22", 0).taken, Turn("other 22", 0).taken, Turn("", 0).taken) == (
+        *(True, False, True, True),
+    )
+    first.end()
+    monkeypatch.setattr(ssh_turns, "LONGEST_S", 0.01)
+    with Turn("jump 22", 0) as second:
+        assert second.taken
+        assert Turn("jump 22", time.monotonic() + 60).taken
+
+
+def test_without_a_place_for_its_lock_a_turn_is_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(ssh_turns, "folder", lambda: tmp_path / "file")
+    assert [Turn("jump 22", 0).taken for _ in range(2)] == [True, True]

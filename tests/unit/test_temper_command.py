@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from ansible.errors import ExitCode
 
 from temper.cli import doctor
-from temper.cli.main import COMMANDS, main
+from temper.cli.main import BAD, COMMANDS, GOOD, INTERRUPTED, NOT_CARRIED_OUT, NOT_FINISHED, main
 from tests.unit.each import each
+from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,6 +39,18 @@ def test_a_word_that_is_no_command_is_named(word: str, hint: str, capsys: pytest
 def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert f'version = "{capsys.readouterr().out.split()[1]}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_table_of_exit_statuses_has_those_of_the_command_and_of_playbooks() -> None:
+    page = (ROOT / "docs" / "exit_statuses.md").read_text()
+    playbooks, command, payload = (
+        {int(number) for number in re.findall(r"^\| (\d+) \|", part, flags=re.MULTILINE)}
+        for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]
+    )
+    assert command == {GOOD, BAD, NOT_CARRIED_OUT, NOT_FINISHED, INTERRUPTED}
+    # Of those that Ansible has, one is not used any more.
+    assert playbooks == {int(code) for code in ExitCode} - {ExitCode.UNICODE_ERROR}
+    assert payload == {EXIT_PASS, EXIT_FAIL, EXIT_ENVIRONMENT, INTERRUPTED}
 
 
 @pytest.mark.parametrize("name", ["compliance", "fleet", "pages", "rollout"])
@@ -155,7 +170,7 @@ def test_the_doctor_says_why_an_inventory_cannot_be_read(
 ) -> None:
     status, said = examined(home, capsys, "{}")
     assert status == 1
-    assert "expected nodes in the group gpu_nodes, found none" in said
+    assert "has no group gpu_nodes" in said
 
 
 @pytest.mark.component

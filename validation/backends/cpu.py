@@ -17,6 +17,7 @@ from validation.backends.given_step import FIRST_STEPS, GivenStep
 from validation.backends.memory import MemoryBudget, peak_of_allocations
 from validation.backends.operations import AllReduce, Copy, Matmul, Triad, pattern
 from validation.backends.training import TrainingStep, loss_if_it_fits
+from validation.processes.child import collective_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +126,8 @@ class CpuBackend(TorchDevice):
 
     def barrier(self) -> None:
         """Wait for all ranks."""
-        torch.distributed.barrier()
+        with collective_call():
+            torch.distributed.barrier()
 
     def has_multicast(self) -> bool:
         """No: there is no switch between processes."""

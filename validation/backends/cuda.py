@@ -20,6 +20,7 @@ from validation.backends.protocol import PeerLimitError
 from validation.backends.training import TrainingStep, loss_if_it_fits
 from validation.model.cuda_errors import HARDWARE, finding_of
 from validation.model.not_run import NotRunError, cause
+from validation.processes.child import collective_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,7 +215,8 @@ class CudaBackend(TorchDevice):
 
     def barrier(self) -> None:
         """Wait for all ranks."""
-        torch.distributed.barrier(device_ids=[self._device.index])
+        with collective_call():
+            torch.distributed.barrier(device_ids=[self._device.index])
         torch.cuda.synchronize(self._device)
 
     def has_multicast(self) -> bool:

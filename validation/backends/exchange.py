@@ -16,6 +16,7 @@ import torch.distributed
 from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 
 from validation.backends.operations import ROW, row
+from validation.processes.child import collective_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,7 +70,8 @@ class Exchange:
 
     def run(self) -> None:
         """Start once; on a GPU it goes on in the background."""
-        _FUNCTIONS[self._kind](self._target, self._source)
+        with collective_call():
+            _FUNCTIONS[self._kind](self._target, self._source)
 
     def error(self) -> float:
         """The part of the elements that are not exactly right, on this rank."""
@@ -153,5 +155,6 @@ def highest(value: float, device: torch.device) -> float:
     """
     values = torch.zeros(torch.distributed.get_world_size(), device=device)
     values[torch.distributed.get_rank()] = value
-    torch.distributed.all_reduce(values)
+    with collective_call():
+        torch.distributed.all_reduce(values)
     return float(values.max())

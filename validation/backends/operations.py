@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed
 
+from validation.processes.child import collective_call
+
 if TYPE_CHECKING:
     from validation.model.shapes import MatmulShape
 
@@ -276,7 +278,8 @@ class AllReduce:
 
     def run(self) -> None:
         """Start once; on a GPU it goes on in the background."""
-        torch.distributed.all_reduce(self._buffer)
+        with collective_call():
+            torch.distributed.all_reduce(self._buffer)
 
     def error(self) -> float:
         """The part of the elements that are not exactly the sum, on this rank."""

@@ -16,6 +16,7 @@ from validation.checks.cost import IdleNode
 from validation.checks.node import Node
 from validation.model.contract import State, StringEnum, TestResult
 from validation.model.plans import PLANS
+from validation.processes.pool import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -64,9 +65,9 @@ TWO_GPUS = Need("two or more GPUs", _why_one_gpu)
 BEYOND_QUICK = tuple(name for name in PLANS if name != "quick")
 
 
-#: For so many times what the longest step of a test takes on an idle node its processes may make no progress;
-#: at least for so many seconds: torch comes from a cold disk, eight GPUs without persistence mode wake up.
-PATIENCE, LEAST_PATIENCE_S = 3.0, 60.0
+#: For so many seconds at least the processes of a test may make no progress: torch comes from a cold disk,
+#: eight GPUs without persistence mode wake up.
+LEAST_PATIENCE_S = 60.0
 
 
 class Check(abc.ABC):
@@ -88,9 +89,16 @@ class Check(abc.ABC):
     headline: ClassVar[tuple[str, ...]] = ()
     #: Whether a node with GPUs is accepted only after this check ran, unless an expectation says otherwise.
     proves_a_gpu: ClassVar[bool] = False
+    #: Whether it has GPUs compute, as all do that need CUDA. One that only asks the driver proves less.
+    computes_on_gpus: ClassVar[bool] = False
     #: The option of a run (a field of RunOptions) that asks for it, and whether it must then have run.
     option: ClassVar[str | None] = None
     required_if_asked: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        """Derive what follows from the needs."""
+        super().__init_subclass__()
+        cls.computes_on_gpus |= CUDA in cls.needs
 
     @property
     def function(self) -> str:
@@ -111,10 +119,12 @@ class Check(abc.ABC):
 
     def patience_s(self, node: Node) -> float:
         """After how long without progress its processes are said to hang: see PATIENCE."""
-        longest_s = max(
-            (step.seconds for step in self.cost(IdleNode(node.plan, len(node.gpus)))), default=0.0
-        )
-        return node.stretch * max(LEAST_PATIENCE_S, PATIENCE * longest_s)
+        return node.stretch * max(LEAST_PATIENCE_S, PATIENCE * self.longest_s(node))
+
+    def longest_s(self, node: Node) -> float:
+        """How long its longest step takes on an idle node."""
+        steps = self.cost(IdleNode(node.plan, len(node.gpus)))
+        return max((step.seconds for step in steps), default=0.0)
 
     def run(self, node: Node) -> TestResult:
         """Run it here if this node has what it needs, and say how it came out."""

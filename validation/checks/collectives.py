@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from validation.backends.factory import LOADING, STARTING, make
 from validation.backends.sampling import MOST_ATTEMPTS, rate, spread
-from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, TWO_GPUS, Check, Need, Scope, not_run
+from validation.checks.check import (
+    BEYOND_QUICK,
+    CUDA,
+    LEAST_PATIENCE_S,
+    TORCH,
+    TWO_GPUS,
+    Check,
+    Need,
+    Scope,
+    not_run,
+)
 from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result, watch
 from validation.findings.catalogue import finding
@@ -22,8 +32,8 @@ from validation.model.contract import Finding, Measured, Measurement
 from validation.model.cuda_errors import HARDWARE, finding_of
 from validation.model.not_run import NotRunError
 from validation.model.quantities import NOISY_SPREAD
-from validation.processes.child import Request, count_step
-from validation.processes.pool import Ending, ProcessOutcome, run_children
+from validation.processes.child import Request, count_step, expect
+from validation.processes.pool import PATIENCE, SLACK_S, Ending, ProcessOutcome, run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,6 +65,8 @@ MEMORY_SHARE = 0.4
 SIZES_SHARE = 0.8
 #: Ranks say about so often that they go on.
 PIECE_S = 5.0
+#: Below and above this part of the time a rank sleeps, and polls.
+IDLE, BUSY = 0.25, 0.75
 
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:
@@ -152,6 +164,7 @@ class _Limits:
     def note(self, size_bytes: int, typical_s: float) -> None:
         """How long the slowest rank takes for a run of this size."""
         self._size_bytes, self._typical_s = size_bytes, typical_s
+        expect(typical_s)
 
     def left_s(self) -> float:
         """What the rank that has least time has left. All ranks must ask together."""
@@ -164,6 +177,7 @@ class _Limits:
         if size_bytes > self._room_bytes:
             return False
         run_s = self._typical_s * size_bytes / self._size_bytes
+        expect(run_s)
         return run_s <= longest_run_s(self.left_s())
 
 
@@ -256,13 +270,17 @@ def name_the_culprit(
     least = min(map(how_far, hung))
     # The others wait for one that does not run, which may have got as far as they.
     culprits = [one for one in hung if one.halted] or [one for one in hung if how_far(one) == least]
+    if len(culprits) == len(outcomes):
+        culprits = _did_not_enter(hung)
     others = [one for one in hung if one not in culprits]
     stages = dict.fromkeys(sorted((one.stage for one in culprits), key=order))
     stage, silent_s = " and ".join(stages), min(outcome.silent_s for outcome in hung)
     stood = " and ".join(dict.fromkeys(place(one.steps) for one in sorted(culprits, key=how_far)))
     if len(culprits) == len(outcomes):
         return [finding("rank-hung", "all", ranks=len(outcomes), stage=stage, place=stood, silent_s=silent_s)]
-    names = [f"{one.request.name}{f' ({one.halted})' if one.halted else ''}" for one in culprits]
+    names = [
+        f"{one.request.name}{f' ({seen})' if (seen := one.halted or one.where) else ''}" for one in culprits
+    ]
     facts: dict[str, Any] = {"ranks": " and ".join(names), "stage": stage, "silent_s": silent_s}
     if elsewhere := sorted({one.stage for one in others} - stages.keys(), key=order):
         return [finding("rank-hung", "behind", others=elsewhere[-1], **facts)]
@@ -270,6 +288,21 @@ def name_the_culprit(
         waited = place(max(one.steps for one in others))
         return [finding("rank-hung", "fewer-runs", place=stood, others=waited, **facts)]
     return [finding("rank-hung", "some", **facts)]
+
+
+def _did_not_enter(hung: list[ProcessOutcome]) -> list[ProcessOutcome]:
+    """Of ranks that have got equally far, those that did not hand over a collective that others wait in.
+
+    They have counted fewer calls. Of ranks within the same call, one that sleeps has not entered it while the
+    others look for it all the time, as NCCL does. All where neither tells.
+    """
+    least = min(one.calls for one in hung)
+    culprits = [one for one in hung if one.calls == least]
+    if len(culprits) == len(hung):
+        idle = [one for one in hung if one.busy is not None and one.busy < IDLE]
+        polling = [one for one in hung if one.busy is not None and one.busy > BUSY]
+        culprits = idle if polling and len(idle) + len(polling) == len(hung) else hung
+    return culprits or hung
 
 
 def place(steps: int) -> str:
@@ -289,6 +322,21 @@ def stage_order(parameters: dict[str, Any]) -> Callable[[str], int]:
         ]
     stages.append("leaving")
     return lambda stage: stages.index(stage) if stage in stages else -1
+
+
+def patience(check: Check, node: Node, backend: str) -> dict[str, Any]:
+    """How long ranks may make no progress, for run_children.
+
+    What GPUs do takes no longer on a busy machine; how long processes take to start does.
+    """
+    usual_s = check.patience_s(node)
+    if backend != "cuda":
+        return {"patience_s": usual_s}
+    gpu_s = PATIENCE * check.longest_s(node) + SLACK_S
+    longer_s = dict.fromkeys(UNMET, usual_s) | dict.fromkeys(
+        (MEETING, CONNECTING), max(gpu_s, LEAST_PATIENCE_S)
+    )
+    return {"patience_s": gpu_s, "longer_s": longer_s}
 
 
 def run_ranks(
@@ -333,7 +381,7 @@ def run_ranks(
         ]
         tick = telemetry.tick if telemetry else None
         outcomes = run_children(
-            requests, budget_s, together=True, patience_s=check.patience_s(node), tick=tick, pool=pool
+            requests, budget_s, together=True, **patience(check, node, backend), tick=tick, pool=pool
         )
         if pool:
             pool.close()  # a process that has met its group cannot meet another one

@@ -70,6 +70,8 @@ def xid_errors(node: Node) -> Iterator[Finding]:
             yield finding("gpu-off-the-bus", gpu=device, where=where, count=event.count, detail=event.detail)
         elif event.kind is Kind.RESET_REQUIRED:
             yield finding("reset-required", count=event.count, detail=event.detail)
+        elif event.kind is Kind.REBOOT_REQUIRED:
+            yield finding("reboot-required", count=event.count, detail=event.detail)
         elif event.kind is Kind.UNREADABLE:
             yield finding("kernel-error-unreadable", gpu=device, count=event.count, detail=event.detail)
         elif code := _xid_code(event):

@@ -47,8 +47,8 @@ class Health(Check):
     and GPUs that fell off the bus, in the kernel log since the driver was loaded, with NVIDIA's recommended
     action (a log that cannot be read is degraded); values that a GPU does not answer; temperatures,
     thermal and power slowdowns, power limit; PCIe link, against what card and port both can do, NVLinks,
-    NVLink-C2C and fabric; ECC, application clock and persistence mode; a virtual GPU's licence; others who
-    use the GPUs and their memory.
+    NVLink-C2C and fabric; ECC, application clock and persistence mode; a virtual GPU's licence; other users
+    of the GPUs and of their memory.
     """
 
     id = "health"

@@ -73,6 +73,7 @@ class TensorFlow(Check):
     passes = "all of it works"
     option = "tensorflow"
     required_if_asked = True
+    computes_on_gpus = True
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
         """How long it takes."""

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from validation.backends.sampling import MOST_ATTEMPTS
-from validation.checks.check import LEAST_PATIENCE_S, PATIENCE
+from validation.checks.check import LEAST_PATIENCE_S
 from validation.checks.collectives import RANK_PATIENCE, SIZES_SHARE, UNMET, longest_run_s, place
 from validation.checks.measured import CUDA_ENVIRONMENT
 from validation.fabric.groups import Part, Rank
@@ -17,7 +17,7 @@ from validation.model.contract import FABRIC_VERSION
 from validation.probes.network_links import link_gb_s
 from validation.probes.topology import Topology
 from validation.processes.child import Request
-from validation.processes.pool import Ending, run_children
+from validation.processes.pool import PATIENCE, Ending, run_children
 
 if TYPE_CHECKING:
     from validation.checks.node import Node

@@ -35,6 +35,11 @@ def first_of(items: Iterable[object], most: int = 8, between: str = ", ") -> str
     return between.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def number_of(count: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 node`, `3 nodes`, `2 batches` where the plural is given."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows of cells as lines in which each column has the width of its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -91,6 +91,11 @@ NO_PATTERN = re.compile(rf"NVRM: Xid \((?:PCI:)?{ADDRESS}|{SWITCH.replace('addre
 RESET_REQUIRED = re.compile(
     r"NVRM: (?:GPU\d+ )?nv\w+: (?:Assertion|Check) failed: Reset required \[NV_ERR_RESET_REQUIRED\]"
 )
+#: `NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot to recover.`:
+#: of the driver of CUDA's unified memory, which then serves no GPU.
+REBOOT_REQUIRED = re.compile(
+    r"NVRM: (?:GPU\d+ )?nvGpuOpsReportFatalError: uvm encountered global fatal error\b"
+)
 #: The Xid that tells what the driver wants done with a GPU: `GPU recovery action changed from 0x0 (None) to
 #: 0x2 (Node Reboot Required)`.
 RECOVERY = 154
@@ -115,6 +120,7 @@ class Kind(StringEnum):
     SXID = "sxid"
     OFF_THE_BUS = "off-the-bus"
     RESET_REQUIRED = "reset-required"
+    REBOOT_REQUIRED = "reboot-required"
     UNREADABLE = "unreadable"
 
 
@@ -143,6 +149,7 @@ class Event:
             Kind.SXID: f"SXid {self.number}",
             Kind.OFF_THE_BUS: "off the bus",
             Kind.RESET_REQUIRED: "reset required",
+            Kind.REBOOT_REQUIRED: "reboot required",
             Kind.UNREADABLE: "unreadable",
         }
         return names.get(self.kind, str(self.number))
@@ -210,6 +217,8 @@ def _event(message: str, subject: str) -> Event | None:
         return Event(_with_domain(address), 0, message.strip(), Kind.OFF_THE_BUS)
     if RESET_REQUIRED.match(message):
         return Event("", 0, message.strip(), Kind.RESET_REQUIRED)
+    if REBOOT_REQUIRED.match(message):
+        return Event("", 0, message.strip(), Kind.REBOOT_REQUIRED)
     if (match := NO_PATTERN.match(message)) and not SWITCH_DATA.match(message):
         address = match["address"] and _with_domain(match["address"])
         return Event(address or match["switch"].lower(), 0, message.strip(), Kind.UNREADABLE)

@@ -5,13 +5,15 @@ Measured. On a pipe of its own it tells its stages, each a line, then the answer
 with. What libraries print stays on standard error, of which the end is kept for the report.
 
 Steps within a stage it counts in memory that its parent shares: that costs nothing, and the parent knows the
-last one of a process that hangs in the next.
+last one of a process that hangs in the next. There it also notes its calls of collectives, and how long its
+next step should take. On SIGUSR1 it says in which function it is, even from within a call that never returns.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import importlib
 import json
@@ -30,7 +32,7 @@ from validation.model.contract import Measured, decode, encode
 from validation.model.not_run import NotRunError, cause, had_room, out_of_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import TextIO
 
 #: How lines begin that are no answer.
@@ -38,9 +40,9 @@ STAGE, ERROR = "stage: ", "error: "
 #: A stage is told again, as a sign of progress, no more often than this.
 AGAIN_S = 1.0
 PR_SET_PDEATHSIG = 1
-#: The number of steps in shared memory.
-STEPS = struct.Struct("Q")
-_steps: mmap.mmap | None = None
+#: What is in shared memory: how many steps and calls were counted, and how long the next step should take, s.
+RECORD = struct.Struct("QQd")
+_record: mmap.mmap | None = None
 
 
 @dataclass(frozen=True)
@@ -59,25 +61,44 @@ class Request:
 
 def count_step() -> None:
     """Count a step of this request, which is progress, too. Outside of a measuring process nobody looks."""
-    if _steps is not None:
-        STEPS.pack_into(_steps, 0, STEPS.unpack_from(_steps)[0] + 1)
+    if _record is not None:
+        steps, calls, expected_s = RECORD.unpack_from(_record)
+        RECORD.pack_into(_record, 0, steps + 1, calls, expected_s)
+
+
+@contextlib.contextmanager
+def collective_call() -> Iterator[None]:
+    """Count that a collective is called, and that the library has taken it over: an odd number is within."""
+    for begins in (True, False):
+        if _record is not None:
+            steps, calls, expected_s = RECORD.unpack_from(_record)
+            RECORD.pack_into(_record, 0, steps, calls + 1, expected_s)
+        if begins:
+            yield
+
+
+def expect(seconds: float) -> None:
+    """Say how long the next step should take: so its parent knows how long to wait for it."""
+    if _record is not None:
+        RECORD.pack_into(_record, 0, *RECORD.unpack_from(_record)[:2], seconds)
 
 
 def is_child() -> bool:
     """Whether this is a measuring process."""
-    return _steps is not None
+    return _record is not None
 
 
 def main(arguments: list[str]) -> NoReturn:
     """The child's side: read the request from standard input, run its function, answer on the pipe."""
-    global _steps  # noqa: PLW0603 - one for this process, whatever function it runs
-    answer, steps, parent = map(int, arguments)
+    global _record  # noqa: PLW0603 - one for this process, whatever function it runs
+    answer, record, parent = map(int, arguments)
     # If the parent is killed, nobody would be left to end us.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         _leave(1)
-    _steps = mmap.mmap(steps, STEPS.size)
-    os.close(steps)
+    _record = mmap.mmap(record, RECORD.size)
+    os.close(record)
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
     # When memory runs out, the measuring process is to go and not its parent with what has been found.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")

@@ -19,6 +19,7 @@ import dataclasses
 import json
 import mmap
 import os
+import re
 import select
 import selectors
 import signal
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING
 
 from validation.model.contract import ContractError, Measured, StringEnum, loads
 from validation.processes import scratch
-from validation.processes.child import ERROR, STAGE, STEPS, Request
+from validation.processes.child import ERROR, RECORD, STAGE, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,8 +60,15 @@ GRACE_S = 5.0
 #: for it or for those that end with it. For eight ranks it frees page-locked memory and what NCCL mapped,
 #: which may take up to so many times as long.
 REAP_S, MOST_REAPS = 10.0, 6
-#: Major page faults, and the time that the kernel worked: of the fields of /proc/PID/stat behind the name.
-MAJFLT, STIME = 9, 12
+#: A process's state, its major page faults, and the time that the kernel worked for it: of the fields of
+#: /proc/PID/stat behind the name.
+STATE, MAJFLT, STIME = 0, 9, 12
+#: For so many times what a step should take, and so many seconds more, a process may make no progress.
+PATIENCE, SLACK_S = 3.0, 10.0
+#: How long a process has to say where it is; it does at once, unless it does not run.
+WHERE_S = 1.0
+#: `  File "/x/operations.py", line 279 in run`, as faulthandler has it: the innermost call comes first.
+FRAME = re.compile(rb'File "[^"\n]*?([^/"\n]{1,80})", line (\d{1,7}) in (\S{1,80})')
 #: Of as much as `read` takes at once, more than any pipe holds.
 MOST_READS = 17
 NOT_YET = float("inf")
@@ -122,8 +130,9 @@ class ProcessOutcome:
     """What came of a request.
 
     `problem` is a sentence, empty when it is done; `stage` the last one that it told. Of one that did not
-    end, `silent_s` is how long it had told nothing, `halted` in which state it cannot run, and `steps` how
-    many it had counted.
+    end, `silent_s` is how long it had told nothing, `halted` in which state it cannot run, `steps` and
+    `calls` of collectives how many it had counted, `busy` in which part of the looks at it it ran, or would
+    have on an idle machine, and `where` it is.
     """
 
     request: Request
@@ -135,6 +144,9 @@ class ProcessOutcome:
     silent_s: float = 0.0
     halted: str = ""
     steps: int = 0
+    calls: int = 0
+    busy: float | None = None
+    where: str = ""
 
 
 def run_children(
@@ -186,8 +198,12 @@ class _Patience:
     longer_s: Mapping[str, float]
 
     def with_child(self, child: _Child) -> float:
-        """How long this one may take for its next sign of life."""
-        return NOT_YET if self.usual_s is None else self.longer_s.get(child.stage, self.usual_s)
+        """How long this one may take for its next sign of life: it may know itself that it takes longer."""
+        if self.usual_s is None:
+            return NOT_YET
+        usual_s = self.longer_s.get(child.stage, self.usual_s)
+        expected_s = child.record()[2]
+        return max(usual_s, PATIENCE * expected_s + SLACK_S) if expected_s else usual_s
 
 
 def inherited() -> dict[str, str]:
@@ -200,8 +216,8 @@ class _Child:
     """One process, its answer so far and what it printed."""
 
     def __init__(self, request: Request) -> None:
-        steps = _shareable()
-        self._steps = mmap.mmap(steps, STEPS.size)
+        record = _shareable()
+        self._record = mmap.mmap(record, RECORD.size)
         self._begin(request)
         self.unkillable = False
         self._answer_pipe, write = os.pipe()
@@ -212,17 +228,17 @@ class _Child:
         environment["PYTHONSAFEPATH"] = "1"  # for what the process starts; Python 3.10 does not know it
         try:
             self.process = subprocess.Popen(  # noqa: S603 - this Python, a program of ours
-                [sys.executable, "-c", START, str(write), str(steps), str(os.getpid())],
+                [sys.executable, "-c", START, str(write), str(record), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                pass_fds=[write, steps],
+                pass_fds=[write, record],
                 env=environment,
                 start_new_session=True,
             )
         finally:
             os.close(write)
-            os.close(steps)
+            os.close(record)
         assert self.process.stdin is not None
         assert self.process.stderr is not None
         self._stdin, self._stderr = self.process.stdin, self.process.stderr
@@ -244,8 +260,11 @@ class _Child:
         self.ended = NOT_YET
         #: When its parent last looked. What it finds at one time ended at one time: nobody knows the order.
         self.now = self.told = time.monotonic()
-        self._faults = 0
-        STEPS.pack_into(self._steps, 0, 0)
+        self._faults, self._looks, self._running = 0, 0, 0
+        self.busy: float | None = None
+        self.where = ""
+        self._counted: tuple[int, int] | None = None
+        RECORD.pack_into(self._record, 0, 0, 0, 0.0)
         self._steps_before = 0
         self.__dict__.pop("measured", None)
 
@@ -296,7 +315,7 @@ class _Child:
         while (end := self._line.find(b"\n", start)) >= 0:
             line, start = bytes(self._line[:end]), 0
             del self._line[: end + 1]
-            self._note_progress(self.page_faults(), self.steps())
+            self._note_progress(_stat(self.process.pid), self.record()[0])
             if line.startswith(STAGE.encode()):
                 self.stage = line.decode(errors="replace").removeprefix(STAGE)
             elif line.startswith(ERROR.encode()):
@@ -335,27 +354,49 @@ class _Child:
         found = _stat(self.process.pid)
         return int(found[STIME]) if found else None
 
-    def page_faults(self) -> int:
-        """How often it waited for the disk to bring a page, of a library that is being loaded, say."""
-        found = _stat(self.process.pid)
-        return int(found[MAJFLT]) if found else 0
-
-    def steps(self) -> int:
-        """How many steps of its request it has counted."""
-        return int(STEPS.unpack_from(self._steps)[0])
+    def record(self) -> tuple[int, int, float]:
+        """How many steps of its request and calls it has counted, and how long the next step should take."""
+        steps, calls, expected_s = RECORD.unpack_from(self._record)
+        return steps, calls, expected_s
 
     def look(self) -> None:
         """Note what it counted, or waited for from the disk, since the last look: progress without a word."""
-        faults, steps = self.page_faults(), self.steps()
+        stat, steps = _stat(self.process.pid), self.record()[0]
+        # A page that the disk brings is one of a library that is being loaded, say.
+        faults = int(stat[MAJFLT]) if stat else 0
         if self.ended == NOT_YET and (faults > self._faults or steps > self._steps_before):
-            self._note_progress(faults, steps)
+            self._note_progress(stat, steps)
+        self._looks += 1
+        # Also one that waits for a CPU on a busy machine.
+        self._running += bool(stat) and stat[STATE] == "R"
 
     def is_silent(self, patience_s: float) -> bool:
         """Whether it was seen to make no progress for so long."""
         return self.now - self.last_progress >= patience_s
 
-    def _note_progress(self, faults: int, steps: int) -> None:
-        self.told, self._faults, self._steps_before = self.now, faults, steps
+    def _note_progress(self, stat: list[str], steps: int) -> None:
+        self.told, self._steps_before = self.now, steps
+        self._looks, self._running = 0, 0
+        if stat:
+            self._faults = int(stat[MAJFLT])
+
+    def _look_where(self) -> None:
+        """Ask it in which function it is.
+
+        The signal ends a sleep, so it may go on then: what it counted has been noted.
+        """
+        if self.halted or self.stage == "starting" or self._stderr.closed:
+            return  # it does not run, or does not know the signal yet
+        said, self.tail = self.tail, b""
+        self.process.send_signal(signal.SIGUSR1)
+        until = time.monotonic() + WHERE_S
+        while not (frame := FRAME.search(self.tail)) and time.monotonic() < until and self.open:
+            for descriptor in select.select(self.open, [], [], 0.05)[0]:
+                self.read(descriptor)
+        self.tail = said
+        if frame:
+            file, line, function = (part.decode(errors="replace") for part in frame.groups())
+            self.where = f"in {function}, {file} line {line}"
 
     @property
     def last_progress(self) -> float:
@@ -396,7 +437,9 @@ class _Child:
     def give_up(self, ending: Ending, missed: str) -> None:
         """It `missed` what was asked of it: keep what is to be seen of it before it is killed."""
         self.overdue, self._missed, self.silent_s = ending, missed, time.monotonic() - self.told
-        self.halted = halted(self.process.pid)
+        self.halted, self._counted = halted(self.process.pid), self.record()[:2]
+        self.busy = self._running / self._looks if self._looks else None
+        self._look_where()
         self.ended = time.monotonic()
 
     def outcome(self) -> ProcessOutcome:
@@ -412,7 +455,9 @@ class _Child:
             ended_at,
             self.silent_s,
             self.halted,
-            self.steps(),
+            *(self._counted or self.record()[:2]),
+            self.busy,
+            self.where,
         )
 
     def _judge(self) -> tuple[Ending, Measured, str]:
@@ -429,8 +474,8 @@ class _Child:
         if self.overdue:
             how = "was still at work" if self.overdue is Ending.SLOW else "hung"
             problem = f"{name} {self._missed}; it {how} in stage: {self.stage}"
-            halted = f" ({self.halted})" if self.halted else ""
-            return self.overdue, Measured(), problem + halted + (self._last_words() if self._error else "")
+            seen = f" ({self.halted or self.where})" if self.halted or self.where else ""
+            return self.overdue, Measured(), problem + seen + (self._last_words() if self._error else "")
         if self.process.returncode == -signal.SIGKILL and oom_kills() > self._oom_kills_before:
             # Who has the memory is a matter of the environment; no hardware is blamed for it.
             reason = f"memory ran out, and the kernel ended {name} in stage: {self.stage}"
@@ -469,7 +514,7 @@ def _shareable() -> int:
     else:
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
-    os.write(descriptor, bytes(STEPS.size))
+    os.write(descriptor, bytes(RECORD.size))
     return descriptor
 
 

@@ -95,8 +95,19 @@ def _looked_at(result: NodeResult) -> set[int]:
     return {index for test in result.tests if of_gpus(test) for index in _measured(result, test.id)}
 
 
-def counts(nodes: Iterable[tuple[str, Sequence[GpuVerdict]]]) -> str:
-    """`GPUs: 61 of 64 pass; 1 degraded (gpu07: 3); 2 fail (gpu11: 0, 5).`; empty where there are none."""
+def computed(tests: Iterable[TestVerdict]) -> bool:
+    """Whether a test has had GPUs of this node compute."""
+    return any(
+        test.state is not State.NOT_RUN and test.id in CHECKS and CHECKS[test.id].computes_on_gpus
+        for test in tests
+    )
+
+
+def counts(nodes: Iterable[tuple[str, Sequence[GpuVerdict]]], idle: Sequence[str] = ()) -> str:
+    """`GPUs: 61 of 64 pass, 1 degraded (gpu07: 3), 2 fail (gpu11: 0, 5).`; empty where there are none.
+
+    `idle` are the nodes whose GPUs no test has had compute.
+    """
     where: dict[State, dict[str, list[str]]] = {}
     total = 0
     for node, gpus in nodes:
@@ -106,7 +117,8 @@ def counts(nodes: Iterable[tuple[str, Sequence[GpuVerdict]]]) -> str:
     if not total:
         return ""
     passed = sum(map(len, where.get(State.PASS, {}).values()))
-    parts = [f"{passed} of {total} pass"]
+    without = f" (without one computation on those of {first_of(idle)})" if idle and passed else ""
+    parts = [f"{passed} of {total} pass{without}"]
     for state in (State.DEGRADED, State.FAIL, State.NOT_RUN):
         if found := where.get(state):
             names = first_of(

@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from validation.model.contract import SUMMARY_VERSION, Finding, State, worst
-from validation.model.printable import first_of
+from validation.model.printable import first_of, number_of
 from validation.model.quantities import quantity
 from validation.verdict import references, sanity
 from validation.verdict.baseline import Comparison
-from validation.verdict.gpus import counts, judge_gpus, unknown_models
+from validation.verdict.gpus import computed, counts, judge_gpus, unknown_models
 from validation.verdict.verdicts import FleetVerdict, NodeVerdict, TestVerdict
 
 if TYPE_CHECKING:
@@ -202,9 +202,9 @@ def _sentence(state: State, nodes: tuple[NodeVerdict, ...]) -> str:
     if not nodes:
         return "Verdict: not-run. There is no node to judge."
     of = {state: [node.node for node in nodes if node.state is state] for state in State}
-    noun = "node" if len(nodes) == 1 else "nodes"
+    total = number_of(len(nodes), "node")
     parts = [
-        f"{len(names)} of {len(nodes)} {noun} {verb}{f' ({first_of(names)})' if name_them else ''}"
+        f"{len(names)} of {total} {verb}{f' ({first_of(names)})' if name_them else ''}"
         for names, verb, name_them in (
             (of[State.PASS], "passed", False),
             (of[State.DEGRADED], "degraded", True),
@@ -216,7 +216,8 @@ def _sentence(state: State, nodes: tuple[NodeVerdict, ...]) -> str:
     nowhere = [test for test, ran in _where_run(nodes).items() if not ran]
     left_out = f" Not run on any node: {', '.join(nowhere)}." if nowhere else ""
     each = [(node.node, node.gpu_verdicts) for node in nodes]
-    more = "".join(f" {said}" for said in (counts(each), unknown_models(each)) if said)
+    idle = [node.node for node in nodes if node.gpu_verdicts and not computed(node.tests)]
+    more = "".join(f" {said}" for said in (counts(each, idle), unknown_models(each)) if said)
     return f"Verdict: {state}. {'; '.join(parts)}.{more}{left_out}"
 
 

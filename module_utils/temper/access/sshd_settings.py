@@ -40,6 +40,7 @@ from ansible.module_utils.temper.access.sshd import (
     unread_changes,
 )
 from ansible.module_utils.temper.access.sshd_matches import (
+    ALIASES,
     MOST_LOGINS,
     NO_LOGIN,
     Block,
@@ -201,6 +202,40 @@ def disagreements(settings: Settings, wanted: Effective, effective: Effective) -
 def where(keyword: str, lines: Iterable[Line]) -> str:
     """Name the lines that set a keyword."""
     return ", ".join(line.place for line in lines if line.keyword == keyword.lower()) or "no line of a file"
+
+
+def in_the_way(keyword: str, lines: Iterable[Line]) -> list[Line]:
+    """Return the lines of a keyword that come before ours: of most keywords sshd takes the first line.
+
+    Lines that add to ours, such as Port, are left to a person: somebody may come that way.
+    """
+    return [
+        line
+        for line in lines
+        if line.keyword == keyword
+        and not line.blocks
+        and line.path.parent == DROP_IN.parent
+        and line.path.name < DROP_IN.name
+    ]
+
+
+def names_of(keyword: str) -> str:
+    """Return what a keyword is called in a file, as alternatives of a pattern."""
+    return "|".join([keyword, *(other for other, name in ALIASES.items() if name == keyword)])
+
+
+def commented_out(lines: Iterable[Line]) -> list[list[str]]:
+    """Return the repairs that make comments of these lines (temper/compliance/repairs.py).
+
+    Where our file is in place, nothing is left for the role to change, so that sshd has to be told.
+    """
+    found = [["comment-out-sshd", str(line.number), names_of(line.keyword), str(line.path)] for line in lines]
+    return [*found, *reload_by_hand()] if found and DROP_IN.exists() else found
+
+
+def reload_by_hand() -> list[list[str]]:
+    """Return the repair that has sshd read its configuration."""
+    return [["reload", service] for service in SERVICES if is_active(service)][:1]
 
 
 def understood(
@@ -425,7 +460,8 @@ def refuse_weaker_ways(
         raise RefusedError(
             "Match blocks of the site leave weaker ways in than the role allows; nothing was changed: "
             f"{'; '.join([*found.values()][:MOST_SENTENCES])}{more}. Change these lines, or accept the "
-            f"blocks by ssh_hardening_accepted_matches: {json.dumps(criteria)}."
+            f"blocks by ssh_hardening_accepted_matches: {json.dumps(criteria)}.",
+            commented_out(found),
         )
     return max(0, len(asked) - MOST_LOGINS)
 
@@ -471,9 +507,10 @@ def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> SshdPlan:
         raise RefusedError(" ".join([str(error), *word_on_kept(kept, OTHERWISE)])) from error
     if wrong := disagreements(settings, least, effective):
         raise RefusedError(
-            "Settings elsewhere are in the way; nothing was changed: "
-            + "; ".join(f"{sentence} ({where(keyword, lines)})" for keyword, sentence in wrong.items())
-            + ". Take them out there, or ask for the same value here."
+            "; ".join(f"{sentence} ({where(keyword, lines)})" for keyword, sentence in wrong.items())
+            + ". These lines stand against Temper's; nothing was changed. Take them out, or ask for the same "
+            "values in the inventory.",
+            commented_out(line for keyword in wrong for line in in_the_way(keyword.lower(), lines)),
         )
     unasked = refuse_weaker_ways(text, wanted, sshd, site, blocks, understood_as)
     keys = frozenset(key.blob for key in revoked)
@@ -670,7 +707,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         return Fault(
             f"the running sshd has not read its configuration since {path} changed at {moment}: what is in "
             "force now is what stood there before",
-            [["reload", service] for service in SERVICES if is_active(service)][:1],
+            reload_by_hand(),
         )
 
     def way_in(self) -> WayIn | None:

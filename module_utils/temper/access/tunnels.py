@@ -15,6 +15,7 @@ import ipaddress
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
 from ansible.module_utils.temper.access.listeners import (
@@ -26,11 +27,11 @@ from ansible.module_utils.temper.access.listeners import (
 )
 from ansible.module_utils.temper.access.network_interfaces import is_guests
 from ansible.module_utils.temper.access.nftables_rules import PROTOCOLS, source_matches, within
+from ansible.module_utils.temper.files import read_regular
 from ansible.module_utils.temper.process import CommandError, parsed, run, which
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-    from pathlib import Path
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from ansible.module_utils.temper.access.listeners import Socket
     from ansible.module_utils.temper.access.network_interfaces import Interface
@@ -52,6 +53,19 @@ IP_TUNNELS = {
 PORT_ELSEWHERE = {"wireguard": "wg", "amneziawg": "awg", "ovpn": "", "ovpn-dco": ""}
 #: A cluster joins its nodes by these; the link names no single other end.
 OVERLAYS = (*PORT_KEYS, *IP_TUNNELS)
+#: Where peers are configured: wg-quick(8), systemd.netdev(5), NetworkManager; netplan writes for these two.
+WIREGUARD_FILES = (
+    *("etc/wireguard/*.conf", "etc/amnezia/amneziawg/*.conf"),
+    *(
+        f"{place}/systemd/network/{name}"
+        for place in ("etc", "run")
+        for name in ("*.netdev", "*.netdev.d/*.conf")
+    ),
+    *(f"{place}/NetworkManager/system-connections/*" for place in ("etc", "run")),
+)
+_PAIR = re.compile(r"^[ \t]*(\w+)[ \t]*=[ \t]*(\S+)", re.MULTILINE)
+ROOT = Path("/")
+MOST_FILES, MOST_BYTES = 500, 2**20
 #: Links that pass on what another one, named as theirs, receives.
 STACKED = ("vlan", "macvlan", "macvtap", "ipvlan", "macsec")
 #: A virtual machine monitor has a tap, too, which is no tunnel.
@@ -82,12 +96,15 @@ class Peer:
     """The other end of a tunnel.
 
     `remote` is the address that its outer packets come from, if known, `networks` what is behind it, if the
-    tunnel knows. `dialled` says that the node itself keeps the flow open.
+    tunnel knows. `dialled` says that the node itself keeps the flow open, and opens it again after a boot.
+    One that `roams` may come from another address at any time, and after a boot the node does not know where
+    it is.
     """
 
     remote: Address | None = None
     networks: tuple[Network, ...] = ()
     dialled: bool = False
+    roams: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,12 +143,14 @@ class Way:
         """Name it, and what its outer packets are."""
         entrances = " and ".join(map(str, self.tunnel.entrances or ())) or "outer port unknown"
         remote = f" from {self.peer.remote}" if self.peer.remote else ""
-        return f"{self.tunnel.name} ({self.tunnel.kind}, {entrances}{remote})"
+        roams = ", a peer whose endpoint is configured nowhere" if self.peer.roams else ""
+        return f"{self.tunnel.name} ({self.tunnel.kind}, {entrances}{remote}{roams})"
 
     @property
     def rules_to_add(self) -> list[str]:
         """Return entries of `firewall_rules` that let the outer packets in."""
-        sources = f'"{self.peer.remote}"' if self.peer.remote else '0.0.0.0/0, "::/0"'
+        one_place = self.peer.remote and not self.peer.roams
+        sources = f'"{self.peer.remote}"' if one_place else '0.0.0.0/0, "::/0"'
         return [
             f"{{name: {self.tunnel.name}, protocol: {one.protocol}"
             + (f", ports: [{one.ports[0]}]" if one.ports else "")
@@ -335,13 +354,40 @@ def wireguard(link: Interface, taken: set[int], proc: Path = PROC) -> Tunnel:
             link.name,
             link.kind,
             (Entrance("udp", (int(port),)),),
-            wireguard_peers(endpoints, allowed, keepalive),
+            wireguard_peers(endpoints, allowed, keepalive, dialled_keys()),
         ),
     )
 
 
-def wireguard_peers(endpoints: str, allowed: str, keepalive: str) -> tuple[Peer, ...]:
-    """Read what `wg show` prints of peers: a key and a value in each line."""
+def dialled_keys() -> set[str]:
+    """Return the keys of peers for which a file has an endpoint: `wg show` has those that it learned, too."""
+    found: set[str] = set()
+    for path in sorted(path for pattern in WIREGUARD_FILES for path in ROOT.glob(pattern))[:MOST_FILES]:
+        with contextlib.suppress(OSError):
+            found.update(
+                keys_with_endpoint(read_regular(path, MOST_BYTES, follow=True).decode(errors="replace"))
+            )
+    return found
+
+
+def keys_with_endpoint(text: str) -> Iterator[str]:
+    """Read peers of wg(8), systemd.netdev(5) or NetworkManager's keyfiles, where the section has the key."""
+    for section in re.split(r"^[ \t]*(?=\[)", text, flags=re.MULTILINE):
+        named = re.match(r"\[wireguard-peer\.([^\]\n]+)\]", section)
+        pairs = {name.lower(): value for name, value in _PAIR.findall(section)}
+        key = named[1] if named else pairs.get("publickey")
+        if key and "endpoint" in pairs:
+            yield key
+
+
+def wireguard_peers(
+    endpoints: str, allowed: str, keepalive: str, configured: Collection[str]
+) -> tuple[Peer, ...]:
+    """Read what `wg show` prints of peers: a key and a value in each line.
+
+    `configured` are the keys of those that the node can dial. One that only keeps an endpoint alive that it
+    has learned loses it with a boot, and the flow as the peer comes from another address.
+    """
     remotes, networks, intervals = (
         dict(line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) == 2)
         for text in (endpoints, allowed, keepalive)
@@ -350,8 +396,8 @@ def wireguard_peers(endpoints: str, allowed: str, keepalive: str) -> tuple[Peer,
         Peer(
             _address(remotes.get(key, "").rpartition(":")[0].strip("[]").partition("%")[0]),
             tuple(ipaddress.ip_network(one) for one in networks.get(key, "").split() if one != "(none)"),
-            # Without an endpoint there is nobody to send to.
-            dialled=intervals.get(key, "off").strip() not in {"off", "0"} and remotes[key] != "(none)",
+            dialled=intervals.get(key, "off").strip() not in {"off", "0"} and key in configured,
+            roams=key not in configured,
         )
         for key in remotes
     )

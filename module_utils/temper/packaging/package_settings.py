@@ -145,8 +145,10 @@ class PackageSet(Setting):
         lacking = self.full_wish().lacking(self.known)
         after = "".join(f"{argument}\n" for argument in arguments(lacking))
         holds = "".join(f"{name}\n" for name in self.to_hold())
+        there = ((name, self.known.get(name)) for name in lacking)
+        found = [f"{name}={package.version}\n" for name, package in there if package and package.installed]
         return [
-            *([Difference("packages", "", after)] if lacking else []),
+            *([Difference("packages", "".join(found), after)] if lacking else []),
             *([Difference("holds", "", holds)] if holds else []),
         ]
 

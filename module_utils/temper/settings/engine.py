@@ -55,11 +55,35 @@ class RoleOutcome:
     #: What the controller must do before the rest can be done: {"confirm": "ssh"}, {"driver": {...}}.
     needs: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, other: RoleOutcome) -> None:
-        """What turned out to be done as well."""
-        self.actions += [action for action in other.actions if action not in self.actions]
-        self.diff += [diff for diff in other.diff if diff not in self.diff]
-        self.controls = sorted({*self.controls, *other.controls})
+
+@dataclass
+class Planned:
+    """What there is to do for a role: by the keys of settings, and the commands that follow."""
+
+    restored: list[str]
+    changes: dict[str, list[Difference]]
+    #: Of changes that no text shows.
+    reasons: dict[str, str]
+    commands: list[str]
+    #: What an earlier run was changing when it was cut off, or failed.
+    left_open: list[str]
+
+    def add(self, other: Planned) -> None:
+        """Add what turned out to be due as well."""
+        self.restored += [key for key in other.restored if key not in self.restored]
+        self.commands += [command for command in other.commands if command not in self.commands]
+        for key, found in other.changes.items():
+            known = self.changes.setdefault(key, [])
+            known += [change for change in found if change not in known]
+        self.reasons |= other.reasons
+
+    def leave_out(self, left: Mapping[str, Sequence[Difference]]) -> None:
+        """Take out what has not come about: what is still to change, whatever it was before."""
+        for key, to_make in left.items():
+            names = {change.name for change in to_make}
+            kept = [change for change in self.changes.pop(key, []) if change.name not in names]
+            if kept:
+                self.changes[key] = kept
 
 
 class Role:
@@ -226,16 +250,18 @@ class Role:
         if not self.node.check_mode:
             for setting in self.unsettled:
                 setting.withdraw()
-        outcome = self.planned(commands, reload)
-        if self.node.check_mode or not outcome.changed:
-            outcome.results = self.results()
-            return outcome
+        planned = self.planned(commands, reload)
+        if self.node.check_mode or self.settled:
+            return self.outcome(planned, self.results())
+        results: dict[str, Any] = {}
         if tools:
             results = self.install(tools)
             commands, reload = self.due_commands(), self.reloads_systemd()
-            outcome.add(self.planned(commands, reload))
-        outcome.needs = self.make(commands, reload)
-        outcome.results = self.results() | (results if tools else {})
+            planned.add(self.planned(commands, reload))
+        needs, left = self.make(commands, reload)
+        planned.leave_out(left)
+        outcome = self.outcome(planned, self.results() | results)
+        outcome.needs = needs
         self.warn()
         return outcome
 
@@ -320,26 +346,52 @@ class Role:
         """Kernel parameters that this kernel does not have."""
         return [s.name for s in self.wanted.values() if isinstance(s, Sysctl) and s.read() is None]
 
-    def planned(self, commands: list[list[str]], reload: bool) -> RoleOutcome:
-        """What there is to do, in words and as differences."""
+    def planned(self, commands: list[list[str]], reload: bool) -> Planned:
+        """What there is to do. What is already as it was before Temper is only struck off the record."""
         changes = {setting.key: setting.change() for setting in self.unsettled}
-        actions = [f"{setting.key}: restored" for setting in self.unwanted]
-        actions += [short(change) for found in changes.values() for change in found]
-        actions += [" ".join(command) for command in commands]
-        if reload:
-            actions.append("systemctl daemon-reload")
-        controls = {name for key in changes for name in self.controls[key]}
+        return Planned(
+            [
+                setting.key
+                for setting in self.unwanted
+                if not is_back(setting, self.record.originals[setting.key]["state"])
+            ],
+            changes,
+            {setting.key: setting.reason() for setting in self.unsettled if not changes[setting.key]},
+            [" ".join(command) for command in commands] + (["systemctl daemon-reload"] if reload else []),
+            list(self.record.pending),
+        )
+
+    def outcome(self, planned: Planned, results: dict[str, Any]) -> RoleOutcome:
+        """The same in words and as differences."""
+        changes = [(key, change) for key, found in planned.changes.items() for change in found]
         shown = [
-            Difference(" ".join([*self.controls[key], change.name]), change.before, change.after)
-            for key, found in changes.items()
-            for change in found
+            Difference(
+                " ".join([*self.controls.get(key, []), titled(change.name)]), change.before, change.after
+            )
+            for key, change in changes
         ]
-        shown += [Difference(f"restored {setting.key}", "set\n", "") for setting in self.unwanted]
+        shown += [Difference(f"restored {titled(key)}", "set\n", "") for key in planned.restored]
+        done = bool(planned.changes or planned.restored or planned.commands)
         return RoleOutcome(
-            changed=not self.settled,
-            actions=actions,
-            controls=sorted(controls),
+            changed=done or bool(planned.left_open),
+            actions=[
+                *(f"{titled(key)}: restored" for key in planned.restored),
+                *(short(change) for _, change in changes),
+                *(
+                    f"{titled(key)}: {planned.reasons[key]}"
+                    for key, found in planned.changes.items()
+                    if not found and planned.reasons.get(key)
+                ),
+                *planned.commands,
+                *(
+                    []
+                    if done
+                    else (f"{titled(key)}: complete after an earlier run" for key in planned.left_open)
+                ),
+            ],
+            controls=sorted({name for key in planned.changes for name in self.controls.get(key, [])}),
             diff=[difference.as_dict() for difference in shown],
+            results=results,
         )
 
     def results(self) -> dict[str, Any]:
@@ -387,8 +439,13 @@ class Role:
             if setting.order != EXACTLY:
                 original["spec"] = setting.as_made()
 
-    def make(self, commands: list[list[str]], reload: bool) -> dict[str, Any]:
-        """Make what differs and take back what nobody wants any more; returns what the controller must do."""
+    def make(
+        self, commands: list[list[str]], reload: bool
+    ) -> tuple[dict[str, Any], dict[str, list[Difference]]]:
+        """Make what differs and take back what nobody wants any more.
+
+        Returns what the controller must do, and by their keys what has not come about for that.
+        """
         before = {s.key: s.read() for s in self.unsettled if is_recorded(s)}
         for setting in self.unsettled:
             self.remember(setting, before.get(setting.key))
@@ -432,7 +489,10 @@ class Role:
             del self.record.originals[setting.key]
         self.record.pending = []
         self.record.save()
-        return needs
+        left = {setting.key: setting.change() for setting in self.unsettled if setting not in made}
+        if "driver" in needs:  # its modules are built, and only a reboot loads it
+            left[made[-1].key] = made[-1].change()
+        return needs, left
 
     def look_behind_packages(self, made: Sequence[Setting]) -> None:
         """Packages bring units, stop them, and make the driver one to prove."""
@@ -528,14 +588,20 @@ def is_back(setting: Setting, state: State) -> bool:
         return False
 
 
+def titled(name: str) -> str:
+    """The name of a setting for people: that of a file is its path, whichever setting writes it."""
+    return name.removeprefix("file:")
+
+
 def short(change: Difference) -> str:
     """Before and after in a line; of a file only whether there was one."""
+    name = titled(change.name)
     if change.name in ("packages", "holds"):
-        return f"{change.name}: {', '.join(change.after.split())}"
+        return f"{name}: {', '.join(change.after.split())}"
     if "\n" in change.after or "\n" in change.before:
         after = "written" if change.after else "removed"
-        return f"{change.name}: {'other content' if change.before else 'absent'} -> {after}"
-    return f"{change.name}: {change.before or 'unset'} -> {change.after or 'unset'}"
+        return f"{name}: {'other content' if change.before else 'absent'} -> {after}"
+    return f"{name}: {change.before or 'unset'} -> {change.after or 'unset'}"
 
 
 def administrator() -> str | None:

@@ -23,7 +23,7 @@ from ansible.module_utils.temper.settings.base import (
     kept_value,
     word_on_faults,
 )
-from ansible.module_utils.temper.settings.site_lines import UnreadableError
+from ansible.module_utils.temper.settings.site_lines import UnreadableError, text_of
 from ansible.module_utils.temper.settings.strictness import implicit, stricter, strictest
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 FAILLOCK = Path("/etc/security/faillock.conf")
 LOGIN_DEFS = Path("/etc/login.defs")
 CLOSES_ROOT = re.compile(r"\s*even_deny_root\s*(#|$)")
+LOCAL_ONLY = "local_users_only"
+#: The stacks through which passwords go.
+PASSWORDS = {"common-auth": "auth", "common-password": "password"}
 
 
 class WholeFile(Setting):
@@ -372,7 +375,24 @@ class PamProfile(Setting):
         argument = mask.argument
         return pam_lines.before(self.stack, argument, mask.order, mask.value) if argument else ""
 
-    def lines(self) -> list[pam_lines.PamLine]:
+    def fault(self) -> Fault | None:
+        """Ways past it: jumps and services without the stack; and accounts that faillock leaves out."""
+        if self.stack not in PASSWORDS:
+            return None
+        counted = "authfail" in self.words
+        found = pam_lines.unjudged(self.stack, PASSWORDS[self.stack], self.words, counted, bool(self.read()))
+        if counted:
+            found += accounts_left_out()
+        return Fault("; ".join(found)) if found else None
+
+    def warnings(self) -> list[str]:
+        """Likewise: the operator mends them. What cannot be read is an obstacle."""
+        try:
+            return word_on_faults(f"{self.name} in {pam_lines.STACKS / self.stack}", self.fault())
+        except UnreadableError:
+            return []
+
+    def lines(self) -> Sequence[pam_lines.PamLine]:
         """The lines of the stack that have its words, whatever their control. Raises UnreadableError."""
         found = pam_lines.lines(pam_lines.STACKS / self.stack)
         return [line for line in found if self.words <= {line.module, *line.arguments}]
@@ -403,3 +423,17 @@ class PamProfile(Setting):
     def change(self) -> list[Difference]:
         """Which module."""
         return [Difference(self.key, "", f"{self.name} in {pam_lines.STACKS / self.stack}")]
+
+
+def accounts_left_out() -> Iterator[str]:
+    """Yield clauses on who has faillock count only accounts of /etc/passwd: faillock.conf(5).
+
+    Raises UnreadableError.
+    """
+    for number, line in enumerate(text_of(FAILLOCK).split("\n"), 1):
+        if LOCAL_ONLY in (name for name, _ in pam_lines.keywords(line)):
+            yield f"{FAILLOCK}:{number} has {LOCAL_ONLY}, expected none"
+    argument = pam_lines.Argument("pam_faillock.so", "auth", LOCAL_ONLY)
+    for one in argument.lines():
+        if argument.of(one) is not None:
+            yield f"{one.place} has pam_faillock.so take {LOCAL_ONLY}, expected none"

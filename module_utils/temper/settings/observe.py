@@ -293,8 +293,8 @@ def diff(before: str, after: str) -> str:
 def forbidden_modules(setting: Setting) -> list[str]:
     """Kernel modules that are loaded although a file of ours says that they must not be."""
     path = path_of(setting.key)
-    if kind_of(setting) != "file" or not path.startswith(MODPROBE):
-        return []
+    if kind_of(setting) != "file" or not path.startswith(MODPROBE) or not Path(path).exists():
+        return []  # a file that is to be absent, and is
     words = [line.split() for line in Path(path).read_text(encoding="utf-8").splitlines()]
     forbidden = {line[1].replace("-", "_") for line in words if line[:1] == ["blacklist"]}
     try:

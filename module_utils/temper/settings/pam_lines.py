@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ansible.module_utils.temper.files import MOST_BYTES
 from ansible.module_utils.temper.settings.site_lines import MOST_FILES, UnreadableError, text_of
-from ansible.module_utils.temper.settings.strictness import as_strict, implicit, stricter
+from ansible.module_utils.temper.settings.strictness import ABSENT, as_strict, implicit, stricter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 STACKS = Path("/etc/pam.d")
 #: What a distribution ships for services that STACKS has no file of: pam.d(5).
@@ -49,22 +50,47 @@ class PamLine(NamedTuple):
         return found[-1] if found else None
 
     @property
+    def actions(self) -> Mapping[str, str]:
+        """What PAM does where the module returns a value, and where it returns any other (`default`)."""
+        found = CONTROLS.get(self.control) or dict(_ACTION.findall(self.control))
+        return {"default": "bad", **found}
+
+    @property
     def binds(self) -> bool:
         """Whether a login fails where the module refuses: pam.d(5)."""
-        if not self.control.startswith("["):
-            return self.control in ("required", "requisite")
-        actions = dict(_ACTION.findall(self.control))
-        refusals = [action for name, action in actions.items() if name in REFUSALS]
-        return all(action in ("bad", "die") for action in [*refusals, actions.get("default", "ignore")])
+        actions = self.actions
+        return all(actions.get(name, actions["default"]) in ("bad", "die") for name in REFUSALS)
+
+    @property
+    def short(self) -> str:
+        """Control and module, for people."""
+        return f"{self.control} {self.module}"
 
 
 #: What modules that judge a login or a password return where they refuse.
 REFUSALS = ("auth_err", "perm_denied", "maxtries", "authtok_err", "acct_expired")
+#: The words for actions in pam.d(5). Without a default it is `bad`: _pam_parse_conf_file() of Linux-PAM.
+_GOOD = {"success": "ok", "new_authtok_reqd": "ok"}
+CONTROLS: Mapping[str, Mapping[str, str]] = {
+    "required": {**_GOOD, "ignore": "ignore"},
+    "requisite": {**_GOOD, "ignore": "ignore", "default": "die"},
+    "optional": {**_GOOD, "default": "ignore"},
+    "sufficient": {"success": "done", "new_authtok_reqd": "done", "default": "ignore"},
+}
 
 
-def lines(path: Path) -> Iterator[PamLine]:
-    """Yield the lines of one file. Raises UnreadableError."""
-    return stack_lines(text_of(path), str(path))
+def lines(path: Path) -> Sequence[PamLine]:
+    """Return the lines of one file, read anew where it has changed. Raises UnreadableError."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return _lines(path, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+@cache
+def _lines(path: Path, *_stamp: int) -> Sequence[PamLine]:
+    return (*stack_lines(text_of(path), str(path)),)
 
 
 def stack_lines(text: str, path: str) -> Iterator[PamLine]:
@@ -130,7 +156,7 @@ def stacks() -> list[PamLine]:
         seen.add(path)
         if len(seen) > MOST_FILES:
             raise UnreadableError(f"{STACKS}: expected at most {MOST_FILES} files")
-        own = [*lines(path)]
+        own = lines(path)
         found += own
         # What is included by its name alone is a file of these folders.
         left += [Path(line.module) for line in own if line.control in INCLUDES and "/" in line.module]
@@ -148,9 +174,16 @@ class Argument(NamedTuple):
 
     def of(self, line: PamLine) -> str | None:
         """The value that a line has of it, None for none."""
+        method = ([None, *(word for word in line.arguments if word in HASHES)])[-1]
         if self.name == "hash":
-            return ([None, *(word for word in line.arguments if word in HASHES)])[-1]
-        return line.value(self.name)
+            return method
+        value = line.value(self.name)
+        if self.name == "rounds" and value is not None:
+            if method not in (None, "yescrypt"):
+                return None  # they are that method's: 65536 of sha512 cost less than 5 of yescrypt
+            # support.c of pam_unix: beyond 11, Linux-PAM 1.5.2 takes 5, and 1.7.0 takes 11.
+            return "5" if re.fullmatch(r"0*(?:1[2-9]|[2-9]\d|[1-9]\d{2,})", value) else value
+        return value
 
     def lines(self) -> list[PamLine]:
         """The lines that it may stand in."""
@@ -174,7 +207,20 @@ ARGUMENTS = {
     },
     "pwquality.conf.d": {
         name: Argument("pam_pwquality.so", "password", name)
-        for name in ("minlen", "difok", "maxrepeat", "maxsequence", "dictcheck", "enforcing")
+        for name in (
+            "minlen",
+            "minclass",
+            "difok",
+            "maxrepeat",
+            "maxsequence",
+            "dictcheck",
+            "enforcing",
+            "dcredit",
+            "ucredit",
+            "lcredit",
+            "ocredit",
+            "local_users_only",
+        )
     },
     "login.defs": {
         "UMASK": Argument("pam_umask.so", "session", "umask"),
@@ -204,7 +250,9 @@ def judged(argument: Argument, keyword: str, order: str, wanted: str) -> Verdict
     """
     found = Verdict([], [])
     for place, value in overriding(argument, keyword, order):
-        if not as_strict(order, value, wanted):
+        if order == ABSENT:
+            found.weaker.append(f"{place} has {argument.module} take {keyword}, expected none")
+        elif not as_strict(order, value, wanted):
             found.weaker.append(f"{place} has {argument.module} take {value} for {keyword}, not {wanted}")
         elif stricter(order, value, wanted):
             found.stricter.append(f"{keyword} {value} ({place}), which is stricter than {wanted}")
@@ -248,7 +296,7 @@ def before(stack: str, argument: Argument, order: str, value: str) -> str:
     A line without an argument at the end of the stack would put the value of the file in its place.
     """
     for path in sorted(services().values()):
-        own = [*lines(path)]
+        own = lines(path)
         at = [one.number for one in own if one.control in INCLUDES and one.module == stack]
         for line in own:
             mine = argument.of(line) if (line.kind, line.module) == (argument.kind, argument.module) else None
@@ -263,3 +311,142 @@ def limits_elsewhere() -> list[str]:
     return [
         f"{one.place} has pam_limits.so read {file} alone" for one in limits if (file := one.value("conf"))
     ]
+
+
+# ---------------------------------------------------------------- ways through a stack
+
+#: Modules that compare an account's password, or store a new one.
+PASSWORDS = ("pam_unix.so", "pam_sss.so", "pam_ldap.so", "pam_krb5.so", "pam_winbind.so")
+#: What they return for a wrong one.
+WRONG = ("auth_err", "maxtries")
+#: PAM_SUBSTACK_MAX_LEVEL of Linux-PAM; a service of more lines than this is nobody's.
+MOST_DEPTH, MOST_LINES = 16, 500
+#: Lines in their order; a substack is one item.
+Stack = list["PamLine | Stack"]
+
+
+class Way(NamedTuple):
+    """How PAM has come to a line without asking the module that is to judge each password."""
+
+    #: Whether a login succeeds if nothing else is said; None before a module has decided.
+    good: bool | None = None
+    #: Whether a password was right; None before one was compared.
+    right: bool | None = None
+    #: The line that led past the module.
+    past: str = ""
+
+
+def stack_of(path: Path, kind: str, depth: int = 0) -> Stack:
+    """Return what PAM goes through for a service: pam.d(5). Raises UnreadableError."""
+    found: Stack = []
+    for line in lines(path):
+        if line.control in INCLUDES and line.kind in ("", kind):
+            name = Path(line.module)
+            file = name if name.is_absolute() else STACKS / name
+            file = file if file.exists() else VENDOR / name
+            inner = stack_of(file, kind, depth + 1) if depth < MOST_DEPTH else []
+            found += [inner] if line.control == "substack" else inner
+        elif line.kind == kind and line.control not in INCLUDES:
+            found.append(line)
+        if len(found) > MOST_LINES:
+            raise UnreadableError(f"{path}: expected to include at most {MOST_LINES} lines")
+    return found
+
+
+def flat(stack: Stack) -> Iterator[PamLine]:
+    """Yield all lines of a stack."""
+    for item in stack:
+        if isinstance(item, PamLine):
+            yield item
+        else:
+            yield from flat(item)
+
+
+def ways(stack: Stack, judges: Callable[[PamLine], bool], begin: Iterable[Way]) -> set[Way]:
+    """Return how PAM can leave a stack past the lines that judge: _pam_dispatch_aux() of Linux-PAM 1.7.0.
+
+    Of a module nobody knows what it returns, so each value is tried.
+    """
+    end = len(stack)
+    judging = [any(judges(line) for line in flat([item])) for item in stack]
+    at: list[set[Way]] = [set(begin), *(set() for _ in stack)]
+    for number, item in enumerate(stack):
+        if not isinstance(item, PamLine):
+            at[number + 1] |= ways(item, judges, at[number])
+        elif not judging[number]:
+            for way in at[number]:
+                for value, action in returned(item):
+                    good, steps = decided(way.good, value, action)
+                    to = end if steps is None else number + 1 + steps
+                    if to > end:  # "bad jump in stack"
+                        good, to = False, end
+                    past = way.past
+                    if not past and any(judging[number + 1 : to]):
+                        past = f"{item.place} ({item.short})"
+                    at[to].add(Way(good, compared(item, way.right, value), past))
+    return at[end]
+
+
+def returned(line: PamLine) -> Iterator[tuple[str, str]]:
+    """Yield the values that a module may return, and what PAM does then."""
+    actions = line.actions
+    values = {"success", "ignore", *WRONG, *actions}
+    if line.module == "pam_permit.so":
+        values = {"success"}
+    elif line.module == "pam_deny.so":
+        values = {"auth_err"}
+    elif line.module == "pam_faillock.so":  # of an account that is not closed
+        values = {"success", "ignore"}
+    for value in values:
+        yield value, actions.get(value, actions["default"])
+
+
+def decided(good: bool | None, value: str, action: str) -> tuple[bool | None, int | None]:
+    """Return what PAM holds of a login after an action, and how many lines it skips; None for all."""
+    if action.isdecimal():
+        return good, int(action[:5])
+    if action in ("ok", "done"):
+        good = value == "success" if good is not False else False
+        return good, None if action == "done" and good else 0
+    if action in ("bad", "die"):
+        return False, None if action == "die" else 0
+    return (None if action == "reset" else good), 0
+
+
+def compared(line: PamLine, right: bool | None, value: str) -> bool | None:
+    """Whether a password was right, after a module has returned a value."""
+    if line.module not in PASSWORDS:
+        return right
+    return True if value == "success" else False if value in WRONG and right is None else right
+
+
+def unjudged(stack: str, kind: str, words: set[str], counted: bool, on: bool) -> list[str]:
+    """Return clauses on ways of services on which a password gets past a line with these words.
+
+    Where it is `counted`, what must not get past is a wrong password, else one that lets in. While the
+    profile is not `on`, services that include the stack are left out: they get the line with it.
+
+    Raises UnreadableError.
+    """
+
+    def judges(line: PamLine) -> bool:
+        has = {line.module, *line.arguments}
+        # Behind a right password, authsucc asks the same as preauth.
+        return words <= has or ("authsucc" in has and words <= {*has, "preauth"})
+
+    wanted = " ".join(sorted(words, key=lambda word: not word.endswith(".so")))
+    files = services()
+    included = {line.module for path in files.values() for line in lines(path) if line.control in INCLUDES}
+    found = []
+    for name in sorted(files.keys() - included):
+        whole = stack_of(files[name], kind)
+        places = {line.path for line in flat(whole)}
+        if not on and str(STACKS / stack) in places:
+            continue
+        for way in ways(whole, judges, {Way()}):
+            if way.right is not (not counted) or bool(way.good) is counted:
+                continue
+            first = next(line for line in flat(whole) if line.module in PASSWORDS)
+            led = way.past or f"{first.place} ({first.short}), in a stack without that line,"
+            found.append(f"{led} leads past {wanted}, expected it at each {'wrong ' * counted}password")
+    return [*dict.fromkeys(found)]

@@ -13,11 +13,24 @@ from ansible.module_utils.temper.files import File, put_back, saved
 from ansible.module_utils.temper.settings import pam_lines
 from ansible.module_utils.temper.settings.base import Difference, Fault, kept_value, word_on_faults
 from ansible.module_utils.temper.settings.files import WholeFile
-from ansible.module_utils.temper.settings.site_lines import OFF, UnreadableError, grammar_of, is_ours
-from ansible.module_utils.temper.settings.strictness import EXACTLY, as_strict, stricter, strictest
+from ansible.module_utils.temper.settings.site_lines import (
+    CLEARED,
+    OFF,
+    UnreadableError,
+    grammar_of,
+    is_ours,
+)
+from ansible.module_utils.temper.settings.strictness import (
+    ABSENT,
+    EXACTLY,
+    as_strict,
+    implicit,
+    stricter,
+    strictest,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ansible.module_utils.temper.settings.base import State
     from ansible.module_utils.temper.settings.site_lines import Line
@@ -28,10 +41,13 @@ WHOLE = "every"
 TELLS_NOTHING, ANY = "tells nothing", "any"
 #: ... and entries of the site's list are added to ours, without those that its distribution's file has.
 ADDED = "added"
-#: ... and of patterns that leave packages out, one that leaves out all of them is a fault.
-SOME = "some"
+#: ... and of patterns that leave packages out, one that leaves out all of them is a fault. Of the site's
+#: entries of a list that ours does not have: where there are any, they have to name all packages, all days.
+SOME, ALL, DAILY = "some", "all", "daily"
 #: What no pattern for some packages has in common: unattended-upgrade(8) asks re.match() of each.
 UNRELATED = ("apt", "linux-libc-dev", "openssl", "zlib1g")
+#: is_update_day() of unattended-upgrade(8) takes their first three letters and their numbers, too.
+DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 #: What a text before a login may have that tells the system's name or version: agetty(8).
 ESCAPE = re.compile(r"\\[mnorsvS]")
 RELEASE = Path("/etc/os-release")
@@ -61,7 +77,7 @@ def beside(path: Path, content: str, orders: Mapping[str, str], own: str) -> Tex
     site: list[Line | None] = list(grammar.read(path))
     found = Text([], faults=[] if None in site else [f"no file includes {path}"])
     at = site.index(None) if None in site else len(site)
-    before = [*filter(None, site[:at]), *grammar.lines(own, str(path))]
+    before = left([*filter(None, site[:at]), *grammar.lines(own, str(path))])
     after = [*filter(None, site[at + 1 :])]
     ours = {line.number: line for line in grammar.lines(content, str(path))}
     scopes = {line.scope for line in ours.values()}
@@ -80,15 +96,12 @@ def beside(path: Path, content: str, orders: Mapping[str, str], own: str) -> Tex
                 if one.key.lower() == line.key.lower()
                 and (one.scope == line.scope or (not line.scope and one.scope not in others))
             ]
-            for lines in (before, after)
+            for lines in (before, [set_back(one, line.key, order) for one in after])
         )
         put(found, line, text, order, earlier, later)
-    patterns = [key.lower() for key, order in orders.items() if order == SOME]
-    for line in [*before, *after]:
-        if line.key.lower() in patterns and leaves_out_all(line.value):
-            found.faults.append(
-                f"{line.place} has {line.value!r} for {line.key.rstrip(':')}: no package is left"
-            )
+    for key, order in orders.items():
+        mine = [line.value for line in ours.values() if line.key == key]
+        found.faults += list_faults(key, order, mine, left([*before, *after]), after)
     for key in [key for key, order in orders.items() if order == ADDED]:
         add(found, key, {line.value for line in ours.values() if line.key == key}, before)
     return found
@@ -142,6 +155,48 @@ def add(found: Text, key: str, ours: set[str], before: Sequence[Line]) -> None:
         found.kept.append(f"{key} {line.value} ({line.place})")
 
 
+def list_faults(
+    key: str, order: str, ours: Sequence[str], site: Sequence[Line], after: Sequence[Line]
+) -> Iterator[str]:
+    """Yield clauses on entries of the site that leave out more than ours do, and on lines that clear ours."""
+    entries = [line for line in site if line.key.lower() == key.lower()]
+    name, values = key.rstrip(":"), {line.value for line in entries}
+    if order in (ADDED, SOME) and not values.issuperset(ours):
+        yield from (f"{line.place} clears {name}" for line in after if clears(line, key))
+    if order == ABSENT:
+        yield from (f"{line.place} has {name}, expected none" for line in entries)
+    elif order == SOME:
+        yield from (
+            f"{line.place} has {line.value!r} for {name}: no package is left"
+            for line in entries
+            if leaves_out_all(line.value)
+        )
+    elif order == ALL and entries and not any(leaves_out_all(value) for value in values):
+        yield f"{entries[0].place} has {name}, expected none: no other package is updated"
+    elif order == DAILY and entries:
+        rest = [day for number, day in enumerate(DAYS) if not values & {day, day[:3], str(number)}]
+        if rest:
+            yield f"{entries[0].place} has {name}, expected each day: none on {', '.join(rest)}"
+
+
+def clears(line: Line, key: str) -> bool:
+    """Whether a line empties a key of apt.conf(5), alone or with all that its scope has."""
+    return line.value == CLEARED and f"{key.rstrip(':')}::".lower().startswith(f"{line.key}::".lower())
+
+
+def left(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines that no later one clears."""
+    found: list[Line] = []
+    for line in lines:
+        found = [*(one for one in found if not clears(line, one.key)), line]
+    return found
+
+
+def set_back(line: Line, key: str, order: str) -> Line:
+    """Return a line that clears a key as one that sets what the program takes without a line."""
+    return line._replace(key=key, value=(implicit(order) or [""])[0]) if clears(line, key) else line
+
+
 def leaves_out_all(pattern: str) -> bool:
     """Whether a pattern matches packages that have nothing to do with each other."""
     try:
@@ -174,9 +229,11 @@ class SharedFile(WholeFile):
         """What it is to say; the site's files are read once."""
         try:
             found = beside(self.path, self.content, self.orders, site_text(self))
-            for line in grammar_of(str(self.path)).lines(self.content, str(self.path)):
-                if argument := pam_lines.argument_of(self.path, line.key):
-                    by_pam = pam_lines.judged(argument, line.key, self.orders[line.key], line.value)
+            lines = grammar_of(str(self.path)).lines(self.content, str(self.path))
+            wanted = {line.key: line.value for line in lines}
+            for key, order in self.orders.items():
+                if argument := pam_lines.argument_of(self.path, key):
+                    by_pam = pam_lines.judged(argument, key, order, wanted.get(key, ""))
                     found.faults += by_pam.weaker
                     found.kept += by_pam.stricter
             if self.path.parent.name == "limits.d":

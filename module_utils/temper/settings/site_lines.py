@@ -7,6 +7,7 @@ import math
 import os
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ansible.module_utils.temper.files import read_regular
@@ -14,14 +15,14 @@ from ansible.module_utils.temper.settings.base import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
 MOST_BYTES = 2**20
 MOST_FILES = 500
 #: Where programs of systemd look for drop-ins, the weakest first.
 SYSTEMD = ("usr/lib/systemd", "usr/local/lib/systemd", "run/systemd", "etc/systemd")
-#: The value of what a line of sudoers switches off.
+#: The value of what a line of sudoers switches off, and of what #clear of apt.conf(5) empties.
 OFF = "!"
+CLEARED = "#clear"
 #: How every file of ours begins that lies beside a site's.
 MANAGED = re.compile(r"(#|//) Managed by Temper")
 _NAME = r'(?:"[^"]*"|\\.|[^\s,"\\=])+'
@@ -29,7 +30,10 @@ _WHOM = rf"(?:!\s*)?{_NAME}"
 _DEFAULTS = re.compile(rf"Defaults(?:([@:!>])\s*({_WHOM}(?:\s*,\s*{_WHOM})*))?\s+(\S.*)$")
 _VALUE = r'"(?:[^"\\]|\\.)*"|(?:[^\s,"\\]|\\.)*'
 _PARAMETER = re.compile(rf"\s*(!*)\s*(\w+)\s*(?:[+-]?=\s*({_VALUE}))?\s*(?:,|$)")
-_APT = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|#[^\n]*|"[^"]*"|[{};]|\s+|[^\s"{};]+|"', re.DOTALL)
+_APT = re.compile(
+    r'#(?:clear|include)\s[^;\n]*;?|//[^\n]*|/\*.*?(?:\*/|\Z)|#[^\n]*|"[^"]*"|[{};]|\s+|[^\s"{};]+|"',
+    re.DOTALL,
+)
 # As getopt reads them: -f2, too.
 _AUDIT = re.compile(r"\s*(-[bef]|--backlog_wait_time)(?:\s+|=|(?=[0-9]))(\S+)")
 _INCLUDE = re.compile(r'[@#](include|includedir)\s+("[^"]+"|(?:\\.|\S)+)$')
@@ -249,6 +253,14 @@ def apt_lines(text: str, path: str) -> Iterator[Line]:
     for match in _APT.finditer(text):
         word, at = match[0], number
         number += word.count("\n")
+        if word.startswith(("#clear", "#include")) and not words:
+            if word.startswith("#include"):
+                raise UnreadableError(
+                    f"{path}:{at}: expected no #include, which is not followed; put what it brings into a "
+                    f"file of {Path(path).parent}"
+                )
+            yield Line(path, at, "", word[len("#clear") :].strip(' \t\r;"'), CLEARED)
+            continue
         if word[0].isspace() or word.startswith(("//", "/*")) or (word[0] == "#" and not words):
             continue
         if word not in ("{", "}", ";"):

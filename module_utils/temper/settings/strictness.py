@@ -13,6 +13,7 @@ An order is a text, as data/strictness.yml and the tables of sshd_strictness.py 
 
     switch                          0 is off, and anything else is on
     interval                        apt's days, or 12h, 30m, 10s, always: shorter is stricter, but 0 is never
+    absent                          no file and no line has it
 
 Words may be the only numbers that a kernel takes. `, 3 4 default` at the end names values that are the
 distribution's own: nobody has chosen them. `, 3 implicit` is what the program takes where no line sets it.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EXACTLY = "exactly"
+ABSENT = "absent"
 # No limit of a kernel or a program has more digits.
 NUMBER = re.compile(r"-?[0-9]{1,20}")
 OCTAL = re.compile(r"0?[0-7]{1,3}")

@@ -110,7 +110,7 @@ def _way_in(way: Route, addresses: Sequence[str], pace: Pace) -> SshServer:
     server = SshServer(way.host, way.port, problem="no SSH server answers there")
     # Those of a whole fleet may be too many at once for what lies between.
     for address in addresses if not way.proxy else (way.host, way.host):
-        server = ask_server(SshServer(address, way.port), everybody(way), pace, way.proxy)
+        server = ask_server(SshServer(address, way.port), everybody(way), pace, way.proxy, way.gate)
         if server.hello:
             break
     return server

@@ -97,8 +97,8 @@ def contradicted(change: str, plan: Mapping[str, Any], connection: Connection) -
     """Look at a changed way in; return why it must not be confirmed, empty where it may, and warnings.
 
     Of the firewall only warnings come: a port that answers although the rules leave it out is forwarded, to a
-    container for example, and would not be closed by taking the rules back. What cannot be looked at is a
-    warning, too.
+    container for example, and would not be closed by taking the rules back. What was not looked at is a
+    warning, too, by its control.
     """
     if connection.transport != SSH or change not in SEEN:
         return "", []
@@ -108,12 +108,15 @@ def contradicted(change: str, plan: Mapping[str, Any], connection: Connection) -
     except Exception as error:  # noqa: BLE001
         return "", [f"The node was not looked at from outside: {error}"]
     failed = [sentence(one) for one in found if one.state is State.FAIL]
+    reasons: dict[str, list[str]] = {}
+    for one in found:
+        # Through a jump host, or from a machine of the fleet, nobody sees what the rules close to strangers.
+        if one.state is State.NOT_CHECKED or (one.state is State.NOT_APPLICABLE and change == "firewall"):
+            reasons.setdefault(one.reason, []).append(f"outside/{one.key} is {one.state}")
+    unseen_of_it = [f"{', '.join(keys)}: {reason}" for reason, keys in reasons.items()]
     if change == "firewall":
-        return "", [f"The firewall is in force; {one}" for one in failed]
-    unseen_of_it = [one.reason for one in found if one.state is State.NOT_CHECKED][:1]
-    return "; ".join(failed), [
-        f"What sshd offers could not be seen from outside: {one}" for one in unseen_of_it
-    ]
+        return "", [f"The firewall is in force; {one}" for one in (*failed, *unseen_of_it)]
+    return "; ".join(failed), [f"The settings of sshd are in force; {one}" for one in unseen_of_it]
 
 
 def _seen(change: str, plan: Mapping[str, Any], connection: Connection) -> tuple[Observation, ...]:
@@ -121,6 +124,8 @@ def _seen(change: str, plan: Mapping[str, Any], connection: Connection) -> tuple
     way = way_to(connection)
     wanted = planned(plan, way)
     if change == "firewall":
+        if wanted.openings is None:  # it is gone
+            return ()
         looking = Looking(lambda later: look(way, lambda: wanted, later, seconds=CONFIRM_S))
     else:
         looking = Looking(lambda _: look_at_ssh(way, CONFIRM_S))

@@ -30,8 +30,8 @@ class RouteError(Exception):
 class Route:
     """Where sshd answers, and how one comes there.
 
-    With `proxy`, a command, through whatever `through` names; `known_as` is the node's name in the files
-    `known_hosts`.
+    With `proxy`, a command, through whatever `through` names, and first of all its `gate`; `known_as` is the
+    node's name in the files `known_hosts`.
     """
 
     host: str
@@ -41,6 +41,7 @@ class Route:
     known_hosts: tuple[str, ...] = ()
     proxy: tuple[str, ...] = ()
     through: str = ""
+    gate: str = ""
 
     def addresses(self) -> tuple[str, ...]:
         """Return the addresses of the host, which this machine looks up. Raises RouteError."""
@@ -86,7 +87,8 @@ def route(options: Mapping[str, object]) -> Route:
     # As ssh runs it.
     proxy = (os.environ.get("SHELL") or "/bin/sh", "-c", f"exec {way.command}") if way.command else ()
     through = ", ".join(hop.names[0] for hop in way.hops if hop.port) or end.command or way.command
-    return Route(end.host, end.port, end.user, end.known_as or name, end.known_hosts, proxy, through)
+    known = (end.known_as or name, end.known_hosts)
+    return Route(end.host, end.port, end.user, *known, proxy, through, way.gate if way.command else "")
 
 
 def _lines(*command: str) -> list[str]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from temper.compliance.outside.hello import Hello, HelloError, read_hello
+from temper.plan.ssh_turns import Turn
 
 MISSING = ""
 try:
@@ -27,7 +28,7 @@ except ModuleNotFoundError as error:  # on a node that pulls, which has ansible-
     MISSING = f"{error}: install requirements/controller.txt here"
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 #: A handshake and the answer to one request take a few kilobytes.
 MOST_BYTES = 128 << 10
@@ -87,10 +88,13 @@ class Pace:
 class Bounded(socket.socket):
     """A connection that ends after so many bytes or at its deadline, and keeps what it has received."""
 
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
+    def __init__(
+        self, connection: socket.socket, deadline: float, greeted: Callable[[], None] | None = None
+    ) -> None:
         super().__init__(fileno=connection.detach())
         self.said = bytearray()
         self._deadline = deadline
+        self._greeted = greeted
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         """Return bytes, none where it has to end."""
@@ -98,18 +102,27 @@ class Bounded(socket.socket):
             return b""
         found = super().recv(min(size, MOST_BYTES), flags)
         self.said += found
+        if self._greeted:
+            self._greeted()
+            self._greeted = None
         return found
 
 
 @contextlib.contextmanager
-def connected(address: str, port: int, proxy: Sequence[str], deadline: float) -> Iterator[Bounded]:
+def connected(
+    address: str,
+    port: int,
+    proxy: Sequence[str],
+    deadline: float,
+    greeted: Callable[[], None] | None = None,
+) -> Iterator[Bounded]:
     """Open a connection, through a command of the operator's where there is one. Raises OSError."""
     if not proxy:
         with Bounded(socket.create_connection((address, port), STEP_S), deadline) as connection:
             yield connection
         return
     ours, its = socket.socketpair()
-    with Bounded(ours, deadline) as connection:
+    with Bounded(ours, deadline, greeted) as connection:
         with its:
             process = subprocess.Popen(  # noqa: S603 - the inventory's own proxy
                 proxy, stdin=its.fileno(), stdout=its.fileno(), stderr=subprocess.DEVNULL
@@ -125,11 +138,12 @@ def connected(address: str, port: int, proxy: Sequence[str], deadline: float) ->
 
 
 def ask_server(
-    server: SshServer, accounts: Iterable[str], pace: Pace, proxy: Sequence[str] = ()
+    server: SshServer, accounts: Iterable[str], pace: Pace, proxy: Sequence[str] = (), gate: str = ""
 ) -> SshServer:
     """Ask a server, once for each account, and return what is known of it then.
 
-    It ends with the pace's deadline, and at the first problem.
+    Behind a `gate`, a connection begins once those of other looks there have been greeted. It ends with the
+    pace's deadline, and at the first problem.
     """
     for account in accounts:
         if server.problem:
@@ -138,16 +152,21 @@ def ask_server(
             return replace(server, problem=MISSING)
         if not pace.next():
             return replace(server, problem="time was up before every account was asked for")
-        server = _asked(server, account, pace.deadline, proxy)
+        with Turn(gate, pace.deadline) as turn:
+            if not turn.taken:
+                return replace(server, problem="too many others are looked at through the same jump host")
+            server = _asked(server, account, pace.deadline, proxy, turn.end)
     return server
 
 
-def _asked(server: SshServer, account: str, deadline: float, proxy: Sequence[str]) -> SshServer:
+def _asked(
+    server: SshServer, account: str, deadline: float, proxy: Sequence[str], greeted: Callable[[], None]
+) -> SshServer:
     """Ask for one account."""
     deadline = min(deadline, time.monotonic() + 2 * STEP_S)
     hello, keys, methods, problem = server.hello, dict(server.host_keys), dict(server.methods), ""
     try:
-        with connected(server.address, server.port, proxy, deadline) as connection:
+        with connected(server.address, server.port, proxy, deadline, greeted) as connection:
             try:
                 key, methods[account] = _session(connection, account, _key_types(hello, len(methods)))
                 keys[key.get_name()] = key.get_base64()

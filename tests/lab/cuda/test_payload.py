@@ -297,7 +297,7 @@ FAULTS = {
         "ncclAllReduce:5:hang@1",
         gpus=2,
         finding=("rank-hung", None),
-        words="all 2 ranks hung in stage: warming up",
+        words="rank 1 (GPU 1) (in ",
     ),
     "a rank's collective fails": Fault(
         "gpu_all_reduce",

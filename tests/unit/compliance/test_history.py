@@ -16,10 +16,10 @@ import pytest
 
 from temper.base.nodes import utc
 from temper.base.store import HistoryError
-from temper.compliance.history import History
+from temper.compliance.history import Drift, History
 from temper.compliance.model import State
 from temper.compliance.statement import statement
-from tests.unit.compliance.fleets import NOW, RULES, checked, observation
+from tests.unit.compliance.fleets import NOW, RULES, checked, observation, waiver
 
 SSHD = "sshd:PasswordAuthentication"
 PLACE = ("gpu01", f"ssh_hardening/{SSHD}")
@@ -71,15 +71,50 @@ def test_what_is_known_is_what_stands_in_the_file_and_is_shared_by_nodes_of_whic
 def test_a_drift_has_a_beginning_and_an_end(history: History) -> None:
     for number, state in enumerate([State.PASS, State.FAIL, State.FAIL, State.PASS, State.FAIL]):
         check(history, number, state)
-    assert history.drifts() == [(*PLACE, hour(1), hour(3)), (*PLACE, hour(4), None)]
+    assert history.drifts() == [Drift(*PLACE, hour(1), hour(3)), Drift(*PLACE, hour(4))]
 
 
 def test_what_was_not_checked_neither_begins_nor_ends_a_drift(history: History) -> None:
     for number, state in enumerate(
-        [State.NOT_CHECKED, State.FAIL, State.NOT_CHECKED, State.FAIL, State.WAIVED]
+        [State.NOT_CHECKED, State.FAIL, State.NOT_CHECKED, State.FAIL, State.NOT_APPLICABLE]
     ):
         check(history, number, state)
-    assert history.drifts() == [(*PLACE, hour(1), hour(4))]
+    assert history.drifts() == [Drift(*PLACE, hour(1), hour(4))]
+
+
+def test_a_drift_that_somebody_waives_is_waived_and_has_not_ended(history: History) -> None:
+    def waived(hours: int, state: State) -> None:
+        rules = replace(RULES, now=NOW + timedelta(hours=hours))
+        accepted = checked("gpu01", observation(SSHD, state), waivers=(waiver(PLACE[1]),))
+        made = statement([accepted], rules, history.states())
+        history.record(made, f"report {hours}", "0" * 64, next(reversed(history.reports()), ""))
+
+    check(history, 0, State.FAIL)
+    waived(1, State.FAIL)
+    assert history.drifts() == [Drift(*PLACE, hour(0), waived=True)]
+    # The waiver is over: it is the same drift.
+    check(history, 2, State.FAIL)
+    assert history.drifts() == [Drift(*PLACE, hour(0))]
+    waived(3, State.FAIL)
+    waived(4, State.PASS)
+    assert history.drifts() == [Drift(*PLACE, hour(0), hour(4))]
+
+
+def test_a_history_with_the_former_ids_of_controls_is_gone_on_with(history: History) -> None:
+    check(history, 0)
+    umask = "os_hardening/umask"
+    with sqlite3.connect(history.path) as connection:
+        connection.execute("UPDATE part SET version = 2 WHERE name = 'compliance'")
+        connection.execute("UPDATE state SET control = replace(control, 'os_hardening/', '')")
+        connection.execute("INSERT INTO drift VALUES ('gpu01', 'umask', 'then', NULL)")
+    # Of a copy that nobody can write to, the ids are the same.
+    assert history.states()["gpu01"][umask].since == hour(0)
+    assert history.drifts() == [Drift("gpu01", umask, "then")]
+    made = statement([checked()], replace(RULES, now=NOW + timedelta(hours=1)), history.states())
+    assert made.changed == ()
+    check(history, 1)
+    assert history.states()["gpu01"][umask].since == hour(0)
+    assert all("/" in control for control in history.states()["gpu01"])
 
 
 def test_a_check_that_another_one_has_overtaken_is_refused(history: History) -> None:
@@ -166,7 +201,7 @@ def test_validations_and_checks_live_in_one_file(history: History) -> None:
     assert runs.append([run(1)]) == 1
     check(history, 1, State.FAIL)
     assert dict(runs.past(["gpu01"]))["gpu01"].runs == (run(1),)
-    assert history.drifts() == [(*PLACE, hour(1), None)]
+    assert history.drifts() == [Drift(*PLACE, hour(1))]
 
 
 def test_a_second_writer_of_the_same_moment_is_one_sentence(history: History) -> None:

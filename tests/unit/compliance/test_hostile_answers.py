@@ -305,7 +305,9 @@ def test_a_node_that_leaves_out_one_setting_of_a_control_has_not_answered_for_th
     )
     made = fleet(with_role("os_hardening", *[other for other in found if other is not one]))
     states = {control.id: control.state for control in evil_one(made).controls}
-    assert all(states[name] in (State.NOT_CHECKED, State.WAIVED) for name in one["controls"])
+    assert all(
+        states[f"os_hardening/{name}"] in (State.NOT_CHECKED, State.WAIVED) for name in one["controls"]
+    )
 
 
 @pytest.mark.component

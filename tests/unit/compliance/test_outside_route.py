@@ -166,5 +166,22 @@ def test_ports_that_answer_beside_the_rules_are_a_warning(monkeypatch: pytest.Mo
     assert "192.0.2.7:8080" in warning
 
 
+@pytest.mark.parametrize(
+    ("seen", "state", "reason"),
+    [
+        (Look((SshServer("192.0.2.7", 22),), (), through="bastion"), "not-applicable", "bastion"),
+        (Look((SshServer("192.0.2.7", 22),)), "not-checked", "no port of it answers"),
+        (Look(problem="it took too long"), "not-checked", "it took too long"),
+    ],
+)
+def test_a_firewall_is_confirmed_with_the_looks_that_were_not_taken(
+    seen: Look, state: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "look", lambda *_, **__: seen)
+    failure, (warning,) = node.contradicted("firewall", fact(), Connection())
+    assert failure == ""
+    assert [one for one in ("outside/ports", state, reason) if one not in warning] == []
+
+
 def test_accounts_have_nothing_that_a_stranger_sees() -> None:
     assert node.contradicted("accounts", fact(), Connection()) == ("", [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from ansible.parsing.dataloader import DataLoader
@@ -13,6 +14,9 @@ from temper.compliance.model import State
 from temper.compliance.repairs import REPAIRS, command_of
 from temper.compliance.statement import statement
 from tests.unit.compliance.fleets import RULES, checked, observation
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: Words that every pattern of the table must refuse.
 HOSTILE = [
@@ -35,6 +39,11 @@ FITTING = {
     "leave-group": ["bob", "sudo"],
     "security-updates-apt": ["libc6", "libssl3t64:amd64"],
     "drop-sysctl": ["net[./]ipv4[./]ip_forward", "/etc/sysctl.d/99-local.conf"],
+    "comment-out-sshd": [
+        "12",
+        "kbdinteractiveauthentication|challengeresponseauthentication",
+        "/etc/ssh/sshd_config.d/00-a.conf",
+    ],
     "install-module-dkms": ["nvidia", "595.71.05", "6.12.57+deb13-amd64"],
     "shorten-daemon-json": ["runtimes/nvidia", "features/cdi"],
     **{name: ["6.12.57+deb13-amd64"] for name in ("reinstall-module-apt", "reinstall-module-dnf")},
@@ -77,3 +86,25 @@ def test_nobody_is_told_to_type_what_a_node_made_up() -> None:
     remedies = {control.remedy for control in made.nodes[0].controls if control.state is State.FAIL}
     assert remedies
     assert all("lookup" not in remedy and "systemctl restart" in remedy for remedy in remedies)
+
+
+@pytest.mark.component
+@pytest.mark.parametrize(
+    ("number", "line", "made"),
+    [
+        (2, "PermitRootLogin yes", "# PermitRootLogin yes"),
+        (2, "  permitrootlogin=yes", "#   permitrootlogin=yes"),
+        # The file is another one by now: nothing is touched.
+        (2, "PermitTTY yes", "PermitTTY yes"),
+        (3, "PermitRootLogin yes", "PermitRootLogin yes"),
+    ],
+)
+def test_the_line_that_wins_over_ours_becomes_a_comment(
+    tmp_path: Path, number: int, line: str, made: str
+) -> None:
+    command = command_of(["comment-out-sshd", str(number), "permitrootlogin", "/etc/ssh/sshd_config"])
+    assert command
+    file = tmp_path / "sshd_config"
+    file.write_text(f"# ours\n{line}\nX11Forwarding yes\n")
+    subprocess.run(["sh", "-c", command.replace("/etc/ssh/sshd_config", str(file))], check=True)
+    assert file.read_text() == f"# ours\n{made}\nX11Forwarding yes\n"

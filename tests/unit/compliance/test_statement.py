@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -16,14 +17,26 @@ from ansible.module_utils.temper.settings.observe import ASKED
 
 from temper.compliance.answers import answer
 from temper.compliance.history import Known
-from temper.compliance.model import ControlResult, Observation, State, Verdict, WaivedBy, WaiverFault
+from temper.compliance.model import (
+    Change,
+    ControlResult,
+    NodeStatement,
+    Observation,
+    State,
+    Statement,
+    Verdict,
+    WaivedBy,
+    WaiverFault,
+)
 from temper.compliance.statement import CheckedNode, statement
 from temper.plan.node_plan import NodePlan
 from temper.plan.os_controls import demand_of, demanded
 from temper.plan.preflight import DATA, preflight_plan
 from temper.plan.refusals import refusal
 from temper.report.compliance import checked_node
-from temper.report.statement import text
+from temper.report.fleet import page_of
+from temper.report.inputs import Report
+from temper.report.statement import junit, sarif, text
 from tests.unit.compliance.fleets import (
     DRIVER,
     KNOWN,
@@ -39,6 +52,7 @@ from tests.unit.compliance.fleets import (
 )
 from tests.unit.planning_nodes import node
 from validation.model.contract import State as Measured
+from validation.model.contract import dumps, loads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,11 +132,13 @@ def test_a_control_is_as_bad_as_the_worst_of_its_settings() -> None:
     made = plan()
     (first, *_) = [s for s in made.role("os_hardening").settings if "aslr" in s.controls]
     failing = observation(f"{first.kind}:{first.key}", State.FAIL, *first.controls, reason="0")
-    assert states(checked("gpu01", failing))["aslr"] is State.FAIL
+    assert states(checked("gpu01", failing))["os_hardening/aslr"] is State.FAIL
 
 
 def test_a_control_that_the_profile_relaxes_is_waived_with_its_reason() -> None:
-    (control,) = [c for c in statement([checked()], RULES, {}).nodes[0].controls if c.id == "tmp-noexec"]
+    (control,) = [
+        c for c in statement([checked()], RULES, {}).nodes[0].controls if c.id == "os_hardening/tmp-noexec"
+    ]
     assert control.state is State.WAIVED
     assert "profile gpu" in control.waiver
 
@@ -131,7 +147,9 @@ def relaxed(name: str, *measured: Observation) -> ControlResult:
     node = checked()
     assert node.observations is not None
     asked = replace(node, observations={**node.observations, "demanded": measured})
-    (control,) = [c for c in statement([asked], RULES, {}).nodes[0].controls if c.id == name]
+    (control,) = [
+        c for c in statement([asked], RULES, {}).nodes[0].controls if c.id == f"os_hardening/{name}"
+    ]
     return control
 
 
@@ -149,7 +167,7 @@ def test_what_nobody_can_measure_is_said_to_be_not_checked_and_never_not_applica
 
 def test_a_profiles_own_setting_that_drifts_fails_although_the_control_is_relaxed() -> None:
     own = observation("sysctl:kernel.yama.ptrace_scope", State.FAIL, "ptrace-scope", reason="0")
-    assert states(checked("gpu01", own))["ptrace-scope"] is State.FAIL
+    assert states(checked("gpu01", own))["os_hardening/ptrace-scope"] is State.FAIL
 
 
 def test_what_the_profile_and_what_the_operator_accept_are_counted_apart() -> None:
@@ -177,8 +195,8 @@ def test_a_control_that_the_operator_leaves_out_needs_a_waiver_with_an_end() -> 
         made, waived=(replace(made.waived[0], id="aslr", by="the operator", reason="jobs need it"),)
     )
     node = checked(plan=relaxed)
-    assert states(node)["aslr"] is State.FAIL
-    assert states(replace(node, waivers=(waiver("aslr"),)))["aslr"] is State.WAIVED
+    assert states(node)["os_hardening/aslr"] is State.FAIL
+    assert states(replace(node, waivers=(waiver("os_hardening/aslr"),)))["os_hardening/aslr"] is State.WAIVED
 
 
 @pytest.mark.parametrize(
@@ -361,3 +379,91 @@ def test_what_is_passed_on_of_a_node_gives_the_same_statement_as_its_whole_plan(
     assert passed_on.problem == ""
     passed_on = replace(passed_on, validation=whole.validation)
     assert statement([passed_on], RULES, {}) == statement([whole], RULES, {})
+
+
+@pytest.mark.parametrize(
+    ("reason", "changes", "why"),
+    [
+        ("", (Change("vm.x", "1", "0"),), "vm.x: found 1, wanted 0"),
+        ("", (Change("packages", "", "a=1"),), "packages: found nothing, wanted a=1"),
+        ("it is off.", (), "it is off"),
+        ("it is off", (Change("vm.x", "1", "0"),), "it is off; vm.x: found 1, wanted 0"),
+        (
+            "",
+            tuple(Change(f"k{number}", "1", "0") for number in range(5)),
+            "k0: found 1, wanted 0; k1: found 1, wanted 0; k2: found 1, wanted 0; and 2 more",
+        ),
+    ],
+)
+def test_a_failure_is_told_by_what_was_found_and_wanted_in_every_form(
+    reason: str, changes: tuple[Change, ...], why: str
+) -> None:
+    failing = ControlResult("os_hardening/x", "The goal", State.FAIL, reason, changes=changes)
+    assert failing.why == why
+    node = NodeStatement("gpu01", Verdict.NOT_COMPLIANT, controls=(failing,))
+    made = replace(statement([], RULES, {}), nodes=(node,))
+    case = ElementTree.fromstring("".join(junit(made)))[0][0][0]  # noqa: S314 - our own text
+    assert case.get("message") == why
+    assert "The goal" in (case.text or "")
+    (run,) = json.loads("".join(sarif(made)))["runs"]
+    assert changes == () or changes[0].text in run["results"][0]["message"]["text"]
+    assert run["tool"]["driver"]["rules"][0]["shortDescription"]["text"] == "The goal"
+    lines = text(made).splitlines()
+    assert lines[0] == "FAIL os_hardening/x on gpu01"
+    assert lines[1] == "  " + (reason or changes[0].text)
+    assert "  goal: The goal" in lines
+
+
+def test_all_repairs_of_a_node_are_listed_in_their_order() -> None:
+    def failing(name: str, remedy: str) -> ControlResult:
+        return ControlResult(name, name, State.FAIL, remedy=remedy)
+
+    node = NodeStatement(
+        "gpu01",
+        Verdict.NOT_COMPLIANT,
+        controls=(
+            failing("node/reboot", "reboot it"),
+            failing("os_hardening/umask", "harden"),
+            failing("validation/last", "validate"),
+            failing("os_hardening/aslr", "harden"),
+            failing("node/security-updates", "update"),
+        ),
+    )
+    assert node.repairs == ("harden", "update", "reboot it", "validate")
+    made = replace(statement([], RULES, {}), nodes=(node,))
+    assert "To repair gpu01, in this order:\n  1. harden\n  2. update\n  3. reboot it\n  4. validate" in text(
+        made
+    )
+
+
+def test_a_statement_counts_nodes_and_controls() -> None:
+    made = statement([checked(), checked("gpu02", BROKEN), CheckedNode("gpu03", problem="silent")], RULES, {})
+    assert made.counts.nodes == {"compliant": 1, "not-compliant": 1, "not-checked": 1}
+    assert made.counts.controls["fail"] == 1
+    assert sum(made.counts.controls.values()) == sum(len(node.controls) for node in made.nodes)
+    assert loads(Statement, dumps(replace(made, nodes=()))).counts == made.counts
+
+
+def test_every_control_has_its_role_in_front() -> None:
+    (node,) = statement([checked()], RULES, {}).nodes
+    assert all("/" in control.id for control in node.controls)
+    assert len({control.id for control in node.controls}) == len(node.controls)
+
+
+def test_a_failing_control_is_told_by_what_was_found_beside_its_goal_and_all_repairs_are_there() -> None:
+    def failing(node: str, found: str) -> NodeStatement:
+        change = Change("net.x", found, "0")
+        controls = (
+            ControlResult("os_hardening/x", "It is off", State.FAIL, changes=(change,), remedy="harden it"),
+            ControlResult("validation/last", "Validated", State.FAIL, "too old", remedy="validate it"),
+        )
+        return NodeStatement(node, Verdict.NOT_COMPLIANT, controls=controls)
+
+    nodes = (failing("gpu01", "1"), failing("gpu02", "2"))
+    made = page_of(Report(compliance=replace(statement([], RULES, {}), nodes=nodes)), {}, [], "")
+    (first, last) = sorted(made.controls, key=lambda one: one.name)
+    assert first.title == "net.x: found 1, wanted 0 (and 1 other values). Goal: It is off"
+    assert last.title == "too old. Goal: Validated"
+    (kind, name, _, words, remedies) = made.attention[0]
+    assert (kind, name, remedies) == ("fail", "gpu01", ("harden it", "validate it"))
+    assert "os_hardening/x (net.x: found 1, wanted 0)" in words

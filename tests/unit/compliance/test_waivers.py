@@ -90,3 +90,27 @@ def test_an_entry_that_is_no_mapping_is_refused() -> None:
 
 def test_all_wrong_entries_are_named_at_once() -> None:
     assert len(waivers.read([{}, WHOLE, {"control": "x"}], NODES)[1]) == 2
+
+
+CONTROLS = ("os_hardening/umask", "os_hardening/aslr", "ssh_hardening/sshd", "firewall/firewall")
+
+
+@pytest.mark.parametrize(
+    ("written", "means", "meant"),
+    [
+        ("ssh_hardening/sshd", "ssh_hardening/sshd", "ssh_hardening/sshd"),
+        # As controls of the hardening were called before.
+        ("umask", "os_hardening/umask", "os_hardening/umask"),
+        ("os_hardenin/umask", "os_hardenin/umask", "os_hardening/umask"),
+        ("umsk", "os_hardening/umsk", "os_hardening/umask"),
+        ("sshd", "os_hardening/sshd", "ssh_hardening/sshd"),
+        ("firewal/firewal", "firewal/firewal", "firewall/firewall"),
+        ("nothing/alike-at-all", "nothing/alike-at-all", ""),
+    ],
+)
+def test_a_control_is_called_by_its_role_and_name_and_a_typo_is_guessed(
+    written: str, means: str, meant: str
+) -> None:
+    ((one,), problems) = waivers.read([{**WHOLE, "control": written}], NODES)
+    assert (one.control, problems) == (means, [])
+    assert waivers.nearest(one.control, CONTROLS) == meant

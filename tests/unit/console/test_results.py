@@ -75,19 +75,20 @@ def test_changes_are_the_actions_and_controls_of_settle() -> None:
         "actions": ["a: 1 -> 2", "daemon-reload"],
         "controls": ["core_dumps"],
     }
-    assert changes(result) == "a: 1 -> 2\ndaemon-reload\ncontrols: core_dumps"
+    assert changes(result) == ["a: 1 -> 2", "daemon-reload", "controls: core_dumps"]
+    assert changes(result, whole=False)[-1] == "controls: 1"
 
 
 def test_changes_of_a_loop_are_its_items() -> None:
     results = [{"item": "a", "changed": True}, {"item": "b", "changed": False}]
-    assert changes({"changed": True, "results": results}) == "(item=a)"
+    assert changes({"changed": True, "results": results}) == ["(item=a)"]
 
 
 @pytest.mark.parametrize(
     "result", [{"actions": "none"}, {"controls": 3}, {"results": "x"}, {"results": ["x"]}]
 )
 def test_keys_of_other_modules_that_have_the_same_names_are_no_error(result: dict[str, Any]) -> None:
-    assert changes(result) == ""
+    assert changes(result) == []
 
 
 @pytest.mark.parametrize(

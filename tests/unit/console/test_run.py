@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from temper.base.outcome import FinalVerdict
 from temper.output.run import MOST_CHARACTERS, MOST_GROUPS, Note, Run, Stage
 
 
@@ -102,15 +103,41 @@ def test_the_outcome_names_those_that_need_a_human_and_where() -> None:
     ]
 
 
-def test_a_failure_of_what_is_done_once_is_no_nodes_own() -> None:
-    run, where = Run(), stage("Validate")
+def test_a_failure_of_what_is_done_once_is_that_of_all_nodes() -> None:
+    run, where = Run(), Stage("Validate", 100.0, members=("n1", "n2"))
     run.settle(where, "n1", "ok")
     assert noted(run, where, Note("failed", "", "End", "fail\nmore")) == [
         "failed: all nodes\n  End\n    fail\n    more"
     ]
-    assert run.outcome() == [
-        ("ok", "ok: 1"),
-        ("failed", "failed for all nodes: Validate: End: fail"),
+    assert run.outcome() == [("failed", "failed: 2: n1, n2 (Validate)")]
+    assert where.counts(100.0) == "2 nodes: 2 failed; 0 s"
+
+
+def test_a_verdict_is_on_the_nodes_that_it_names() -> None:
+    run, where = Run(), stage("Validate")
+    for node in ("n1", "n2", "n3"):
+        run.settle(where, node, "ok")
+    run.conclude(
+        where, FinalVerdict("Verdict: fail.", False, {"n2": "failed", "n3": "not checked"}, "r.html")
+    )
+    assert where.counts(100.0) == "3 nodes: 1 ok, 1 not checked, 1 failed; 0 s"
+    assert [line for _, line in run.last_lines()] == [
+        "ok: 1",
+        "not checked: 1: n3 (Validate)",
+        "failed: 1: n2 (Validate)",
+        "Verdict: fail.",
+        "Report: r.html",
+        "Next: the report says for each node what to do.",
+    ]
+
+
+def test_what_most_nodes_changed_alike_stands_once() -> None:
+    changes = {"n1": ("a", "b"), "n2": ("a", "c"), "n3": ("a", "b")}
+    notes = [Note("changed", node, "A", text) for node, texts in changes.items() for text in texts]
+    assert noted(Run(), stage(), *notes) == [
+        "changed: 3 nodes: n1-n3\n  A\n    a",
+        "changed: 2 nodes: n1, n3\n  A\n    b",
+        "changed: n2\n  A\n    c",
     ]
 
 

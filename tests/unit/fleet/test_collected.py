@@ -103,6 +103,7 @@ def test_validation_of_slices_is_judged_together(tmp_path: Path, monkeypatch: py
         "gpu02": ["gpu02 is off"],
         "gpu09": ["the helper died"],
     }
+    assert said.states == dict.fromkeys(["gpu01", "gpu02", "gpu09"], "not checked")
 
 
 @pytest.mark.component
@@ -159,6 +160,7 @@ def test_compliance_of_slices_is_one_statement(tmp_path: Path) -> None:
     (statement,) = (tmp_path / "compliance").glob("2*/statement.json")
     nodes = json.loads(statement.read_text())["nodes"]
     assert sorted(node["node"] for node in nodes) == ["gpu01", "gpu02", "gpu09"]
+    assert said.states == dict.fromkeys(["gpu01", "gpu02", "gpu09"], "not checked")
     assert "the helper died" in statement.read_text()
 
 
@@ -220,7 +222,7 @@ def test_plans_of_slices_are_one_file(tmp_path: Path, monkeypatch: pytest.Monkey
 
     said = collected.plans(folders(tmp_path, "plan", part("gpu02"), part("gpu01")), SILENT)
     assert said
-    assert "3 nodes planned, 3 refused" in said.text
+    assert "0 of 3 nodes planned, 3 refused" in said.text
     document = json.loads((tmp_path / "reports" / "plan.json").read_text())
     assert list(document["nodes"]) == ["gpu01", "gpu02", "gpu09"]
     assert document["nodes"]["gpu09"]["problems"] == ["the helper died"]

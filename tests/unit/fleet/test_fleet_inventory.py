@@ -80,7 +80,7 @@ def test_what_the_operator_has_set_for_ansible_changes_no_listing(
 
 def test_a_limit_chooses_nodes(source: Path) -> None:
     assert read([str(source)], "rack_a").nodes == ["gpu01", "gpu03"]
-    with pytest.raises(InventoryError, match="that --limit login chooses, found none"):
+    with pytest.raises(InventoryError, match="--limit login matches no node of the group gpu_nodes"):
         read([str(source)], "login")
 
 

@@ -102,3 +102,19 @@ def test_a_node_is_at_one_place_at_a_time_and_never_forgotten(
             board.end(part, dict.fromkeys(heard, FINE))
     assert board.ended
     assert sorted([*board.outcomes, *board.left]) == NODES
+
+
+def test_a_later_stage_begins_when_the_earlier_one_has_ended_well_or_not() -> None:
+    stages = {NODES[0]: 2, NODES[1]: 1}
+    board = Board.of(NODES, 3, [Place("a", 9)], stages=stages)
+    early = [part for part, _ in board.start()]
+    assert {node for part in early for node in part.nodes} == {*NODES[2:]}
+    board.lose(early[0], "broken pipe")
+    board.end(early[1], dict.fromkeys(early[1].nodes, FINE))
+    ((again, _),) = board.start()
+    assert (again.nodes, again.stage) == (early[0].nodes, 0)
+    for expected in (NODES[1], NODES[0]):
+        board.end(again, dict.fromkeys(again.nodes, FINE))
+        ((again, _),) = board.start()
+        assert again.nodes == (expected,)
+    assert board.left == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from ansible.module_utils.temper.access.sshd_matches import Block, Connection, W
 from ansible.module_utils.temper.access.sshd_strictness import as_strict, further_factors, stricter, ways_in
 from ansible.module_utils.temper.settings.base import RefusedError
 
+from temper.compliance.repairs import command_of
 from tests.unit.harden.real_sshd import ACCOUNTS, LOGIN, SiteFiles, site
 
 pytestmark = pytest.mark.component
@@ -436,3 +438,47 @@ def test_others_who_are_kept_out_from_now_on_are_named(
     found = sshd_settings.locked_out(site.sshd(), plan, LOGIN)
     assert [name for name in ACCOUNTS if any(f"account {name}" in why for why in found)] == named
     assert len(found) == len(named)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "keywords"),
+    [
+        ("00-a.conf", "PermitRootLogin yes\n", ["permitrootlogin"]),
+        (
+            "00-a.conf",
+            "# a\n  x11forwarding = yes\n\nPermitRootLogin yes\n",
+            ["permitrootlogin", "x11forwarding"],
+        ),
+        # As it was called before.
+        ("00-a.conf", "ChallengeResponseAuthentication yes\n", ["kbdinteractiveauthentication"]),
+        ("00-a.conf", "PermitRootLogin yes\nMatch User alice\n    X11Forwarding yes\n", ["permitrootlogin"]),
+    ],
+)
+def test_the_command_that_is_printed_takes_away_what_wins_over_ours(
+    site: SiteFiles, name: str, said: str, keywords: list[str]
+) -> None:
+    site.applied(parameters())
+    site.says(said, name)
+    with pytest.raises(RefusedError, match=f"{name}:[0-9]") as refused:
+        site.plan(parameters(accepted_matches=("User alice",)))
+    comments = [words for words in refused.value.repair if words[0] == "comment-out-sshd"]
+    assert sorted(words[2].split("|")[0] for words in comments) == keywords
+    for words in comments:
+        # The table of repairs knows the folder of a node alone.
+        command = command_of([*words[:3], f"/etc/ssh/sshd_config.d/{name}"])
+        assert command
+        subprocess.run(
+            ["sh", "-c", command.replace("/etc/ssh/sshd_config.d", str(site.drop_ins))], check=True
+        )
+    site.plan(parameters(accepted_matches=("User alice",)))
+    assert site.effective("alice")["permitrootlogin"] == ["no"]
+    kept = (site.drop_ins / name).read_text()
+    assert kept.replace("# ", "").split() == said.replace("# ", "").split()
+
+
+def test_a_port_that_the_site_adds_is_left_to_a_person(site: SiteFiles) -> None:
+    site.applied(parameters({"Port": 22}))
+    site.says("Port 2222\n", "90-site.conf")
+    with pytest.raises(RefusedError, match="Port") as refused:
+        site.plan(parameters({"Port": 22}))
+    assert refused.value.repair == []

@@ -217,15 +217,55 @@ def test_links_are_tunnels_by_their_kind(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
 
 
-def test_wireguards_own_program_tells_its_peers_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wireguards_own_program_tells_its_peers_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tunnels, "which", lambda name: name)
     monkeypatch.setattr(tunnels, "run", lambda command: SHOWN[command[-1]])
+    monkeypatch.setattr(tunnels, "ROOT", tmp_path)
+    (tmp_path / "etc/wireguard").mkdir(parents=True)
+    (tmp_path / "etc/wireguard/wg0.conf").write_text(
+        f"[Interface]\n[Peer]\nPublicKey={KEY}\n[Peer]\nPublicKey = {OTHER}\nEndpoint = vpn:51820\n"
+    )
     found = tunnels.wireguard(link("wg0", "wireguard"), set())
     assert found.entrances == (Entrance("udp", (51820,)),)
     assert [peer.dialled for peer in found.peers] == [False, True, False]
+    assert [peer.roams for peer in found.peers] == [True, False, True]
     towards = found.peers_towards(ipaddress.ip_address("10.99.0.7"))
     assert [str(peer.remote) for peer in towards] == ["2001:db8::7"]
     assert [peer.remote for peer in found.peers_towards(ipaddress.ip_address("10.99.0.1"))] == [FAR]
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "configured"),
+    [
+        ("etc/wireguard/wg0.conf", f"[Peer]\n# x\npublickey={KEY}\nENDPOINT=[::1]:5 # far\n", True),
+        ("etc/wireguard/wg0.conf", f"[Peer]\nPublicKey={KEY}\n#Endpoint=1.2.3.4:5\n", False),
+        ("etc/wireguard/wg0.conf", f"[Peer]\nPublicKey={KEY}\n[Peer]\nEndpoint=1.2.3.4:5\n", False),
+        ("etc/wireguard/wg0.conf.old", f"[Peer]\nPublicKey={KEY}\nEndpoint=1.2.3.4:5\n", False),
+        ("run/systemd/network/a.netdev", f"[WireGuardPeer]\nEndpoint=1.2.3.4:5\nPublicKey={KEY}\n", True),
+        ("etc/systemd/network/a.netdev.d/b.conf", f"[WireGuardPeer]\nPublicKey={KEY}\nEndpoint=h:5\n", True),
+        ("etc/NetworkManager/system-connections/wg", f"[wireguard-peer.{KEY}]\nendpoint=1.2.3.4:5\n", True),
+        ("etc/NetworkManager/system-connections/wg", f"[wireguard-peer.{KEY}]\nallowed-ips=::/0\n", False),
+    ],
+)
+def test_endpoint_is_known_after_a_boot_where_a_file_has_it(
+    path: str, text: str, *, configured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunnels, "ROOT", tmp_path)
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text(text)
+    assert tunnels.dialled_keys() == ({KEY} if configured else set())
+
+
+def test_peer_that_roams_is_let_in_by_rules_alone_and_from_everywhere() -> None:
+    """Its keepalive does not help: after a boot the node knows no endpoint to send to."""
+    (roaming,) = tunnels.wireguard_peers(f"{KEY}\t198.51.100.7:4\n", "", f"{KEY}\t25\n", ())
+    way = Way(WG, roaming)
+    assert not rules().admits(way)
+    assert rules(udp("51820")).admits(way)
+    assert "configured nowhere" in str(way)
+    assert "0.0.0.0/0" in way.rules_to_add[0]
 
 
 UDP_ROWS = "".join(

@@ -135,6 +135,9 @@ FAULTS: dict[tuple[str, str], Callable[[], Node]] = {
     ("reset-required", "fail"): _log(
         "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)"
     ),
+    ("reboot-required", "fail"): _log(
+        "NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot"
+    ),
     ("kernel-error-unreadable", "degraded"): _log("NVRM: Xid (PCI:0000:1b:00): something else"),
     ("xid-unknown", "degraded"): _log(LOG.format(999)),
     **{

@@ -7,6 +7,8 @@ import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.unit.each import each
 from tests.unit.monitoring import programs
 from tools.documents import ROOT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 
 from temper.compliance.metrics import METRICS as OF_COMPLIANCE

@@ -37,9 +37,11 @@ def nodes(count: int, cohorts: int = 1, racks: int = 1) -> dict[str, Node]:
     }
 
 
-def begin(fleet: dict[str, Node], policy: Policy = QUICK) -> Rollout:
+def begin(
+    fleet: dict[str, Node], policy: Policy = QUICK, jump_levels: dict[str, int] | None = None
+) -> Rollout:
     """A roll-out in which nothing has happened."""
-    numbers = waves(fleet.values(), policy)
+    numbers = waves(fleet.values(), policy, jump_levels)
     records = {name: Record(State.PENDING, NOW, wave=numbers[name]) for name in fleet}
     return Rollout("new", policy, fleet, records, number=1)
 

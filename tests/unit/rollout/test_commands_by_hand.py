@@ -85,7 +85,7 @@ def test_after_a_crash_what_is_on_its_way_ends_and_nothing_else_starts(
     controller.begin(3)
     controller.dies(step)
     controller.type(order, "--reason", "wrong stack")
-    finish = f"`temper rollout resume --finish -i INVENTORY --folder {controller.folder}`"
+    finish = f"`temper rollout resume --finish --folder {controller.folder}`"
     assert f"gpu0 on the way, and no controller is at work: {finish}" in capsys.readouterr().out
     controller.type("resume", how, "-i", "x")
     assert controller.states() == [ends, State.PENDING, State.PENDING]
@@ -101,7 +101,7 @@ def test_another_roll_out_says_what_ends_the_one_that_was_aborted(controller: Co
     controller.dies(Step.DRAIN)
     controller.type("abort", "--reason", "wrong stack")
     other = begin(nodes(1))
-    with pytest.raises(StoreError, match=r"gpu0 on the way.*`temper rollout resume --finish -i INVENTORY"):
+    with pytest.raises(StoreError, match=r"gpu0 on the way.*`temper rollout resume --finish"):
         controller.store.create("other", QUICK, other.nodes, other.records, NOW)
     controller.type("resume", "--finish", "-i", "x")
     assert controller.store.create("other", QUICK, other.nodes, other.records, NOW) == 2
@@ -160,12 +160,14 @@ def test_another_try_is_refused_where_the_budget_lets_no_node_start(
     said = capsys.readouterr()
     if status:
         assert "gpu0 would not start again: gpu0 failed or rolled back, and failure_budget is 0" in said.err
-        assert "begin another with a larger budget" in said.err
-        assert controller.states()[0] is State.ROLLED_BACK
+        assert "a larger failure_budget" in said.err
+        assert State.ROLLED_BACK in controller.states()
+        # With a name and a reason, it is no failure any more.
+        assert controller.type("accept", "gpu0", "--reason", "6 % are known") == 0
     else:
-        assert said.out == "gpu0 is pending; `resume` goes on with it.\n"
-        assert controller.type("resume", "-i", "x") == 0
-        assert controller.states() == [State.RETURNED] * 3
+        assert said.out.startswith("gpu0 is pending; `temper rollout resume --folder")
+    assert controller.type("resume", "-i", "x") == 0
+    assert controller.states() == [State.RETURNED] * 3
 
 
 def test_a_failed_node_is_tried_again_without_a_budget(controller: Controller) -> None:
@@ -241,7 +243,7 @@ def test_the_status_says_that_a_controller_has_died(
     controller.dies(Step.INSTALL)
     capsys.readouterr()
     controller.type("status")
-    assert "No controller is at work: `resume` goes on with it" in capsys.readouterr().out
+    assert "No controller is at work: `temper rollout resume --folder" in capsys.readouterr().out
     controller.type("hold", "--reason", "the network")
     capsys.readouterr()
     controller.type("status")
@@ -256,3 +258,28 @@ def test_the_status_says_that_a_controller_has_died(
     capsys.readouterr()
     controller.type("status")
     assert "No controller" not in capsys.readouterr().out
+
+
+def test_who_has_looked_returns_a_failed_node_with_a_reason(
+    controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A healthy node with a bad baseline must not stay out of service for ever."""
+    controller.begin(1)
+    slower = StepResult(Outcome.FAILED, "6 % slower")
+    controller.script.answers = {("gpu0", Step.PROVE): [slower, slower]}
+    controller.type("resume", "-i", "x")
+    assert controller.states() == [State.FAILED]
+    with pytest.raises(SystemExit):
+        controller.type("accept", "gpu0")
+    controller.script.calls.clear()
+    assert controller.type("accept", "gpu0", "--reason", "the host is shared") == 0
+    controller.type("resume", "-i", "x")
+    assert controller.states() == [State.ROLLED_BACK]
+    assert controller.script.steps("gpu0") == [Step.RETURN]
+    said = [event for event in controller.store.events(1) if event.outcome == "accept"]
+    assert [(event.node, event.reason, bool(event.who)) for event in said] == [
+        ("gpu0", "the host is shared", True)
+    ]
+    capsys.readouterr()
+    controller.type("status")
+    assert "the host is shared" in capsys.readouterr().out

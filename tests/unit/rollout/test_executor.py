@@ -17,6 +17,8 @@ from temper.rollout.gate import Rules
 from temper.rollout.machine import after, begun
 from temper.rollout.model import (
     FORWARD,
+    NEW_BASELINE,
+    OVERRULED,
     WITHHELD,
     Course,
     Node,
@@ -37,6 +39,8 @@ from validation.model.contract import State as FindingState
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
+
+    from validation.model.contract import NodeResult
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 OLD, NEW = "r580-cuda13.0", "r595-cuda13.2"
@@ -434,6 +438,52 @@ def test_a_measurement_without_a_result_is_taken_again(
     ansible.answers["validate"] = Played(ok=False, said="no room on /")
     result = asyncio.run(executor.baseline(ticket(Step.BASELINE)))
     assert (result.outcome, result.reason) == (Outcome.AGAIN, "run 1 of the measurement: no room on /")
+
+
+STEADY, SLOWER = [1.0, 1.001], [0.9, 0.901]
+NOISY, NOISY_AND_SLOWER = [0.6, 1.5], [0.4, 1.2]
+BACK = Course.BACK
+
+
+@pytest.mark.parametrize(
+    ("step", "course", "facts", "before", "now", "outcome"),
+    [
+        (Step.PROVE, Course.FORWARD, {}, STEADY, SLOWER, Outcome.FAILED),
+        (Step.PROVE, BACK, {}, STEADY, SLOWER, Outcome.FAILED),
+        # Somebody has accepted the node: its speed is recorded, and does not decide.
+        (Step.PROVE, Course.FORWARD, {OVERRULED: "by ann: known"}, STEADY, SLOWER, Outcome.DONE),
+        (Step.BASELINE, Course.FORWARD, {}, [], NOISY, Outcome.REFUSED),
+        (Step.BASELINE, Course.FORWARD, {OVERRULED: "by ann: shared"}, [], NOISY, Outcome.DONE),
+        # A healthy node with a noisy or a bad baseline comes back into service.
+        (Step.PROVE, BACK, {}, NOISY, NOISY_AND_SLOWER, Outcome.DONE),
+        (Step.PROVE, BACK, {NEW_BASELINE: "by ann: bad"}, STEADY, SLOWER, Outcome.DONE),
+    ],
+)
+def test_what_a_person_has_said_of_a_node_changes_what_its_numbers_decide(
+    executor: FleetExecutor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: Step,
+    course: Course,
+    facts: dict[str, Any],
+    before: list[float],
+    now: list[float],
+    outcome: Outcome,
+) -> None:
+    def runs(factors: list[float]) -> list[NodeResult]:
+        return [run_of([factor] * 2) for factor in factors * 3]
+
+    async def measure(*_: object) -> list[NodeResult]:
+        return runs(now)
+
+    keep_settings(tmp_path)
+    monkeypatch.setattr(executor, "_measure", measure)
+    monkeypatch.setattr(executor, "_results", lambda *_: runs(before))
+    monkeypatch.setattr(executor, "_judged", lambda *_: [])
+    result = asyncio.run(getattr(executor, str(step))(ticket(step, attempt=3, course=course, **facts)))
+    assert result.outcome is outcome, result.reason
+    assert not result.reason.endswith(".")
+    assert result.numbers or step is Step.BASELINE or facts.get(NEW_BASELINE)
 
 
 def test_of_a_measurement_that_was_cut_off_nothing_stays_and_of_earlier_rounds_all(

@@ -68,7 +68,7 @@ def test_six_percent_slower_is_confirmed_once_and_then_fails() -> None:
     assert "confirm" in said(first)
     second = judge(calm(10), after(count=10, loss=0.06), round_number=2)
     assert second.verdict is Verdict.FAIL
-    assert "bf16 fell by 6.0%" in said(second)
+    assert "gpu_matmul bf16: 730 -> 686 TFLOP/s (-6.0 %, median of 8 GPUs)." in said(second)
 
 
 def test_a_gain_passes() -> None:
@@ -85,17 +85,80 @@ def test_noise_of_eight_percent_is_measured_again() -> None:
     assert judge(noisy(5, 1), noisy(5, 2, driver=NEW)).verdict is Verdict.MEASURE_AGAIN
 
 
-def test_what_stays_noisy_on_both_drivers_is_left_out_and_cannot_prove_the_node_alone() -> None:
-    verdict = judge(noisy(15, 1, 0.2), noisy(15, 2, 0.2, driver=NEW), round_number=3)
-    assert verdict.verdict is Verdict.FAIL
-    assert "No number could be compared" in said(verdict)
-    assert any("left out" in note for note in verdict.notes)
+def fallen(runs: list[NodeResult], by: float) -> list[NodeResult]:
+    """The runs with every number lower by a part; negative for higher."""
+    return [
+        dataclasses.replace(
+            run,
+            tests=tuple(
+                dataclasses.replace(
+                    test,
+                    measurements=tuple(
+                        dataclasses.replace(one, value=one.value * (1 - by)) for one in test.measurements
+                    ),
+                )
+                for test in run.tests
+            ),
+        )
+        for run in runs
+    ]
 
 
-def test_what_was_steady_and_is_noisy_since_fails_in_the_last_round() -> None:
-    verdict = judge(calm(15), noisy(15, 2, 0.4, driver=NEW), round_number=3)
-    assert verdict.verdict is Verdict.FAIL
-    assert "steady before" in said(verdict)
+BACK, OVERRULED, NO_NUMBERS = Rules(way_back=True), Rules(overruled=True), Rules(numbers=())
+WIDE = noisy(15, 2, 0.4, driver=NEW)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "rules", "fails", "words"),
+    [
+        pytest.param(calm(15), WIDE, Rules(), False, "", id="rose-and-noisy"),
+        pytest.param(calm(15), fallen(WIDE, 0.2), Rules(), True, "Before the upgrade", id="fell-and-noisy"),
+        pytest.param(calm(15), fallen(WIDE, 0.2), BACK, False, "", id="noisy-on-the-way-back"),
+        pytest.param(noisy(15, 1, 0.4), WIDE, Rules(), False, "", id="always-noisy-and-rose"),
+        pytest.param(noisy(15, 1, 0.4), fallen(WIDE, 0.2), Rules(), True, "No number", id="nothing-proven"),
+        pytest.param(noisy(15, 1, 0.4), fallen(WIDE, 0.2), BACK, False, "", id="nothing-proven-back"),
+        pytest.param(calm(15), after(count=15, loss=0.06), BACK, True, "-6.0 %", id="a-loss-on-the-way-back"),
+        pytest.param(calm(15), after(count=15, loss=0.06), OVERRULED, False, "", id="a-loss-overruled"),
+        pytest.param(calm(15), after(count=15, loss=0.06), NO_NUMBERS, False, "", id="no-number-decides"),
+        pytest.param(
+            calm(15),
+            after(count=15, loss=0.06),
+            Rules(numbers=("gpu_tr*",)),
+            True,
+            "h2d",
+            id="one-number-decides",
+        ),
+        pytest.param(calm(15), after(count=15, findings=[SLOW]), OVERRULED, False, "", id="a-known-weakness"),
+        pytest.param(calm(15), after(count=15, findings=[XID]), OVERRULED, True, "Xid", id="never-an-xid"),
+        pytest.param(calm(15), after(count=15, findings=[XID]), NO_NUMBERS, True, "Xid", id="an-xid"),
+    ],
+)
+def test_what_fell_fails_a_node_and_nothing_else_does(
+    before: list[NodeResult], now: list[NodeResult], rules: Rules, fails: bool, words: str
+) -> None:
+    verdict = judge(before, now, rules=rules, round_number=3)
+    assert (verdict.verdict is Verdict.FAIL) is fails, verdict.reasons
+    assert words in said(verdict)
+
+
+@pytest.mark.parametrize("rules", [OVERRULED, NO_NUMBERS])
+def test_a_baseline_of_noise_measures_what_is_no_number(rules: Rules) -> None:
+    assert judge_baseline(noisy(15, 3, 0.4), rules=rules, round_number=3).verdict is Verdict.PASS
+
+
+def test_the_scatter_is_said_in_words() -> None:
+    verdict = judge_baseline(noisy(15, 3, 0.4), round_number=3)
+    assert "chance alone could explain" in said(verdict)
+    assert "even a loss of 6 % could not be detected" in said(verdict)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=4), st.sampled_from([1, 2, 3]))
+def test_no_sentence_has_two_full_stops(losses: list[float], round_number: int) -> None:
+    runs = [run_of([1 - 0.9 * loss] * GPUS, driver=NEW, findings=[SLOW]) for loss in losses]
+    verdict = judge(calm(), runs, round_number=round_number)
+    for text in (*verdict.reasons, *verdict.notes):
+        assert ".." not in text
+        assert ". (" not in text
 
 
 def test_no_verdict_asks_for_another_round_after_the_last() -> None:
@@ -110,7 +173,7 @@ def test_one_gpu_that_fell_alone_is_named_and_not_returned() -> None:
     assert judge(calm(), slow).verdict is Verdict.MEASURE_AGAIN
     verdict = judge(calm(), slow, round_number=3)
     assert verdict.verdict is Verdict.FAIL
-    assert "GPU-5 alone fell by 2" in said(verdict)
+    assert "GPU-5 alone: -20.0 %" in said(verdict)
 
 
 def test_gpus_pair_by_uuid_when_a_reboot_numbers_them_anew() -> None:

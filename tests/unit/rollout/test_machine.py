@@ -14,10 +14,13 @@ from temper.rollout.machine import (
     NOT_TAKEN_OUT,
     after,
     begun,
+    choices,
+    fresh,
     interrupted,
     keep_out,
     release,
     retried,
+    tried_again,
     upcoming,
 )
 from temper.rollout.model import (
@@ -25,6 +28,7 @@ from temper.rollout.model import (
     BACK,
     ENDED,
     FORWARD,
+    NEW_BASELINE,
     TRANSITIONS,
     WATCH,
     Course,
@@ -33,6 +37,7 @@ from temper.rollout.model import (
     State,
     Step,
     StepResult,
+    Try,
 )
 from tests.unit.rollout.fleets import DONE, NOW
 
@@ -169,6 +174,46 @@ def test_a_drain_that_cannot_be_undone_fails_and_is_released_when_it_is_retried(
     assert (record.state, record.failures) == (State.FAILED, 1)
     again = step(retried(record, NOW))
     assert (again.state, again.out) == (State.PENDING, False)
+
+
+def failed_back(at: Step) -> Record:
+    """A node whose driver did not prove itself, and that failed in this step of its way back."""
+    record = step(reach(State.SETTLED), FAILED)
+    while (found := upcoming(record)) and found.step is not at:
+        record = step(record)
+    return end(record, FAILED)
+
+
+@pytest.mark.parametrize(
+    ("at", "possible"),
+    [(Step.UNDO, False), (Step.REBOOT, False), (Step.LOAD, False), (Step.SETTLE, True), (Step.PROVE, True)],
+)
+def test_a_failed_node_can_be_accepted_once_its_former_driver_is_loaded(at: Step, possible: bool) -> None:
+    record = failed_back(at)
+    assert record.state is State.FAILED
+    assert (Try.ACCEPT in choices(record, NOW)) is possible
+    if possible:
+        accepted = tried_again(record, Try.ACCEPT, "by ann: looked", NOW)
+        assert accepted.failures == 0
+        assert accepted.state in ALLOWED[record.state]
+        returned = end(accepted)
+        assert (returned.state, returned.overruled) == (State.ROLLED_BACK, "by ann: looked")
+        assert not returned.out
+
+
+def test_a_node_that_was_accepted_for_another_try_stays_so_until_its_end() -> None:
+    out = end(reach(State.DRAINED), StepResult(Outcome.REFUSED, "noise"))
+    again = tried_again(out, Try.ACCEPT, "by ann: noise", NOW)
+    assert again.state is State.PENDING
+    assert fresh(again, NOW).overruled == "by ann: noise"
+    assert end(again).overruled == "by ann: noise"
+
+
+def test_a_new_baseline_is_for_a_node_on_its_way_back() -> None:
+    record = failed_back(Step.PROVE)
+    again = tried_again(record, Try.MEASURE_AGAIN, "by ann: noise", NOW)
+    assert (again.facts[NEW_BASELINE], again.failures) == ("by ann: noise", 0)
+    assert end(again).state is State.ROLLED_BACK
 
 
 def test_failures_are_not_forgotten_by_another_try() -> None:

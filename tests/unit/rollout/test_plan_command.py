@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import getpass
+import io
 import json
 import os
 import signal
@@ -19,13 +20,14 @@ import pytest
 
 from temper.base import ROOT
 from temper.cli import rollout as command
+from temper.output.rollout import Terminal, line
 from temper.plan.inventory import InventoryError, groups_of
 from temper.plan.inventory import ansible as run_ansible
 from temper.rollout import fleet
 from temper.rollout.engine import Ending, Engine
 from temper.rollout.fleet import candidates, proposal
 from temper.rollout.forecast import forecast, plan_text
-from temper.rollout.model import Mode, State
+from temper.rollout.model import Mode, State, Step
 from temper.rollout.policy import Drain, Policy, Share
 from temper.rollout.store import RolloutStore
 from temper.rollout.windows import Window
@@ -343,7 +345,7 @@ def test_a_kernel_is_not_rolled_back_by_the_command(
     store = RolloutStore(tmp_path / "rollouts.sqlite")
     rollout = begin(nodes(1), Policy(kernel="newest"))
     store.create("", rollout.policy, rollout.nodes, rollout.records, NOW)
-    assert command.main(["rollback", "-i", str(inventory), "--folder", str(tmp_path)]) == 2
+    assert command.main(["rollback", "--yes", "-i", str(inventory), "--folder", str(tmp_path)]) == 2
     assert "`rollback` brings stacks only" in capsys.readouterr().err
     assert command.main(["status", "--folder", str(tmp_path)]) == 3
     assert "Roll-out 1 to the newest kernel: running" in capsys.readouterr().out
@@ -368,7 +370,7 @@ def test_a_way_back_takes_the_policy_of_the_way_there(
     monkeypatch.setattr(command, "_carry_out", lambda *_: 0)
     (tmp_path / "policy.yml").write_text("max_unavailable: 7\n")
     more = ["--policy", str(tmp_path / "policy.yml")] if given else []
-    assert command.main(["rollback", "-i", str(inventory), "--folder", str(tmp_path), *more]) == 0
+    assert command.main(["rollback", "--yes", "-i", str(inventory), "--folder", str(tmp_path), *more]) == 0
     back = store.load(2)
     assert back
     assert back.policy == (Policy(max_unavailable=Share(7)) if given else policy)
@@ -434,7 +436,7 @@ def test_a_closed_terminal_ends_nothing_under_nohup(
     monkeypatch.setattr(Engine, "run", hang_up)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
     try:
-        given = argparse.Namespace(folder=tmp_path, inventory=[])
+        given = argparse.Namespace(folder=tmp_path, inventory=[Path("x")])
         assert command._carry_out(given, store, 1) == (0 if ignored else 1)
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -455,12 +457,117 @@ def test_without_a_roll_out_a_command_says_how_one_begins(
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("terminal", "answer", "options", "status", "begun"),
+    [
+        (False, "", [], 2, False),
+        (False, "", ["--yes"], 0, True),
+        (True, "yes", [], 0, True),
+        (True, "no", [], 2, False),
+        (True, None, [], 2, False),
+        (True, "", ["--yes"], 0, True),
+    ],
+)
+def test_nothing_begins_before_somebody_has_agreed_to_the_plan(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: bool,
+    answer: str | None,
+    options: list[str],
+    status: int,
+    begun: bool,
+) -> None:
+    def ask(question: str) -> str:
+        assert "node1" in question
+        assert "canaries: node1" in capsys.readouterr().out
+        if answer is None:
+            raise EOFError
+        return answer
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: terminal)
+    monkeypatch.setattr("builtins.input", ask)
+    monkeypatch.setattr(command, "groups_of", lambda _: {"node1": ["gpu_nodes"]})
+    monkeypatch.setattr(command, "_carry_out", lambda *_: 0)
+    preflight_leaves(monkeypatch, {"node1": document()})
+    words = ["run", "-i", "mine", "--stack", STACK, "--folder", str(tmp_path), *options]
+    assert command.main(words) == status
+    store = RolloutStore(tmp_path / "rollouts.sqlite")
+    assert store.path.exists() is begun
+    if begun:
+        assert store.inventory(1) == [str(Path("mine").resolve())]
+    elif not terminal:
+        assert "--yes" in capsys.readouterr().err
+
+
+def test_a_roll_out_goes_on_with_the_inventory_that_it_was_begun_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def carry_out(given: argparse.Namespace, *_: object) -> int:
+        asked.append(command._inventory(given))
+        return 0
+
+    monkeypatch.delenv("ANSIBLE_INVENTORY", raising=False)
+    monkeypatch.setattr(command, "_carry_out", carry_out)
+    monkeypatch.setattr(command, "groups_of", lambda _: {"gpu0": ["gpu_nodes"]})
+    store, rollout = RolloutStore(tmp_path / "rollouts.sqlite"), begin(nodes(1))
+    for inventory in ((), ("/etc/fleet",)):
+        number = store.create(rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW, inventory)
+        status = command.main(["resume", "--folder", str(tmp_path)])
+        assert status == (0 if inventory else 2)
+        store.stop(number, "ann", "enough", NOW)
+    assert "expected -i INVENTORY" in capsys.readouterr().err
+    assert asked == [["/etc/fleet"]]
+
+
+def test_the_moving_line_says_steps_and_end() -> None:
+    fields = {"state": State.DRAINED, "step": Step.BASELINE, "step_since": NOW}
+    rollout = having(begin(nodes(3)), gpu0=fields, gpu2=State.RETURNED)
+    said = line(rollout, NOW + timedelta(minutes=2), NOW + timedelta(hours=3))
+    assert said == (
+        "1 of 3 nodes done, end expected at 2027-03-01 15:00 UTC: step 4 of 10, baseline: 2 min; waiting for "
+        "gpu0, at most 13 min more"
+    )
+
+
+def test_the_line_moves_on_a_terminal_alone_and_makes_room_for_others() -> None:
+    class Stream(io.StringIO):
+        terminal = True
+
+        def isatty(self) -> bool:
+            return self.terminal
+
+    fields = {"state": State.SETTLED, "step": Step.PROVE, "step_since": NOW}
+    rollout = having(begin(nodes(1)), gpu0=fields)
+    shown = Stream()
+    terminal = Terminal(dict, shown)
+    terminal.show(rollout, NOW)
+    terminal.say("wave 1 starts")
+    assert "step 9 of 10, prove" in shown.getvalue()
+    assert shown.getvalue().endswith("\r\x1b[Kwave 1 starts\n")
+    plain = Stream()
+    plain.terminal = False
+    other = Terminal(dict, plain)
+    other.show(rollout, NOW)
+    other.say("wave 1 starts")
+    assert plain.getvalue() == "wave 1 starts\n"
+
+
+def test_the_end_is_forecast_from_the_steps_under_way_and_the_times_so_far() -> None:
+    fields = {"state": State.SETTLED, "step": Step.PROVE, "step_since": NOW - timedelta(minutes=5)}
+    rollout = having(begin(nodes(1)), gpu0=fields)
+    assert forecast(rollout, NOW).ends == NOW + timedelta(minutes=10)
+    assert forecast(rollout, NOW, {Step.PROVE: 7.0, Step.RETURN: 1.0}).ends == NOW + timedelta(minutes=3)
+
+
 def test_progress_goes_on_in_the_log_when_the_terminal_is_gone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with open("/dev/full", "w", encoding="utf-8", buffering=1) as gone:  # noqa: PTH123 - any write fails
         monkeypatch.setattr(sys, "stdout", gone)
-        command._progress(tmp_path / "progress.log")("gpu01: now drained")
+        command._logged(tmp_path / "progress.log", Terminal(dict).say)("gpu01: now drained")
         monkeypatch.undo()
         with contextlib.suppress(OSError):
             gone.close()
@@ -470,7 +577,7 @@ def test_progress_goes_on_in_the_log_when_the_terminal_is_gone(
 def test_progress_is_on_the_terminal_and_in_a_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     log = tmp_path / "1" / "progress.log"
     for text in ("wave 1: gpu01 starts", "done: 1 returned"):
-        command._progress(log)(text)
+        command._logged(log, Terminal(dict).say)(text)
     assert capsys.readouterr().out.splitlines() == ["wave 1: gpu01 starts", "done: 1 returned"]
     lines = log.read_text().splitlines()
     assert [line.partition(" ")[2] for line in lines] == ["wave 1: gpu01 starts", "done: 1 returned"]

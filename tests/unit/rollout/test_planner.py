@@ -74,6 +74,20 @@ def test_waves_grow_and_take_every_node_once() -> None:
     assert [numbers.count(wave) for wave in range(4)] == [2, 10, 40, 50]
 
 
+def test_jump_hosts_come_last_and_alone_with_those_of_their_level() -> None:
+    """gpu0 is a jump host of gpu1, and gpu1 one of the others; gpu4 is of a cohort of its own."""
+    fleet = nodes(4) | {"gpu4": replace(nodes(5)["gpu4"], cohort="other")}
+    rollout = begin(fleet, jump_levels={"gpu0": 2, "gpu1": 1, "gpu4": 1})
+    assert started(decide(rollout, NOW, NOBODY)) == ["gpu2"]
+    waiting = having(rollout, **returned("gpu2"), gpu3=State.DRAINED)
+    assert started(decide(waiting, NOW, NOBODY)) == []
+    # No canary is made of them, although their cohort has none.
+    through = having(rollout, **returned("gpu2"), **returned("gpu3"))
+    assert started(decide(through, NOW, NOBODY)) == ["gpu1", "gpu4"]
+    last = having(through, **returned("gpu1"), gpu4=State.ROLLED_BACK)
+    assert started(decide(last, NOW, NOBODY)) == ["gpu0"]
+
+
 def test_a_wave_waits_for_every_node_of_the_wave_before() -> None:
     rollout = having(begin(nodes(4, cohorts=2)), **returned("gpu0"), gpu1=State.DRAINED)
     decision = decide(rollout, NOW, NOBODY)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temper.base import ROOT
 from temper.cli.rollout import drainer
 from temper.rollout.drain.kubernetes import Kubernetes
 from temper.rollout.policy import Policy, PolicyError, Share, aim, as_document, load, read
@@ -193,3 +194,15 @@ def test_another_word_for_a_kernel_is_refused(kernel: object) -> None:
 )
 def test_what_a_roll_out_is_for_is_said(stack: str, kernel: str, words: str) -> None:
     assert aim(stack, kernel) == words
+
+
+def test_the_policy_of_the_exercise_in_the_lab_lets_no_number_decide() -> None:
+    policy = load(ROOT / "examples" / "upgrade-in-the-lab.yml")
+    assert policy.gate_numbers == ()
+    assert read(as_document(policy)) == policy
+
+
+@pytest.mark.parametrize("given", [{"gate_numbers": "gpu_*"}, {"gate_accepted": [5]}])
+def test_what_the_gate_goes_by_is_a_list_of_names(given: dict[str, object]) -> None:
+    with pytest.raises(PolicyError, match=next(iter(given))):
+        read(given)

@@ -8,16 +8,18 @@ from datetime import timedelta
 
 import pytest
 
-from temper.rollout.model import OUT_SINCE, Course, Mode, Record, State, Step
+from temper.rollout.model import BACK_AT, OUT_SINCE, OVERRULED, Course, Mode, Record, State, Step
 from temper.rollout.report import (
     SENTENCES,
     as_dict,
+    longest_steps,
     overhead,
     sentence,
     status_text,
     timeline_text,
     timelines,
     verdict,
+    what_to_do,
 )
 from temper.rollout.store import Event
 from tests.unit.rollout.fleets import NOW, begin, having, nodes
@@ -79,9 +81,9 @@ def test_the_report_is_json_with_every_node() -> None:
 
 def test_the_timeline_names_every_node_and_its_states() -> None:
     text = timeline_text(begin(nodes(3)), EVENTS, LATER).splitlines()
-    assert text[0].startswith("gpu0: pending 1.0")
+    assert text[0].startswith("gpu0: pending 1 min")
     assert "rolled-back" in text[1]
-    assert "24.0" in text[-1]
+    assert "24 min together" in text[-1]
 
 
 @pytest.mark.parametrize("state", State)
@@ -108,12 +110,57 @@ def test_the_status_names_whoever_needs_a_person() -> None:
         gpu2=State.DRAINED,
         gpu3={"state": State.LEFT_OUT, "reason": "slow already"},
     )
-    text = status_text(replace(rollout, mode=Mode.STOPPED, reason="gpu1 stays out"), LATER)
-    assert "stopped, gpu1 stays out" in text
+    text = status_text(replace(rollout, mode=Mode.STOPPED, reason="gpu1 stays out."), LATER)
+    assert "stopped, gpu1 stays out\n" in text
     assert "gpu1 (wave 1, 5 h): It stays out of service" in text
     assert "gpu2 (wave" in text
     assert "gpu3 left out: slow already" in text
     assert "gpu0 (wave" not in text
+
+
+BACK = {"state": State.FAILED, "stage": State.ROLLING_BACK, "course": Course.BACK, "failures": 2}
+LOADED = {"facts": {BACK_AT: "settled"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "mode", "verbs"),
+    [
+        (BACK | LOADED, Mode.STOPPED, ["retry", "measure-again", "accept", "resume"]),
+        # Where the former driver is not there again, nobody can call the node good.
+        (BACK, Mode.STOPPED, ["retry", "measure-again", "resume"]),
+        (BACK | {"facts": {BACK_AT: "pending"}}, Mode.STOPPED, ["retry", "measure-again", "resume"]),
+        ({"state": State.FAILED, "stage": State.PROVEN}, Mode.STOPPED, ["retry", "accept", "resume"]),
+        ({"state": State.FAILED, "stage": State.DRAINED}, Mode.DONE, ["retry", "accept", "resume"]),
+        ({"state": State.ROLLED_BACK, "failures": 1}, Mode.DONE, ["retry", "accept", "resume"]),
+        ({"state": State.LEFT_OUT, "started_at": NOW}, Mode.HELD, ["retry", "accept", "resume"]),
+        # What the plan has left out is the inventory's to mend.
+        ({"state": State.LEFT_OUT}, Mode.DONE, []),
+        ({"state": State.RETURNED}, Mode.DONE, []),
+        ({"state": State.PENDING}, Mode.HELD, ["resume"]),
+    ],
+)
+def test_the_status_says_what_to_type(fields: dict[str, object], mode: Mode, verbs: list[str]) -> None:
+    rollout = replace(having(begin(nodes(1)), gpu0=fields), mode=mode)
+    commands = [line.split("temper rollout ")[1] for line in what_to_do(rollout, NOW) if "`" in line]
+    assert [one.split("`")[0].split()[0] for one in commands] == verbs
+    assert all("gpu0" in one for one in commands if not one.startswith("resume"))
+    assert all(
+        ("--reason" in one) == (verb not in ("retry", "resume"))
+        for one, verb in zip(commands, verbs, strict=True)
+    )
+
+
+def test_what_somebody_has_accepted_is_said_with_the_reason() -> None:
+    record = Record(State.RETURNED, NOW, facts={OVERRULED: "by ann: the host is shared."})
+    assert sentence(record).endswith("It was accepted by ann: the host is shared.")
+
+
+def test_reasons_end_with_one_full_stop() -> None:
+    assert sentence(Record(State.FAILED, NOW, reason="no answer.")).endswith("Reason: no answer.")
+
+
+def test_the_longest_time_of_each_step_is_known() -> None:
+    assert longest_steps(EVENTS) == {Step.LEASE: 1.0, Step.STAGE: 1.0, Step.DRAIN: 3.0, Step.RETURN: 20.0}
 
 
 RETURNED: dict[str, object] = {"state": State.RETURNED, "started_at": NOW}
@@ -147,7 +194,7 @@ def test_a_roll_out_in_which_no_node_took_part_is_no_success() -> None:
 def test_a_failed_node_is_out_of_service_until_now() -> None:
     events = [*EVENTS[:-1], event(23, "gpu1", State.FAILED, Step.KEEP_OUT)]
     assert timelines(begin(nodes(3)), events, LATER)["gpu1"].out_minutes == 5 * 60 - 3
-    assert "gpu1: staged 10.0, rolling-back 10.0, failed; out of service for 297.0 min" in timeline_text(
+    assert "gpu1: staged 10 min, rolling-back 10 min, failed; out of service for 4 h 57 min" in timeline_text(
         begin(nodes(3)), events, LATER
     )
 

@@ -224,13 +224,15 @@ def test_a_roll_out_of_an_older_temper_keeps_the_name_that_it_had(
     store: RolloutStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with sqlite3.connect(store.path) as connection:
-        connection.execute("ALTER TABLE rollout DROP COLUMN origin")
+        for column in ("origin", "inventory"):
+            connection.execute(f"ALTER TABLE rollout DROP COLUMN {column}")
     monkeypatch.chdir(store.path.parent.parent)
     as_given = RolloutStore(Path("reports") / store.path.name)
     assert as_given.identity(1) == f"{socket.gethostname()}:reports/1"
     rollout = as_given.load(1)
     assert rollout
     assert len(rollout.nodes) == 3
+    assert as_given.inventory(1) == []
 
 
 # By hand

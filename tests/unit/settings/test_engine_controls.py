@@ -265,9 +265,28 @@ def test_a_setting_that_nobody_wants_any_more_returns_to_what_it_was(harden: Run
     first, *others = everything(node)
     harden(first, *others)
     result = harden(*others)
-    assert result["actions"] == [f"file:{node.path}/etc/new: restored"]
+    assert result["actions"] == [f"{node.path}/etc/new: restored"]
     assert not (node.path / "etc/new").exists()
     assert (node.sysctl / "kernel/sysrq").read_text() == "176"
+
+
+@pytest.mark.component
+def test_what_is_as_it_was_already_is_not_said_to_be_restored(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unit that was never there, and a file that a run brought back which failed after that."""
+    with_packages(monkeypatch)
+    unit = ("unit", {"name": "cups.service", "on": False})
+    banner = ("file", {"path": f"{node.path}/etc/banner", "content": "mine\n"})
+    harden(unit, banner, packages=["auditd"])
+    assert "unit:cups.service" in json.loads(node.record.read_text())["originals"]
+    node.program("check", "#!/bin/sh\nexit 1\n")
+    bad = ("file", {"path": f"{node.path}/etc/bad", "content": "x\n", "validate": ["check", "%s"]})
+    assert "was undone" in harden(bad)["msg"]
+    assert not (node.path / "etc/banner").exists()
+    result = harden()
+    assert not any("restored" in action for action in result["actions"])
+    assert not harden()["changed"]
 
 
 def test_the_first_state_is_the_one_to_return_to(harden: Run, node: Node) -> None:
@@ -648,7 +667,7 @@ def test_an_interface_that_goes_away_in_between_undoes_nothing(
     goes = node.parameter("net.ipv4.conf.veth1.accept_redirects", "1\n")
     make = engine.Role.make
 
-    def and_before(self: engine.Role, *arguments: Any) -> dict[str, Any]:
+    def and_before(self: engine.Role, *arguments: Any) -> Any:
         shutil.rmtree(goes.parent)
         return make(self, *arguments)
 
@@ -878,7 +897,7 @@ def test_a_setting_for_another_processor_is_left_out(harden: Run, node: Node) ->
         for machine in ("x86_64", "sparc")
     ]
     result = harden(*wanted, check_mode=True)
-    assert result["actions"] == [f"file:{node.path}/{platform.machine()}: unset -> x"]
+    assert result["actions"] == [f"{node.path}/{platform.machine()}: unset -> x"]
 
 
 @pytest.mark.component

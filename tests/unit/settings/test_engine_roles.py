@@ -173,7 +173,7 @@ def test_a_certificate_is_written_in_its_binary_form(configure: Run, node: Node)
 def test_a_command_runs_when_its_file_changed(configure: Run, node: Node) -> None:
     file = node.file("nouveau.conf")
     result = configure(files=[file], on_change=rebuild_on(file))
-    assert result["actions"] == [f"file:{file['path']}: absent -> written", "rebuild --all"]
+    assert result["actions"] == [f"{file['path']}: absent -> written", "rebuild --all"]
     assert node.rebuilds == 1
 
 
@@ -231,7 +231,7 @@ def test_check_mode_names_everything_and_changes_nothing(configure: Run, node: N
     )
     assert result["actions"] == [
         "sysctl:vm.swappiness: 60 -> 10",
-        f"file:{unit['path']}: absent -> written",
+        f"{unit['path']}: absent -> written",
         "unit:a.service: disabled, not running -> enabled, running",
         "rebuild --all",
     ]

@@ -107,6 +107,18 @@ def test_of_a_long_difference_a_part_is_shown(node: Path) -> None:
     assert max(map(len, lines)) <= observe.MOST_CHARACTERS
 
 
+def test_a_file_that_is_to_be_absent_and_is_passes_whatever_folder_it_is_in(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observe, "MODPROBE", f"{node}/")
+    path = node / "temper-profiling.conf"
+    plan = role_plan("profiling_tools", [item("file", str(path), None)])
+    found = seen(plan)[f"file:{path}"]
+    assert (found["state"], found["reason"]) == ("pass", "")
+    path.write_text("options nvidia NVreg_RestrictProfilingToAdminUsers=0\n")
+    assert state(plan, f"file:{path}") == "fail"
+
+
 def test_a_forbidden_module_that_is_loaded_is_found(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = node / "temper.conf"
     content = "blacklist cramfs\ninstall cramfs /bin/false\nblacklist usb-storage\n"

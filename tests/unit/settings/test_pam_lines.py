@@ -91,7 +91,8 @@ def test_a_bracket_that_is_escaped_is_part_of_the_argument() -> None:
         ("[success=ok new_authtok_reqd=ok ignore=ignore default=bad]", True),
         ("[success=1 default=ignore]", False),
         ("[default=die auth_err=ignore]", False),
-        ("[success=ok]", False),
+        ("[success=ok]", True),
+        ("[success=ok default=3]", False),
     ],
 )
 def test_a_control_binds_where_a_refusal_ends_the_login(control: str, binds: bool) -> None:
@@ -130,6 +131,8 @@ ROWS = {
     (QUALITY, "maxsequence"): (PWQUALITY, "3", "2", "9 0", "x"),
     (QUALITY, "dictcheck"): (PWQUALITY, "1", "", "0", "x"),
     (QUALITY, "enforcing"): (PWQUALITY, "1", "", "0", "x"),
+    (QUALITY, "minclass"): (PWQUALITY, "4", "", "0 3", "x"),
+    **{(QUALITY, f"{one}credit"): (PWQUALITY, "-1", "-2", "0 1 14", "x") for one in "dulo"},
     ("/etc/login.defs", "UMASK"): (
         "session optional pam_umask.so umask={{}}", "0027 027", "077", "000 0022 002", "x",
     ),
@@ -181,7 +184,8 @@ def test_each_argument_of_a_module_has_four_values() -> None:
     told = {
         (Path(path).name if path != QUALITY else Path(path).parent.name, keyword) for path, keyword in ROWS
     }
-    assert told == {(name, keyword) for name, arguments in ARGUMENTS.items() for keyword in arguments}
+    arguments = {(name, keyword) for name, found in ARGUMENTS.items() for keyword in found}
+    assert told == arguments - {("pwquality.conf.d", "local_users_only")}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -215,6 +219,57 @@ def test_a_stricter_argument_is_kept_and_a_weaker_one_fails_with_its_place(
             violations.append((path, keyword, case, value, found["state"], again["changed"], said))
         (record.RECORDS / "os_hardening.json").unlink(missing_ok=True)
     assert violations == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        ("sha512 rounds=65536", None),
+        ("rounds=65536 blowfish", None),
+        ("yescrypt rounds=65536", None),
+        ("yescrypt rounds=012", None),
+        ("yescrypt rounds=11", "11"),
+        ("rounds=9", "9"),
+    ],
+)
+def test_rounds_count_for_the_method_that_they_belong_to(
+    arguments: str, kept: str | None, pam: Path, tmp_path: Path
+) -> None:
+    """Without a method on the line, it is that of login.defs. Linux-PAM 1.5.2 takes 5 for more than 11."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/login.defs").write_text("YESCRYPT_COST_FACTOR 5\n")
+    (pam / "common-password").write_text(f"password required pam_unix.so {arguments}\n")
+    (found,) = observe.observe(plan_of(tmp_path, "/etc/login.defs", "YESCRYPT_COST_FACTOR"))
+    assert found["state"] == "pass"
+    assert (f"kept: YESCRYPT_COST_FACTOR {kept} " in found["reason"]) == (kept is not None)
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "at_fault"),
+    [
+        ("pam", "password requisite pam_pwquality.so local_users_only retry=3\n", True),
+        ("pam", "password requisite pam_pwquality.so retry=3\n", False),
+        ("00-site.conf", "local_users_only\n", True),
+        ("99-site.conf", "Local_Users_Only = 0\n", True),
+        ("../pwquality.conf", "# local_users_only\n", False),
+    ],
+)
+def test_accounts_that_pwquality_leaves_out_are_a_fault_wherever_that_is_said(
+    place: str, text: str, at_fault: bool, pam: Path, tmp_path: Path
+) -> None:
+    """It is a flag: settings.c of libpwquality takes any value for it."""
+    own = tmp_path / "etc/security/pwquality.conf.d/50-temper-hardening.conf"
+    own.parent.mkdir(parents=True)
+    content = settings_of(CONTROLS["password-quality"], "cis-level2")["files"][QUALITY]
+    own.write_text(content)
+    target = pam / "common-password" if place == "pam" else own.parent / place
+    target.write_text(text)
+    whole = {"content": content, "mode": "0644", "orders": orders_of_files()[QUALITY]}
+    plan = role_plan("os_hardening", [item("file", str(own), whole, "control")])
+    (found,) = observe.observe(plan)
+    assert (found["state"], f"{target}:1" in found["reason"]) == (
+        ("fail", True) if at_fault else ("pass", False)
+    )
 
 
 @pytest.mark.parametrize(("gecos", "state"), [("Ann,,,,umask=000", "fail"), ("Ann,umask=077", "pass")])
@@ -398,3 +453,107 @@ def test_a_profile_is_taken_out_whatever_its_control_has_become(
 def test_limits_that_pam_reads_from_another_file_alone_are_a_fault(pam: Path) -> None:
     (pam / "sshd").write_text("session required pam_limits.so\nsession required pam_limits.so conf=/etc/l\n")
     assert pam_lines.limits_elsewhere() == [f"{pam}/sshd:2 has pam_limits.so read /etc/l alone"]
+
+
+# ---------------------------------------------------------------- ways past a line
+
+
+PREAUTH = "auth requisite pam_faillock.so preauth\n"
+UNIX = "auth [success=2 default=ignore] pam_unix.so nullok\n"
+COUNTED = "auth [default=die] pam_faillock.so authfail\n"
+COMMON = f"{PREAUTH}{UNIX}{COUNTED}auth requisite pam_deny.so\nauth required pam_permit.so\n"
+SKIPS = "auth [success={} default=ignore] pam_succeed_if.so uid > 5\n"
+QUALITY_LINES = (
+    "password requisite pam_pwquality.so retry=3\n"
+    "password [success=1 default=ignore] pam_unix.so obscure use_authtok\n"
+    "password requisite pam_deny.so\npassword required pam_permit.so\n"
+)
+INCLUDED = "@include common-auth\n@include common-password\n"
+#: What is put into a stack: file -> text; the line that leads past ours, and past which (b: before a
+#: password, a: after a wrong one, q: at a new one).
+WAYS: tuple[tuple[dict[str, str], str, str], ...] = (
+    ({"sshd": INCLUDED}, "", ""),
+    ({"su": f"auth sufficient pam_rootok.so\n{INCLUDED}", "su-l": "auth include su\n"}, "", ""),
+    ({"runuser": "auth sufficient pam_rootok.so\n"}, "", ""),
+    ({"sshd": f"auth required pam_google_authenticator.so\n{INCLUDED}"}, "", ""),
+    ({"sshd": f"auth sufficient pam_u2f.so\n{INCLUDED}"}, "", ""),
+    ({"sshd": f"auth required pam_unix.so\n{INCLUDED}"}, "", ""),
+    # A service of its own, with faillock of its own, and without.
+    ({"vsftpd": f"{PREAUTH}auth sufficient pam_unix.so\nauth required pam_faillock.so authfail\n"}, "", ""),
+    ({"vsftpd": "auth required pam_listfile.so\nauth required pam_unix.so\n"}, "vsftpd:2", "ba"),
+    ({"vsftpd": "auth required pam_unix.so\npassword required pam_unix.so\n"}, "vsftpd:", "baq"),
+    ({"x": f"{PREAUTH}auth required pam_unix.so\n"}, "x:2", "a"),
+    ({"x": "auth required pam_unix.so\nauth required pam_faillock.so authsucc\n"}, "x:1", "a"),
+    # A password is taken before ours.
+    ({"sshd": f"auth sufficient pam_unix.so\n{INCLUDED}"}, "sshd:1", "b"),
+    ({"sshd": f"auth [success=done default=ignore] pam_sss.so\n{INCLUDED}"}, "sshd:1", "b"),
+    ({"sshd": f"auth requisite pam_unix.so\n{INCLUDED}"}, "sshd:1", "a"),
+    # A jump leads past ours; one that is too long leads nowhere.
+    ({"common-auth": SKIPS.format(1) + COMMON}, "common-auth:1", "b"),
+    ({"common-auth": SKIPS.format(9) + COMMON}, "", ""),
+    ({"common-auth": COMMON.replace("default=ignore", "default=1")}, "common-auth:2", "a"),
+    ({"common-auth": COMMON.replace("default=ignore", "default=die")}, "common-auth:2", "a"),
+    ({"common-auth": COMMON.replace("default=ignore", "user_unknown=die default=ignore")}, "", ""),
+    ({"common-password": f"password sufficient pam_unix.so\n{QUALITY_LINES}"}, "common-password:1", "q"),
+    ({"common-password": f"password [default=1] pam_exec.so x\n{QUALITY_LINES}"}, "common-password:1", "q"),
+    # What ends a substack does not end its parent; an include is part of it.
+    ({"more": "auth sufficient pam_unix.so\n", "sshd": f"auth substack more\n{INCLUDED}"}, "", ""),
+    ({"more": "auth sufficient pam_unix.so\n", "sshd": f"auth include more\n{INCLUDED}"}, "more:1", "b"),
+    # A jump takes a substack for one.
+    ({"sshd": f"{SKIPS.format(1)}auth substack common-auth\nauth required pam_unix.so\n"}, "sshd:1", "ba"),
+)  # fmt: skip
+PROFILES = {
+    "b": ("temper-faillock-notify", "common-auth", ["requisite", "pam_faillock.so", "preauth"]),
+    "a": ("temper-faillock", "common-auth", ["pam_faillock.so", "authfail"]),
+    "q": ("pwquality", "common-password", ["requisite", "pam_pwquality.so"]),
+}
+
+
+def test_a_way_past_a_line_of_ours_is_a_fault_with_the_line_that_leads_there(pam: Path) -> None:
+    violations = []
+    for texts, place, past in WAYS:
+        for path in pam.iterdir():
+            path.unlink()
+        for name, text in {"common-auth": COMMON, "common-password": QUALITY_LINES, **texts}.items():
+            (pam / name).write_text(text)
+        for one, (name, stack, words) in PROFILES.items():
+            profile = files.PamProfile(name, stack, words)
+            fault, said = profile.fault(), profile.warnings()
+            named = fault is not None and f"{pam}/{place}" in fault.reason
+            if (fault is not None, named, len(said)) != ((one in past), (one in past), int(one in past)):
+                violations.append((texts, one, fault))
+    assert violations == []
+
+
+def test_before_a_profile_is_on_only_services_that_will_not_have_it_are_named(pam: Path) -> None:
+    (pam / "common-auth").write_text("auth required pam_unix.so\n")
+    (pam / "sshd").write_text("@include common-auth\n")
+    (pam / "vsftpd").write_text("auth required pam_unix.so\n")
+    fault = files.PamProfile(*PROFILES["b"]).fault()
+    assert fault is not None
+    assert f"{pam}/vsftpd:1" in fault.reason
+    assert "sshd" not in fault.reason
+    assert "common-auth" not in fault.reason
+
+
+def test_a_stack_that_includes_itself_many_times_is_not_followed_for_long(pam: Path) -> None:
+    (pam / "sshd").write_text("auth required pam_unix.so\nauth include more\n")
+    (pam / "more").write_text("auth include more\n" * 20 + "auth required pam_unix.so\n")
+    with pytest.raises(UnreadableError, match="at most"):
+        pam_lines.stack_of(pam / "sshd", "auth")
+    (pam / "common-auth").write_text(COMMON)
+    assert files.PamProfile(*PROFILES["b"]).warnings() == []
+
+
+@pytest.mark.parametrize("where", ["file", "line", ""])
+def test_accounts_that_faillock_leaves_out_are_a_fault(
+    where: str, pam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "FAILLOCK", tmp_path / "faillock.conf")
+    (tmp_path / "faillock.conf").write_text(f"# no\n{'local_users_only' * (where == 'file')}\n")
+    (pam / "common-auth").write_text(
+        COMMON.replace("authfail", f"authfail {'local_users_only' * (where == 'line')}")
+    )
+    fault = files.PamProfile(*PROFILES["a"]).fault()
+    place = {"file": f"{tmp_path}/faillock.conf:2", "line": f"{pam}/common-auth:3"}.get(where)
+    assert (place in fault.reason if fault and place else fault) == (True if place else None)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 from ansible.module_utils.temper.settings import observe, record
 from ansible.module_utils.temper.settings.kinds import file
-from ansible.module_utils.temper.settings.shared_files import ADDED, TELLS_NOTHING
-from ansible.module_utils.temper.settings.site_lines import GRAMMARS, grammar_of
-from ansible.module_utils.temper.settings.strictness import NAMES, implicit, stricter
+from ansible.module_utils.temper.settings.shared_files import ADDED, ALL, DAILY, TELLS_NOTHING
+from ansible.module_utils.temper.settings.site_lines import CLEARED, GRAMMARS, grammar_of
+from ansible.module_utils.temper.settings.strictness import ABSENT, NAMES, implicit, stricter
 
 from temper.plan.convert import plain
 from temper.plan.os_controls import hardening, load_controls, settings_of
@@ -90,6 +90,17 @@ CASES = {
     (AUTO, "APT::Periodic::Unattended-Upgrade"): Case(
         'apt::periodic::unattended-upgrade "{}";', ("always", "30m", "0h"), ("0", "7")
     ),
+    **{
+        (UPDATES, f"Unattended-Upgrade::{name}"): Case(
+            f'Unattended-Upgrade::{name} "{{}}";', (), (weaker, "x")
+        )
+        for name, weaker in {
+            "OnlyOnACPower": "true",
+            "Skip-Updates-On-Metered-Connections": "1",
+            "InstallOnShutdown": "yes",
+            "AutoFixInterruptedDpkg": "off",
+        }.items()
+    },
     (UPDATES, "Unattended-Upgrade::Automatic-Reboot"): Case(
         'Unattended-Upgrade::Automatic-Reboot "{}";', (), ("true",)
     ),
@@ -191,10 +202,12 @@ def test_each_key_of_a_file_has_an_order_and_a_case(path: str, orders: str | Map
     if isinstance(orders, str):
         assert orders in (ALONE, ASKED, TELLS_NOTHING, LOADS_NOTHING, *NAMES)
         return
-    said = {line.key for line in grammar_of(path).lines(WANTED[path]["content"], path)}
+    lines = grammar_of(path).lines(WANTED[path]["content"], path)
+    said = {line.key for line in lines if line.value != CLEARED}
     # Entries of lists add up.
     single = {key for key in said if not key.endswith("::")}
-    assert single <= orders.keys() <= said
+    of_the_site = {key for key, order in orders.items() if order in (ABSENT, ALL, DAILY)}
+    assert single <= orders.keys() - of_the_site <= said
     assert single == {key for own, key in CASES if own == path}
 
 
@@ -319,7 +332,48 @@ def test_updates_that_leave_out_all_packages_are_a_fault(
     assert (f"{path}:1" in str(fault)) == at_fault
 
 
+DAYS = '"Mon"; "Tuesday"; "3"; "Thu"; "Fri"; "Sat";'
+
+
 @each(
+    ('Unattended-Upgrade::Update-Days { "Mon"; "Fri"; };', True),
+    (f"Unattended-Upgrade::Update-Days {{ {DAYS} }};", True),
+    (f'Unattended-Upgrade::Update-Days {{ {DAYS} "0"; }};', False),
+    ('Unattended-Upgrade::Package-Whitelist { "postgresql-"; };', True),
+    ('Unattended-Upgrade::Package-Whitelist { "postgresql-"; ".*"; };', False),
+    ('Unattended-Upgrade::Update-Days:: "Mon";\n#clear Unattended-Upgrade::Update-Days;', False),
+)
+@each(False, True)
+def test_days_and_packages_that_a_site_leaves_out_of_security_updates_are_a_fault(
+    behind: bool, text: str, at_fault: bool, tmp_path: Path
+) -> None:
+    site = Site(tmp_path)
+    path = site.write(f"/etc/apt/apt.conf.d/{'99' if behind else '10'}site", f"{text}\n")
+    fault = site.made(UPDATES).fault()
+    assert (f"{path}:1" in str(fault)) == at_fault
+
+
+@each(
+    (AUTO, "#clear APT::Periodic::Unattended-Upgrade;", True),
+    (AUTO, "#clear APT::Periodic::Enable;", False),
+    (AUTO, "#clear APT;", True),
+    (AUTO, f"#clear APT::Periodic;\n{WANTED[AUTO]['content']}", False),
+    (UPDATES, "#clear Unattended-Upgrade::Origins-Pattern;", True),
+    (UPDATES, "#clear unattended-upgrade::package-blacklist;", True),
+    (UPDATES, "#clear Unattended-Upgrade::OnlyOnACPower;", True),
+    (UPDATES, "#clear Unattended-Upgrade::Update-Days;", False),
+)
+def test_what_a_later_file_clears_counts_as_what_the_program_takes_without_a_line(
+    own: str, text: str, at_fault: bool, tmp_path: Path
+) -> None:
+    site = Site(tmp_path)
+    path = site.write("/etc/apt/apt.conf.d/99site", f"{text}\n")
+    fault = site.made(own).fault()
+    assert (f"{path}:1" in str(fault)) == at_fault
+
+
+@each(
+    (UPDATES, "/etc/apt/apt.conf.d/10site", '#include "/etc/site.conf";\n'),
     (SUDO, "/etc/sudoers.d/10-site", "\nDefaults timestamp_timeout 0\n"),
     (UPDATES, "/etc/apt/apt.conf.d/10site", "\nA\n"),
 )

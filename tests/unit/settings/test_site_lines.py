@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ansible.module_utils.temper.settings.site_lines import (
+    CLEARED,
     UnreadableError,
     apt_lines,
     audit_lines,
@@ -53,7 +54,8 @@ CASES = [
     (audit_lines, "-f2\n--backlog_wait_time=0\n-b\n", [("", "-f", "2"), ("", "--backlog_wait_time", "0")]),
     (audit_lines, "-D\n-b 8192\n -f 2\n-w /etc/sudoers -p wa\n", [("", "-b", "8192"), ("", "-f", "2")]),
     (apt_lines, '// a\nA::B "1"; /* c\n "x"; */ A { C "2"; D { "e"; "f"; }; };\n#clear A;\nA::D:: "g";', [
-        ("", "A::B", "1"), ("", "A::C", "2"), ("", "A::D::", "e"), ("", "A::D::", "f"), ("", "A::D::", "g"),
+        ("", "A::B", "1"), ("", "A::C", "2"), ("", "A::D::", "e"), ("", "A::D::", "f"), ("", "A", CLEARED),
+        ("", "A::D::", "g"),
     ]),
     # So reads apt-config what lacks its last semicolons and braces.
     (apt_lines, 'A { "b"; "c" }\nD { E "f"; ', [("", "A::", "b"), ("", "A::", "c"), ("", "D::E", "f")]),

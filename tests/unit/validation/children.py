@@ -1,4 +1,7 @@
-"""What children do in the tests of processes/pool.py: all that a measuring process can do to its parent."""
+"""What children do in the tests of processes/pool.py: all that a measuring process can do to its parent.
+
+Each test starts some, and they import what most of them need.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,15 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import types
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validation.backends import storage
-from validation.checks import storage as storage_check
-from validation.checks.launch import exclusive
 from validation.model.contract import Measured, Measurement, encode
 from validation.model.not_run import NotRunError
-from validation.probes import machine, node_probe, topology
-from validation.processes.child import count_step
+from validation.processes.child import collective_call, count_step, expect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +30,34 @@ if TYPE_CHECKING:
 FOREVER_S = 600
 
 
+def hang_in_a_collective(_request: Request, stage: Stage) -> Measured:
+    """A child that sleeps in its second call of a collective, on the host, until a signal comes."""
+    stage("warming up")
+    with collective_call():
+        pass
+    with collective_call():
+        ctypes.CDLL(None).sleep(FOREVER_S)
+    return Measured()
+
+
+def poll_in_a_collective(_request: Request, stage: Stage) -> Measured:
+    """A child that has handed its second collective over and looks for its end all the time."""
+    stage("warming up")
+    for _ in range(2):
+        with collective_call():
+            pass
+    while True:
+        pass
+
+
+def expect_and_hang(request: Request, stage: Stage) -> Measured:
+    """A child whose next step takes long."""
+    stage("warming up")
+    expect(request.parameters["seconds"])
+    time.sleep(FOREVER_S)
+    return Measured()
+
+
 def out_of_memory_score(_request: Request, _stage: Stage) -> Measured:
     """A child that says how likely it is to go when memory runs out."""
     return Measured(details={"score": int(Path("/proc/self/oom_score_adj").read_text())})
@@ -39,6 +65,8 @@ def out_of_memory_score(_request: Request, _stage: Stage) -> Measured:
 
 def leave_a_folder(_request: Request, _stage: Stage) -> Measured:
     """A child that is killed while it has a temporary folder, which it writes to standard error."""
+    import tempfile
+
     print(tempfile.mkdtemp(), file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
     return Measured()
@@ -212,6 +240,8 @@ def count_on(_request: Request, stage: Stage) -> Measured:
 
 def read_and_hang(request: Request, stage: Stage) -> Measured:
     """Read from storage that brings nothing more once it is to be measured."""
+    from validation.backends import storage
+    from validation.checks import storage as storage_check
 
     def hang(*_: object) -> float:
         time.sleep(FOREVER_S)
@@ -282,12 +312,16 @@ def note_and_hang(request: Request, _stage: Stage) -> Measured:
 
 def measure_alone(request: Request, stage: Stage) -> Measured:
     """Come back once no other measures."""
+    from validation.checks.launch import exclusive
+
     with exclusive(request, stage):
         return Measured()
 
 
 def probe_a_tree(request: Request, stage: Stage) -> Measured:
     """Look as the product does, at the file system that $TREE names in place of the machine's own."""
+    from validation.probes import machine, node_probe, topology
+
     root = Path(os.environ["TREE"])
     if "topology" in request.parameters:
         stage("reading the topology")

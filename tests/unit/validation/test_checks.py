@@ -64,11 +64,25 @@ def outcome(
     measured: Measured | None = None,
     halted: str = "",
     steps: int = 0,
+    calls: int = 0,
+    busy: float | None = None,
+    where: str = "",
 ) -> ProcessOutcome:
     asked = Request(name, "", "cuda", parameters={"collectives": ["all_reduce"], "sizes_bytes": [1 << 20]})
     problem = "" if ending is Ending.DONE else f"{name} {ending}"
     return ProcessOutcome(
-        asked, ending, measured or Measured(), problem, stage, ended_at, 60.0, halted, steps
+        asked,
+        ending,
+        measured or Measured(),
+        problem,
+        stage,
+        ended_at,
+        60.0,
+        halted,
+        steps,
+        calls,
+        busy,
+        where,
     )
 
 
@@ -469,6 +483,45 @@ def test_the_rank_that_the_others_waited_for_is_to_blame(
     assert [one.text[: len(text)] for one, text in zip(found, said, strict=True)] == said
     # Of several, no GPU is named.
     assert len(found) < 2 or {one.device for one in found} == {None}
+
+
+def test_the_rank_that_did_not_enter_a_collective_is_named() -> None:
+    """By its calls; where all are in one, by who sleeps while the others poll."""
+    stage = "warming up with all-reduce of 1 MiB"
+    for calls, busy, named in (
+        ((10, 9, 10), (None, None, None), "rank 1"),
+        ((10, 8, 8), (None, None, None), "rank 1 (in run, operations.py line 9) and rank 2"),
+        ((9, 9, 9), (0.99, 0.01, 0.97), "rank 1"),
+        ((9, 9, 9), (0.0, 0.01, 0.0), "all 3 ranks"),  # as gloo waits
+        ((9, 9, 9), (0.99, 0.3, 0.97), "all 3 ranks"),
+        ((10, 9, 10), (0.01, 0.99, 0.01), "rank 1"),
+    ):
+        ranks = [
+            outcome(
+                f"rank {rank}",
+                Ending.HUNG,
+                stage,
+                steps=7,
+                calls=calls[rank],
+                busy=busy[rank],
+                where="in run, operations.py line 9" if rank == 1 else "",
+            )
+            for rank in range(3)
+        ]
+        (finding,) = collectives.name_the_culprit(ranks)
+        assert finding.text.startswith(named), (calls, busy)
+        assert ("in run, operations.py line 9" in finding.text) == (not named.startswith("all"))
+
+
+def test_a_collective_on_gpus_is_waited_for_by_what_it_takes_and_not_by_the_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (64.0, 64.0, 64.0))
+    tested, check = node(), CHECKS["gpu_all_reduce"]
+    found = collectives.patience(check, tested, "cuda")
+    assert found["patience_s"] == 3 * check.longest_s(tested) + 10
+    assert found["longer_s"][collectives.CONNECTING] == 60
+    assert found["longer_s"]["starting"] == collectives.patience(check, tested, "cpu")["patience_s"] == 240
 
 
 def test_a_number_of_a_collective_is_one_of_the_size_that_was_measured_whatever_was_asked_for() -> None:

@@ -706,6 +706,10 @@ def test_a_gpu_that_must_be_reset_without_an_xid_is_found_and_no_line_of_an_erro
         ),
         ("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Severity 0 Engine instance 30", []),
         ("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Data {0x00000000, 0x00000000}", []),
+        (
+            "NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot",
+            ["reboot-required"],
+        ),
         (f"{name}[7]: segfault at 0 ip 0000:43:00", []),
         ("NVRM: nvAssert[7]: segfault [NV_ERR_RESET_REQUIRED]", []),
     ):

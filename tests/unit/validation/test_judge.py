@@ -400,9 +400,14 @@ def test_the_sentence_names_the_nodes_that_did_not_pass_and_what_ran_nowhere() -
         ]
     )
     assert fleet.sentence == (
-        "Verdict: not-run. 1 of 2 nodes passed; 1 of 2 nodes not run (gpu02). GPUs: 2 of 2 pass. "
-        "Not run on any node: gpu_matmul."
+        "Verdict: not-run. 1 of 2 nodes passed; 1 of 2 nodes not run (gpu02). GPUs: 2 of 2 pass (without "
+        "one computation on those of gpu01). Not run on any node: gpu_matmul."
     )
+
+
+def test_gpus_that_have_computed_pass_without_a_remark() -> None:
+    fleet = judge_fleet([verdict(one_test("health"), one_test("gpu_matmul"))])
+    assert "computation" not in fleet.sentence
 
 
 def nodes(name: str = "gpu01") -> st.SearchStrategy[NodeVerdict]:

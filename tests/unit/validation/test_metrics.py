@@ -227,6 +227,7 @@ def test_a_machine_without_gpus_is_not_ill() -> None:
 METRIC = Metric("temper_x", Kind.GAUGE, "Back\\slash\nand line.", ("name",))
 
 
+@pytest.mark.component
 def test_prometheus_reads_any_text_in_a_label() -> None:
     exposition = Exposition([METRIC])
     exposition.set("temper_x", 0.5, name='NVIDIA "X"\\1\n\ud800ä')
@@ -254,6 +255,7 @@ def test_a_name_follows_prometheus_rules(name: str, kind: Kind) -> None:
         Metric(name, kind, "")
 
 
+@pytest.mark.component
 def test_promtool_finds_nothing_to_say_of_any_metric() -> None:
     exposition = Exposition(METRICS)
     for metric in METRICS:

@@ -1,0 +1,106 @@
+"""Ends a run that can do nothing, or has done nothing, with a sentence and a status that is not 0."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import ansible.context as context
+from ansible.playbook.role import Role
+from ansible.playbook.task_include import TaskInclude
+from ansible.plugins.callback import CallbackBase
+
+# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
+ROOT = str(Path(__file__).resolve().parents[2])
+if ROOT not in sys.path:
+    sys.path.insert(0, ROOT)
+
+from temper.base.selection import no_nodes, unknown_tags  # noqa: E402 - needs the path above
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DOCUMENTATION = """
+name: require_work
+type: aggregate
+short_description: Nothing is green on nothing
+description:
+  - Ends a run with status 1 before its first play where no play has a node, or C(--tags) or C(--skip-tags)
+    names a tag that no task has; and after its last play where no task was carried out on any node. Ansible
+    ends all of these with status 0.
+  - It is no output. So it works with every callback for standard output, and needs not be enabled.
+"""
+#: As Ansible ends where its command line or inventory is wrong.
+NOTHING_DONE = 1
+
+
+class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible ships no types
+    """Looks at a playbook before its first play, and at the counters after its last one."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "require_work"
+    CALLBACK_NEEDS_ENABLED = False
+
+    def v2_playbook_on_start(self, playbook: Any) -> None:
+        """Refuse a playbook of which nothing would be done."""
+        plays = playbook.get_plays()
+        if not plays:
+            return
+        parts = [part for play in plays for part in parts_of(play)]
+        known = {tag for part in parts for tag in part.tags}
+        # What is included during the run may have other tags. That of Temper's own playbooks has not.
+        certain = Path(playbook._basedir).is_relative_to(ROOT) or not any(map(is_included_late, parts))
+        for option, asked in (("--tags", plays[0].only_tags), ("--skip-tags", plays[0].skip_tags)):
+            if certain and (sentence := unknown_tags(option, asked, known)):
+                self.end(sentence)
+        # The pattern of a play may be a template, which has its value later.
+        fixed = [play for play in plays if not any("{{" in pattern for pattern in patterns_of(play))]
+        variables = [play.get_variable_manager().get_vars(play=play) for play in fixed]
+        if fixed and not any(found["ansible_play_hosts_all"] for found in variables):
+            self.end(
+                no_nodes(
+                    (pattern for play in fixed for pattern in patterns_of(play)),
+                    str(context.CLIARGS.get("subset") or ""),
+                    variables[0]["groups"],
+                    map(str, variables[0].get("ansible_inventory_sources") or ()),
+                )
+            )
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        """Refuse to call a run good in which no node did anything."""
+        if not stats.processed:
+            self.end(
+                "No task was carried out on any node: see --tags, --skip-tags, --start-at-task and --limit."
+            )
+
+    def end(self, sentence: str) -> NoReturn:
+        """Say it, and end with a status that is not 0.
+
+        A callback has no other way to one: Ansible turns every other exception of a callback into a warning.
+        """
+        self._display.error(sentence, wrap_text=False)
+        raise SystemExit(NOTHING_DONE)
+
+
+def patterns_of(play: Any) -> list[str]:
+    """For which hosts a play is, as it says."""
+    return [play.hosts] if isinstance(play.hosts, str) else list(map(str, play.hosts or []))
+
+
+def parts_of(found: Any) -> Iterator[Any]:
+    """A play, a block or a task, and all that is in it as far as it is known before the run."""
+    yield found
+    if isinstance(found, Role):
+        for part in (*found.get_task_blocks(), *found.get_all_dependencies()):
+            yield from parts_of(part)
+        return
+    for name in ("pre_tasks", "roles", "tasks", "post_tasks", "block", "rescue", "always"):
+        for part in getattr(found, name, None) or ():
+            yield from parts_of(part)
+
+
+def is_included_late(part: Any) -> bool:
+    """Whether it includes tasks or a role during the run."""
+    return isinstance(part, TaskInclude) and not part.statically_loaded

@@ -1,0 +1,30 @@
+"""Whether a role has anything to do in this run: see temper/plan/quiet.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
+ROOT = str(Path(__file__).resolve().parents[2])
+if ROOT not in sys.path:
+    sys.path.insert(0, ROOT)
+
+from temper.plan.quiet import QUIET, in_fact  # noqa: E402 - needs the path above
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def has_nothing_to_do(role: str, facts: Mapping[str, Any]) -> bool:
+    """Return whether the stage's first task has found that a role has nothing to do and nothing to say."""
+    return in_fact(str(role), facts.get(QUIET))
+
+
+class FilterModule:
+    """Gives the filter to Ansible."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return it by its name."""
+        return {"has_nothing_to_do": has_nothing_to_do}

@@ -1,0 +1,54 @@
+"""What a command line selects: nodes and tags. A run that selects nothing has proven nothing."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from temper.base.nodes import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+#: Tags that Ansible gives a meaning of its own.
+SPECIAL_TAGS = frozenset(("all", "always", "never", "tagged", "untagged"))
+#: How alike a name has to be to be proposed: gpunodes and gpu-nodes are like gpu_nodes, login is not.
+ALIKE = 0.7
+
+
+def unknown_tags(option: str, asked: Collection[str], known: Collection[str]) -> str:
+    """Return a sentence about the tags of `option` (--tags, --skip-tags) that no task has; empty if none."""
+    unknown = sorted({*asked} - {*known} - SPECIAL_TAGS)
+    if not unknown:
+        return ""
+    close = difflib.get_close_matches(unknown[0], sorted(known), n=1)
+    hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(sorted(known)) or 'no tag'}."
+    return f"{option}: no task of this playbook has the tag {', '.join(unknown)}; {hint} Nothing was done."
+
+
+def no_nodes(
+    patterns: Iterable[str], limit: str, groups: Mapping[str, Collection[str]], sources: Iterable[str]
+) -> str:
+    """Return why a run that is for `patterns` has no node.
+
+    `groups` are the nodes of the inventory's groups, whatever the limit.
+    """
+    wanted = list(dict.fromkeys(patterns))
+    place = ", ".join(sources) or "the inventory"
+    for pattern in wanted:
+        if groups.get(pattern):
+            return (
+                f"--limit {limit} matches no node of the group {pattern} ({counted(groups[pattern])}), and "
+                "this run is for those. Nothing was done."
+            )
+        if pattern in groups:
+            return f"The group {pattern} of {place} has no nodes. Put the nodes into it. Nothing was done."
+    name = wanted[0] if wanted else "all"
+    own = [group for group in groups if group not in ("all", "ungrouped")]
+    close = difflib.get_close_matches(name, own, n=1, cutoff=ALIKE)
+    hint = (
+        f"did you mean {name} where it has {close[0]}? Rename that group, or make it a child of {name}"
+        if close
+        else f"it has {', '.join(sorted(own)) or 'no group'}. Put the nodes into the group {name}"
+    )
+    return f"{place} has no group {name}, and this run is for its nodes; {hint}. Nothing was done."

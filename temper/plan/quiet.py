@@ -1,0 +1,42 @@
+"""Which roles of a stage have nothing to say in this run: their tasks need not begin.
+
+Ansible forks a process for each node's task. Where the first task of a stage has found that nothing differs
+for the others, and there is nothing to report, their roles end before that.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+#: Fact of a node: the run, and the roles of the present stage that have nothing to say.
+QUIET = "temper_quiet"
+#: Names this run. Workers inherit it; a fact of an earlier run, which a cache may have kept, has another.
+RUN = uuid.uuid4().hex
+#: What a role's result may have that somebody waits for, or that is displayed.
+SAID = ("changed", "failed", "refused", "actions", "diff", "needs", "msg", "output")
+
+
+def is_quiet(result: Mapping[str, object]) -> bool:
+    """Return whether a role's result changes, says and asks for nothing."""
+    results = result.get("results")
+    further = [results.get("report"), results.get("port")] if isinstance(results, dict) else []
+    return not any([*(result.get(key) for key in SAID), *further])
+
+
+def marked(roles: Iterable[str]) -> dict[str, object]:
+    """Return the fact."""
+    return {QUIET: {"run": RUN, "roles": [*roles]}}
+
+
+def in_fact(role: str, fact: object) -> bool:
+    """Return whether the fact is of this run and has the role."""
+    return (
+        isinstance(fact, dict)
+        and fact.get("run") == RUN
+        and isinstance(fact.get("roles"), list)
+        and role in fact["roles"]
+    )
