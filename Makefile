@@ -26,13 +26,17 @@ PAYLOAD_PYTHON = $(shell ls -t $(or $(TEMPER_LAB_CACHE),/var/cache/temper-lab)/p
 
 ##@ The main job
 
+.PHONY: setup
+setup: python ## Make .venv with what operating needs: Ansible, the command temper and what they stand on
+	@$(PYTHON) -m tools.bootstrap environment controller
+
 .PHONY: site
-site: packages controller ## Boot the lab, make its bare nodes hardened, tuned, validated GPU nodes; print the verdict
+site: packages setup ## Boot the lab, make its bare nodes hardened, tuned, validated GPU nodes; print the verdict
 	@$(LAB) up
 	@$(BIN)/ansible-playbook site.yml $(ARGS)
 
 .PHONY: test
-test: packages setup lint unit monitoring browser schedulers component molecule lab-smoke ## Run everything that must pass before a merge: lint, types, unit, component, Molecule and the smoke tests on nodes
+test: packages setup-dev lint unit monitoring browser schedulers component molecule lab-smoke ## Run everything that must pass before a merge: lint, types, unit, component, Molecule and the smoke tests on nodes
 
 ##@ The lab
 
@@ -51,7 +55,7 @@ lab-status: python ## Say which nodes run
 ##@ Checks
 
 .PHONY: lint
-lint: setup ## Check style and types: ruff, mypy, ansible-lint with its production profile
+lint: setup-dev ## Check style and types: ruff, mypy, ansible-lint with its production profile
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-cache --no-logo
@@ -62,33 +66,33 @@ lint: setup ## Check style and types: ruff, mypy, ansible-lint with its producti
 	$(WITH_PATH) ANSIBLE_INVENTORY=inventory/example ansible-lint --offline
 
 .PHONY: unit
-unit: setup ## Run the unit tests, which start no process: minutes, no root
+unit: setup-dev ## Run the unit tests, which start no process: minutes, no root
 	$(BIN)/pytest -m "not component and not nightly" -n $$(nproc) --dist worksteal $(ARGS)
 
 .PHONY: component
-component: packages setup payload ## Run the tests that start processes of this machine: Ansible, apt, gpg, sshd, torch
+component: packages setup-dev payload ## Run the tests that start processes of this machine: Ansible, apt, gpg, sshd, torch
 	@# One more than there are cores: many of these tests wait.
 	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/pytest -m "component and not nightly" -n $$(($$(nproc) + 1)) --dist worksteal $(ARGS)
 
 .PHONY: thorough
-thorough: packages setup payload ## Run the tests that prove at length what make unit and make component prove in short
+thorough: packages setup-dev payload ## Run the tests that prove at length what make unit and make component prove in short
 	HYPOTHESIS_PROFILE=thorough TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/pytest -m "nightly or hypothesis" -n $$(nproc) --dist worksteal $(ARGS)
 
 .PHONY: fuzz
-fuzz: setup ## Give hostile input to every reader of foreign text, for MINUTES=5 of CPU; SEED=20261125000000 repeats a run
+fuzz: setup-dev ## Give hostile input to every reader of foreign text, for MINUTES=5 of CPU; SEED=20261125000000 repeats a run
 	nice $(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: lab-smoke
-lab-smoke: packages setup payload ## Run the few tests that boot nodes which `make test` has: one for each kind of failure
+lab-smoke: packages setup-dev payload ## Run the few tests that boot nodes which `make test` has: one for each kind of failure
 	$(BIN)/pytest tests/lab -m smoke -n 3 --dist loadfile --no-loadscope-reorder -v --durations=20 $(ARGS)
 
 .PHONY: lab-test
-lab-test: packages setup ## Run the tests that boot nodes, but the slow ones
+lab-test: packages setup-dev ## Run the tests that boot nodes, but the slow ones
 	@# Several files at a time: each has a lab of its own, and waits for its nodes most of the time.
 	$(BIN)/pytest tests/lab -m "lab and not slow" -n 3 --dist loadfile --no-loadscope-reorder -v --durations=20 $(ARGS)
 
 .PHONY: slow-test
-slow-test: packages setup payload monitoring schedulers scap ## Tests that boot nodes and take long: Debian's own driver, container engines, GPU settings, monitoring, Slurm, kernels, snapshots, all of dnf: hours
+slow-test: packages setup-dev payload monitoring schedulers scap ## Tests that boot nodes and take long: Debian's own driver, container engines, GPU settings, monitoring, Slurm, kernels, snapshots, all of dnf: hours
 	$(BIN)/pytest tests/lab -m "lab and slow" -v $(ARGS)
 
 .PHONY: scap
@@ -96,62 +100,62 @@ scap: packages
 	@$(PYTHON) -m tools.bootstrap scap
 
 .PHONY: scan
-scan: packages setup scap ## Harden nodes, let OpenSCAP judge them with Temper's tailoring, and print what it found: 20 minutes
+scan: packages setup-dev scap ## Harden nodes, let OpenSCAP judge them with Temper's tailoring, and print what it found: 20 minutes
 	$(BIN)/pytest tests/lab/test_scan.py -m lab -v -s $(ARGS)
 
 .PHONY: cuda-test
-cuda-test: packages setup ## Run the payload under CUDA builds of torch, on a stand-in for CUDA: 2 GB to fetch, many minutes
+cuda-test: packages setup-dev ## Run the payload under CUDA builds of torch, on a stand-in for CUDA: 2 GB to fetch, many minutes
 	nice $(BIN)/pytest tests/lab/cuda -m cuda -v $(ARGS)
 
 .PHONY: cutoff-test
-cutoff-test: packages controller payload ## Cut site.yml off at random moments (COUNT=20); the next run must complete it: an hour
+cutoff-test: packages setup payload ## Cut site.yml off at random moments (COUNT=20); the next run must complete it: an hour
 	$(BIN)/python -m tests.lab.cutoff --count $(or $(COUNT),20) $(ARGS)
 
 .PHONY: rollout-simulation
-rollout-simulation: setup ## Simulate 1,000 upgrades of 1,000 nodes with faults (COUNT=1000, NODES=1000, ARGS="--seed 7"): hours
+rollout-simulation: setup-dev ## Simulate 1,000 upgrades of 1,000 nodes with faults (COUNT=1000, NODES=1000, ARGS="--seed 7"): hours
 	nice $(BIN)/python -m tests.rollout.simulation --rollouts $(or $(COUNT),1000) --nodes $(or $(NODES),1000) $(ARGS)
 
 .PHONY: compliance-campaign
-compliance-campaign: packages controller payload ## Change COUNT=30 nodes by hand; the compliance check must find each, its command repair it: a quarter of an hour
+compliance-campaign: packages setup payload ## Change COUNT=30 nodes by hand; the compliance check must find each, its command repair it: a quarter of an hour
 	@nice $(BIN)/python -m tests.lab.compliance_campaign --count $(or $(COUNT),30) $(ARGS)
 
 .PHONY: upgrade-campaign
-upgrade-campaign: packages controller payload ## Meet every fault of an upgrade on a node (RUN=faults), or upgrade COUNT=30 nodes (RUN=fleet): hours
+upgrade-campaign: packages setup payload ## Meet every fault of an upgrade on a node (RUN=faults), or upgrade COUNT=30 nodes (RUN=fleet): hours
 	@nice $(BIN)/python -m tests.lab.upgrade_campaign $(or $(RUN),faults) $(if $(COUNT),--count $(COUNT)) $(ARGS)
 
 .PHONY: fleet-campaign
-fleet-campaign: packages controller payload ## Slices beside one process on NODES=4 nodes, then cut off at COUNT=20 random moments: two hours
+fleet-campaign: packages setup payload ## Slices beside one process on NODES=4 nodes, then cut off at COUNT=20 random moments: two hours
 	@nice $(BIN)/python -m tests.lab.fleet_campaign --nodes $(or $(NODES),4) --count $(or $(COUNT),20) $(ARGS)
 
 .PHONY: molecule
-molecule: packages setup ## Converge bare nodes with Molecule, verify with testinfra; one step: STEP=converge
+molecule: packages setup-dev ## Converge bare nodes with Molecule, verify with testinfra; one step: STEP=converge
 	@# Strict: the lab's inventory is not for the steps that make and end the lab.
 	$(WITH_PATH) MOLECULE_GLOB="tests/molecule/*/molecule.yml" MOLECULE_ANSIBLE_ARGS_STRICT_MODE=true \
 		MOLECULE_COMMAND_BORDERS=false molecule $(or $(STEP),test) $(ARGS)
 
 .PHONY: nightly
-nightly: packages setup payload monitoring browser schedulers scap ## Run everything, also what takes hours, and print a table; one step: ARGS="fuzz"
+nightly: packages setup-dev payload monitoring browser schedulers scap ## Run everything, also what takes hours, and print a table; one step: ARGS="fuzz"
 	$(BIN)/python -m tests.nightly $(ARGS)
 
 .PHONY: bench
-bench: packages controller payload ## Time a ping, site.yml and the hardening roles, first and second run side by side
+bench: packages setup payload ## Time a ping, site.yml and the hardening roles, first and second run side by side
 	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/python -m tests.bench.payload
 	$(BIN)/python -m tests.bench.pages
 	$(BIN)/python -m tests.bench.slices
 	$(BIN)/python -m tests.bench $(ARGS)
 
 .PHONY: os-values
-os-values: packages setup payload ## Measure what values of the operating system bring on this machine, which it changes and restores: half an hour
+os-values: packages setup-dev payload ## Measure what values of the operating system bring on this machine, which it changes and restores: half an hour
 	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/python -m tests.bench.os_values $(ARGS)
 
 ##@ The repository
 
-.PHONY: setup
-setup: python ## Make .venv with everything that running and testing needs
+.PHONY: setup-dev
+setup-dev: python ## Make .venv with what tests and checks need, too
 	@$(PYTHON) -m tools.bootstrap environment dev
 
 .PHONY: docs
-docs: setup ## Write defaults, READMEs and typed variables from the argument specs, the tables of tests and of plans, the lists of controls, findings and refusals, alert rules
+docs: setup-dev ## Write defaults, READMEs and typed variables from the argument specs, the tables of tests and of plans, the lists of controls, findings and refusals, alert rules
 	$(BIN)/python -m tools.check_docs
 	$(BIN)/python -m tools.role_files
 	$(BIN)/python -m tools.control_docs
@@ -163,18 +167,18 @@ docs: setup ## Write defaults, READMEs and typed variables from the argument spe
 	$(BIN)/python -m tools.schemas
 
 .PHONY: screenshots
-screenshots: setup browser ## Take the pictures of reports in docs/images anew, of a made-up fleet
+screenshots: setup-dev browser ## Take the pictures of reports in docs/images anew, of a made-up fleet
 	$(BIN)/python -m tools.screenshots
 
 .PHONY: requirements
-requirements: setup ## Renew the pins and hashes in requirements/*.txt from pyproject.toml
+requirements: setup-dev ## Renew the pins and hashes in requirements/*.txt from pyproject.toml
 	cd requirements && pin() { $(BIN)/uv --no-config pip compile --quiet --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make requirements" \
 		../pyproject.toml "$$@"; } && \
 	pin --output-file controller.txt && pin --constraint controller.txt --group ../pyproject.toml:dev --output-file dev.txt
 
 .PHONY: torch-requirements
-torch-requirements: setup ## Pin what is installed with a torch that is new in data/, with hashes; ARGS="2.11.0" renews one
+torch-requirements: setup-dev ## Pin what is installed with a torch that is new in data/, with hashes; ARGS="2.11.0" renews one
 	$(BIN)/python -m tools.torch_requirements $(ARGS)
 
 .PHONY: clean
@@ -214,7 +218,3 @@ schedulers: packages setup
 .PHONY: browser
 browser: packages
 	@$(PYTHON) -m tools.bootstrap browser
-
-.PHONY: controller
-controller: python
-	@$(PYTHON) -m tools.bootstrap environment controller

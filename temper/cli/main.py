@@ -95,6 +95,7 @@ def overview() -> str:
     return "\n".join(
         [
             "Usage: temper COMMAND ...      (temper COMMAND --help says more)",
+            "       temper --version",
             "",
             "Commands:",
             *lines,

@@ -63,6 +63,7 @@ LEFT_OUT = {
     "test": "its parts are steps",
     "nightly": "it is this program",
     "setup": "other targets do it first",
+    "setup-dev": "likewise",
     "docs": "`generated` runs it and looks at the result",
     "requirements": "renews pins: a change that a person has to look at",
     "torch-requirements": "renews pins, too",

@@ -19,7 +19,9 @@ from tests.nightly.__main__ import ROOT, targets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PAGES = sorted(page for folder in (".", "docs", "roles/*") for page in ROOT.glob(f"{folder}/*.md"))
+PAGES = sorted(
+    page for folder in (".", "docs", "examples", "roles/*") for page in ROOT.glob(f"{folder}/*.md")
+)
 BIN = Path(sys.executable).parent
 ASSIGNMENTS = re.compile(r"^(?:[A-Z_]+=\S+ )+")
 PROGRAM = re.compile(r"(?:\S*/)?(make|temper|python3?|ansible-playbook|pytest) ")

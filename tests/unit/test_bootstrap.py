@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -197,3 +198,26 @@ def test_programs_of_monitoring_that_cannot_be_fetched_leave_nothing(
     with pytest.raises(bootstrap.NotReadyError, match=r"Unable to locate[\s\S]*apt-get update"):
         bootstrap.unpack_monitoring()
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def rules() -> dict[str, tuple[list[str], str]]:
+    """Return each target's prerequisites and commands."""
+    text = (Path(__file__).resolve().parents[2] / "Makefile").read_text()
+    found = re.findall(r"^([a-z-]+):([^#\n=]*).*\n((?:\t.*\n)*)", text, re.MULTILINE)
+    return {target: (needs.split(), commands) for target, needs, commands in found}
+
+
+def test_operators_get_the_controllers_layer_and_developers_the_other() -> None:
+    found = rules()
+    assert "environment controller\n" in found["setup"][1]
+    assert "environment dev\n" in found["setup-dev"][1]
+    assert {"setup", "setup-dev"} & set(found["site"][0]) == {"setup"}
+
+
+def test_a_target_that_runs_a_developers_tool_makes_the_developers_environment() -> None:
+    tools = re.compile(
+        r"(?:\$\(BIN\)/|\$\(WITH_PATH\).*?)(?:pytest|ruff|mypy|lint-imports|uv|ansible-lint|molecule)\b"
+    )
+    uses = {target: needs for target, (needs, commands) in rules().items() if tools.search(commands)}
+    assert {"lint", "unit", "molecule", "requirements"} <= uses.keys()
+    assert [target for target, needs in uses.items() if "setup-dev" not in needs] == []

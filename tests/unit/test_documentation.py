@@ -13,7 +13,9 @@ ROLES = sorted(path for path in role_files.ROLES.iterdir() if path.is_dir())
 CHECKOUT = role_files.ROLES.parent
 DOCUMENTS = role_files.documents()
 PAGES = sorted(
-    page for folder in (".", "docs", "docs/decisions", "roles/*") for page in CHECKOUT.glob(f"{folder}/*.md")
+    page
+    for folder in (".", "docs", "docs/decisions", "examples", "roles/*")
+    for page in CHECKOUT.glob(f"{folder}/*.md")
 )
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # to a file: neither an anchor alone nor an address
 each_role = each(*ROLES)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
+from ansible.parsing.vault import VaultSecret
 from ansible.vars.manager import VariableManager
 
 from temper.plan.contradictions import PROFILE
@@ -42,24 +43,27 @@ NODES = {
 
 
 @cache
-def inventory(path: Path = EXAMPLE) -> tuple[InventoryManager, VariableManager]:
+def inventory(path: Path = EXAMPLE, vault_password: bytes = b"") -> tuple[InventoryManager, VariableManager]:
     """An inventory as ansible-playbook reads it."""
     loader = DataLoader()
+    if vault_password:
+        loader.set_vault_secrets([("default", VaultSecret(vault_password))])
     found = InventoryManager(loader=loader, sources=[str(path)])
     return found, VariableManager(loader=loader, inventory=found)
 
 
-def variables(name: str, path: Path = EXAMPLE) -> dict[str, Any]:
+def variables(name: str, path: Path = EXAMPLE, vault_password: bytes = b"") -> dict[str, Any]:
     """What Ansible gives a node: its variables, and the names of its groups."""
-    hosts, manager = inventory(path)
+    hosts, manager = inventory(path, vault_password)
     found: dict[str, Any] = manager.get_vars(host=hosts.get_host(name))
     return found
 
 
-def own(name: str) -> dict[str, Any]:
+def own(name: str, path: Path = EXAMPLE, vault_password: bytes = b"") -> dict[str, Any]:
     """A node's variables of roles."""
     prefixes = tuple(f"{role}_" for role in specs())
-    return {key: value for key, value in variables(name).items() if key.startswith(prefixes)}
+    found = variables(name, path, vault_password)
+    return {key: value for key, value in found.items() if key.startswith(prefixes)}
 
 
 def plan(profile: str, **changes: Any) -> NodePlan:

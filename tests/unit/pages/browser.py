@@ -37,7 +37,7 @@ def program(name: str) -> str:
 def chromium(width: int = 1400, height: int = 1000) -> Iterator[Browser]:
     """A browser until the body ends."""
     paths = program("chromium"), program("chromedriver")
-    selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not here: make setup")
+    selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not here: make setup-dev")
     options = selenium.ChromeOptions()
     options.binary_location = paths[0]
     # Root cannot have Chromium's sandbox; the pages are our own.
