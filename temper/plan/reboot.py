@@ -8,16 +8,12 @@ from temper.plan.facts import GPU_CLASSES
 from temper.plan.refusals import Refusal, advice, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from temper.plan.facts import NodeFacts
     from temper.plan.node_plan import NodePlan
     from temper.plan.variables import NvidiaStack
 
 FORBIDDEN = "reboot-forbidden"
 NOUVEAU = "nouveau"
-#: The role that loads the driver, and the tag of its stage.
-ROLE, STAGE = "nvidia_stack", "provision"
 
 
 def reboot_reason(plan: NodePlan, node: NodeFacts) -> str:
@@ -52,9 +48,3 @@ def reboot_refusals(plan: NodePlan, node: NodeFacts, wish: NvidiaStack, name: st
     if busy and plan.settled and not wish.busy_ok:
         return [refusal("gpus-busy", count=len(busy), processes=busy[:3])]
     return []
-
-
-def reaches_stack(run_tags: Collection[str], skipped_tags: Collection[str]) -> bool:
-    """Return whether a run with these tags comes to the stack's role; `all` and `tagged` are Ansible's."""
-    own = {STAGE, ROLE, "all", "tagged"}
-    return bool(own & {*run_tags}) and not own & {*skipped_tags}

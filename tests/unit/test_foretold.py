@@ -6,16 +6,18 @@ from typing import Any
 
 from temper.plan.fleet import grouped
 from temper.plan.preflight import preflight_plan
-from temper.plan.reboot import reaches_stack
-from tests.unit.planning_nodes import node, settled
+from temper.plan.run_tags import reaches
+from tests.unit.planning_nodes import node, settled, system
 
 KNOWN = {"address": "192.0.2.7", "user": "ops", "today": "2026-11-26", "installs": True}
 DRIVER = "580.178.04"
 
 
-def planned(facts: dict[str, Any], *, installs: bool = True, **values: Any) -> dict[str, Any]:
+def planned(
+    facts: dict[str, Any], *, installs: bool = True, hardens: bool = False, **values: Any
+) -> dict[str, Any]:
     values = {"inventory_hostname": "gpu01", **values}
-    known = KNOWN | {"installs": installs}
+    known = KNOWN | {"installs": installs, "hardens": hardens}
     return preflight_plan({"ansible_facts": {"temper": facts}}, values, known)
 
 
@@ -89,7 +91,36 @@ def test_a_run_that_does_not_install_the_stack_needs_no_reboot() -> None:
         (("all",), ("provision",)): False,
         (("all",), ("nvidia_stack",)): False,
     }
-    assert {case: reaches_stack(*case) for case in tags} == tags
+    assert {case: reaches("nvidia_stack", *case) for case in tags} == tags
+
+
+REMEDIES = ["rhel-9", "os_hardening_state: absent", "--skip-tags os_hardening"]
+
+
+def test_a_run_that_hardens_a_system_without_controls_is_refused_before_it_begins() -> None:
+    """The node, the run's tags (None: it has no such stage), variables, and whether it is refused."""
+    rocky = system("rocky", "9.6")
+    rows: list[tuple[dict[str, Any], tuple[tuple[str, ...], tuple[str, ...]] | None, dict[str, Any], bool]]
+    rows = [
+        (rocky, (("all",), ()), {}, True),
+        (rocky, (("harden",), ()), {}, True),
+        (rocky, (("os_hardening", "tune"), ()), {}, True),
+        (rocky, (("all",), ("os_hardening",)), {}, False),
+        (rocky, (("all",), ("harden",)), {}, False),
+        (rocky, (("provision", "firewall"), ()), {}, False),
+        (rocky, None, {}, False),
+        (rocky, (("all",), ()), {"os_hardening_state": "absent"}, False),
+        (node(), (("all",), ()), {}, False),
+    ]
+    wrong = []
+    for facts, tags, values, refused in rows:
+        plan = planned(facts, hardens=tags is not None and reaches("os_hardening", *tags), **values)
+        found = [one for one in plan["problems"] if "os_hardening" in one]
+        said = [word for one in found for word in REMEDIES if word in one]
+        warned = [line for line in plan["text"].splitlines() if "warning" in line and "os_hardening" in line]
+        if ("hardening-system" in codes(plan), said, warned) != (refused, REMEDIES * refused, []):
+            wrong.append((tags, values, refused, plan["problems"], warned))
+    assert not wrong
 
 
 #: Variables, and the line that the plan has for them.

@@ -11,7 +11,7 @@ import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from temper.plan.ssh_client import Look
-from tests.unit.planning_nodes import node
+from tests.unit.planning_nodes import node, system
 from tools.bare_node import pci
 
 SPEC = importlib.util.spec_from_file_location(
@@ -39,6 +39,7 @@ class Controller:
         self.in_play: dict[str, Any] = {}
         self.connection: dict[str, str | None] = {}
         self.run_tags = ["all"]
+        self.hardens = False
 
     def execute(self, module: str, arguments: dict[str, Any], task_vars: Any) -> dict[str, Any]:
         self.executions[module] = arguments
@@ -55,6 +56,7 @@ class Controller:
                 "known": KNOWN,
                 "simulate": simulate,
                 "installs": simulate,
+                "hardens": self.hardens,
                 "payload_python": payload_python,
                 "lease": {},
             },
@@ -190,3 +192,17 @@ def test_a_reboot_that_is_not_allowed_refuses_beside_what_the_simulation_finds(
     assert {one["code"] for one in controller.task()["plan"]["refusals"]} == {"transaction"}
     # A stage that installs nothing of the stack.
     assert controller.task(simulate=False)["plan"]["refusals"] == []
+
+
+def test_a_system_without_controls_refuses_the_runs_that_harden_it(controller: Controller) -> None:
+    controller.facts = system("rocky", "9.6")
+    controller.answers["package_preview"] = PREVIEW | {"problems": ["there is no such package"]}
+    found = {}
+    for hardens, tag in ((True, "all"), (True, "provision"), (False, "all")):
+        controller.hardens, controller.run_tags = hardens, [tag]
+        found[hardens, tag] = {one["code"] for one in controller.task()["plan"]["refusals"]}
+    assert found == {
+        (True, "all"): {"hardening-system", "transaction"},
+        (True, "provision"): {"transaction"},
+        (False, "all"): {"transaction"},
+    }
