@@ -58,7 +58,7 @@ class ActionModule(NodeAction):
         arguments["demanded"] = demanded_of(plan)
         if listed := administrators(plan):
             # The account that Ansible comes through is known to the operator.
-            arguments["administrators"] = [*listed, known["user"]]
+            arguments["administrators"] = [*listed, *filter(None, [known["user"]])]
         if outside:
             outside.expect(plan)
         compared = self.ask("node_compliance", arguments, variables)

@@ -24,7 +24,6 @@ from temper.plan.roles import nvidia_stack, os_hardening  # noqa: E402 - likewis
 from temper.plan.run_tags import reaches  # noqa: E402 - likewise
 from temper.plan.ssh_client import look_on_the_way  # noqa: E402 - likewise
 
-
 #: What forbids a run and not its simulation, so that all reasons stand in one list.
 OF_THE_RUN = {FORBIDDEN, os_hardening.UNHARDENED}
 

@@ -123,7 +123,7 @@ class Target:
     """What the controller knows of a node; without `today`, no end of support is judged."""
 
     address: str = ""
-    user: str = ""
+    user: str = ""  # empty where nobody names the account
     today: str = ""  # "2026-11-21"
     mok_sha256: str = ""  # of the operator's certificate for Secure Boot
 

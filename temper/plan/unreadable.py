@@ -28,15 +28,16 @@ UNREADABLE = (
 
 def unreadable(message: str, target: Target, name: str, *, reached: bool) -> Refusal:
     """Return the problem of a node that nothing can be asked, from what Ansible says of it."""
-    facts = {"address": target.address, "user": target.user, "node": name or target.address}
+    login = f"{target.user}@{target.address}" if target.user else target.address
+    facts = {"address": target.address, "login": login, "node": name or target.address}
     if reached:
         code = next((code for cause, code in UNREADABLE if cause.search(message)), "mend")
         return refusal("node-unreadable", remedy(code, facts), reason=one_line(message))
     # Ansible's own words come before ssh's.
     reason = one_line(" ".join(message.split()).rpartition("reached over ssh: ")[2])
     code = next((code for cause, code in UNREACHABLE if cause.search(message)), "reach")
-    address, user = target.address, target.user
-    return refusal("node-unreachable", remedy(code, facts), address=address, user=user, reason=reason)
+    user = target.user or "the current user"
+    return refusal("node-unreachable", remedy(code, facts), address=target.address, user=user, reason=reason)
 
 
 def remedy(code: str, facts: dict[str, str]) -> Remedy:

@@ -171,6 +171,18 @@ def test_a_node_that_cannot_be_asked_gets_the_cause_and_what_to_type() -> None:
     assert not wrong
 
 
+def test_commands_name_the_account_only_where_it_is_known() -> None:
+    wrong = []
+    for user, login in (("ops", "ops@192.0.2.7"), ("", "192.0.2.7")):
+        known = KNOWN | {"user": user}
+        for message, command in (("Permission denied (publickey)", "ssh-copy-id {} "),):
+            result = {"unreachable": True, "msg": message}
+            (problem,) = preflight_plan(result, {"inventory_hostname": "gpu01"}, known)["problems"]
+            if command.format(login) not in problem or " as :" in problem:
+                wrong.append((user, problem))
+    assert not wrong
+
+
 def test_an_unreachable_node_with_a_typo_has_two_problems() -> None:
     result = {"unreachable": True, "msg": "timed out"}
     assert len(preflight_plan(result, TYPO, KNOWN)["problems"]) == 2
