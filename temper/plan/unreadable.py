@@ -11,17 +11,20 @@ from temper.plan.refusals import Refusal, Remedy, advice, facts_of, refusal, sen
 if TYPE_CHECKING:
     from temper.plan.model import Target
 
-#: The usual causes by what ssh says of them (OpenSSH 9.2: sshconnect.c), and the remedy for each.
+#: Of a node that takes the connection and gives no answer. Ansible names what it waited for.
+SILENT = "become-silent"
+#: The usual causes by what ssh says of them (OpenSSH 9.2: sshconnect.c), and Ansible of the connection
+#: (ansible-core 2.19: plugins/connection/ssh.py), and the remedy for each.
 UNREACHABLE = (
     (re.compile("REMOTE HOST IDENTIFICATION HAS CHANGED"), "host-key-changed"),
     (re.compile("Host key verification failed|host key is known"), "host-key-unknown"),
     (re.compile("Permission denied"), "login-refused"),
+    (re.compile("waiting for privilege escalation prompt"), SILENT),
 )
-#: Likewise by what Ansible says (ansible-core 2.19: plugins/connection/ssh.py, plugins/action/__init__.py).
+#: Likewise by what Ansible says of a node that answers (ansible-core 2.19: plugins/action/__init__.py).
 UNREADABLE = (
     (re.compile("(?i)missing .*password|password is required"), "become-password-missing"),
     (re.compile("(?i)incorrect .*password"), "become-password-wrong"),
-    (re.compile("privilege escalation prompt"), "become-silent"),
     (re.compile("(?i)interpreter .*not found|python[0-9.]*: (command )?not found"), "python-missing"),
 )
 

@@ -147,7 +147,11 @@ SAID = [
     ),
     (True, "Missing sudo password", ["--ask-become-pass (-K)", "ansible_become_password", "ansible-vault"]),
     (True, "Incorrect sudo password", ["--ask-become-pass (-K)"]),
-    (True, "Timeout (22s) waiting for privilege escalation prompt: ", ["sudo -v", "firewall"]),
+    (
+        False,
+        "Timeout (22s) waiting for privilege escalation prompt: ",
+        ["ssh -t ops@192.0.2.7 sudo -v", "firewall"],
+    ),
     (
         True,
         "The module interpreter '/usr/bin/python3' was not found.",
@@ -175,7 +179,10 @@ def test_commands_name_the_account_only_where_it_is_known() -> None:
     wrong = []
     for user, login in (("ops", "ops@192.0.2.7"), ("", "192.0.2.7")):
         known = KNOWN | {"user": user}
-        for message, command in (("Permission denied (publickey)", "ssh-copy-id {} "),):
+        for message, command in (
+            ("Permission denied (publickey)", "ssh-copy-id {} "),
+            ("Timeout (12s) waiting for privilege escalation prompt: ", "ssh -t {} sudo"),
+        ):
             result = {"unreachable": True, "msg": message}
             (problem,) = preflight_plan(result, {"inventory_hostname": "gpu01"}, known)["problems"]
             if command.format(login) not in problem or " as :" in problem:
