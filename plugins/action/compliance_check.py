@@ -74,8 +74,7 @@ class ActionModule(NodeAction):
     def reason(self, answer: dict[str, Any], known: dict[str, Any]) -> str:
         """Why there is no answer, in a sentence."""
         words = str(answer.get("msg") or answer.get("module_stderr") or "it gave no reason").strip()
-        target = Target(known["address"], known["user"], known["today"])
-        remedy = unreadable(words, target, "", reached=self.reached).remedy
+        remedy = unreadable(words, Target.from_dict(known), "", reached=self.reached).remedy
         if remedy and remedy.code == SILENT:
             return f"unreachable: {remedy.text}"
         return f"unreachable: {words}" if answer.get("unreachable") else f"it could not be read: {words}"

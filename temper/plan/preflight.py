@@ -88,9 +88,10 @@ def preflight_plan(
     """The fact `preflight_plan` of a node: every setting of every role, or every reason to refuse the node.
 
     `result` is what the task with module node_facts returned, `host_variables` the node's variables. `known`
-    is what the controller knows: the node's `address` and `user` in the inventory, `today` ("2026-11-21"),
-    the `fleet` and the `jump_hosts` as action fleet_ways returns them, and whether this run `installs` the
-    stack or `hardens` the system. `preview` is what module package_preview returned, where it has been asked.
+    is what the controller knows: the node's `address`, `user` and `port` in the inventory, `today`
+    ("2026-11-21"), the `fleet` and the `jump_hosts` as action fleet_ways returns them, and whether this run
+    `installs` the stack or `hardens` the system. `preview` is what module package_preview returned, where it
+    has been asked.
     """
     checked = role_variables(host_variables, argument_specs())
     variables = typed_variables(checked["values"])
@@ -105,7 +106,7 @@ def preflight_plan(
         certificate = read_certificate(variables.nvidia_stack.mok_certificate)
     except ValueError as error:
         problems.append(refusal("secure-boot-certificate", reason=str(error)))
-    target = Target(known["address"], known["user"], known["today"], certificate.sha256)
+    target = Target.from_dict(known, certificate.sha256)
     facts = result.get("ansible_facts", {}).get("temper")
     if facts is None:
         reached = not result.get("unreachable", False)

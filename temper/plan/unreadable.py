@@ -11,6 +11,7 @@ from temper.plan.refusals import Refusal, Remedy, advice, facts_of, refusal, sen
 if TYPE_CHECKING:
     from temper.plan.model import Target
 
+SSH_PORT = "22"
 #: Of a node that takes the connection and gives no answer. Ansible names what it waited for.
 SILENT = "become-silent"
 #: The usual causes by what ssh says of them (OpenSSH 9.2: sshconnect.c), and Ansible of the connection
@@ -31,8 +32,7 @@ UNREADABLE = (
 
 def unreadable(message: str, target: Target, name: str, *, reached: bool) -> Refusal:
     """Return the problem of a node that nothing can be asked, from what Ansible says of it."""
-    login = f"{target.user}@{target.address}" if target.user else target.address
-    facts = {"address": target.address, "login": login, "node": name or target.address}
+    facts = {"node": name or target.address} | ways(target)
     if reached:
         code = next((code for cause, code in UNREADABLE if cause.search(message)), "mend")
         return refusal("node-unreadable", remedy(code, facts), reason=one_line(message))
@@ -41,6 +41,20 @@ def unreadable(message: str, target: Target, name: str, *, reached: bool) -> Ref
     code = next((code for cause, code in UNREACHABLE if cause.search(message)), "reach")
     user = target.user or "the current user"
     return refusal("node-unreachable", remedy(code, facts), address=target.address, user=user, reason=reason)
+
+
+def ways(target: Target) -> dict[str, str]:
+    """Return a node's `login` and `host` as arguments of OpenSSH's programs, and its name in known_hosts."""
+    account = f"{target.user}@" if target.user else ""
+    if target.port in ("", SSH_PORT):
+        return {"login": account + target.address, "host": target.address, "known_as": target.address}
+    option = f"-p {target.port} "
+    return {
+        "login": option + account + target.address,
+        "host": option + target.address,
+        # In quotes, because shells read brackets as a pattern.
+        "known_as": f"'[{target.address}]:{target.port}'",
+    }
 
 
 def remedy(code: str, facts: dict[str, str]) -> Remedy:

@@ -190,6 +190,32 @@ def test_commands_name_the_account_only_where_it_is_known() -> None:
     assert not wrong
 
 
+#: What ssh says, and what to type to a node behind another port.
+OTHER_PORT = [
+    ("Permission denied (publickey)", ["ssh-copy-id -p 2222 ops@192.0.2.7 "]),
+    ("Timeout (12s) waiting for privilege escalation prompt: ", ["ssh -t -p 2222 ops@192.0.2.7 sudo -v"]),
+    ("Host key verification failed.", ["ssh-keyscan -p 2222 192.0.2.7 >"]),
+    (
+        "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @",
+        ["ssh-keyscan -p 2222 192.0.2.7 |", "ssh-keygen -R '[192.0.2.7]:2222')"],
+    ),
+]
+
+
+def test_commands_name_the_port_where_it_is_not_22() -> None:
+    wrong = []
+    for message, commands in OTHER_PORT:
+        for port in (2222, "2222", 22, None):
+            result = {"unreachable": True, "msg": message}
+            variables = {"inventory_hostname": "gpu01"}
+            (problem,) = preflight_plan(result, variables, KNOWN | {"port": port})["problems"]
+            other = str(port) == "2222"
+            named = all(command in problem for command in commands) if other else " -p " in problem
+            if named != other:
+                wrong.append((port, problem))
+    assert not wrong
+
+
 def test_an_unreachable_node_with_a_typo_has_two_problems() -> None:
     result = {"unreachable": True, "msg": "timed out"}
     assert len(preflight_plan(result, TYPO, KNOWN)["problems"]) == 2

@@ -37,7 +37,7 @@ class Controller:
         self.facts = node()
         self.answers: dict[str, dict[str, Any] | AnsibleError] = {}
         self.in_play: dict[str, Any] = {}
-        self.connection: dict[str, str | None] = {}
+        self.connection: dict[str, Any] = {}
         self.run_tags = ["all"]
         self.hardens = False
 
@@ -150,17 +150,20 @@ def test_a_variable_that_the_play_sets_is_refused_because_the_plan_would_go_with
     ("connection", "said"),
     [
         ({"host": "2001:db8::7", "remote_user": "ops"}, "2001:db8::7 cannot be reached over SSH as ops"),
+        ({"port": 2222}, "192.0.2.7 cannot be reached over SSH as root"),
         ({"host": None, "remote_user": None}, "192.0.2.7 cannot be reached over SSH as root"),
         ({}, "192.0.2.7 cannot be reached over SSH as root"),
     ],
 )
-def test_address_and_account_are_those_of_the_connection(
-    controller: Controller, connection: dict[str, str | None], said: str
+def test_address_account_and_port_are_those_of_the_connection(
+    controller: Controller, connection: dict[str, Any], said: str
 ) -> None:
     """The command line, the play and older names of variables say them, too."""
     controller.connection = connection
-    controller.answers["node_facts"] = AnsibleConnectionFailure("no answer")
-    assert said in controller.task()["plan"]["problems"][0]
+    controller.answers["node_facts"] = AnsibleConnectionFailure("Permission denied")
+    (problem,) = controller.task()["plan"]["problems"]
+    assert said in problem
+    assert ("ssh-copy-id -p 2222 " in problem) == ("port" in connection)
 
 
 @pytest.mark.parametrize(
