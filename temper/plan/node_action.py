@@ -44,6 +44,11 @@ class TaskValues(Mapping[str, Any]):
             return self._names[name]
         return self._templar.template(self._variables[name])
 
+    @property
+    def raw(self) -> dict[str, Any]:
+        """The values as they stand in the inventory, with their templates."""
+        return {name: self._variables[name] for name in self._names if name in self._variables}
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
