@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from temper.plan.fleet import grouped
+from temper.plan.fleet import grouped, unlike
 from temper.plan.preflight import preflight_plan
 from temper.plan.run_tags import reaches
 from tests.unit.planning_nodes import node, settled, system
@@ -206,6 +206,39 @@ def test_nodes_are_shown_together_only_where_all_is_alike() -> None:
     assert headings == ["gpu01, gpu03, gpu04:", "gpu02:"]
     assert "\n  other settings of os_tuning on gpu04\n" in shown
     assert shown.count("other settings") == 1
+
+
+def test_a_node_s_own_name_makes_its_settings_no_other_ones() -> None:
+    """What is set on the nodes, by the name of each, and whose settings are said to differ."""
+    rows: list[tuple[dict[str, str], str]] = [
+        ({"gpu1": '"gpu1"', "gpu2": '"gpu2"', "gpu10": '"gpu10"'}, ""),
+        ({"gpu1": "gpu1 a", "gpu2": "gpu2 a", "gpu3": "gpu3 b"}, "gpu3"),
+        # A name that is a part of another, and a list that is the same on all.
+        ({"gpu1": "gpu1, gpu2", "gpu2": "gpu1, gpu2"}, ""),
+        ({"gpu1": "gpu10", "gpu2": "gpu20", "gpu3": "gpu20"}, "gpu1"),
+        ({"gpu1": "x-gpu1", "gpu2": "x-gpu2", "gpu3": "x-gpu2"}, "gpu1"),
+    ]
+    wrong = []
+    for texts, other in rows:
+        found = [*unlike({name: {"pull": text} for name, text in texts.items()})]
+        if found != ([f"other settings of pull on {other}"] if other else []):
+            wrong.append((texts, found))
+    assert not wrong
+    signer = {
+        "name": "a",
+        "key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl",
+    }
+    pull = {
+        "pull_enabled": True,
+        "pull_url": "https://git.example.org/fleet.git",
+        "pull_signers": [signer],
+        "pull_python": "/opt/ansible/bin/python3",
+        "pull_inventory": "inventory",
+    }
+    plans = {name: planned(node(), **pull, inventory_hostname=name) for name in ("gpu01", "gpu02")}
+    texts, parts = ({name: plan[key] for name, plan in plans.items()} for key in ("text", "roles"))
+    assert parts["gpu01"]["pull"] != parts["gpu02"]["pull"]
+    assert "other settings" not in grouped(texts, parts)
 
 
 def test_a_reboot_that_waits_for_the_counters_is_said() -> None:
