@@ -123,6 +123,37 @@ def test_a_run_that_hardens_a_system_without_controls_is_refused_before_it_begin
     assert not wrong
 
 
+#: Options of sshd that the operator sets, Match blocks that he accepts, and by what an account then logs in.
+LOGINS: list[tuple[dict[str, Any], list[str], str]] = [
+    ({}, [], "by key only,"),
+    ({"PasswordAuthentication": True}, [], "by key only,"),
+    ({"passwordauthentication": "yes", "AuthenticationMethods": "any"}, [], "by key or password,"),
+    (
+        {"AuthenticationMethods": "publickey,keyboard-interactive", "KbdInteractiveAuthentication": "yes"},
+        [],
+        "by key and keyboard-interactive,",
+    ),
+    (
+        {"authenticationmethods": "publickey password", "PasswordAuthentication": True},
+        [],
+        "by key or password,",
+    ),
+    ({"AuthenticationMethods": "publickey,password"}, [], "by no method that is on,"),
+    ({}, ["Group sftponly"], "Match Group sftponly, as ssh_hardening_accepted_matches allows"),
+]
+
+
+def test_the_line_on_ssh_names_the_methods_of_a_login() -> None:
+    wrong = []
+    for options, matches, words in LOGINS:
+        values = {"ssh_hardening_extra_options": options, "ssh_hardening_accepted_matches": matches}
+        plan = planned(node(), **values)
+        (line,) = (line for line in plan["text"].splitlines() if line.startswith("SSH afterwards: "))
+        if words not in line:
+            wrong.append((options, matches, line))
+    assert not wrong
+
+
 #: Variables, and the line that the plan has for them.
 LINES: list[tuple[dict[str, Any], str]] = [
     ({}, "SSH afterwards: by key only, from every address, because firewall_management_networks is not set"),
