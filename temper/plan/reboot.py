@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from temper.plan.facts import GPU_CLASSES
-from temper.plan.refusals import Refusal, advice, refusal
+from temper.plan.refusals import Refusal, Remedy, advice, refusal
 
 if TYPE_CHECKING:
     from temper.plan.facts import NodeFacts
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 FORBIDDEN = "reboot-forbidden"
 NOUVEAU = "nouveau"
+#: What brings a change of /etc/modprobe.d into the initramfs, by package manager.
+INITRAMFS = {"apt": "update-initramfs -u", "dnf": "dracut --force"}
 
 
 def reboot_reason(plan: NodePlan, node: NodeFacts) -> str:
@@ -40,11 +42,20 @@ def reboot_refusals(plan: NodePlan, node: NodeFacts, wish: NvidiaStack, name: st
     """Return why a run that installs the stack must not begin: it would end before the driver is loaded."""
     if not plan.reboot or not plan.driver:
         return []
+    facts = {"driver": plan.driver.version, "reason": plan.reboot}
     if not wish.reboot_ok:
-        by_hand = advice("reboot-by-hand", node=name) if plan.settled else advice("reboot-allow")
-        return [refusal(FORBIDDEN, by_hand, driver=plan.driver.version, reason=plan.reboot)]
+        return [refusal(FORBIDDEN, way_out(plan, node, name), **facts)]
     busy = node.nvidia.compute_processes
-    # Of a driver that is still to be installed, it has been said.
+    # Where the driver is still to be installed, machine.busy_problems refuses the node.
     if busy and plan.settled and not wish.busy_ok:
-        return [refusal("gpus-busy", count=len(busy), processes=busy[:3])]
+        return [refusal("reboot-busy", count=len(busy), processes=busy[:3], **facts)]
     return []
+
+
+def way_out(plan: NodePlan, node: NodeFacts, name: str) -> Remedy:
+    """Return what to type where Ansible may not reboot the node, by what a reboot by hand would bring."""
+    if plan.settled:
+        return advice("reboot-by-hand", node=name)
+    if node.nvidia.loaded_version:
+        return advice("reboot-allow", node=name, loaded=node.nvidia.loaded_version)
+    return advice("reboot-without-nouveau", node=name, initramfs=INITRAMFS[plan.package_manager or "apt"])

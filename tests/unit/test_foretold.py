@@ -44,7 +44,7 @@ REBOOTS: list[tuple[str, str | None, str, list[str], dict[str, Any], str, list[s
     ("settled", DRIVER, "nvidia", [], {}, "", []),
     ("settled", DRIVER, "nvidia", ["job"], {}, "", []),
     ("settled", "575.1", "nvidia", [], {}, "driver 575.1 is loaded", ["reboot-forbidden"]),
-    ("settled", "575.1", "nvidia", ["job"], ALLOWED, "driver 575.1 is loaded", ["gpus-busy"]),
+    ("settled", "575.1", "nvidia", ["job"], ALLOWED, "driver 575.1 is loaded", ["reboot-busy"]),
     (
         "settled",
         "575.1",
@@ -70,11 +70,40 @@ def test_a_reboot_is_foretold_and_refused_where_it_is_not_allowed() -> None:
 
 
 def test_the_refusal_says_what_to_type() -> None:
-    bare, installed = with_driver(node(), None, "nouveau", []), with_driver(settled(), "575.1", "nvidia", [])
-    (first,), (second,) = planned(bare)["problems"], planned(installed)["problems"]
-    assert "-e nvidia_stack_reboot_ok=true" in first
-    assert "ansible gpu01 -b -m ansible.builtin.reboot" not in first
-    assert "ansible gpu01 -b -m ansible.builtin.reboot" in second
+    allow, by_hand = "nvidia_stack_reboot_ok=true", "ansible gpu01 -b -m ansible.builtin.reboot"
+    blacklist = "echo blacklist nouveau > /etc/modprobe.d/blacklist-nouveau.conf; "
+    busy = ALLOWED, ["pid 7"]
+    #: The node, what its GPUs have, variables, processes, what is said and what is not.
+    rows: list[tuple[dict[str, Any], str, dict[str, Any], list[str], list[str], list[str]]] = [
+        (
+            node(),
+            "nouveau",
+            {},
+            [],
+            [f"--limit gpu01 -e {allow}", f"{blacklist}update-initramfs -u; reboot"],
+            [by_hand],
+        ),
+        (system("rocky", "9.6"), "nouveau", {}, [], [f"{blacklist}dracut --force; reboot"], [by_hand]),
+        # A reboot by hand would load the same driver again.
+        (
+            node(),
+            "nvidia",
+            {},
+            [],
+            [f"--limit gpu01 -e {allow}", "loads 575.1 again"],
+            [by_hand, "blacklist"],
+        ),
+        (settled(), "nvidia", {}, [], [by_hand, allow], ["blacklist"]),
+        (settled(), "nvidia", *busy, ["only by a reboot", "1 process(es)", "pid 7"], ["would change", allow]),
+        (node(), "nvidia", *busy, ["driver would change", "pid 7"], ["only by a reboot"]),
+    ]
+    wrong = []
+    for facts, driver, values, processes, said, unsaid in rows:
+        loaded = "575.1" if driver == "nvidia" else None
+        (problem,) = planned(with_driver(facts, loaded, driver, processes), **values)["problems"]
+        if not all(word in problem for word in said) or any(word in problem for word in unsaid):
+            wrong.append((driver, values, problem))
+    assert not wrong
 
 
 def test_a_run_that_does_not_install_the_stack_needs_no_reboot() -> None:
@@ -126,7 +155,7 @@ def test_a_run_that_hardens_a_system_without_controls_is_refused_before_it_begin
 #: Options of sshd that the operator sets, Match blocks that he accepts, and by what an account then logs in.
 LOGINS: list[tuple[dict[str, Any], list[str], str]] = [
     ({}, [], "by key only,"),
-    ({"PasswordAuthentication": True}, [], "by key only,"),
+    ({"PasswordAuthentication": True, "PermitListen": [8080, "localhost:9090"]}, [], "by key only,"),
     ({"passwordauthentication": "yes", "AuthenticationMethods": "any"}, [], "by key or password,"),
     (
         {"AuthenticationMethods": "publickey,keyboard-interactive", "KbdInteractiveAuthentication": "yes"},
