@@ -1,4 +1,4 @@
-"""Whether the planned driver is loaded only by a reboot: said, and refused, before anything is installed."""
+"""Predict whether only a reboot loads the planned driver, and refuse where that is not allowed."""
 
 from __future__ import annotations
 

@@ -500,8 +500,6 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
         found = without_logins(given[name])
         if found is not given[name]:
             problems += [f"{one}{where}" for one in login_problems(name)]
-        if isinstance(found, str) and spec.get("type") == "list":
-            warnings.append(f"{name}: expected a list, and takes the text {found!r} for one{where}")
         # What a float may be, its own check says better.
         is_float = spec.get("type") == "float" and isinstance(found, float)
         values[name], wrong = spec.get("default"), [] if is_float else number_problems(name, found)
@@ -518,6 +516,10 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
         if errors:
             # The plan is made with the default, only so that all other problems are found in the same run.
             values[name] = spec.get("default")
+        elif isinstance(found, str) and spec.get("type") == "list":
+            warnings.append(
+                f"{name}: expected a list, found the text {found!r}, which is read as {values[name]!r}{where}"
+            )
         problems += errors
     problems += time_problems(values) + floor_problems(values, given) + power_problems(values)
     problems += pull_problems(values)

@@ -49,7 +49,8 @@ ASKED = [
     # A template of its own, and a variable whose name is longer.
     ("reboot_ok: '{{ x and reboot_ok_here }}'\nx: '{{ reboot_ok_here }}'", ["nvidia_stack_reboot_ok"]),
     ("busy_ok: true", ["nvidia_stack_busy_ok", "os_tuning_busy_ok"]),
-    ("firewall_management_networks: 192.0.2.0/24", ["expected a list", "192.0.2.0/24"]),
+    ("firewall_management_networks: 192.0.2.0/24", ["expected a list", "read as ['192.0.2.0/24']"]),
+    ("firewall_management_networks: 192.0.2.0/24,::/0", ["read as ['192.0.2.0/24', '::/0']"]),
 ]
 
 

@@ -143,9 +143,10 @@ def logins(wish: SshHardening) -> str:
     keywords = {name.lower(): lines for name, lines in merge(planned, wish.extra_options).items()}
     ways = {" and ".join("key" if one == "publickey" else one for one in way) for way in ways_in(keywords)}
     said = "key only" if ways == {"key"} else " or ".join(sorted(ways)) or "no method that is on"
-    matches = listed(wish.accepted_matches)
-    more = f" (perhaps by more within Match {matches}, as ssh_hardening_accepted_matches allows)"
-    return f"by {said}{more if matches else ''}"
+    if not wish.accepted_matches:
+        return f"by {said}"
+    matches = " or ".join(f"Match {criteria}" for criteria in wish.accepted_matches)
+    return f"by {said} (perhaps by more within {matches}, as ssh_hardening_accepted_matches allows)"
 
 
 def firewall(context: Context) -> Iterator[str]:
