@@ -175,8 +175,7 @@ LOGINS: list[tuple[dict[str, Any], list[str], str]] = [
 def test_the_line_on_ssh_names_the_methods_of_a_login() -> None:
     wrong = []
     for options, matches, words in LOGINS:
-        values = {"ssh_hardening_extra_options": options, "ssh_hardening_accepted_matches": matches}
-        plan = planned(node(), **values)
+        plan = planned(node(), ssh_hardening_extra_options=options, ssh_hardening_accepted_matches=matches)
         (line,) = (line for line in plan["text"].splitlines() if line.startswith("SSH afterwards: "))
         if words not in line:
             wrong.append((options, matches, line))
@@ -288,7 +287,7 @@ def test_a_node_s_own_name_makes_its_settings_no_other_ones() -> None:
         "name": "a",
         "key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl",
     }
-    pull = {
+    pull: dict[str, Any] = {
         "pull_enabled": True,
         "pull_url": "https://git.example.org/fleet.git",
         "pull_signers": [signer],
