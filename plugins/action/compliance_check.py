@@ -17,19 +17,16 @@ if ROOT not in sys.path:
 from temper.compliance.answers import answer  # noqa: E402 - needs the path above
 from temper.compliance.outside.claims import ClaimsError  # noqa: E402 - likewise
 from temper.compliance.outside.node import Outside  # noqa: E402 - likewise
+from temper.plan.model import Target  # noqa: E402 - likewise
 from temper.plan.module_answers import node_facts  # noqa: E402 - likewise
 from temper.plan.node_action import NodeAction  # noqa: E402 - likewise
 from temper.plan.node_plan import refused  # noqa: E402 - likewise
 from temper.plan.os_controls import OPERATOR, demanded, load_controls  # noqa: E402 - likewise
 from temper.plan.preflight import DATA, preflight_plan  # noqa: E402 - likewise
+from temper.plan.unreadable import SILENT, unreadable  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-#: What Ansible says where a connection is open and no answer comes.
-SILENT = "waiting for privilege escalation prompt"
-CUT_OFF = "it took the connection and gave no answer: see whether it hangs, or a firewall drops this machine"
 
 
 class ActionModule(NodeAction):
@@ -49,21 +46,21 @@ class ActionModule(NodeAction):
         if boolean(self._task.args["outside"]):
             outside = Outside(self._connection, self._task.args["addresses"])
         read = self.ask("node_facts", {}, variables)
+        known = self.known(variables)
         facts = node_facts(read).get("temper")
         if facts is None:
-            return result | {"problem": self.reason(read), "warnings": self.warnings}
-        known = self.known(variables)
+            return result | {"problem": self.reason(read, known), "warnings": self.warnings}
         plan = refused(preflight_plan(read, own, known), *self.unseen(variables))
         arguments: dict[str, Any] = {"roles": f"[{','.join(plan['roles'].values())}]"}
         arguments["demanded"] = demanded_of(plan)
         if listed := administrators(plan):
             # The account that Ansible comes through is known to the operator.
-            arguments["administrators"] = [*listed, known["user"]]
+            arguments["administrators"] = [*listed, *filter(None, [known["user"]])]
         if outside:
             outside.expect(plan)
         compared = self.ask("node_compliance", arguments, variables)
         if not isinstance(compared.get("observations"), dict):
-            return result | {"problem": self.reason(compared), "warnings": self.warnings}
+            return result | {"problem": self.reason(compared, known), "warnings": self.warnings}
         try:
             seen = (
                 outside.observations(compared.get("self_report"), compared["observations"]) if outside else ()
@@ -74,13 +71,12 @@ class ActionModule(NodeAction):
         said = answer(plan, compared["observations"], facts["nvidia"]["loaded_version"], seen)
         return result | {"answer": said, "machine": plan["machine"], "warnings": self.warnings}
 
-    @staticmethod
-    def reason(answer: dict[str, Any]) -> str:
+    def reason(self, answer: dict[str, Any], known: dict[str, Any]) -> str:
         """Why there is no answer, in a sentence."""
         words = str(answer.get("msg") or answer.get("module_stderr") or "it gave no reason").strip()
-        if SILENT in words:
-            # Ansible names what it waited for, which is not what keeps a node from answering.
-            return f"unreachable: {CUT_OFF}"
+        remedy = unreadable(words, Target.from_dict(known), "", reached=self.reached).remedy
+        if remedy and remedy.code == SILENT:
+            return f"unreachable: {remedy.text}"
         return f"unreachable: {words}" if answer.get("unreachable") else f"it could not be read: {words}"
 
 

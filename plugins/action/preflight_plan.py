@@ -18,13 +18,18 @@ from temper.plan.module_answers import node_facts  # noqa: E402 - needs the path
 from temper.plan.node_action import NodeAction  # noqa: E402 - likewise
 from temper.plan.node_plan import refused  # noqa: E402 - likewise
 from temper.plan.preflight import preflight_plan, preview_arguments  # noqa: E402 - likewise
-from temper.plan.reboot import FORBIDDEN, reaches_stack  # noqa: E402 - likewise
+from temper.plan.reboot import FORBIDDEN  # noqa: E402 - likewise
 from temper.plan.refusals import refusal  # noqa: E402 - likewise
+from temper.plan.roles import nvidia_stack, os_hardening  # noqa: E402 - likewise
+from temper.plan.run_tags import reaches  # noqa: E402 - likewise
 from temper.plan.ssh_client import look_on_the_way  # noqa: E402 - likewise
+
+#: What forbids a run and not its simulation, so that all reasons stand in one list.
+OF_THE_RUN = {FORBIDDEN, os_hardening.UNHARDENED}
 
 
 class ActionModule(NodeAction):
-    """preflight_plan: known, simulate, installs, payload_python, lease, image, image_kernel.
+    """preflight_plan: known, simulate, installs, hardens, payload_python, lease, image, image_kernel.
 
     It takes two executions at most.
 
@@ -33,7 +38,7 @@ class ActionModule(NodeAction):
     """
 
     _VALID_ARGS = frozenset(
-        ("known", "simulate", "installs", "payload_python", "lease", "image", "image_kernel")
+        ("known", "simulate", "installs", "hardens", "payload_python", "lease", "image", "image_kernel")
     )
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -45,7 +50,8 @@ class ActionModule(NodeAction):
         simulates = boolean(self._task.args["simulate"])
         tags = (variables["ansible_run_tags"], variables["ansible_skip_tags"])
         known = self.known(variables)
-        known["installs"] = boolean(self._task.args["installs"]) and reaches_stack(*tags)
+        for word, role in (("installs", nvidia_stack.ROLE), ("hardens", os_hardening.ROLE)):
+            known[word] = boolean(self._task.args[word]) and reaches(role, *tags)
         python = self._task.args["payload_python"]
         asked: dict[str, Any] = {"payload_python": python} if python else {}
         if self._task.args["lease"] and not self._task.check_mode:
@@ -62,8 +68,7 @@ class ActionModule(NodeAction):
                 plan = refused(plan, refusal("jump-host-forbids", reason=forbidden([name], through)))
             elif looked.reached:
                 plan = refused(plan, refusal("jump-host-connection", reason=kept_open(name, through)))
-        # What a reboot forbids can be simulated, so that all reasons stand in one list.
-        others = [one for one in plan["refusals"] if one["code"] != FORBIDDEN]
+        others = [one for one in plan["refusals"] if one["code"] not in OF_THE_RUN]
         if simulates and not others and not plan["settled"]:
             preview = self.ask("package_preview", preview_arguments(plan), variables)
             plan = preflight_plan(node, own, known, preview)

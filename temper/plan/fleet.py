@@ -214,15 +214,26 @@ def unlike(parts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     """Yield a line for the nodes that get something else of the same roles than most of these nodes."""
     differing: dict[str, list[str]] = defaultdict(list)
     for role in sorted(set().union(*parts.values())):
-        ((most, _),) = Counter(own.get(role) for own in parts.values()).most_common(1)
-        for name, own in parts.items():
-            if own.get(role) != most:
-                differing[name].append(role)
+        texts = {name: own.get(role, "") for name, own in parts.items()}
+        ((most, _),) = Counter(texts.values()).most_common(1)
+        if others := [name for name, text in texts.items() if text != most]:
+            bare = {name: without_name(text, name) for name, text in texts.items()}
+            ((most, _),) = Counter(bare.values()).most_common(1)
+            for name in others:
+                if bare[name] != most:
+                    differing[name].append(role)
     by_roles: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, roles in differing.items():
         by_roles[tuple(roles)].append(name)
     for unlike_in, names in by_roles.items():
         yield f"other settings of {', '.join(unlike_in)} on {some(names)}"
+
+
+def without_name(text: str, name: str) -> str:
+    """Return a text with the node's own name, as a whole word, replaced by one that all nodes have."""
+    name = re.escape(name)
+    # What precedes the name is looked at last, so that the search goes by the name's characters.
+    return re.sub(rf"{name}(?<![\w.-]{name})(?![\w.-])", "NODE", text)
 
 
 def cohort_name(plan: NodePlan) -> str:

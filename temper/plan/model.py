@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from temper.plan.convert import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from temper.plan.refusals import Refusal
 
 
@@ -123,9 +125,16 @@ class Target:
     """What the controller knows of a node; without `today`, no end of support is judged."""
 
     address: str = ""
-    user: str = ""
+    user: str = ""  # empty where nobody names the account
     today: str = ""  # "2026-11-21"
     mok_sha256: str = ""  # of the operator's certificate for Secure Boot
+    port: str = ""  # of its sshd; empty where nobody names it
+
+    @classmethod
+    def from_dict(cls, known: Mapping[str, Any], mok_sha256: str = "") -> Target:
+        """Return the target of a node from what preflight's `known` says of it."""
+        port = str(known.get("port") or "")
+        return cls(known["address"], known["user"], known["today"], mok_sha256, port)
 
 
 @dataclass(frozen=True, kw_only=True)

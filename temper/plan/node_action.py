@@ -44,6 +44,11 @@ class TaskValues(Mapping[str, Any]):
             return self._names[name]
         return self._templar.template(self._variables[name])
 
+    @property
+    def raw(self) -> dict[str, Any]:
+        """The values as they stand in the inventory, with their templates."""
+        return {name: self._variables[name] for name in self._names if name in self._variables}
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
@@ -74,15 +79,16 @@ class NodeAction(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         return found
 
     def known(self, variables: dict[str, Any]) -> dict[str, Any]:
-        """Return what the controller knows of the node; address and account as its connection has them.
+        """Return what the controller knows of the node; address, account and port are its connection's.
 
-        An inventory need not say them by `ansible_host` and `ansible_user`: the command line, the play or
-        older names of the variables may. Of the jump hosts, which may be many, it has this node alone.
+        An inventory need not say them by `ansible_host`, `ansible_user` and `ansible_port`: the command line,
+        the play or older names of the variables may. Of the jump hosts, which may be many, it has this node
+        alone.
         """
         name = variables["inventory_hostname"]
         jumps = (variables.get("__preflight_ways") or {}).get("jump_hosts", {})
         found: dict[str, Any] = dict(self._task.args["known"])
-        for key, option in (("address", "host"), ("user", "remote_user")):
+        for key, option in (("address", "host"), ("user", "remote_user"), ("port", "port")):
             if self._connection.has_option(option) and (given := self._connection.get_option(option)):
                 found[key] = str(given)
         return found | {"jump_hosts": {name: jumps[name]} if name in jumps else {}}

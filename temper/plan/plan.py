@@ -38,7 +38,6 @@ from temper.plan.model import Offer
 from temper.plan.node_plan import NodePlan
 from temper.plan.other_engines import engine_warnings
 from temper.plan.request import Request
-from temper.plan.roles.os_hardening import obstacle
 from temper.plan.tables import LockedClocks
 from temper.plan.text import plan_text
 from temper.plan.torch_wheels import Situation, payload_plan
@@ -88,9 +87,6 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         problems += nofile_problems(variables.os_tuning, node.tunables.nr_open)
     warnings += tuning_warnings(variables.os_tuning, node.tunables)
     warnings += engine_warnings(node.other_engines, variables.container_engines)
-    if distribution and variables.os_hardening.state != "absent":
-        reason = obstacle(distribution.name, distribution.package_manager)
-        warnings += [f"{reason}. Until then harden.yml changes nothing on it"] if reason else []
 
     offer = Offer(stack=wanted.name)
     signed = False

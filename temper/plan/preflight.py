@@ -25,6 +25,7 @@ from temper.plan.refusals import Refusal, refusal
 from temper.plan.role_variables import argument_specs, role_variables, typed_variables
 from temper.plan.roles import complete
 from temper.plan.roles.context import Context, Fleet
+from temper.plan.roles.os_hardening import system_refusals
 from temper.plan.secure_boot import Certificate, read_certificate
 from temper.plan.tables import load_models, load_tables
 from temper.plan.unreadable import unreadable
@@ -87,9 +88,10 @@ def preflight_plan(
     """The fact `preflight_plan` of a node: every setting of every role, or every reason to refuse the node.
 
     `result` is what the task with module node_facts returned, `host_variables` the node's variables. `known`
-    is what the controller knows: the node's `address` and `user` in the inventory, `today` ("2026-11-21"),
-    the `fleet` and the `jump_hosts` as action fleet_ways returns them, and whether this run `installs` the
-    stack. `preview` is what module package_preview returned, where it has been asked.
+    is what the controller knows: the node's `address`, `user` and `port` in the inventory, `today`
+    ("2026-11-21"), the `fleet` and the `jump_hosts` as action fleet_ways returns them, and whether this run
+    `installs` the stack or `hardens` the system. `preview` is what module package_preview returned, where it
+    has been asked.
     """
     checked = role_variables(host_variables, argument_specs())
     variables = typed_variables(checked["values"])
@@ -104,7 +106,7 @@ def preflight_plan(
         certificate = read_certificate(variables.nvidia_stack.mok_certificate)
     except ValueError as error:
         problems.append(refusal("secure-boot-certificate", reason=str(error)))
-    target = Target(known["address"], known["user"], known["today"], certificate.sha256)
+    target = Target.from_dict(known, certificate.sha256)
     facts = result.get("ansible_facts", {}).get("temper")
     if facts is None:
         reached = not result.get("unreachable", False)
@@ -127,6 +129,8 @@ def preflight_plan(
     plan = replace(plan, reboot=reboot_reason(plan, node), warnings=(*checked["warnings"], *plan.warnings))
     if known.get("installs"):
         problems += reboot_refusals(plan, node, variables.nvidia_stack, name)
+    if known.get("hardens"):
+        problems += system_refusals(plan, variables.os_hardening)
     fleet = known.get("fleet") or {}
     context = Context.of(
         # The tree of an image has the ids of the machine that makes it.

@@ -1,23 +1,21 @@
-"""Whether the planned driver is loaded only by a reboot: said, and refused, before anything is installed."""
+"""Predict whether only a reboot loads the planned driver, and refuse where that is not allowed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from temper.plan.facts import GPU_CLASSES
-from temper.plan.refusals import Refusal, advice, refusal
+from temper.plan.refusals import Refusal, Remedy, advice, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from temper.plan.facts import NodeFacts
     from temper.plan.node_plan import NodePlan
     from temper.plan.variables import NvidiaStack
 
 FORBIDDEN = "reboot-forbidden"
 NOUVEAU = "nouveau"
-#: The role that loads the driver, and the tag of its stage.
-ROLE, STAGE = "nvidia_stack", "provision"
+#: What brings a change of /etc/modprobe.d into the initramfs, by package manager.
+INITRAMFS = {"apt": "update-initramfs -u", "dnf": "dracut --force"}
 
 
 def reboot_reason(plan: NodePlan, node: NodeFacts) -> str:
@@ -44,17 +42,20 @@ def reboot_refusals(plan: NodePlan, node: NodeFacts, wish: NvidiaStack, name: st
     """Return why a run that installs the stack must not begin: it would end before the driver is loaded."""
     if not plan.reboot or not plan.driver:
         return []
+    facts = {"driver": plan.driver.version, "reason": plan.reboot}
     if not wish.reboot_ok:
-        by_hand = advice("reboot-by-hand", node=name) if plan.settled else advice("reboot-allow")
-        return [refusal(FORBIDDEN, by_hand, driver=plan.driver.version, reason=plan.reboot)]
+        return [refusal(FORBIDDEN, way_out(plan, node, name), **facts)]
     busy = node.nvidia.compute_processes
-    # Of a driver that is still to be installed, it has been said.
+    # Where the driver is still to be installed, machine.busy_problems refuses the node.
     if busy and plan.settled and not wish.busy_ok:
-        return [refusal("gpus-busy", count=len(busy), processes=busy[:3])]
+        return [refusal("reboot-busy", count=len(busy), processes=busy[:3], **facts)]
     return []
 
 
-def reaches_stack(run_tags: Collection[str], skipped_tags: Collection[str]) -> bool:
-    """Return whether a run with these tags comes to the stack's role; `all` and `tagged` are Ansible's."""
-    own = {STAGE, ROLE, "all", "tagged"}
-    return bool(own & {*run_tags}) and not own & {*skipped_tags}
+def way_out(plan: NodePlan, node: NodeFacts, name: str) -> Remedy:
+    """Return what to type where Ansible may not reboot the node, by what a reboot by hand would bring."""
+    if plan.settled:
+        return advice("reboot-by-hand", node=name)
+    if node.nvidia.loaded_version:
+        return advice("reboot-allow", node=name, loaded=node.nvidia.loaded_version)
+    return advice("reboot-without-nouveau", node=name, initramfs=INITRAMFS[plan.package_manager or "apt"])

@@ -426,10 +426,16 @@ def unknown_variables(names: Iterable[str], known: Iterable[str], roles: Iterabl
     return problems
 
 
-def unprefixed_variables(names: Iterable[str], specs: Mapping[str, Any]) -> list[str]:
+def is_used(name: str, values: Mapping[str, Any]) -> bool:
+    """Return whether a template in another variable's value names this variable."""
+    template = re.compile(rf"\{{[{{%][^}}]*\b{re.escape(name)}\b")
+    return any(template.search(str(value)) for other, value in values.items() if other != name)
+
+
+def unprefixed_variables(names: Iterable[str], specs: Mapping[str, Any], raw: Mapping[str, Any]) -> list[str]:
     """Return a question about each name that is nearly a role's variable without the role's prefix.
 
-    It may be a variable of the operator's own, as any single word may be.
+    Any single word may be the operator's own variable. One that a template in the `raw` values names is.
     """
     short: dict[str, list[str]] = {}
     for role, spec in specs.items():
@@ -441,11 +447,10 @@ def unprefixed_variables(names: Iterable[str], specs: Mapping[str, Any]) -> list
         if "_" not in name or name.startswith(("_", "ansible_", *(f"{role}_" for role in specs))):
             continue
         similar = [rest for rest in short if abs(len(rest) - len(name)) <= LONGEST_SLIP]
-        for close in difflib.get_close_matches(name, similar, n=1, cutoff=0.92):
-            questions.append(
-                f"{name} is no variable of Temper's and does nothing here; did you mean "
-                f"{' or '.join(short[close])}?{place_of(name)}"
-            )
+        close = difflib.get_close_matches(name, similar, n=1, cutoff=0.92)
+        if close and not is_used(name, raw):
+            meant = " or ".join(short[close[0]])
+            questions.append(f"{name} is no variable of Temper's; did you mean {meant}?{place_of(name)}")
     return questions
 
 
@@ -477,7 +482,8 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
     for spec in specs.values():
         options |= spec["argument_specs"]["main"]["options"]
     problems = unknown_variables(host_variables, options, roles)
-    warnings = unprefixed_variables(set(host_variables) - options.keys(), specs)
+    raw: Mapping[str, Any] = getattr(host_variables, "raw", host_variables)  # as of node_action.TaskValues
+    warnings = unprefixed_variables(set(host_variables) - options.keys(), specs, raw)
     given: dict[str, Any] = {}
     for name in sorted(options.keys() & set(host_variables)):
         try:
@@ -494,8 +500,6 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
         found = without_logins(given[name])
         if found is not given[name]:
             problems += [f"{one}{where}" for one in login_problems(name)]
-        if isinstance(found, str) and spec.get("type") == "list":
-            warnings.append(f"{name}: expected a list, and takes the text {found!r} for one{where}")
         # What a float may be, its own check says better.
         is_float = spec.get("type") == "float" and isinstance(found, float)
         values[name], wrong = spec.get("default"), [] if is_float else number_problems(name, found)
@@ -512,6 +516,10 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
         if errors:
             # The plan is made with the default, only so that all other problems are found in the same run.
             values[name] = spec.get("default")
+        elif isinstance(found, str) and spec.get("type") == "list":
+            warnings.append(
+                f"{name}: expected a list, found the text {found!r}, which is read as {values[name]!r}{where}"
+            )
         problems += errors
     problems += time_problems(values) + floor_problems(values, given) + power_problems(values)
     problems += pull_problems(values)

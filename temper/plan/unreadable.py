@@ -11,32 +11,50 @@ from temper.plan.refusals import Refusal, Remedy, advice, facts_of, refusal, sen
 if TYPE_CHECKING:
     from temper.plan.model import Target
 
-#: The usual causes by what ssh says of them (OpenSSH 9.2: sshconnect.c), and the remedy for each.
+SSH_PORT = "22"
+#: Of a node that takes the connection and gives no answer. Ansible names what it waited for.
+SILENT = "become-silent"
+#: The usual causes by what ssh says of them (OpenSSH 9.2: sshconnect.c), and Ansible of the connection
+#: (ansible-core 2.19: plugins/connection/ssh.py), and the remedy for each.
 UNREACHABLE = (
     (re.compile("REMOTE HOST IDENTIFICATION HAS CHANGED"), "host-key-changed"),
     (re.compile("Host key verification failed|host key is known"), "host-key-unknown"),
     (re.compile("Permission denied"), "login-refused"),
+    (re.compile("waiting for privilege escalation prompt"), SILENT),
 )
-#: Likewise by what Ansible says (ansible-core 2.19: plugins/connection/ssh.py, plugins/action/__init__.py).
+#: Likewise by what Ansible says of a node that answers (ansible-core 2.19: plugins/action/__init__.py).
 UNREADABLE = (
     (re.compile("(?i)missing .*password|password is required"), "become-password-missing"),
     (re.compile("(?i)incorrect .*password"), "become-password-wrong"),
-    (re.compile("privilege escalation prompt"), "become-silent"),
     (re.compile("(?i)interpreter .*not found|python[0-9.]*: (command )?not found"), "python-missing"),
 )
 
 
 def unreadable(message: str, target: Target, name: str, *, reached: bool) -> Refusal:
     """Return the problem of a node that nothing can be asked, from what Ansible says of it."""
-    facts = {"address": target.address, "user": target.user, "node": name or target.address}
+    facts = {"node": name or target.address} | ways(target)
     if reached:
         code = next((code for cause, code in UNREADABLE if cause.search(message)), "mend")
         return refusal("node-unreadable", remedy(code, facts), reason=one_line(message))
     # Ansible's own words come before ssh's.
     reason = one_line(" ".join(message.split()).rpartition("reached over ssh: ")[2])
     code = next((code for cause, code in UNREACHABLE if cause.search(message)), "reach")
-    address, user = target.address, target.user
-    return refusal("node-unreachable", remedy(code, facts), address=address, user=user, reason=reason)
+    user = target.user or "the current user"
+    return refusal("node-unreachable", remedy(code, facts), address=target.address, user=user, reason=reason)
+
+
+def ways(target: Target) -> dict[str, str]:
+    """Return a node's `login` and `host` as arguments of OpenSSH's programs, and its name in known_hosts."""
+    account = f"{target.user}@" if target.user else ""
+    if target.port in ("", SSH_PORT):
+        return {"login": account + target.address, "host": target.address, "known_as": target.address}
+    option = f"-p {target.port} "
+    return {
+        "login": option + account + target.address,
+        "host": option + target.address,
+        # In quotes, because shells read brackets as a pattern.
+        "known_as": f"'[{target.address}]:{target.port}'",
+    }
 
 
 def remedy(code: str, facts: dict[str, str]) -> Remedy:

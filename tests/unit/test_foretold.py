@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from temper.plan.fleet import grouped
+from temper.plan.fleet import grouped, unlike
 from temper.plan.preflight import preflight_plan
-from temper.plan.reboot import reaches_stack
-from tests.unit.planning_nodes import node, settled
+from temper.plan.run_tags import reaches
+from tests.unit.planning_nodes import node, settled, system
 
 KNOWN = {"address": "192.0.2.7", "user": "ops", "today": "2026-11-26", "installs": True}
 DRIVER = "580.178.04"
 
 
-def planned(facts: dict[str, Any], *, installs: bool = True, **values: Any) -> dict[str, Any]:
+def planned(
+    facts: dict[str, Any], *, installs: bool = True, hardens: bool = False, **values: Any
+) -> dict[str, Any]:
     values = {"inventory_hostname": "gpu01", **values}
-    known = KNOWN | {"installs": installs}
+    known = KNOWN | {"installs": installs, "hardens": hardens}
     return preflight_plan({"ansible_facts": {"temper": facts}}, values, known)
 
 
@@ -42,7 +44,7 @@ REBOOTS: list[tuple[str, str | None, str, list[str], dict[str, Any], str, list[s
     ("settled", DRIVER, "nvidia", [], {}, "", []),
     ("settled", DRIVER, "nvidia", ["job"], {}, "", []),
     ("settled", "575.1", "nvidia", [], {}, "driver 575.1 is loaded", ["reboot-forbidden"]),
-    ("settled", "575.1", "nvidia", ["job"], ALLOWED, "driver 575.1 is loaded", ["gpus-busy"]),
+    ("settled", "575.1", "nvidia", ["job"], ALLOWED, "driver 575.1 is loaded", ["reboot-busy"]),
     (
         "settled",
         "575.1",
@@ -68,11 +70,40 @@ def test_a_reboot_is_foretold_and_refused_where_it_is_not_allowed() -> None:
 
 
 def test_the_refusal_says_what_to_type() -> None:
-    bare, installed = with_driver(node(), None, "nouveau", []), with_driver(settled(), "575.1", "nvidia", [])
-    (first,), (second,) = planned(bare)["problems"], planned(installed)["problems"]
-    assert "-e nvidia_stack_reboot_ok=true" in first
-    assert "ansible gpu01 -b -m ansible.builtin.reboot" not in first
-    assert "ansible gpu01 -b -m ansible.builtin.reboot" in second
+    allow, by_hand = "nvidia_stack_reboot_ok=true", "ansible gpu01 -b -m ansible.builtin.reboot"
+    blacklist = "echo blacklist nouveau > /etc/modprobe.d/blacklist-nouveau.conf; "
+    busy = ALLOWED, ["pid 7"]
+    #: The node, what its GPUs have, variables, processes, what is said and what is not.
+    rows: list[tuple[dict[str, Any], str, dict[str, Any], list[str], list[str], list[str]]] = [
+        (
+            node(),
+            "nouveau",
+            {},
+            [],
+            [f"--limit gpu01 -e {allow}", f"{blacklist}update-initramfs -u; reboot"],
+            [by_hand],
+        ),
+        (system("rocky", "9.6"), "nouveau", {}, [], [f"{blacklist}dracut --force; reboot"], [by_hand]),
+        # A reboot by hand would load the same driver again.
+        (
+            node(),
+            "nvidia",
+            {},
+            [],
+            [f"--limit gpu01 -e {allow}", "loads 575.1 again"],
+            [by_hand, "blacklist"],
+        ),
+        (settled(), "nvidia", {}, [], [by_hand, allow], ["blacklist"]),
+        (settled(), "nvidia", *busy, ["only by a reboot", "1 process(es)", "pid 7"], ["would change", allow]),
+        (node(), "nvidia", *busy, ["driver would change", "pid 7"], ["only by a reboot"]),
+    ]
+    wrong = []
+    for facts, driver, values, processes, said, unsaid in rows:
+        loaded = "575.1" if driver == "nvidia" else None
+        (problem,) = planned(with_driver(facts, loaded, driver, processes), **values)["problems"]
+        if not all(word in problem for word in said) or any(word in problem for word in unsaid):
+            wrong.append((driver, values, problem))
+    assert not wrong
 
 
 def test_a_run_that_does_not_install_the_stack_needs_no_reboot() -> None:
@@ -89,7 +120,66 @@ def test_a_run_that_does_not_install_the_stack_needs_no_reboot() -> None:
         (("all",), ("provision",)): False,
         (("all",), ("nvidia_stack",)): False,
     }
-    assert {case: reaches_stack(*case) for case in tags} == tags
+    assert {case: reaches("nvidia_stack", *case) for case in tags} == tags
+
+
+REMEDIES = ["rhel-9", "os_hardening_state: absent", "--skip-tags os_hardening"]
+
+
+def test_a_run_that_hardens_a_system_without_controls_is_refused_before_it_begins() -> None:
+    """The node, the run's tags (None: it has no such stage), variables, and whether it is refused."""
+    rocky = system("rocky", "9.6")
+    rows: list[tuple[dict[str, Any], tuple[tuple[str, ...], tuple[str, ...]] | None, dict[str, Any], bool]]
+    rows = [
+        (rocky, (("all",), ()), {}, True),
+        (rocky, (("harden",), ()), {}, True),
+        (rocky, (("os_hardening", "tune"), ()), {}, True),
+        (rocky, (("all",), ("os_hardening",)), {}, False),
+        (rocky, (("all",), ("harden",)), {}, False),
+        (rocky, (("provision", "firewall"), ()), {}, False),
+        (rocky, None, {}, False),
+        (rocky, (("all",), ()), {"os_hardening_state": "absent"}, False),
+        (node(), (("all",), ()), {}, False),
+    ]
+    wrong = []
+    for facts, tags, values, refused in rows:
+        plan = planned(facts, hardens=tags is not None and reaches("os_hardening", *tags), **values)
+        found = [one for one in plan["problems"] if "os_hardening" in one]
+        said = [word for one in found for word in REMEDIES if word in one]
+        warned = [line for line in plan["text"].splitlines() if "warning" in line and "os_hardening" in line]
+        if ("hardening-system" in codes(plan), said, warned) != (refused, REMEDIES * refused, []):
+            wrong.append((tags, values, refused, plan["problems"], warned))
+    assert not wrong
+
+
+#: Options of sshd that the operator sets, Match blocks that he accepts, and by what an account then logs in.
+LOGINS: list[tuple[dict[str, Any], list[str], str]] = [
+    ({}, [], "by key only,"),
+    ({"PasswordAuthentication": True, "PermitListen": [8080, "localhost:9090"]}, [], "by key only,"),
+    ({"passwordauthentication": "yes", "AuthenticationMethods": "any"}, [], "by key or password,"),
+    (
+        {"AuthenticationMethods": "publickey,keyboard-interactive", "KbdInteractiveAuthentication": "yes"},
+        [],
+        "by key and keyboard-interactive,",
+    ),
+    (
+        {"authenticationmethods": "publickey password", "PasswordAuthentication": True},
+        [],
+        "by key or password,",
+    ),
+    ({"AuthenticationMethods": "publickey,password"}, [], "by no method that is on,"),
+    ({}, ["Group sftponly"], "Match Group sftponly, as ssh_hardening_accepted_matches allows"),
+]
+
+
+def test_the_line_on_ssh_names_the_methods_of_a_login() -> None:
+    wrong = []
+    for options, matches, words in LOGINS:
+        plan = planned(node(), ssh_hardening_extra_options=options, ssh_hardening_accepted_matches=matches)
+        (line,) = (line for line in plan["text"].splitlines() if line.startswith("SSH afterwards: "))
+        if words not in line:
+            wrong.append((options, matches, line))
+    assert not wrong
 
 
 #: Variables, and the line that the plan has for them.
@@ -175,6 +265,39 @@ def test_nodes_are_shown_together_only_where_all_is_alike() -> None:
     assert headings == ["gpu01, gpu03, gpu04:", "gpu02:"]
     assert "\n  other settings of os_tuning on gpu04\n" in shown
     assert shown.count("other settings") == 1
+
+
+def test_a_node_s_own_name_makes_its_settings_no_other_ones() -> None:
+    """What is set on the nodes, by the name of each, and whose settings are said to differ."""
+    rows: list[tuple[dict[str, str], str]] = [
+        ({"gpu1": '"gpu1"', "gpu2": '"gpu2"', "gpu10": '"gpu10"'}, ""),
+        ({"gpu1": "gpu1 a", "gpu2": "gpu2 a", "gpu3": "gpu3 b"}, "gpu3"),
+        # A name that is a part of another, and a list that is the same on all.
+        ({"gpu1": "gpu1, gpu2", "gpu2": "gpu1, gpu2"}, ""),
+        ({"gpu1": "gpu10", "gpu2": "gpu20", "gpu3": "gpu20"}, "gpu1"),
+        ({"gpu1": "x-gpu1", "gpu2": "x-gpu2", "gpu3": "x-gpu2"}, "gpu1"),
+    ]
+    wrong = []
+    for texts, other in rows:
+        found = [*unlike({name: {"pull": text} for name, text in texts.items()})]
+        if found != ([f"other settings of pull on {other}"] if other else []):
+            wrong.append((texts, found))
+    assert not wrong
+    signer = {
+        "name": "a",
+        "key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl",
+    }
+    pull: dict[str, Any] = {
+        "pull_enabled": True,
+        "pull_url": "https://git.example.org/fleet.git",
+        "pull_signers": [signer],
+        "pull_python": "/opt/ansible/bin/python3",
+        "pull_inventory": "inventory",
+    }
+    plans = {name: planned(node(), **pull, inventory_hostname=name) for name in ("gpu01", "gpu02")}
+    texts, parts = ({name: plan[key] for name, plan in plans.items()} for key in ("text", "roles"))
+    assert parts["gpu01"]["pull"] != parts["gpu02"]["pull"]
+    assert "other settings" not in grouped(texts, parts)
 
 
 def test_a_reboot_that_waits_for_the_counters_is_said() -> None:

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ansible.parsing.dataloader import DataLoader
 
 from temper.plan.inventory import InventoryError, read
+from temper.plan.node_action import TaskValues
 from temper.plan.preflight import preflight_plan
 from temper.plan.role_variables import role_variables
 from tests.unit.planning_nodes import node
@@ -44,8 +46,11 @@ ASKED = [
     ("reboot_ok: true", ["nvidia_stack_reboot_ok"]),
     ("management_network: []", ["firewall_management_networks"]),
     ("power_limit_w: 5", ["gpu_settings_power_limit_w"]),
+    # A template of its own, and a variable whose name is longer.
+    ("reboot_ok: '{{ x and reboot_ok_here }}'\nx: '{{ reboot_ok_here }}'", ["nvidia_stack_reboot_ok"]),
     ("busy_ok: true", ["nvidia_stack_busy_ok", "os_tuning_busy_ok"]),
-    ("firewall_management_networks: 192.0.2.0/24", ["expected a list", "192.0.2.0/24"]),
+    ("firewall_management_networks: 192.0.2.0/24", ["expected a list", "read as ['192.0.2.0/24']"]),
+    ("firewall_management_networks: 192.0.2.0/24,::/0", ["read as ['192.0.2.0/24', '::/0']"]),
 ]
 
 
@@ -107,6 +112,21 @@ def test_variables_of_the_operator_s_own_are_not_asked_about(tmp_path: Path) -> 
     own = ("ansible_host", "state", "name", "rack", "site_name", "users", "profile", "plan", "__reboot_ok")
     found = checked("".join(f"{name}: x\n" for name in own), tmp_path)
     assert (found["warnings"], found["problems"]) == ([], [])
+
+
+#: Values that make use of the operator's own reboot_ok.
+USES = ["'{{ reboot_ok }}'", "'{% if reboot_ok %}x{% endif %}'", "[{a: 'x {{ not reboot_ok }}'}]"]
+
+
+def test_variables_that_other_values_use_are_not_asked_about(tmp_path: Path) -> None:
+    asked = [(use, checked(f"reboot_ok: true\nsite_name: {use}\n", tmp_path)["warnings"]) for use in USES]
+    assert asked == [(use, []) for use in USES]
+
+
+def test_a_task_shows_which_values_are_templates() -> None:
+    variables = {"inventory_hostname": "n", "hostvars": {"n": {"a": "yes", "b": 1}}, "a": "{{ x }}", "c": 1}
+    values = TaskValues(variables, SimpleNamespace(template=lambda _: "yes"))
+    assert (values["a"], values.raw) == ("yes", {"a": "{{ x }}"})
 
 
 #: What is no YAML, and the line that is named.

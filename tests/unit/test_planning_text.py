@@ -147,7 +147,11 @@ SAID = [
     ),
     (True, "Missing sudo password", ["--ask-become-pass (-K)", "ansible_become_password", "ansible-vault"]),
     (True, "Incorrect sudo password", ["--ask-become-pass (-K)"]),
-    (True, "Timeout (22s) waiting for privilege escalation prompt: ", ["sudo -v", "firewall"]),
+    (
+        False,
+        "Timeout (22s) waiting for privilege escalation prompt: ",
+        ["ssh -t ops@192.0.2.7 sudo -v", "firewall"],
+    ),
     (
         True,
         "The module interpreter '/usr/bin/python3' was not found.",
@@ -168,6 +172,47 @@ def test_a_node_that_cannot_be_asked_gets_the_cause_and_what_to_type() -> None:
         (problem,) = found["problems"]
         if not all(word in problem for word in words) or start in problem or found["text"]:
             wrong.append((message, problem))
+    assert not wrong
+
+
+def test_commands_name_the_account_only_where_it_is_known() -> None:
+    wrong = []
+    for user, login in (("ops", "ops@192.0.2.7"), ("", "192.0.2.7")):
+        known = KNOWN | {"user": user}
+        for message, command in (
+            ("Permission denied (publickey)", "ssh-copy-id {} "),
+            ("Timeout (12s) waiting for privilege escalation prompt: ", "ssh -t {} sudo"),
+        ):
+            result = {"unreachable": True, "msg": message}
+            (problem,) = preflight_plan(result, {"inventory_hostname": "gpu01"}, known)["problems"]
+            if command.format(login) not in problem or " as :" in problem:
+                wrong.append((user, problem))
+    assert not wrong
+
+
+#: What ssh says, and what to type to a node behind another port.
+OTHER_PORT = [
+    ("Permission denied (publickey)", ["ssh-copy-id -p 2222 ops@192.0.2.7 "]),
+    ("Timeout (12s) waiting for privilege escalation prompt: ", ["ssh -t -p 2222 ops@192.0.2.7 sudo -v"]),
+    ("Host key verification failed.", ["ssh-keyscan -p 2222 192.0.2.7 >"]),
+    (
+        "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @",
+        ["ssh-keyscan -p 2222 192.0.2.7 |", "ssh-keygen -R '[192.0.2.7]:2222')"],
+    ),
+]
+
+
+def test_commands_name_the_port_where_it_is_not_22() -> None:
+    wrong = []
+    for message, commands in OTHER_PORT:
+        for port in (2222, "2222", 22, None):
+            result = {"unreachable": True, "msg": message}
+            variables = {"inventory_hostname": "gpu01"}
+            (problem,) = preflight_plan(result, variables, KNOWN | {"port": port})["problems"]
+            other = str(port) == "2222"
+            named = all(command in problem for command in commands) if other else " -p " in problem
+            if named != other:
+                wrong.append((port, problem))
     assert not wrong
 
 

@@ -46,7 +46,7 @@ UNTYPED_FUNCTIONS = {
     "node_plan.py": {"refused"},
     "preflight.py": {"located", "preflight_plan", "preview_arguments"},
     "ssh_client.py": {"of", "look_at", "look_on_the_way", "connections"},
-    "node_action.py": {"__init__", "__getitem__", "run", "ask", "own", "known", "unseen"},
+    "node_action.py": {"__init__", "__getitem__", "raw", "run", "ask", "own", "known", "unseen"},
     "mirror_list.py": {"downloads", "mirror_list", "in_order", "size"},
     # What a node's modules answer, and what Ansible gets of it.
     "module_answers.py": {"as_result", "role_answers", "warnings", "failure", "node_facts"},

@@ -11,7 +11,7 @@ import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from temper.plan.ssh_client import Look
-from tests.unit.planning_nodes import node
+from tests.unit.planning_nodes import node, system
 from tools.bare_node import pci
 
 SPEC = importlib.util.spec_from_file_location(
@@ -37,8 +37,9 @@ class Controller:
         self.facts = node()
         self.answers: dict[str, dict[str, Any] | AnsibleError] = {}
         self.in_play: dict[str, Any] = {}
-        self.connection: dict[str, str | None] = {}
+        self.connection: dict[str, Any] = {}
         self.run_tags = ["all"]
+        self.hardens = False
 
     def execute(self, module: str, arguments: dict[str, Any], task_vars: Any) -> dict[str, Any]:
         self.executions[module] = arguments
@@ -55,6 +56,7 @@ class Controller:
                 "known": KNOWN,
                 "simulate": simulate,
                 "installs": simulate,
+                "hardens": self.hardens,
                 "payload_python": payload_python,
                 "lease": {},
             },
@@ -148,17 +150,20 @@ def test_a_variable_that_the_play_sets_is_refused_because_the_plan_would_go_with
     ("connection", "said"),
     [
         ({"host": "2001:db8::7", "remote_user": "ops"}, "2001:db8::7 cannot be reached over SSH as ops"),
+        ({"port": 2222}, "192.0.2.7 cannot be reached over SSH as root"),
         ({"host": None, "remote_user": None}, "192.0.2.7 cannot be reached over SSH as root"),
         ({}, "192.0.2.7 cannot be reached over SSH as root"),
     ],
 )
-def test_address_and_account_are_those_of_the_connection(
-    controller: Controller, connection: dict[str, str | None], said: str
+def test_address_account_and_port_are_those_of_the_connection(
+    controller: Controller, connection: dict[str, Any], said: str
 ) -> None:
     """The command line, the play and older names of variables say them, too."""
     controller.connection = connection
-    controller.answers["node_facts"] = AnsibleConnectionFailure("no answer")
-    assert said in controller.task()["plan"]["problems"][0]
+    controller.answers["node_facts"] = AnsibleConnectionFailure("Permission denied")
+    (problem,) = controller.task()["plan"]["problems"]
+    assert said in problem
+    assert ("ssh-copy-id -p 2222 " in problem) == ("port" in connection)
 
 
 @pytest.mark.parametrize(
@@ -190,3 +195,17 @@ def test_a_reboot_that_is_not_allowed_refuses_beside_what_the_simulation_finds(
     assert {one["code"] for one in controller.task()["plan"]["refusals"]} == {"transaction"}
     # A stage that installs nothing of the stack.
     assert controller.task(simulate=False)["plan"]["refusals"] == []
+
+
+def test_a_system_without_controls_refuses_the_runs_that_harden_it(controller: Controller) -> None:
+    controller.facts = system("rocky", "9.6")
+    controller.answers["package_preview"] = PREVIEW | {"problems": ["there is no such package"]}
+    found = {}
+    for hardens, tag in ((True, "all"), (True, "provision"), (False, "all")):
+        controller.hardens, controller.run_tags = hardens, [tag]
+        found[hardens, tag] = {one["code"] for one in controller.task()["plan"]["refusals"]}
+    assert found == {
+        (True, "all"): {"hardening-system", "transaction"},
+        (True, "provision"): {"transaction"},
+        (False, "all"): {"transaction"},
+    }

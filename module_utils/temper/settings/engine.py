@@ -672,7 +672,8 @@ def check_system(plan: Mapping[str, Any]) -> None:
     if plan["role"] == "os_hardening" and not options["absent"] and not which("dpkg-query"):
         raise RefusedError(
             "Nothing was changed: the controls of os_hardening are made for Debian and what derives from it, "
-            "and this node has no dpkg. Leave the role out here: --skip-tags os_hardening."
+            "and this node has no dpkg. Set os_hardening_state: absent for it, or leave the role out of this "
+            "run: --skip-tags os_hardening."
         )
 
 

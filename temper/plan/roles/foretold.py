@@ -7,23 +7,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from temper.plan import role_variables  # noqa: F401 - makes module_utils/ importable
 from temper.plan.contradictions import PROFILE
-from temper.plan.roles import monitoring
+from temper.plan.roles import monitoring, ssh_hardening
 from temper.plan.wanted import Kind
 from validation.model.plans import PLANS
+
+# isort: split
+from ansible.module_utils.temper.access.sshd_settings import merge
+from ansible.module_utils.temper.access.sshd_strictness import ways_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from temper.plan.node_plan import RolePlan
     from temper.plan.roles.context import Context
+    from temper.plan.variables import SshHardening
 
 #: Networks that hold every address.
 WORLD = ("0.0.0.0/0", "::/0")
 
 
 def foretold(context: Context, roles: Sequence[RolePlan]) -> Iterator[str]:
-    """Yield the lines, in the order in which a run comes to them; none where no driver could be planned."""
+    """Yield the lines in the order of the run's stages; none where no driver could be planned."""
     if not context.plan.driver:
         return
     packages = {
@@ -125,8 +131,22 @@ def ssh(context: Context) -> str:
     if own.state == "present":
         who = [*own.allow_users, *(f"group {name}" for name in own.allow_groups)]
         ports = [f"port {port}" for port in own.ports]
-        said = ["by key only", sources, *([f"as {listed(who)}"] if who else []), *ports]
+        said = [logins(own), sources, *([f"as {listed(who)}"] if who else []), *ports]
     return f"SSH afterwards: {', '.join(said)}"
+
+
+def logins(wish: SshHardening) -> str:
+    """Say by what an account logs in, and which Match blocks may let in by more."""
+    planned = {
+        name: value for name, value in ssh_hardening.who(wish).items() if isinstance(value, bool | str)
+    }
+    keywords = {name.lower(): lines for name, lines in merge(planned, wish.extra_options).items()}
+    ways = {" and ".join("key" if one == "publickey" else one for one in way) for way in ways_in(keywords)}
+    said = "key only" if ways == {"key"} else " or ".join(sorted(ways)) or "no method that is on"
+    if not wish.accepted_matches:
+        return f"by {said}"
+    matches = " or ".join(f"Match {criteria}" for criteria in wish.accepted_matches)
+    return f"by {said} (perhaps by more within {matches}, as ssh_hardening_accepted_matches allows)"
 
 
 def firewall(context: Context) -> Iterator[str]:

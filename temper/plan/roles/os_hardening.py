@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 
 from temper.plan.node_plan import Reaction, RoleOptions, RolePlan, Stage
 from temper.plan.os_controls import SYSCTL_FILE
+from temper.plan.refusals import Refusal, refusal, texts
 
 if TYPE_CHECKING:
+    from temper.plan.node_plan import NodePlan
     from temper.plan.roles.context import Context
+    from temper.plan.variables import OsHardening
 
+ROLE = "os_hardening"
+UNHARDENED = "hardening-system"
 # What reads its files anew only when it is told to, and only while it runs.
 REACTIONS = (
     Reaction(
@@ -32,30 +37,27 @@ REACTIONS = (
 )
 
 
-def obstacle(system: str | None, package_manager: str | None) -> str:
-    """Why no control is made for this system; empty where they are, or where nobody knows it."""
-    if package_manager in ("apt", None):
-        return ""
-    return (
-        "The controls of os_hardening are made for Debian and what derives from it, and this node has "
-        f"{system}. Leave the role out here: --skip-tags os_hardening"
-    )
+def system_refusals(plan: NodePlan, wish: OsHardening) -> list[Refusal]:
+    """Return why a run that hardens the system must not begin; nothing where its system is unknown."""
+    if wish.state == "absent" or plan.package_manager in ("apt", None):
+        return []
+    return [refusal(UNHARDENED, system=str(plan.system))]
 
 
 def role_plan(context: Context) -> RolePlan:
     """The settings of all controls; none where the hardening is to be taken back."""
     wish = context.variables.os_hardening
     absent = wish.state == "absent"
-    reason = "" if absent else obstacle(context.plan.system, context.plan.package_manager)
     options = RoleOptions(
         busy_ok=wish.busy_ok,
         atomic=True,
         absent=absent,
         sysctl_file=PurePath(SYSCTL_FILE).name,
-        obstacle=reason,
+        # Preflight refuses a run that reaches this role; the plan may be carried out by another.
+        obstacle="; ".join(texts(system_refusals(context.plan, wish))),
     )
     return RolePlan(
-        "os_hardening",
+        ROLE,
         Stage.HARDEN,
         () if absent else context.hardening.settings,
         REACTIONS,

@@ -96,11 +96,11 @@ def test_what_the_modules_warn_of_is_passed_on(monkeypatch: pytest.MonkeyPatch) 
     ("error", "said"),
     [
         (AnsibleConnectionFailure("no route to host"), "unreachable: no route to host"),
-        # The node was reached, so that sudo is not what keeps it from answering.
+        # Ansible names what it waited for, which need not be what keeps the node from answering.
         (
             AnsibleConnectionFailure("Timeout (22s) waiting for privilege escalation prompt: "),
-            "unreachable: it took the connection and gave no answer: see whether it hangs, or a firewall "
-            "drops this machine",
+            "unreachable: it took the connection and gave no answer: check by hand whether it hangs or sudo "
+            "waits for something (ssh -t root@192.0.2.7 sudo -v), and whether a firewall drops this machine",
         ),
         (AnsibleError("no Python"), "it could not be read: no Python"),
         ({"failed": True, "module_stderr": "Killed"}, "it could not be read: Killed"),
