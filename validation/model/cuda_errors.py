@@ -27,6 +27,8 @@ FINDINGS = {
 }
 #: Those of a GPU that is broken: no matter of the environment, wherever they show.
 HARDWARE = {"cuda-ecc-error", "cuda-nvlink-error", "cuda-launch-error"}
+#: Of those, what the GPU reports that reads over NVLink, whichever end of the link is broken.
+OF_A_LINK = {"cuda-nvlink-error"}
 
 
 def finding_of(words: str) -> str | None:

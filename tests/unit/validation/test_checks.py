@@ -607,9 +607,28 @@ def test_an_error_of_cuda_has_a_finding_and_an_action_of_its_own() -> None:
         )
         (found,) = result(CHECK, [outcome("GPU 0"), died]).findings
         assert (found.code, found.state, found.machine_action) == (code, State.FAIL, action), words
-    # What another rank says of its peer's end is no error of this one's GPU.
-    ranks = [outcome("rank 0", Ending.DIED), dataclasses.replace(died, problem="uncorrectable ECC error")]
-    assert [one.text for one in collectives.name_the_culprit(ranks)] == ["uncorrectable ECC error"]
+
+
+def died(rank: int, words: str, ended_at: float = 1.0) -> ProcessOutcome:
+    ended = outcome(f"rank {rank}", Ending.DIED, ended_at=ended_at)
+    return dataclasses.replace(ended, request=dataclasses.replace(ended.request, device=rank), problem=words)
+
+
+def test_an_error_of_a_link_names_no_gpu() -> None:
+    ecc, launch = "uncorrectable ECC error", "unspecified launch failure"
+    peer = "Invalid access of peer GPU memory over nvlink or a hardware error"
+    link = "uncorrectable NVLink error detected during the execution"
+    for ranks, said in (
+        ([died(0, "peer gone"), died(1, ecc)], [(ecc, 1)]),
+        ([died(0, peer), died(1, ecc)], [(ecc, 1)]),
+        ([died(0, "peer gone"), died(1, launch)], [(launch, 1)]),
+        ([died(0, "peer gone"), died(1, peer)], [("peer gone", None), (peer, None)]),
+        ([died(0, "peer gone"), died(1, link)], [("peer gone", None), (link, None)]),
+        ([died(0, "peer gone", 2.0), died(1, peer)], [(peer, None)]),
+        ([died(0, "peer gone", 2.0), died(1, ecc)], [(ecc, 1)]),
+    ):
+        found = collectives.name_the_culprit(ranks)
+        assert [(one.text, one.device) for one in found] == said
 
 
 def test_a_gpu_that_cannot_run_is_named_and_the_others_count() -> None:
