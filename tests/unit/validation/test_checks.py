@@ -7,6 +7,7 @@ import dataclasses
 import fcntl
 import itertools
 import math
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,9 @@ from validation.checks.check import not_run
 from validation.checks.measured import Telemetry, failures, result, watch
 from validation.checks.registry import CHECKS
 from validation.model.contract import Digest, Finding, GpuIdentity, MachineAction, Measured, State
+from validation.model.cuda_errors import finding_of
 from validation.model.expectations import References
-from validation.model.not_run import NotRunError
+from validation.model.not_run import NotRunError, out_of_memory
 from validation.model.plans import PLANS, Timing
 from validation.model.quantities import NOISY_SPREAD
 from validation.probes.gpu_samples import Sample, parse_samples, summary
@@ -599,7 +601,7 @@ def test_an_error_of_cuda_has_a_finding_and_an_action_of_its_own() -> None:
             MachineAction.RESET_GPU,
         ),
         ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "cuda-busy", MachineAction.RERUN),
-        ("OutOfMemoryError: CUDA out of memory. Tried to", "cuda-out-of-memory", MachineAction.RESET_GPU),
+        ("OutOfMemoryError: CUDA out of memory. Tried to", "cuda-out-of-memory", MachineAction.RERUN),
         ("RuntimeError: something else", "process-died", MachineAction.RERUN),
     ):
         died = dataclasses.replace(
@@ -607,6 +609,19 @@ def test_an_error_of_cuda_has_a_finding_and_an_action_of_its_own() -> None:
         )
         (found,) = result(CHECK, [outcome("GPU 0"), died]).findings
         assert (found.code, found.state, found.machine_action) == (code, State.FAIL, action), words
+
+
+def test_a_long_message_is_judged_at_once_by_its_beginning() -> None:
+    began = time.process_time()
+    for words, reason in (
+        ("CUDA out of memory. " + "Tried to allocate 1 MiB" * 20_000, "memory ran out: "),
+        ("unable to open " * 20_000, None),
+        ("CUDNN_STATUS_" + "ALLOC" * 20_000, None),
+    ):
+        said = out_of_memory(RuntimeError(words))
+        assert said is None if reason is None else said and said.startswith(reason), words[:40]
+        finding_of(words)
+    assert time.process_time() - began < 1
 
 
 def died(rank: int, words: str, ended_at: float = 1.0) -> ProcessOutcome:
