@@ -52,7 +52,7 @@ Each file in `data/findings/` holds the entries of one area:
 | `remedy` | what to do, step by step |
 | `machine_action` | what a program can do: `rerun`, `reset-gpu`, `reboot`, `replace`, `configure` or `none` |
 | `cases` | where a finding shows in several ways, what each says otherwise |
-| `when` | the condition of a case, which follows "if" where the remedies of all cases are listed, as in alerts |
+| `when` | the condition of a case; it follows "if" where the remedies of all cases are listed, as in alerts |
 
 """
 
