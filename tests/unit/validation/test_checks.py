@@ -624,7 +624,7 @@ def test_a_long_message_is_judged_at_once_by_its_beginning() -> None:
     assert time.process_time() - began < 1
 
 
-def died(rank: int, words: str, ended_at: float = 1.0) -> ProcessOutcome:
+def died_of(rank: int, words: str, ended_at: float = 1.0) -> ProcessOutcome:
     ended = outcome(f"rank {rank}", Ending.DIED, ended_at=ended_at)
     return dataclasses.replace(ended, request=dataclasses.replace(ended.request, device=rank), problem=words)
 
@@ -634,13 +634,13 @@ def test_an_error_of_a_link_names_no_gpu() -> None:
     peer = "Invalid access of peer GPU memory over nvlink or a hardware error"
     link = "uncorrectable NVLink error detected during the execution"
     for ranks, said in (
-        ([died(0, "peer gone"), died(1, ecc)], [(ecc, 1)]),
-        ([died(0, peer), died(1, ecc)], [(ecc, 1)]),
-        ([died(0, "peer gone"), died(1, launch)], [(launch, 1)]),
-        ([died(0, "peer gone"), died(1, peer)], [("peer gone", None), (peer, None)]),
-        ([died(0, "peer gone"), died(1, link)], [("peer gone", None), (link, None)]),
-        ([died(0, "peer gone", 2.0), died(1, peer)], [(peer, None)]),
-        ([died(0, "peer gone", 2.0), died(1, ecc)], [(ecc, 1)]),
+        ([died_of(0, "peer gone"), died_of(1, ecc)], [(ecc, 1)]),
+        ([died_of(0, peer), died_of(1, ecc)], [(ecc, 1)]),
+        ([died_of(0, "peer gone"), died_of(1, launch)], [(launch, 1)]),
+        ([died_of(0, "peer gone"), died_of(1, peer)], [("peer gone", None), (peer, None)]),
+        ([died_of(0, "peer gone"), died_of(1, link)], [("peer gone", None), (link, None)]),
+        ([died_of(0, "peer gone", 2.0), died_of(1, peer)], [(peer, None)]),
+        ([died_of(0, "peer gone", 2.0), died_of(1, ecc)], [(ecc, 1)]),
     ):
         found = collectives.name_the_culprit(ranks)
         assert [(one.text, one.device) for one in found] == said
