@@ -105,7 +105,7 @@ def tailor(given: argparse.Namespace, directory: Path) -> int:
     controls = load_controls(DATA / "os_controls")
     if given.product not in (known := tailoring.products(table)):
         raise ValueError(f"--product: expected {' or '.join(known)}, found {given.product or 'nothing'}")
-    waivers, made_at = tailoring.waivers_of_profile(controls, given.profile), utc(datetime.now(UTC))
+    known_controls, made_at = tailoring.of_profile(controls, given.profile), utc(datetime.now(UTC))
     if given.node:
         statement = document.of_report(directory / "latest")
         nodes = {node.node: node for node in statement.nodes}
@@ -113,8 +113,11 @@ def tailor(given: argparse.Namespace, directory: Path) -> int:
             raise ValueError(
                 f"--node: expected a node of the newest report ({', '.join(nodes)}), found {given.node}"
             )
-        waivers, made_at = tailoring.waivers_of_node(nodes[given.node]), statement.made_at
-    rules = tailoring.exempted(controls, table, given.product, given.profile, waivers)
+        system = nodes[given.node].system.replace("-", "")
+        if system != given.product:
+            raise ValueError(f"--product: expected {system}, which {given.node} has, found {given.product}")
+        known_controls, made_at = tailoring.of_node(nodes[given.node]), statement.made_at
+    rules = tailoring.exempted(controls, table, given.product, given.profile, known_controls)
     text = tailoring.tailoring(given.product, given.profile, made_at, rules, given.node)
     shown = {"profile": tailoring.profile_id(given.profile), "rules": [asdict(rule) for rule in rules]}
     json_document.show(given, shown, text.rstrip())

@@ -6,17 +6,19 @@ Source of the format: NIST IR 7275 revision 4 (XCCDF 1.2), section 6.7.
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from temper.compliance.model import State
+from temper.compliance.model import State, WaivedBy
 from temper.plan.os_controls import waiver_of
+from validation.model.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from temper.compliance.model import NodeStatement
 
+HARDENING = "os_hardening"
 XCCDF = "http://checklists.nist.gov/xccdf/1.2"
 CONTENT = "xccdf_org.ssgproject.content"
 #: A profile of os_hardening -> the level that it is measured by; `gpu` accounts for all of level 2.
@@ -45,45 +47,69 @@ def rules_of(table: Mapping[str, Any], product: str, profile: str) -> list[str]:
     return sorted(rule for group in groups for rule in group["rules"])
 
 
-def waivers_of_profile(controls: Mapping[str, Any], profile: str) -> dict[str, str]:
-    """Return the controls that a profile relaxes, and why."""
+@dataclass(frozen=True)
+class Known:
+    """What is known of the controls: which are waived and why, and which are in force.
+
+    `of_profile` are those that a profile relaxes; of these, the rules that a bare system fulfils stay in the
+    scan. What an operator accepts (`of_operator`) goes as a whole. `in_force` has controls of os_hardening,
+    and roles whose controls all are in force; None where no node was asked.
+    """
+
+    of_profile: dict[str, str]
+    of_operator: dict[str, str] = field(default_factory=dict)
+    in_force: frozenset[str] | None = None
+
+
+def of_profile(controls: Mapping[str, Any], profile: str) -> Known:
+    """Return what a profile relaxes, of a node that is as its plan wants it."""
     found = {name: waiver_of(control, profile) for name, control in controls.items()}
-    return {name: reason.strip() for name, reason in found.items() if reason}
+    return Known({name: reason.strip() for name, reason in found.items() if reason})
 
 
-def waivers_of_node(node: NodeStatement) -> dict[str, str]:
-    """Return the controls that are waived on a node, with the reason and the end that its statement gives."""
-    found = {}
+def of_node(node: NodeStatement) -> Known:
+    """Return what the statement of a node says."""
+    waived: dict[WaivedBy | None, dict[str, str]] = {WaivedBy.PROFILE: {}, WaivedBy.OPERATOR: {}}
+    passed, others = set(), set()
     for control in node.controls:
+        role, _, name = control.id.partition("/")
+        own = name if role == HARDENING else role
         if control.state is State.WAIVED:
             until = f" (until {control.waived_until})" if control.waived_until else ""
-            found[control.id.removeprefix("os_hardening/")] = control.waiver + until
-    return found
+            waived[control.waived_by or WaivedBy.OPERATOR][own] = control.waiver + until
+        elif control.state in (State.FAIL, State.NOT_CHECKED):
+            others.add(own)
+        else:
+            passed.add(own)
+    return Known(waived[WaivedBy.PROFILE], waived[WaivedBy.OPERATOR], frozenset(passed - others))
 
 
 def exempted(
-    controls: Mapping[str, Any],
-    table: Mapping[str, Any],
-    product: str,
-    profile: str,
-    waivers: Mapping[str, str],
+    controls: Mapping[str, Any], table: Mapping[str, Any], product: str, profile: str, known: Known
 ) -> list[Exempted]:
     """Return what the scanner shall leave out.
 
     `controls` are those of data/os_controls by id, `table` has the keys of data/scap/rules.yml and
-    data/scap/streams.yml, `waivers` are the waived controls with their reasons.
+    data/scap/streams.yml.
     """
-    control_of = {rule: name for name, control in controls.items() for rule in control.get("scap", ())}
-    others = {
-        rule: one["reason"].strip() for one in table["forms"] + table["scanner"] for rule in one["rules"]
-    }
+    owners = {rule: role for role, rules in table["roles"].items() for rule in rules}
+    owners |= {rule: name for name, control in controls.items() for rule in control.get("scap", ())}
+    forms, scanner = (
+        {rule: one["reason"].strip() for one in table[key] for rule in one["rules"]}
+        for key in ("forms", "scanner")
+    )
     found = []
     for rule in rules_of(table, product, profile):
-        name = control_of.get(rule, "")
-        if name in waivers and rule not in table["kept"]:
-            found.append(Exempted(rule, f"Waived with the control {name}: {waivers[name]}", name))
-        elif rule in others:
-            found.append(Exempted(rule, others[rule]))
+        owner = owners.get(rule, "")
+        waiver = known.of_operator.get(owner)
+        if waiver is None and rule not in table["kept"]:
+            waiver = known.of_profile.get(owner)
+        if waiver is not None:
+            found.append(Exempted(rule, printable(f"Waived with the control {owner}: {waiver}"), owner))
+        elif rule in scanner:
+            found.append(Exempted(rule, scanner[rule]))
+        elif rule in forms and (known.in_force is None or owner in known.in_force):
+            found.append(Exempted(rule, forms[rule]))
     return found
 
 
@@ -101,7 +127,8 @@ def tailoring(product: str, profile: str, made_at: str, rules: list[Exempted], n
     element(root, "version", "1", time=made_at)
     stream_profile = f"{CONTENT}_profile_{STREAM_PROFILES[PROFILES[profile]]}"
     own = element(root, "Profile", id=profile_id(profile), extends=stream_profile)
-    element(own, "title", f"Temper's profile {profile} for {product}" + (f" on {node}" if node else ""))
+    of_what = f"on {node}" if node else "on a node that is as its plan wants it"
+    element(own, "title", f"Temper's profile {profile} for {product}, {of_what}")
     for one in rules:
         chosen = element(own, "select", idref=f"{CONTENT}_rule_{one.rule}", selected="false")
         element(chosen, "remark", one.reason)

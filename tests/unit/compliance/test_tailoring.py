@@ -10,10 +10,11 @@ import pytest
 
 from temper.cli import compliance as cli
 from temper.compliance import tailoring
-from temper.compliance.model import ControlResult, NodeStatement, State, Verdict
+from temper.compliance.model import ControlResult, NodeStatement, State, Verdict, WaivedBy
 from temper.compliance.tailoring import CONTENT, PROFILES, XCCDF
 from temper.plan.os_controls import load_controls
 from temper.plan.tables import read_yaml
+from tests.unit.each import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,22 +58,54 @@ def test_a_form_is_of_a_rule_that_some_profile_sets() -> None:
     assert {*rules_in(TABLE["forms"])} & waived - {*TABLE["kept"]} == set()
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@each(*PROFILES)
 def test_the_waivers_of_a_profile_and_other_forms_are_left_out_with_their_reasons(profile: str) -> None:
-    waivers = tailoring.waivers_of_profile(CONTROLS, profile)
-    found = tailoring.exempted(CONTROLS, TABLE, "debian13", profile, waivers)
-    expected = {
-        rule
-        for name in waivers
-        for rule in CONTROLS[name].get("scap", ())
-        if rule not in TABLE["kept"] and rule in tailoring.rules_of(TABLE, "debian13", profile)
-    }
-    assert {one.rule for one in found if one.control} == expected
-    assert all(waivers[one.control] in one.reason for one in found if one.control)
-    assert {one.rule for one in found if not one.control} == {
-        *rules_in(TABLE["forms"]),
-        *rules_in(TABLE["scanner"]),
-    } & {*tailoring.rules_of(TABLE, "debian13", profile)} - expected
+    known = tailoring.of_profile(CONTROLS, profile)
+    found = tailoring.exempted(CONTROLS, TABLE, "debian13", profile, known)
+    rules = {*tailoring.rules_of(TABLE, "debian13", profile)}
+    waived = {rule for name in known.of_profile for rule in CONTROLS[name].get("scap", ())} & rules
+    assert {one.rule for one in found if one.control} == waived - {*TABLE["kept"]}
+    assert all(known.of_profile[one.control] in one.reason for one in found if one.control)
+    excused = {*rules_in(TABLE["forms"]), *rules_in(TABLE["scanner"])} & rules
+    assert {one.rule for one in found if not one.control} == excused - (waived - {*TABLE["kept"]})
+
+
+ROOT_LOGIN, OTHER = "ssh_hardening/sshd:PermitRootLogin", "ssh_hardening/sshd:Port"
+
+
+@each(
+    ({ROOT_LOGIN: State.PASS, OTHER: State.NOT_APPLICABLE}, True),
+    ({ROOT_LOGIN: State.FAIL, OTHER: State.PASS}, False),
+    ({ROOT_LOGIN: State.NOT_CHECKED}, False),
+    # The role has been taken back, or its answer is missing.
+    ({}, False),
+)
+def test_another_form_is_no_excuse_where_it_is_not_in_force(states: dict[str, State], excused: bool) -> None:
+    controls = tuple(ControlResult(name, "", state) for name, state in states.items())
+    known = tailoring.of_node(NodeStatement("gpu01", Verdict.COMPLIANT, controls=controls))
+    found = tailoring.exempted(CONTROLS, TABLE, "debian13", "cis-level2", known)
+    assert ("sshd_disable_root_login" in {one.rule for one in found}) == excused
+
+
+def test_a_node_is_measured_by_the_waivers_of_its_statement_and_their_end() -> None:
+    ended = "2027-01-01T00:00:00Z"
+    by = WaivedBy
+    controls = (
+        ControlResult(
+            "os_hardening/other-services", "", State.WAIVED,
+            waiver="NFS\x0b", waived_until=ended, waived_by=by.OPERATOR,
+        ),
+        ControlResult("os_hardening/accounts", "", State.WAIVED, waiver="profile", waived_by=by.PROFILE),
+    )  # fmt: skip
+    known = tailoring.of_node(NodeStatement("gpu01", Verdict.COMPLIANT, controls=controls))
+    found = tailoring.exempted(CONTROLS, TABLE, "debian13", "cis-level2", known)
+    reasons = {one.rule: one.reason for one in found}
+    # Rules that a bare system fulfils stay where a profile waives them, and go where an operator does.
+    assert "service_nfs_disabled" in TABLE["kept"]
+    assert f"until {ended}" in reasons["service_nfs_disabled"]
+    assert "accounts_password_all_shadowed" not in reasons
+    text = tailoring.tailoring("debian13", "cis-level2", ended, found, "gpu01")
+    assert ET.fromstring(text) is not None  # noqa: S314 - our own
 
 
 def test_the_document_is_what_xccdf_asks_for() -> None:
@@ -88,22 +121,6 @@ def test_the_document_is_what_xccdf_asks_for() -> None:
         (f"{CONTENT}_rule_other", "false"),
     ]
     assert profile.findtext("x:select/x:remark", namespaces=names) == "a < b & c"
-
-
-def test_a_node_is_measured_by_the_waivers_of_its_statement_and_their_end() -> None:
-    node = NodeStatement(
-        "gpu01",
-        Verdict.COMPLIANT,
-        controls=(
-            ControlResult("umask", "", State.WAIVED, waiver="a lab", waived_until="2027-01-01T00:00:00Z"),
-            ControlResult("su", "", State.WAIVED, waiver="by profile"),
-            ControlResult("aslr", "", State.PASS),
-        ),
-    )
-    assert tailoring.waivers_of_node(node) == {
-        "umask": "a lab (until 2027-01-01T00:00:00Z)",
-        "su": "by profile",
-    }
 
 
 @pytest.mark.parametrize(("arguments", "named"), [(["--product", "debian14"], "debian13"), ([], "debian13")])

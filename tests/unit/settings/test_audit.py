@@ -44,7 +44,11 @@ def as_printed(text: str) -> str:
         if line.startswith("-w"):
             lines.append(line)
         elif line.startswith("-a"):
-            printed = line.replace("auid!=unset", "auid!=-1").replace("euid!=uid", "uid!=euid")
+            printed = (
+                line.replace("auid!=unset", "auid!=-1")
+                .replace("euid!=uid", "uid!=euid")
+                .replace("egid!=gid", "gid!=egid")
+            )
             words = printed.replace("-k ", "-F key=").split()
             if "-S" not in words:
                 words[2:2] = ["-S", "all"]

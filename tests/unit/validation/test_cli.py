@@ -553,7 +553,7 @@ def test_a_node_is_measured_by_its_next_runs_where_the_operator_accepts_its_leve
     kept = tmp_path / "history.sqlite"
     judge(fleet, "--history", kept)
     assert temper.main(["accept", "gpu01", "--history", str(kept)]) == 0
-    assert "1 earlier runs" in capsys.readouterr().out
+    assert "1 earlier run," in capsys.readouterr().out
     assert dict(History(kept).past(["gpu01"]))["gpu01"].runs == ()
     for wrong in ("gpu01", "gpu99"):
         assert temper.main(["accept", wrong, "--history", str(kept)]) == 2

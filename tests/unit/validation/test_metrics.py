@@ -335,6 +335,7 @@ def test_the_state_of_a_gpu_is_its_own() -> None:
     assert found[f'temper_health{{state="{State.DEGRADED}"}}'] == "1"
 
 
+@pytest.mark.component
 def test_a_report_writes_the_verdict_on_each_node_into_a_file_of_its_own(tmp_path: Path) -> None:
     slow = one_test("gpu_matmul", State.PASS, measurement(value=100.0))
     results, folder = tmp_path / "results", tmp_path / "textfile"
