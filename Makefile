@@ -36,7 +36,7 @@ site: packages setup ## Boot the lab, make its bare nodes hardened, tuned, valid
 	@$(BIN)/ansible-playbook site.yml $(ARGS)
 
 .PHONY: test
-test: packages setup-dev lint unit monitoring browser schedulers component molecule lab-smoke ## Run everything that must pass before a merge: lint, types, unit, component, Molecule and the smoke tests on nodes
+test: packages setup-dev lint unit component molecule lab-smoke ## Run everything that must pass before a merge: lint, types, unit, component, Molecule and the smoke tests on nodes
 
 ##@ The lab
 
@@ -70,12 +70,12 @@ unit: setup-dev ## Run the unit tests, which start no process: minutes, no root
 	$(BIN)/pytest -m "not component and not nightly" -n $$(nproc) --dist worksteal $(ARGS)
 
 .PHONY: component
-component: packages setup-dev payload ## Run the tests that start processes of this machine: Ansible, apt, gpg, sshd, torch
+component: packages setup-dev payload monitoring browser schedulers ## Run the tests that start processes of this machine: Ansible, apt, gpg, sshd, torch
 	@# One more than there are cores: many of these tests wait.
 	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/pytest -m "component and not nightly" -n $$(($$(nproc) + 1)) --dist worksteal $(ARGS)
 
 .PHONY: thorough
-thorough: packages setup-dev payload ## Run the tests that prove at length what make unit and make component prove in short
+thorough: packages setup-dev payload monitoring browser schedulers ## Run the tests that prove at length what make unit and make component prove in short
 	HYPOTHESIS_PROFILE=thorough TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/pytest -m "nightly or hypothesis" -n $$(nproc) --dist worksteal $(ARGS)
 
 .PHONY: fuzz

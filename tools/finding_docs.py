@@ -32,7 +32,7 @@ SUPPORT = "CONTACT_SUPPORT"
 #: Where an entry names no other source.
 PROJECT = "docs/validation.md"
 #: What a case may say otherwise than its entry.
-OF_A_CASE = ("severity", "sentence", "remedy", "machine_action")
+OF_A_CASE = ("severity", "sentence", "remedy", "machine_action", "when")
 
 INTRODUCTION = """\
 # Findings of the validation
@@ -52,6 +52,7 @@ Each file in `data/findings/` holds the entries of one area:
 | `remedy` | what to do, step by step |
 | `machine_action` | what a program can do: `rerun`, `reset-gpu`, `reboot`, `replace`, `configure` or `none` |
 | `cases` | where a finding shows in several ways, what each says otherwise |
+| `when` | the condition of a case; it follows "if" where the remedies of all cases are listed, as in alerts |
 
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import shutil
@@ -48,7 +49,27 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leave files without a component test out of `make component`: each process would import them."""
     if not config.option.markexpr.startswith("component") or collection_path.suffix != ".py":
         return None
-    return "mark.component" not in collection_path.read_text(encoding="utf-8") or None
+    return not _names_the_mark(collection_path) or None
+
+
+@functools.cache
+def _names_the_mark(path: Path) -> bool:
+    return "mark.component" in path.read_text(encoding="utf-8")
+
+
+#: Component tests whose file does not name the mark: `make component` would leave them out.
+_hidden_tests: list[str] = []
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Note the component tests that `make component` would not find."""
+    if item.get_closest_marker("component") and not _names_the_mark(item.path):
+        _hidden_tests.append(item.nodeid)
+
+
+@pytest.fixture
+def hidden_component_tests() -> list[str]:
+    return _hidden_tests
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +22,22 @@ def test_every_target_is_a_step_or_left_out_for_a_reason() -> None:
     assert (steps - nightly.COMMANDS.keys()) | nightly.LEFT_OUT.keys() <= documented
     assert steps & nightly.LEFT_OUT.keys() == set()
     assert nightly.NEEDS.keys() <= set(nightly.STEPS)
+
+
+def test_targets_of_component_tests_unpack_what_these_are_skipped_without() -> None:
+    for target, unpacked in (
+        ("component", {"payload", "monitoring", "browser", "schedulers"}),
+        ("thorough", {"payload", "monitoring", "browser", "schedulers"}),
+    ):
+        (line,) = re.findall(rf"^{target}: (.*) ## ", (nightly.ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert unpacked - set(line.split()) == set(), target
+
+
+def test_make_component_finds_every_component_test_that_was_collected(
+    hidden_component_tests: list[str],
+) -> None:
+    """It leaves out files whose text does not have `mark.component`, such as one that imports its marks."""
+    assert hidden_component_tests == []
 
 
 def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str, **scripts: str) -> tuple[int, list[str]]:

@@ -12,7 +12,7 @@ from validation.checks import health
 from validation.checks.check import GPU, Check, Scope, not_run
 from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import result
-from validation.findings.catalogue import finding
+from validation.findings.catalogue import catalogue, finding
 from validation.probes.nvidia_smi import Report
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from validation.checks.node import Node
     from validation.model.contract import Finding, TestResult
 
-#: Of these more may have come, which the text says.
-COUNTED = ("xid-", "sxid-", "ecc-")
+#: Facts of a finding that was there before and that change when more comes: its text is compared, too.
+CHANGING = {"count", "requested"}
 LINK = "pcie-link-down-trained"
 #: What load leaves for a moment: heat, clocks that change, a link that is about to save power, a context that
 #: is being torn down. (nvml.h: the plain slowdown "may be also reported during PState or clock change".)
@@ -85,4 +85,5 @@ def _narrowed(node: Node, now: Node) -> set[int]:
 
 
 def _key(one: Finding) -> tuple[str, int | None, str]:
-    return one.code, one.device, one.text if one.code.startswith(COUNTED) else ""
+    changes = any(case.facts & CHANGING for case in catalogue()[one.code].cases.values())
+    return one.code, one.device, one.text if changes else ""

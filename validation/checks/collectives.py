@@ -29,7 +29,7 @@ from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result, watch
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured, Measurement
-from validation.model.cuda_errors import HARDWARE, finding_of
+from validation.model.cuda_errors import HARDWARE, OF_A_LINK, finding_of
 from validation.model.not_run import NotRunError
 from validation.model.quantities import NOISY_SPREAD
 from validation.processes.child import Request, count_step, expect
@@ -251,11 +251,13 @@ def name_the_culprit(
     if failed:
         when = min(outcome.ended_at for outcome in failed)
         first = [outcome for outcome in failed if outcome.ended_at == when]
-        # Of a GPU that is broken CUDA says so on this GPU alone.
-        broken = [outcome for outcome in first if finding_of(outcome.problem) in HARDWARE]
+        # CUDA reports a GPU's own fault on this GPU alone.
+        broken = [outcome for outcome in first if finding_of(outcome.problem) in HARDWARE - OF_A_LINK]
         found = failures(broken if len(broken) == 1 else first)
         # The others failed because of it.
-        return found if len(found) == 1 else [dataclasses.replace(one, device=None) for one in found]
+        if len(found) == 1 and found[0].code not in OF_A_LINK:
+            return found
+        return [dataclasses.replace(one, device=None) for one in found]
     if slow := [outcome for outcome in outcomes if outcome.ending is Ending.SLOW]:
         # All are as slow as the slowest, which may be any of them.
         slowest = min(slow, key=lambda outcome: order(outcome.stage))

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 IDLE_MEMORY_MIB = 2048
 #: How many of a list a sentence names: a busy node has hundreds of processes.
 MOST_NAMES = 3
-#: Product lines that come with ECC off, where they have it, and what is sold for servers of them: that comes
-#: with ECC on (published tables of nvidia-smi: of RTX PRO 6000 Blackwell cards, those without a fan count
-#: errors and those of workstations say Off; read 2026-11-26).
+#: Product lines that come with ECC off, where they have it, as pro-6000-maxq-blackwell-v13.xml shows in
+#: https://github.com/influxdata/telegraf/tree/74bae14c/plugins/inputs/nvidia_smi/testdata; and the edition
+#: of them for servers, which is taken to come with ECC on (unverified: no published report shows one).
 WORKSTATION, FOR_SERVERS = re.compile("GeForce|RTX|Quadro|TITAN"), "Server Edition"
 
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 #: GPUs that are soldered to a board with as many lanes as its maker laid.
 SOLDERED = re.compile(r"Laptop GPU|with Max-Q|Mobile")
+#: GPUs that virtual machines of AWS (g4dn, g5, g6e) have with 8 of 16 lanes: reports of T4 and A10G in
+#: https://github.com/influxdata/telegraf/tree/b2726314/plugins/inputs/nvidia_smi/testdata, of L40S and T4 in
+#: https://github.com/NVIDIA/k8s-test-infra/tree/3b2b865d/tests/e2e/go/assertions/nvidiasmi/testdata/hardware.
+HALF_GIVEN = re.compile(r"\b(T4|A10G|L40S)$")
 
 
 def examine(node: Node, gpu: Gpu) -> Iterator[Finding]:
@@ -53,14 +57,15 @@ def examine(node: Node, gpu: Gpu) -> Iterator[Finding]:
 
 
 def _as_given(node: Node, gpu: Gpu) -> bool:
-    """Whether a virtual machine has all its GPUs of a kind with as few lanes: so its host gives them.
+    """Whether the host of a virtual machine gives so few lanes by design.
 
-    AWS gives T4 (g4dn), A10G (g5) and L40S (g6e) 8 of 16 lanes: telegraf's and k8s-test-infra's published
-    reports. What they carry is measured; against lanes that go later stands the node's own past.
+    Several GPUs of a kind with equally few are; of a single one only the published reports say so. What the
+    lanes carry is measured, and the node's history shows lanes that go later.
     """
     gpus = node.smi.gpus if isinstance(node.smi, Report) else ()
-    alike = {one.pcie_width for one in gpus if one.pci_id == gpu.pci_id}
-    return gpu.guest and len(alike) == 1
+    widths = [one.pcie_width for one in gpus if one.pci_id == gpu.pci_id]
+    alike = len(widths) > 1 and len(set(widths)) == 1
+    return gpu.guest and (alike or (gpu.pcie_width == 8 and bool(HALF_GIVEN.search(gpu.name))))
 
 
 def _below(found: int | None, possible: int | None) -> bool:

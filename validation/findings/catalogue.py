@@ -32,12 +32,16 @@ class CatalogueError(ValueError):
 
 @dataclass(frozen=True)
 class Case:
-    """One way in which a finding shows. `severity` has two states where the measurement decides."""
+    """One way in which a finding shows. `severity` has two states where the measurement decides.
+
+    `when` tells it from the other cases of its entry, where these have other remedies.
+    """
 
     severity: tuple[State, ...]
     sentence: str
     remedy: tuple[str, ...]
     machine_action: MachineAction
+    when: str = ""
 
     @property
     def facts(self) -> set[str]:
@@ -57,8 +61,13 @@ class Entry:
 
     @property
     def remedy(self) -> tuple[str, ...]:
-        """What to do, in all cases."""
-        return tuple(dict.fromkeys(step for case in self.cases.values() for step in case.remedy))
+        """What to do: step by step where all cases have one remedy, else case by case."""
+        whens: dict[tuple[str, ...], list[str]] = {}
+        for case in self.cases.values():
+            whens.setdefault(case.remedy, []).append(case.when)
+        if len(whens) == 1:
+            return next(iter(whens))
+        return tuple(f"if {' or '.join(when)}: {', then '.join(steps)}" for steps, when in whens.items())
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from validation.model.not_run import MEMORY
+from validation.model.not_run import MEMORY, SEARCHED
 
 #: A word of the message by finding, the most telling first.
 FINDINGS = {
@@ -27,8 +27,10 @@ FINDINGS = {
 }
 #: Those of a GPU that is broken: no matter of the environment, wherever they show.
 HARDWARE = {"cuda-ecc-error", "cuda-nvlink-error", "cuda-launch-error"}
+#: Of those, what the GPU reports that reads over NVLink, whichever end of the link is broken.
+OF_A_LINK = {"cuda-nvlink-error"}
 
 
 def finding_of(words: str) -> str | None:
     """The code of the finding that an error's words stand for; None for any other error."""
-    return next((code for code, pattern in FINDINGS.items() if pattern.search(words)), None)
+    return next((code for code, pattern in FINDINGS.items() if pattern.search(words[:SEARCHED])), None)

@@ -17,14 +17,8 @@ HANDLE_BYTES = 256 << 20
 SHARED_MEMORY = re.compile(
     r"unable to (open|mmap|allocate|resize|write).*(shared memory|</torch_)|shared memory segment /dev/shm/"
 )
-#: What torch says of GPU memory that it asked for, and of what was free. Where it may take a part only, it
-#: says how much is allowed.
-ASKED = re.compile(
-    r"Tried to allocate (?P<asked>[\d.]+) (?P<asked_unit>[KMG]iB).*? of which (?P<free>[\d.]+) "
-    r"(?P<free_unit>[KMG]iB) is free(?!.*\ballowed;)",
-    re.DOTALL,
-)
-UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+#: How much of an error's message is searched: what went wrong stands at its beginning.
+SEARCHED = 4096
 #: What stands before the cause in the message of torch's NCCL errors.
 NCCL_LAST = "Last error:"
 
@@ -46,8 +40,12 @@ def cause(error: BaseException) -> str:
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """What to say of an error that means that somebody else has the memory; None for any other error."""
-    text = str(error)
+    """What to say of an error that means that there was no memory; None for any other error.
+
+    Nothing in its words shows that the GPU is at fault: torch asks how much is free after the failed call,
+    when another process may have given memory back, and CUDA says the same where the host has none.
+    """
+    text = str(error)[:SEARCHED]
     if SHARED_MEMORY.search(text):
         return f"shared memory (/dev/shm) ran out: {cause(error)}"
     if (
@@ -58,15 +56,6 @@ def out_of_memory(error: BaseException) -> str | None:
     ):
         return f"memory ran out: {cause(error)}"
     return None
-
-
-def had_room(error: BaseException) -> bool:
-    """Whether a GPU refused less memory than it had free, twice over: then nobody else has taken it."""
-    match = ASKED.search(str(error))
-    if match is None:
-        return False
-    asked, free = (float(match[name]) * UNITS[match[f"{name}_unit"]] for name in ("asked", "free"))
-    return free > 2 * asked
 
 
 def _gpu_is_full() -> bool:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from validation.model.contract import Measured, decode, encode
-from validation.model.not_run import NotRunError, cause, had_room, out_of_memory
+from validation.model.not_run import NotRunError, cause, out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -147,7 +147,7 @@ def _serve(request: Request, tell_stage: Callable[[str], None]) -> Measured:
         return Measured(not_run=str(reason))
     except (RuntimeError, MemoryError) as error:
         # Who has the memory is a matter of the environment; no hardware is blamed for it.
-        if not (words := out_of_memory(error)) or had_room(error):
+        if not (words := out_of_memory(error)):
             raise
         return Measured(not_run=words)
     return measured

@@ -17,6 +17,13 @@ from validation.probes.nvidia_smi import NvidiaSmiError
 SECOND = gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2")
 HEALTHY = smi_xml(gpu_xml(), SECOND)
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:43:00): 79, pid=12, name=python3, GPU has fallen off the bus."
+RESET_REQUIRED = (
+    "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) "
+    "returned from status @ kernel_channel.c:2827"
+)
+REBOOT_REQUIRED = (
+    "NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot to recover."
+)
 
 
 def one_after_the_other(*reports: str | NvidiaSmiError) -> Any:
@@ -61,10 +68,30 @@ def test_what_was_there_before_is_not_said_twice() -> None:
     assert codes(query=one_after_the_other(worn, worn)) == []
 
 
-@each([], [OFF_THE_BUS])
-def test_one_more_xid_is_found(before: list[str]) -> None:
-    logs = [KernelLog(kernel_log.events(before)), KernelLog(kernel_log.events([*before, OFF_THE_BUS]))]
-    assert codes(kernel_log=lambda: logs.pop(0)) == ["xid-79"]
+def test_one_more_line_of_an_error_is_found() -> None:
+    for line, code in (
+        (OFF_THE_BUS, "xid-79"),
+        ("NVRM: GPU 0000:43:00.0: GPU has fallen off the bus.", "gpu-off-the-bus"),
+        ("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", "sxid-fatal"),
+        (RESET_REQUIRED, "reset-required"),
+        (REBOOT_REQUIRED, "reboot-required"),
+        ("NVRM: Xid (PCI:0000:43:00): a new form, 13", "kernel-error-unreadable"),
+    ):
+        for before in ([], [line], [line] * 49):
+            logs = [KernelLog(kernel_log.events(lines)) for lines in (before, [*before, line])]
+            assert codes(kernel_log=lambda logs=logs: logs.pop(0)) == [code], (line, len(before))
+        logs = [KernelLog(kernel_log.events([line])) for _ in range(2)]
+        assert codes(kernel_log=lambda logs=logs: logs.pop(0)) == [], line
+
+
+def test_another_recovery_action_than_before_is_found() -> None:
+    for before, now, found in (
+        ("Drain P2P", "Reset", ["recovery-action"]),
+        ("Reset", "Reboot", ["recovery-action"]),
+        ("Reset", "Reset", []),
+    ):
+        reports = [smi_xml(gpu_xml(gpu_recovery_action=one), SECOND) for one in (before, now)]
+        assert codes(query=one_after_the_other(*reports)) == found, (before, now)
 
 
 def test_a_gpu_that_fell_off_the_bus_is_found() -> None:

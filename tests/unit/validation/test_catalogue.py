@@ -161,6 +161,22 @@ def test_an_entry_is_whole_and_explained(code: str, capsys: pytest.CaptureFixtur
         assert words in said
 
 
+def test_what_to_do_is_told_case_by_case_where_cases_differ() -> None:
+    """A page or an alert does not know the case: one sequence of all remedies would contradict itself."""
+    for code, entry in catalogue().items():
+        ways = {case.remedy: case.when for case in entry.cases.values()}
+        if len(ways) == 1:
+            assert entry.remedy in ways, code
+            assert not any(ways.values()), code
+            continue
+        assert all(case.when for case in entry.cases.values()), code
+        assert len(set(ways.values())) == len(ways) == len(entry.remedy), code
+        for told, (steps, when) in zip(entry.remedy, ways.items(), strict=True):
+            assert told.startswith("if "), code
+            assert when in told, code
+            assert all(step in told for step in steps), code
+
+
 @each(*catalogue())
 def test_a_sentence_is_made_of_facts(code: str) -> None:
     """With numbers for what it formats as numbers, and words for the rest."""

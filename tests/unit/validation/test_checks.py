@@ -7,6 +7,7 @@ import dataclasses
 import fcntl
 import itertools
 import math
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,9 @@ from validation.checks.check import not_run
 from validation.checks.measured import Telemetry, failures, result, watch
 from validation.checks.registry import CHECKS
 from validation.model.contract import Digest, Finding, GpuIdentity, MachineAction, Measured, State
+from validation.model.cuda_errors import finding_of
 from validation.model.expectations import References
-from validation.model.not_run import NotRunError
+from validation.model.not_run import NotRunError, out_of_memory
 from validation.model.plans import PLANS, Timing
 from validation.model.quantities import NOISY_SPREAD
 from validation.probes.gpu_samples import Sample, parse_samples, summary
@@ -599,7 +601,7 @@ def test_an_error_of_cuda_has_a_finding_and_an_action_of_its_own() -> None:
             MachineAction.RESET_GPU,
         ),
         ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "cuda-busy", MachineAction.RERUN),
-        ("OutOfMemoryError: CUDA out of memory. Tried to", "cuda-out-of-memory", MachineAction.RESET_GPU),
+        ("OutOfMemoryError: CUDA out of memory. Tried to", "cuda-out-of-memory", MachineAction.RERUN),
         ("RuntimeError: something else", "process-died", MachineAction.RERUN),
     ):
         died = dataclasses.replace(
@@ -607,9 +609,41 @@ def test_an_error_of_cuda_has_a_finding_and_an_action_of_its_own() -> None:
         )
         (found,) = result(CHECK, [outcome("GPU 0"), died]).findings
         assert (found.code, found.state, found.machine_action) == (code, State.FAIL, action), words
-    # What another rank says of its peer's end is no error of this one's GPU.
-    ranks = [outcome("rank 0", Ending.DIED), dataclasses.replace(died, problem="uncorrectable ECC error")]
-    assert [one.text for one in collectives.name_the_culprit(ranks)] == ["uncorrectable ECC error"]
+
+
+def test_a_long_message_is_judged_at_once_by_its_beginning() -> None:
+    began = time.process_time()
+    for words, reason in (
+        ("CUDA out of memory. " + "Tried to allocate 1 MiB" * 20_000, "memory ran out: "),
+        ("unable to open " * 20_000, None),
+        ("CUDNN_STATUS_" + "ALLOC" * 20_000, None),
+    ):
+        said = out_of_memory(RuntimeError(words))
+        assert said is None if reason is None else said and said.startswith(reason), words[:40]
+        finding_of(words)
+    assert time.process_time() - began < 1
+
+
+def died_of(rank: int, words: str, ended_at: float = 1.0) -> ProcessOutcome:
+    ended = outcome(f"rank {rank}", Ending.DIED, ended_at=ended_at)
+    return dataclasses.replace(ended, request=dataclasses.replace(ended.request, device=rank), problem=words)
+
+
+def test_an_error_of_a_link_names_no_gpu() -> None:
+    ecc, launch = "uncorrectable ECC error", "unspecified launch failure"
+    peer = "Invalid access of peer GPU memory over nvlink or a hardware error"
+    link = "uncorrectable NVLink error detected during the execution"
+    for ranks, said in (
+        ([died_of(0, "peer gone"), died_of(1, ecc)], [(ecc, 1)]),
+        ([died_of(0, peer), died_of(1, ecc)], [(ecc, 1)]),
+        ([died_of(0, "peer gone"), died_of(1, launch)], [(launch, 1)]),
+        ([died_of(0, "peer gone"), died_of(1, peer)], [("peer gone", None), (peer, None)]),
+        ([died_of(0, "peer gone"), died_of(1, link)], [("peer gone", None), (link, None)]),
+        ([died_of(0, "peer gone", 2.0), died_of(1, peer)], [(peer, None)]),
+        ([died_of(0, "peer gone", 2.0), died_of(1, ecc)], [(ecc, 1)]),
+    ):
+        found = collectives.name_the_culprit(ranks)
+        assert [(one.text, one.device) for one in found] == said
 
 
 def test_a_gpu_that_cannot_run_is_named_and_the_others_count() -> None:

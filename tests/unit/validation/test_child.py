@@ -140,11 +140,11 @@ def test_memory_that_somebody_else_has_is_not_run(function: str) -> None:
     assert (outcome.measured.not_run or "").startswith("memory ran out: ")
 
 
-def asked_for(asked: str, free: str, more: str = "") -> str:
+def asked_for(asked: str, free: str) -> str:
     """What torch says where a GPU gives no memory."""
     return (
         f"CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of 79.25 GiB of which "
-        f"{free} is free. Process 7 has 1.00 GiB memory in use. {more}Of the allocated memory 0 bytes is ..."
+        f"{free} is free. Process 7 has 1.00 GiB memory in use. Of the allocated memory 0 bytes is ..."
     )
 
 
@@ -162,9 +162,8 @@ FULL = "shared memory (/dev/shm) ran out: "
         (NO_HANDLE, 40 << 30, None),
         (NO_HANDLE, None, None),
         (asked_for("20.00 MiB", "9.31 MiB"), None, "memory ran out: "),
-        (asked_for("20.00 GiB", "30.00 GiB"), None, "memory ran out: "),  # in pieces
-        (asked_for("2.00 GiB", "78.00 GiB"), None, None),
-        (asked_for("2.00 GiB", "78.00 GiB", "1.50 GiB allowed; "), None, "memory ran out: "),
+        # Another process has given its memory back meanwhile, or the host has none.
+        (asked_for("2.00 GiB", "78.00 GiB"), None, "memory ran out: "),
         ("unable to write to file </torch_77_1>: No space left on device (28)", None, FULL),
         ("unable to open shared memory object </torch_1_2_3> in read-write mode: ...", None, FULL),
         # github.com/NVIDIA/nccl-tests/issues/166, with torch's words around it

@@ -278,6 +278,34 @@ def test_a_link_is_held_against_what_card_and_port_both_can_do(
     assert [(one.code, one.state) for one in found] == [down if one == "down" else one for one in expected]
 
 
+def test_few_lanes_of_a_virtual_machine_are_excused_where_others_have_as_few() -> None:
+    h100, t4, a10g, l40s = "NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA A10G", "NVIDIA L40S"
+    for name, widths, found in (
+        (h100, (1,), [0]),
+        (h100, (8,), [0]),
+        (h100, (8, 8), []),
+        (h100, (16, 8), [1]),
+        (t4, (8,), []),
+        (a10g, (8,), []),
+        (l40s, (8,), []),
+        (t4, (4,), [0]),
+        ("NVIDIA L40", (8,), [0]),
+    ):
+        gpus = [
+            gpu_xml(
+                product_name=name,
+                virtualization_mode="Pass-Through",
+                current_link_width=f"{width}x",
+                pci_bus_id=f"00000000:{bus}:00.0",
+                uuid=f"GPU-{bus}",
+            )
+            for width, bus in zip(widths, ("1b", "43"), strict=False)
+        ]
+        findings = Health().run(node(smi_xml(*gpus))).findings
+        narrow = [one.device for one in findings if one.code == "pcie-link-down-trained"]
+        assert narrow == found, (name, widths)
+
+
 def test_ports_that_are_equally_narrow_for_all_gpus_are_their_boards_design() -> None:
     narrow = {"current_link_width": "8x"}
     xml = smi_xml(gpu_xml(**narrow), gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2", **narrow))
