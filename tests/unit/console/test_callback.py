@@ -325,7 +325,7 @@ def test_a_quiet_run_says_what_went_wrong_and_a_verbose_one_all(run: Runner) -> 
     actions = ", ".join(f"a{number}" for number in range(40))
     play = (
         "- name: Tune\n  hosts: n01,n02\n  gather_facts: false\n  tasks:\n"
-        f"    - name: Set many\n      stub: {{result: {{changed: true, actions: [{actions}]}}}}\n"
+        f"    - name: Set many\n      stub: {{changed: true, actions: [{actions}]}}\n"
         "    - name: Stop\n      refuse: {msg: No GPU.}\n      when: inventory_hostname == 'n02'\n"
     )
     play += "- name: Empty\n  hosts: n01\n  gather_facts: false\n  tasks: [{meta: noop}]\n"
@@ -350,7 +350,7 @@ def test_a_program_of_temper_is_one_line_of_a_difference(run: Runner) -> None:
                 "name": "Tune",
                 "hosts": "n01",
                 "gather_facts": False,
-                "tasks": [{"name": "Write", "stub": {"result": {"changed": True, "diff": diff}}}],
+                "tasks": [{"name": "Write", "stub": {"changed": True, "diff": diff}}],
             }
         ]
     )

@@ -633,7 +633,7 @@ def ask_once(
     command: str, sources: Sequence[str], *arguments: str, real: Any = inventory.ansible
 ) -> subprocess.CompletedProcess[str]:
     """Have Ansible list each inventory once."""
-    asked = (command, *(Path(source).read_text() for source in sources), *arguments)
+    asked = (command, *(Path(one).read_text() if Path(one).is_file() else one for one in sources), *arguments)
     if asked not in LISTED:
         LISTED[asked] = real(command, sources, *arguments)
     return LISTED[asked]

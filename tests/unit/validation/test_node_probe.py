@@ -158,7 +158,8 @@ def test_a_read_that_never_comes_back_fails_health_and_says_where(
     result = Health().run(node(probe=probes("probe_a_tree", SHORT_S)))
     (finding,) = result.findings
     assert (result.state, finding.code, finding.device) == (State.FAIL, "process-hung", None)
-    assert finding.text == (
+    # Where the process can tell it, the line follows.
+    assert finding.text.startswith(
         f"the process that looks at the node gave no result within 2 s; it hung in stage: {stage}"
     )
 
