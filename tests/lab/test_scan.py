@@ -84,24 +84,27 @@ def nodes() -> Iterator[None]:
     lab("down")
 
 
-@pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.usefixtures("nodes")
-def test_no_rule_fails_without_a_reason_and_no_reason_is_given_for_a_rule_that_passes(profile: str) -> None:
-    harden(os_hardening_profile=profile)
+def test_no_rule_fails_without_a_reason_and_no_reason_is_given_for_a_rule_that_passes() -> None:
     unexplained: dict[str, set[str]] = {}
-    said: dict[str, set[str]] = {}
-    for node, product in PRODUCTS.items():
-        document = run(
-            *(sys.executable, "-m", "temper", "compliance", "tailoring"),
-            *("--product", product, "--profile", profile),
-        )
-        inside(node, "cat > /root/tailoring.xml", document)
-        own = f"--tailoring-file /root/tailoring.xml --profile {profile_id(profile)}"
-        left = results(node, product, own)
-        whole = results(node, product, f"--profile {CONTENT}_profile_{STREAM_PROFILES[PROFILES[profile]]}")
-        print(f"{node} {product} {profile}: {Counter(whole.values())}, tailored {Counter(left.values())}")
-        unexplained[node] = {rule for rule, said_of in left.items() if said_of not in GOOD} - CONTAINER
-        for rule in whole.keys() - left.keys() - CONTAINER:
-            said.setdefault(rule, set()).add(whole[rule])
-    assert {node: rules for node, rules in unexplained.items() if rules} == {}
-    assert {rule for rule, found in said.items() if found == {"pass"}} == set()
+    excused: dict[str, set[str]] = {}
+    for profile, level in PROFILES.items():
+        harden(os_hardening_profile=profile)
+        for node, product in PRODUCTS.items():
+            document = run(
+                *(sys.executable, "-m", "temper", "compliance", "tailoring"),
+                *("--product", product, "--profile", profile),
+            )
+            inside(node, "cat > /root/tailoring.xml", document)
+            own = f"--tailoring-file /root/tailoring.xml --profile {profile_id(profile)}"
+            left = results(node, product, own)
+            whole = results(node, product, f"--profile {CONTENT}_profile_{STREAM_PROFILES[level]}")
+            print(f"{product} {profile}: {Counter(whole.values())}, tailored {Counter(left.values())}")
+            unexplained[f"{product} {profile}"] = {
+                rule for rule, said in left.items() if said not in GOOD
+            } - CONTAINER
+            for rule in whole.keys() - left.keys() - CONTAINER:
+                excused.setdefault(rule, set()).add(whole[rule])
+    assert {where: rules for where, rules in unexplained.items() if rules} == {}
+    # One profile may have what another only excuses.
+    assert {rule for rule, said in excused.items() if said == {"pass"}} == set()
