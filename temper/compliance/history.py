@@ -136,7 +136,9 @@ class History:
                     "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)",
                     [(told.node, one.id, one.state.value, one.since) for one in changed],
                 )
-                for one in changed:
+                # A drift under a waiver ends where its state stays the same.
+                open_here = [one for one in told.controls if one.measured and (told.node, one.id) in adrift]
+                for one in dict.fromkeys([*changed, *open_here]):
                     self._mark_drift(connection, (told.node, one.id), one, now, adrift)
 
     @staticmethod

@@ -73,9 +73,10 @@ REPAIRS = {
             r"/etc/sysctl\.conf|/(?:etc|run|usr/lib|usr/local/lib)/sysctl\.d/[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}",
         ),
     ),
-    # The line as it was counted, and only where it still has that keyword.
+    # The line as it was counted, and only where it still has that keyword: else it fails.
     "comment-out-sshd": Repair(
-        "sed -i -E {0}'{{/^[[:blank:]]*('{1}')[[:blank:]=]/Is/^/# /}}' {2}",
+        "sed -n {0}p {2} | grep -qiE '^(# )?[[:blank:]]*('{1}')[[:blank:]=]' && "
+        "sed -i -E --follow-symlinks {0}'{{/^[[:blank:]]*('{1}')[[:blank:]=]/Is/^/# /}}' {2}",
         (
             r"[1-9][0-9]{0,5}",
             # The keyword, and what it was called before.

@@ -204,15 +204,23 @@ def where(keyword: str, lines: Iterable[Line]) -> str:
     return ", ".join(line.place for line in lines if line.keyword == keyword.lower()) or "no line of a file"
 
 
-def in_the_way(keyword: str, lines: Iterable[Line]) -> list[Line]:
-    """Return the lines of a keyword that come before ours: of most keywords sshd takes the first line.
+#: Keywords that say where and as whom one gets in: somebody may come that way. A person takes such lines out.
+WAYS_IN = frozenset(
+    {
+        *("port", "listenaddress", "addressfamily", "hostkey", "allowusers", "allowgroups", "denyusers"),
+        *("denygroups", "authenticationmethods", "authorizedkeysfile", "authorizedkeyscommand"),
+        *("trustedusercakeys", "pubkeyauthentication", "acceptenv", "subsystem", "usepam"),
+    }
+)
 
-    Lines that add to ours, such as Port, are left to a person: somebody may come that way.
-    """
+
+def in_the_way(keyword: str, lines: Iterable[Line]) -> list[Line]:
+    """Return the lines of a keyword that come before ours: of most keywords sshd takes the first line."""
     return [
         line
         for line in lines
         if line.keyword == keyword
+        and keyword not in WAYS_IN
         and not line.blocks
         and line.path.parent == DROP_IN.parent
         and line.path.name < DROP_IN.name
@@ -460,8 +468,7 @@ def refuse_weaker_ways(
         raise RefusedError(
             "Match blocks of the site leave weaker ways in than the role allows; nothing was changed: "
             f"{'; '.join([*found.values()][:MOST_SENTENCES])}{more}. Change these lines, or accept the "
-            f"blocks by ssh_hardening_accepted_matches: {json.dumps(criteria)}.",
-            commented_out(found),
+            f"blocks by ssh_hardening_accepted_matches: {json.dumps(criteria)}."
         )
     return max(0, len(asked) - MOST_LOGINS)
 

@@ -94,9 +94,11 @@ def test_nobody_is_told_to_type_what_a_node_made_up() -> None:
     [
         (2, "PermitRootLogin yes", "# PermitRootLogin yes"),
         (2, "  permitrootlogin=yes", "#   permitrootlogin=yes"),
-        # The file is another one by now: nothing is touched.
-        (2, "PermitTTY yes", "PermitTTY yes"),
-        (3, "PermitRootLogin yes", "PermitRootLogin yes"),
+        # Typed once more, it goes on to the next command.
+        (2, "# PermitRootLogin yes", "# PermitRootLogin yes"),
+        # The file is another one by now: nothing is touched, and the command says so.
+        (2, "PermitTTY yes", ""),
+        (3, "PermitRootLogin yes", ""),
     ],
 )
 def test_the_line_that_wins_over_ours_becomes_a_comment(
@@ -106,5 +108,6 @@ def test_the_line_that_wins_over_ours_becomes_a_comment(
     assert command
     file = tmp_path / "sshd_config"
     file.write_text(f"# ours\n{line}\nX11Forwarding yes\n")
-    subprocess.run(["sh", "-c", command.replace("/etc/ssh/sshd_config", str(file))], check=True)
-    assert file.read_text() == f"# ours\n{made}\nX11Forwarding yes\n"
+    done = subprocess.run(["sh", "-c", command.replace("/etc/ssh/sshd_config", str(file))])
+    assert (done.returncode == 0) == bool(made)
+    assert file.read_text() == f"# ours\n{made or line}\nX11Forwarding yes\n"

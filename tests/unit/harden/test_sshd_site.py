@@ -476,9 +476,14 @@ def test_the_command_that_is_printed_takes_away_what_wins_over_ours(
     assert kept.replace("# ", "").split() == said.replace("# ", "").split()
 
 
-def test_a_port_that_the_site_adds_is_left_to_a_person(site: SiteFiles) -> None:
-    site.applied(parameters({"Port": 22}))
-    site.says("Port 2222\n", "90-site.conf")
-    with pytest.raises(RefusedError, match="Port") as refused:
-        site.plan(parameters({"Port": 22}))
+@pytest.mark.parametrize("name", ["00-site.conf", "90-site.conf"])
+@pytest.mark.parametrize(("said", "keyword"), [("Port 2222\n", "Port"), ("AllowUsers alice\n", "AllowUsers")])
+def test_a_line_that_somebody_may_get_in_by_is_left_to_a_person(
+    site: SiteFiles, name: str, said: str, keyword: str
+) -> None:
+    wanted = parameters({"Port": 22, "AllowUsers": ["bob"]})
+    site.applied(wanted)
+    site.says(said, name)
+    with pytest.raises(RefusedError, match=keyword) as refused:
+        site.plan(wanted)
     assert refused.value.repair == []
