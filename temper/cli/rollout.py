@@ -308,7 +308,10 @@ def _never_starts(rollout: Rollout, node: str, verb: Try, now: datetime) -> str:
     if record is None or record.state not in (State.ROLLED_BACK, State.LEFT_OUT):
         return ""
     seen = {name: replace(one, accepted=True) for name, one in rollout.records.items()}
-    again = tried_again(record, verb, "", now)
+    try:
+        again = tried_again(record, verb, "", now)
+    except ValueError:
+        return ""  # the store refuses it, and says why
     resumed = replace(rollout, records=seen | {node: again}, mode=Mode.RUNNING, reason="")
     decision = decide(resumed, now, Observation())
     return decision.reason if decision.mode is Mode.STOPPED else ""

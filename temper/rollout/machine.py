@@ -262,9 +262,11 @@ def choices(record: Record, now: datetime) -> list[Try]:
 
 
 def _measured_again(record: Record, again: Record, why: str) -> Record:
-    """Judge a failed node without its former baseline. Any other node begins with a new one anyway."""
+    """Judge a failed node without its former baseline."""
     if record.state is not State.FAILED:
-        return again
+        raise ValueError(
+            f"expected a node that failed, found {record.state}: `retry` gives others a new baseline anyway"
+        )
     if again.course is not Course.BACK:
         raise ValueError("expected a node that failed on its way back: else its baseline is not the cause")
     return replace(again, facts={**again.facts, NEW_BASELINE: why})
