@@ -352,7 +352,9 @@ def _begin(given: argparse.Namespace, stack: str, limit: str, policy: Policy, sa
     if not given.yes and not _confirmed(found):
         print("Nothing was changed.")
         return USAGE_ERROR
-    number = store.create(stack, proposed.policy, proposed.nodes, proposed.records, now, _inventory(given))
+    now = datetime.now(UTC)  # the question may have stood for hours
+    records = {name: replace(record, since=now) for name, record in proposed.records.items()}
+    number = store.create(stack, proposed.policy, proposed.nodes, records, now, _inventory(given))
     return _carry_out(given, store, number)
 
 

@@ -500,6 +500,27 @@ def test_nothing_begins_before_somebody_has_agreed_to_the_plan(
         assert "--yes" in capsys.readouterr().err
 
 
+def test_a_roll_out_begins_when_somebody_has_agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question may stand for hours."""
+    answered: list[datetime] = []
+
+    def ask(_: str) -> str:
+        answered.append(datetime.now(UTC))
+        return "yes"
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", ask)
+    monkeypatch.setattr(command, "groups_of", lambda _: {"node1": ["gpu_nodes"]})
+    monkeypatch.setattr(command, "_carry_out", lambda *_: 0)
+    preflight_leaves(monkeypatch, {"node1": document(), "node2": document(problems=["no disk"])})
+    words = ["run", "-i", "mine", "--stack", STACK, "--folder", str(tmp_path)]
+    assert command.main(words) == 0
+    begun = RolloutStore(tmp_path / "rollouts.sqlite").load()
+    assert begun
+    assert len(begun.records) == 2
+    assert [name for name, record in begun.records.items() if record.since < answered[0]] == []
+
+
 def test_a_roll_out_goes_on_with_the_inventory_that_it_was_begun_with(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
