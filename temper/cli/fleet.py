@@ -535,6 +535,8 @@ def _carry_out(
                 ssh_options=arguments.ssh_options,
             )
         )
+        if unnamed := identities.unnamed(job.nodes, named):
+            _say(f"no answer which machine it is, so a second name would not show: {counted(unnamed)}")
         twins = {node: why for node, why in identities.refusals(named).items() if node in left}
         for node in twins:
             journal.start(name, [node], attempts.get(node, 0) + 1, HERE)
