@@ -306,7 +306,7 @@ def _run(arguments: argparse.Namespace) -> int:
     chosen = inventory.read(arguments.inventory, arguments.limit) if arguments.limit else known
     if chosen.unmatched:
         _say(f"--limit: no host and no group matches {', '.join(chosen.unmatched)}")
-    options = _tags(playbook, [tag for text in arguments.tags for tag in text.split(",")])
+    options = _tags(playbook, arguments.tags)
     options += ["--check", "--diff"] if arguments.check else []
     options += ["--forks", str(arguments.forks)] if arguments.forks else []
     sources = tuple(
@@ -355,10 +355,13 @@ def name_of_run(now: datetime, before: str) -> str:
     return f"{stamp}-{secrets.token_hex(3)}"
 
 
-def _tags(playbook: str, asked: list[str]) -> list[str]:
+def _tags(playbook: str, given: list[str]) -> list[str]:
     """The option for these tags. Raises UsageError where no task has one: slices would do next to nothing."""
-    if not asked:
+    if not given:
         return []
+    asked = [tag for text in given for tag in map(str.strip, text.split(",")) if tag]
+    if not asked:
+        raise UsageError(f"--tags: expected names of tags, found none in {', '.join(map(repr, given))}")
     # With an inventory of its own: to ask for the tags, none has to be read.
     listed = inventory.ansible("ansible-playbook", ["localhost,"], playbook, "--list-tags").stdout
     known = {tag for found in re.findall(r"TASK TAGS: \[(.*)\]", listed) for tag in found.split(", ")}
@@ -532,6 +535,8 @@ def _carry_out(
                 ssh_options=arguments.ssh_options,
             )
         )
+        if unnamed := identities.unnamed(job.nodes, named):
+            _say(f"no answer which machine it is, so a second name would not show: {counted(unnamed)}")
         twins = {node: why for node, why in identities.refusals(named).items() if node in left}
         for node in twins:
             journal.start(name, [node], attempts.get(node, 0) + 1, HERE)

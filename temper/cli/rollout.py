@@ -308,7 +308,10 @@ def _never_starts(rollout: Rollout, node: str, verb: Try, now: datetime) -> str:
     if record is None or record.state not in (State.ROLLED_BACK, State.LEFT_OUT):
         return ""
     seen = {name: replace(one, accepted=True) for name, one in rollout.records.items()}
-    again = tried_again(record, verb, "", now)
+    try:
+        again = tried_again(record, verb, "", now)
+    except ValueError:
+        return ""  # the store refuses it, and says why
     resumed = replace(rollout, records=seen | {node: again}, mode=Mode.RUNNING, reason="")
     decision = decide(resumed, now, Observation())
     return decision.reason if decision.mode is Mode.STOPPED else ""
@@ -349,7 +352,9 @@ def _begin(given: argparse.Namespace, stack: str, limit: str, policy: Policy, sa
     if not given.yes and not _confirmed(found):
         print("Nothing was changed.")
         return USAGE_ERROR
-    number = store.create(stack, proposed.policy, proposed.nodes, proposed.records, now, _inventory(given))
+    now = datetime.now(UTC)  # the question may have stood for hours
+    records = {name: replace(record, since=now) for name, record in proposed.records.items()}
+    number = store.create(stack, proposed.policy, proposed.nodes, records, now, _inventory(given))
     return _carry_out(given, store, number)
 
 

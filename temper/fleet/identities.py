@@ -83,3 +83,8 @@ def refusals(named: Mapping[str, Named]) -> dict[str, str]:
     """Return why each name of a machine that has several is refused."""
     same = twins({name: one.machine for name, one in named.items()})
     return {name: one.text for name, one in same.items()}
+
+
+def unnamed(nodes: Iterable[str], named: Mapping[str, Named]) -> list[str]:
+    """Return the nodes that cannot be compared: they did not answer, or have nothing that is only theirs."""
+    return [node for node in nodes if node not in named or not named[node].machine]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from validation.model.contract import NodeResult, TestResult
-    from validation.verdict.verdicts import NodeVerdict
+    from validation.verdict.verdicts import NodeVerdict, TestVerdict
 
 #: What an Xid or SXid is called among the findings: one in the soak fails the node at once.
 ERRORS_OF_THE_DRIVER = ("xid-", "sxid-")
@@ -174,6 +174,7 @@ def judge_baseline(
     _alike(before, said)
     if len(before) < rules.runs:
         said.again.append(f"The baseline has {len(before)} results; {rules.runs} are needed.")
+    _something_ran(before, "old", said)
     node = before[0].node if before else "the node"
     found = [
         {(test.id, one.code): one for test in run.tests for one in test.findings}
@@ -198,6 +199,11 @@ def judge_baseline(
             said.again.append(f"{test} ran only in some of the runs on the old driver.")
         elif State.FAIL in states and not any(test == key[0] for run in found for key in run):
             said.fail.append(f"{node} failed {test} before the upgrade: repair that first.")
+    for test_id, verdicts in _required_and_not_run(judged).items():
+        where = f"in {len(verdicts)} of {len(judged)} runs on the old driver"
+        why = verdicts[0].reason.rstrip(".") or "no reason given"
+        to = said.fail if _clear(len(verdicts), len(judged)) else said.again
+        to.append(f"{test_id} is required and was not run {where}: {why}.")
     for test, bits in _unstable(before):
         said.fail.append(f"{test}: {bits} changed from run to run on the old driver: this GPU is no measure.")
     steady, unsteady = False, list[str]()
@@ -245,6 +251,7 @@ def judge(
     for side, runs in (("old", before), ("new", after)):
         if len(runs) < rules.runs:
             said.again.append(f"{len(runs)} results on the {side} driver; {rules.runs} are needed.")
+        _something_ran(runs, side, said)
     if comparable:
         _tests(before, after, said)
         _findings(before, after, said, rules, last=round_number >= rules.rounds)
@@ -326,6 +333,21 @@ def _alike(runs: Sequence[NodeResult], said: _Said) -> bool:
 
 def _ran(test: TestResult) -> bool:
     return test.state is not State.NOT_RUN
+
+
+def _something_ran(runs: Sequence[NodeResult], side: str, said: _Said) -> None:
+    """Whatever the rules: where no test ran, nothing is known of a node."""
+    if not any(_ran(test) for run in runs for test in run.tests):
+        said.again.append(f"No test ran on the {side} driver, so nothing tells whether the node works.")
+
+
+def _required_and_not_run(judged: Sequence[NodeVerdict]) -> dict[str, list[TestVerdict]]:
+    found: dict[str, list[TestVerdict]] = {}
+    for run in judged:
+        for test in run.tests:
+            if test.required and test.state is State.NOT_RUN:
+                found.setdefault(test.id, []).append(test)
+    return found
 
 
 def _gpus(before: Sequence[NodeResult], after: Sequence[NodeResult], said: _Said) -> None:

@@ -188,7 +188,7 @@ def failed(record: Record) -> Record:
 
 
 def fresh(record: Record, now: datetime) -> Record:
-    """The node at its beginning. What has failed on it stays counted, and what a person has said stays."""
+    """The node at its beginning. What has failed on it stays counted, and what a person said of it stays."""
     facts = {OVERRULED: record.overruled} if record.overruled else {}
     return Record(
         State.PENDING,
@@ -225,8 +225,11 @@ def retried(record: Record, now: datetime) -> Record:
     """The node for another try, as somebody has asked for. Raises ValueError where there is nothing to try.
 
     A node that failed is not simply returned: one whose new driver was proven is measured again, one that was
-    changed goes back to the former stack, and one that was not is released.
+    changed goes back to the former stack, and one that was not is released. What a person has said was of the
+    try before.
     """
+    said = (OVERRULED, NEW_BASELINE)
+    record = replace(record, facts={name: text for name, text in record.facts.items() if name not in said})
     if record.state in (State.LEFT_OUT, State.ROLLED_BACK):
         return replace(fresh(record, now), accepted=True)
     if record.state is not State.FAILED:
@@ -262,9 +265,11 @@ def choices(record: Record, now: datetime) -> list[Try]:
 
 
 def _measured_again(record: Record, again: Record, why: str) -> Record:
-    """Judge a failed node without its former baseline. Any other node begins with a new one anyway."""
+    """Judge a failed node without its former baseline."""
     if record.state is not State.FAILED:
-        return again
+        raise ValueError(
+            f"expected a node that failed, found {record.state}: `retry` gives others a new baseline anyway"
+        )
     if again.course is not Course.BACK:
         raise ValueError("expected a node that failed on its way back: else its baseline is not the cause")
     return replace(again, facts={**again.facts, NEW_BASELINE: why})

@@ -359,7 +359,8 @@ class _Planner:
     def _promote_canaries(self) -> bool:
         """Whether every cohort that waits has its canaries returned; else the next nodes become canaries.
 
-        A canary that was left out has shown nothing, so another one takes its place.
+        A canary that was left out, or that somebody has accepted, has shown nothing, so another one takes its
+        place.
         """
         wanted = self.policy.canaries
         if not wanted or self.pending.get(0):
@@ -368,7 +369,8 @@ class _Planner:
             return False
         returned: Counter[str] = Counter()
         for name in self.canaries:
-            if self.records[name].state is State.RETURNED:
+            record = self.records[name]
+            if record.state is State.RETURNED and not record.overruled:
                 returned[self.rollout.nodes[name].cohort] += 1
         promoted = []
         nodes = self.rollout.nodes

@@ -25,6 +25,7 @@ from temper.cli.fleet import (
     UsageError,
     _alone,
     _may_hold_nodes,
+    _tags,
     helpers_of,
     judged,
     main,
@@ -1103,3 +1104,25 @@ def test_what_cannot_be_cut_into_slices_is_refused_with_what_to_type(
         said = capsys.readouterr().err
         assert f"playbooks/{name}.yml cannot be cut into slices, because " in said
         assert said.endswith(f"; type: {words}\n")
+
+
+@each(
+    ([], []),
+    (["firewall, ssh_hardening"], ["--tags", "firewall,ssh_hardening"]),
+    ([" firewall ,", "ssh_hardening"], ["--tags", "firewall,ssh_hardening"]),
+    (["firewall, fierwall"], "did you mean firewall"),
+    # An empty variable of a shell is not to mean every task.
+    ([""], "found none"),
+    ([" , "], "found none"),
+)
+def test_tags_are_read_as_ansible_playbook_reads_them(
+    given: list[str], expected: list[str] | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = "      TASK TAGS: [firewall, ssh_hardening]\n"
+    answer = subprocess.CompletedProcess([], 0, listed, "")
+    monkeypatch.setattr("temper.cli.fleet.inventory.ansible", lambda *_: answer)
+    if isinstance(expected, str):
+        with pytest.raises(UsageError, match=expected):
+            _tags("site.yml", given)
+    else:
+        assert _tags("site.yml", given) == expected

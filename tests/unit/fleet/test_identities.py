@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
 
 from temper.base import ROOT
+from temper.cli import fleet as command
 from temper.fleet import identities
 from temper.fleet.collected import CollectedError
 from temper.fleet.identities import Named
@@ -18,6 +21,7 @@ from temper.fleet.run import HERE, FleetRun
 from temper.fleet.slices import Board, Place
 from temper.plan.inventory import from_listing
 from temper.plan.jump_hosts import MOST_LEVELS
+from tests.unit.each import each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,6 +67,35 @@ def test_nothing_but_the_forks_of_a_run_is_for_the_question() -> None:
     job = Job("site.yml", (), "", {"x": 1}, ("--tags", "harden", "--forks", "8", "--check"), ("gpu01",))
     assert identities.asking(job).options == ("--forks", "8")
     assert identities.asking(job).variables == {"x": 1}
+
+
+@each(
+    ({"gpu01": Named(("a",), 0), "gpu02": Named(("b",), 0), "gpu03": Named(("c",), 1)}, ""),
+    ({"gpu01": Named(("a",), 0), "gpu02": Named((), 0)}, "2 nodes: gpu02, gpu03"),
+    ({}, "3 nodes: gpu01-gpu03"),
+)
+def test_nodes_that_did_not_say_which_machine_they_are_are_named(
+    named: dict[str, Named],
+    unnamed: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nobody knows whether one of them is another node's machine, and the run goes on."""
+    job = Job("site.yml", (), "", {}, (), ("gpu01", "gpu02", "gpu03"))
+    journal = Journal(tmp_path / "runs.sqlite")
+    journal.begin("one", job)
+    known = from_listing(
+        {"gpu_nodes": {"hosts": list(job.nodes)}, "_meta": {"hostvars": {one: {} for one in job.nodes}}}
+    )
+    monkeypatch.setattr(identities, "ask", lambda _: named)
+    monkeypatch.setattr("temper.cli.fleet.FleetRun", Mock())
+    monkeypatch.setattr("temper.cli.fleet.fleet_addresses", Mock())
+    monkeypatch.setattr(command, "_report", lambda *_: 0)
+    given = argparse.Namespace(helpers="", slice=1, jobs=1, ssh_options=())
+    assert command._carry_out("one", job, journal, known, given) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "no answer" in line]
+    assert [unnamed in line for line in said] == [True] * bool(unnamed)
 
 
 @pytest.mark.component

@@ -170,6 +170,18 @@ def test_another_try_is_refused_where_the_budget_lets_no_node_start(
     assert controller.states() == [State.RETURNED] * 3
 
 
+def test_a_node_that_was_rolled_back_is_not_measured_again_to_enlarge_the_budget(
+    controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    controller.begin(3)
+    controller.script.answers = {("gpu0", Step.PROVE): [StepResult(Outcome.FAILED, "6 % slower")]}
+    controller.type("resume", "-i", "x")
+    before = controller.store.load()
+    assert controller.type("measure-again", "gpu0", "--reason", "noise") == 2
+    assert "`retry`" in capsys.readouterr().err
+    assert controller.store.load() == before
+
+
 def test_a_failed_node_is_tried_again_without_a_budget(controller: Controller) -> None:
     """It does not start: it ends its way back, whatever the roll-out does."""
     controller.begin(1)

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from temper.rollout.gate import Rules, Verdict, errors_in_soak, judge, judge_baseline
+from tests.unit.each import each
 from tests.unit.rollout.results import GPUS, NEW, drawn_from, recorded_noise, run_of, runs_of
 from tests.unit.validation.samples import one_test
 from validation.model.contract import Finding, State
 from validation.verdict.verdicts import NodeVerdict, TestVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from temper.rollout.gate import GateVerdict
     from validation.model.contract import NodeResult
@@ -391,6 +392,49 @@ def test_bits_that_change_before_the_upgrade_refuse_the_node() -> None:
 
 def test_an_empty_baseline_is_none() -> None:
     assert judge_baseline([]).verdict is Verdict.MEASURE_AGAIN
+
+
+def not_run(runs: list[NodeResult]) -> list[NodeResult]:
+    tests = (one_test("gpu_matmul", State.NOT_RUN, reason="no torch"),)
+    return [dataclasses.replace(run, tests=tests) for run in runs]
+
+
+def no_test(runs: list[NodeResult]) -> list[NodeResult]:
+    return [dataclasses.replace(run, tests=()) for run in runs]
+
+
+@each(not_run, no_test)
+@each(Rules(), NO_NUMBERS, OVERRULED, BACK)
+def test_a_node_on_which_no_test_ran_never_passes(
+    rules: Rules, empty: Callable[[list[NodeResult]], list[NodeResult]]
+) -> None:
+    before, now = empty(calm()), empty(after())
+    for verdict in (
+        judge_baseline(before, rules=rules, round_number=3),
+        judge(before, now, rules=rules, round_number=3),
+        judge(calm(), now, rules=rules, round_number=3),
+    ):
+        assert verdict.verdict is Verdict.FAIL
+
+
+@each(
+    (RUNS, True, 1, Verdict.FAIL),
+    (1, True, 1, Verdict.MEASURE_AGAIN),
+    (1, True, 3, Verdict.FAIL),
+    (RUNS, False, 1, Verdict.PASS),
+)
+@each(NO_NUMBERS, OVERRULED, Rules())
+def test_a_baseline_without_a_required_test_is_none(
+    rules: Rules, runs: int, required: bool, round_number: int, expected: Verdict
+) -> None:
+    missing = TestVerdict("gpu_transfer", State.NOT_RUN, required, "", "no NVML", (), ())
+    judged = [
+        replace(_judged([]), tests=(*_judged([]).tests, *[missing] * (number < runs)))
+        for number in range(RUNS)
+    ]
+    verdict = judge_baseline(calm(), judged, rules=rules, round_number=round_number)
+    assert verdict.verdict is expected
+    assert ("no NVML" in said(verdict)) is required
 
 
 SHAPES = recorded_noise()

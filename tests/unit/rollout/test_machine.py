@@ -29,6 +29,7 @@ from temper.rollout.model import (
     ENDED,
     FORWARD,
     NEW_BASELINE,
+    OVERRULED,
     TRANSITIONS,
     WATCH,
     Course,
@@ -39,6 +40,7 @@ from temper.rollout.model import (
     StepResult,
     Try,
 )
+from tests.unit.each import each
 from tests.unit.rollout.fleets import DONE, NOW
 
 FAILED = StepResult(Outcome.FAILED, "why")
@@ -214,6 +216,27 @@ def test_a_new_baseline_is_for_a_node_on_its_way_back() -> None:
     again = tried_again(record, Try.MEASURE_AGAIN, "by ann: noise", NOW)
     assert (again.facts[NEW_BASELINE], again.failures) == ("by ann: noise", 0)
     assert end(again).state is State.ROLLED_BACK
+
+
+@each(
+    Record(State.LEFT_OUT, NOW),
+    Record(State.ROLLED_BACK, NOW),
+    *(Record(State.FAILED, NOW, stage=stage) for stage in (State.DRAINED, State.PROVEN, State.ROLLING_BACK)),
+)
+def test_what_somebody_has_said_of_a_try_ends_with_the_next_one(record: Record) -> None:
+    facts = {OVERRULED: "by ann: looked", NEW_BASELINE: "by ann: noise", "former_stack": "old"}
+    again = retried(replace(record, facts=facts), NOW)
+    assert not {OVERRULED, NEW_BASELINE} & again.facts.keys()
+    assert ("former_stack" in again.facts) is (record.state is State.FAILED)
+
+
+@each(State.ROLLED_BACK, State.LEFT_OUT, State.RETURNED, State.PENDING)
+def test_only_a_failed_node_gets_a_new_baseline(state: State) -> None:
+    """Any other one has one anyway with `retry`, which leaves its failures counted."""
+    record = Record(state, NOW, failures=1)
+    with pytest.raises(ValueError, match="expected"):
+        tried_again(record, Try.MEASURE_AGAIN, "by ann: noise", NOW)
+    assert Try.MEASURE_AGAIN not in choices(record, NOW)
 
 
 def test_failures_are_not_forgotten_by_another_try() -> None:

@@ -16,7 +16,9 @@ from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
+import yaml
 
 from temper.base import ROOT
 from temper.cli import rollout as command
@@ -31,6 +33,7 @@ from temper.rollout.model import Mode, State, Step
 from temper.rollout.policy import Drain, Policy, Share
 from temper.rollout.store import RolloutStore
 from temper.rollout.windows import Window
+from tests.unit.each import each
 from tests.unit.rollout.fleets import NOW, begin, having, nodes
 
 STACK = "r595-cuda13.2"
@@ -500,6 +503,27 @@ def test_nothing_begins_before_somebody_has_agreed_to_the_plan(
         assert "--yes" in capsys.readouterr().err
 
 
+def test_a_roll_out_begins_when_somebody_has_agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question may stand for hours."""
+    answered: list[datetime] = []
+
+    def ask(_: str) -> str:
+        answered.append(datetime.now(UTC))
+        return "yes"
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", ask)
+    monkeypatch.setattr(command, "groups_of", lambda _: {"node1": ["gpu_nodes"]})
+    monkeypatch.setattr(command, "_carry_out", lambda *_: 0)
+    preflight_leaves(monkeypatch, {"node1": document(), "node2": document(problems=["no disk"])})
+    words = ["run", "-i", "mine", "--stack", STACK, "--folder", str(tmp_path)]
+    assert command.main(words) == 0
+    begun = RolloutStore(tmp_path / "rollouts.sqlite").load()
+    assert begun
+    assert len(begun.records) == 2
+    assert [name for name, record in begun.records.items() if record.since < answered[0]] == []
+
+
 def test_a_roll_out_goes_on_with_the_inventory_that_it_was_begun_with(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -600,3 +624,21 @@ def test_the_timer_names_the_inventory_and_never_resumes_what_a_person_has_held(
     assert f"rollout resume --scheduled -i '{tmp_path}/a b' --folder {tmp_path}" in service
     assert command.main(["schedule", "--cron", "-i", "x", "--folder", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("*/15 * * * * ")
+
+
+@each(
+    (0, "a warning of Python", "", "The roll-out ended well"),
+    (0, "", "", "The roll-out ended well"),
+    (1, "", "", "temper rollout status"),
+    (1, "preflight: 2 nodes\nwhy it ended\n", "", "why it ended"),
+    (0, "a warning of Python", "check", "The plan above"),
+    (2, "no stack\n", "check", "no stack"),
+)
+def test_the_playbook_ends_with_an_error_only_where_there_is_one(
+    status: int, stderr: str, mode: str, expected: str
+) -> None:
+    tasks = yaml.safe_load((ROOT / "playbooks/upgrade.yml").read_text())[0]["tasks"]
+    (verdict,) = (task["verdict"] for task in tasks if "verdict" in task)
+    ended = {"rc": status, "stderr": stderr}
+    said = jinja2.Template(verdict["sentence"]).render(__upgrade=ended, ansible_check_mode=bool(mode))
+    assert expected in said

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from temper.rollout.machine import seen_out
-from temper.rollout.model import Course, Mode, Observation, Rollout, State, Step
+from temper.rollout.model import OVERRULED, Course, Mode, Observation, Rollout, State, Step
 from temper.rollout.planner import LOOK_AGAIN, PATIENCE, Decision, decide, waves
 from temper.rollout.policy import Policy, Share
 from temper.rollout.windows import Window
+from tests.unit.each import each
 from tests.unit.rollout.fleets import NOW, QUICK, begin, having, nodes
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -143,6 +144,18 @@ def test_a_canary_that_was_left_out_is_replaced_by_the_next_node_of_its_cohort()
     assert {name: record.wave for name, record in decision.moves.items()} == {"gpu2": 0}
     again = having(rollout, gpu2={"wave": 0})
     assert started(decide(again, NOW, NOBODY)) == ["gpu2"]
+
+
+@each(("", []), ("by ann: 6 % are known", ["gpu1"]))
+def test_a_canary_that_somebody_has_accepted_is_no_proof(overruled: str, promoted: list[str]) -> None:
+    facts = {OVERRULED: overruled} if overruled else {}
+    rollout = having(begin(nodes(3)), **returned("gpu0", facts=facts))
+    decision = decide(rollout, NOW, NOBODY)
+    assert [name for name, record in decision.moves.items() if record.wave == 0] == promoted
+    assert bool(started(decision)) is not bool(promoted)
+    # Where no other node is left that could show more, the accepted one does not keep the roll-out waiting.
+    alone = having(begin(nodes(1)), **returned("gpu0", facts=facts))
+    assert decide(alone, NOW, NOBODY).mode is Mode.DONE
 
 
 # How many at a time
