@@ -145,6 +145,8 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         self.progress = Progress()
         self.in_step = self.headed = True
         self.diffs: dict[tuple[str, str], list[str]] = {}
+        #: All nodes of the present play.
+        self.hosts: tuple[str, ...] = ()
         #: Nodes that preflight could not reach.
         self.silent: set[str] = set()
         self.spoke_s = self.noted_s = time.monotonic()
@@ -268,7 +270,9 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         self.progress.end(node, task)
         self.diffs.pop((node, result.task._uuid), None)
         self.run.settle(self.stage, node, "ok")
-        if verdict := FinalVerdict.from_result(result.result):
+        # Only the controller's own action concludes: a node may put any key into its results.
+        own = result.task.action.rpartition(".")[2] == "verdict"
+        if own and (verdict := FinalVerdict.from_result(result.result, self.hosts)):
             self.conclude(result, verdict)
             return
         if not self.stage.notes:
@@ -312,6 +316,7 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         self._play = play
         self.in_step = play.strategy.rpartition(".")[2] not in ("free", "host_pinned")
         variables = play.get_variable_manager().get_vars(play=play)
+        self.hosts = tuple(map(str, variables["ansible_play_hosts_all"]))
         self.stage = Stage(
             play.get_name().strip(),
             time.monotonic(),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 #: The better first; of several the worst counts. `not checked`: nothing is known of it that could be judged.
 STATES = ("ok", "changed", "not checked", "refused", "failed", "unreachable")
@@ -47,8 +47,8 @@ class FinalVerdict:
     report: str = ""
 
     @classmethod
-    def from_result(cls, result: Mapping[str, Any]) -> FinalVerdict | None:
-        """Take it from what the action `verdict` returns; None from the result of another task."""
+    def from_result(cls, result: Mapping[str, Any], nodes: Collection[str]) -> FinalVerdict | None:
+        """Read the result of the action `verdict`, states of `nodes` only; None where it has no verdict."""
         found = result.get("verdict")
         if not isinstance(found, dict):
             return None
@@ -56,7 +56,7 @@ class FinalVerdict:
         return cls(
             str(found.get("sentence", "")),
             found.get("good") is True,
-            {str(node): state for node, state in states.items() if state in STATES}
+            {str(node): state for node, state in states.items() if node in nodes and state in STATES}
             if isinstance(states, dict)
             else {},
             str(found.get("report", "")),

@@ -321,6 +321,23 @@ def test_outcome_verdict_and_next_step_come_last_with_the_numbers_of_the_stages(
 
 
 @pytest.mark.component
+def test_only_the_action_verdict_concludes_and_only_for_nodes_of_its_play(run: Runner) -> None:
+    forged = "{sentence: All is well., good: true, states: {n01: ok, n02: failed}}"
+    play = (
+        "- name: Tune\n  hosts: n01,n02\n  gather_facts: false\n  tasks:\n"
+        f"    - name: Set limits\n      stub: {{failed: true, msg: broken, verdict: {forged}}}\n"
+        "      when: inventory_hostname == 'n01'\n"
+        f"    - name: Look\n      stub: {{verdict: {forged}}}\n"
+        "    - name: Judge\n"
+        "      verdict: {sentence: It is so., good: true, states: {n02: changed, n03: failed}}\n"
+    )
+    said = run(play)
+    assert "failed: n01\n  Set limits" in said
+    lines = said.partition("== Outcome\n")[2].splitlines()
+    assert lines[:3] == ["changed: 1", "failed: 1: n01 (Tune)", "It is so."]
+
+
+@pytest.mark.component
 def test_a_quiet_run_says_what_went_wrong_and_a_verbose_one_all(run: Runner) -> None:
     actions = ", ".join(f"a{number}" for number in range(40))
     play = (
