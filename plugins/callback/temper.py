@@ -477,7 +477,7 @@ def is_rescued(task: Any) -> bool:
 
 
 def under_way(waiting: Mapping[str, Waiting]) -> str:
-    """Say what goes on on the nodes although nobody waits for it any more."""
+    """Name the tasks that still run on nodes although nobody waits for them any more."""
     by_task: dict[str, list[str]] = {}
     for node, one in waiting.items():
         by_task.setdefault(one.task, []).append(node)
@@ -486,8 +486,8 @@ def under_way(waiting: Mapping[str, Waiting]) -> str:
     lines = [f"  {task}: {counted(nodes)}" for task, nodes in by_task.items()]
     return "\n".join(
         [
-            f"What {number_of(len(waiting), 'node was', 'nodes were')} at goes on there to its end, such as "
-            "a package manager or a measurement:",
+            f"Tasks still run on {number_of(len(waiting), 'node')}, such as a package manager or a "
+            "measurement. They continue there:",
             *lines,
         ]
     )

@@ -1,4 +1,4 @@
-"""What nodes came to, and the one way to count it: all outputs have their numbers of nodes from here."""
+"""States of nodes at the end of a run, and the one way to count them, which all outputs use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def wording(state: str, check: bool = False) -> str:
 
 
 def numbers(states: Mapping[str, str], check: bool = False) -> str:
-    """Return how many nodes came to what: `2 ok, 1 failed`."""
+    """Return how many nodes have each state: `2 ok, 1 failed`."""
     return ", ".join(f"{len(nodes)} {wording(state, check)}" for state, nodes in tally(states).items())
 
 
