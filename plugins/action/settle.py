@@ -73,7 +73,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         done |= {name: {**done[name], "proof": self.proof(parts[name], self.play)} for name in quiet}
         facts: dict[str, Any] = {DONE: done} if done or before else {}
         # In each stage anew: a role is quiet only where its own stage has said so.
-        facts |= marked(quiet) if quiet or QUIET in variables.get("ansible_facts", {}) else {}
+        if quiet or QUIET in variables.get("ansible_facts", {}):
+            facts |= marked(quiet, [str(name) for name in variables.get(TOGETHER, ())])
         own: dict[str, Any] = kept["result"]
         return result | own | ({"ansible_facts": facts} if facts else {})
 

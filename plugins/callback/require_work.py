@@ -16,7 +16,7 @@ ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
-from temper.base.selection import no_nodes, unknown_tags  # noqa: E402 - needs the path above
+from temper.base.selection import NOTHING_DONE, no_nodes, unknown_tags  # noqa: E402 - needs the path above
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,13 +26,35 @@ name: require_work
 type: aggregate
 short_description: Nothing is green on nothing
 description:
-  - Ends a run with status 1 before its first play where no play has a node, or C(--tags) or C(--skip-tags)
-    names a tag that no task has; and after its last play where no task was carried out on any node. Ansible
+  - Ends a run with status 1 before its first play where no play has a node, or C(--tags) names a
+    tag that no task has; and after the last playbook where no task was carried out on any node. Ansible
     ends all of these with status 0.
+  - Warns of a tag in C(--skip-tags) that no task has.
   - It is no output. So it works with every callback for standard output, and needs not be enabled.
 """
 #: As Ansible ends where its command line or inventory is wrong.
-NOTHING_DONE = 1
+STATUS = 1
+#: Temper's own playbooks: what they include during the run has no other tags than they have.
+OWN = frozenset(
+    Path(ROOT, name)
+    for name in (
+        "site.yml",
+        "playbooks/autotune.yml",
+        "playbooks/compliance.yml",
+        "playbooks/harden.yml",
+        "playbooks/image.yml",
+        "playbooks/kernel_preview.yml",
+        "playbooks/mirror_list.yml",
+        "playbooks/preflight.yml",
+        "playbooks/provision.yml",
+        "playbooks/release.yml",
+        "playbooks/tune.yml",
+        "playbooks/upgrade.yml",
+        "playbooks/upgrade_settle.yml",
+        "playbooks/upgrade_step.yml",
+        "playbooks/validate.yml",
+    )
+)
 
 
 class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible ships no types
@@ -43,6 +65,13 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible ships no ty
     CALLBACK_NAME = "require_work"
     CALLBACK_NEEDS_ENABLED = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        playbooks = context.CLIARGS.get("args")
+        #: How many playbooks the command line has, and how many of them have ended.
+        self.total = len(playbooks) if isinstance(playbooks, list | tuple) else 1
+        self.ended = 0
+
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Refuse a playbook of which nothing would be done."""
         plays = playbook.get_plays()
@@ -50,18 +79,23 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible ships no ty
             return
         parts = [part for play in plays for part in parts_of(play)]
         known = {tag for part in parts for tag in part.tags}
-        # What is included during the run may have other tags. That of Temper's own playbooks has not.
-        certain = Path(playbook._basedir).is_relative_to(ROOT) or not any(map(is_included_late, parts))
-        for option, asked in (("--tags", plays[0].only_tags), ("--skip-tags", plays[0].skip_tags)):
-            if certain and (sentence := unknown_tags(option, asked, known)):
+        # What is included during the run may have other tags, and so may another playbook.
+        certain = Path(str(playbook._file_name)).resolve() in OWN or not any(map(is_included_late, parts))
+        if certain and self.total == 1:
+            if sentence := unknown_tags("--tags", plays[0].only_tags, known):
                 self.end(sentence)
+            # It takes nothing away, and the configuration may have it for other playbooks.
+            if sentence := unknown_tags("--skip-tags", plays[0].skip_tags, known):
+                self._display.warning(sentence)
         # The pattern of a play may be a template, which has its value later.
-        fixed = [play for play in plays if not any("{{" in pattern for pattern in patterns_of(play))]
-        variables = [play.get_variable_manager().get_vars(play=play) for play in fixed]
-        if fixed and not any(found["ansible_play_hosts_all"] for found in variables):
+        patterns = [pattern for play in plays for pattern in patterns_of(play)]
+        if any("{{" in pattern or "{%" in pattern for pattern in patterns):
+            return
+        variables = [play.get_variable_manager().get_vars(play=play) for play in plays]
+        if not any(found["ansible_play_hosts_all"] for found in variables):
             self.end(
                 no_nodes(
-                    (pattern for play in fixed for pattern in patterns_of(play)),
+                    patterns,
                     str(context.CLIARGS.get("subset") or ""),
                     variables[0]["groups"],
                     map(str, variables[0].get("ansible_inventory_sources") or ()),
@@ -69,8 +103,9 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible ships no ty
             )
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """Refuse to call a run good in which no node did anything."""
-        if not stats.processed:
+        """Refuse to call a run good in which no node did anything; comes after each playbook."""
+        self.ended += 1
+        if not stats.processed and self.ended >= self.total:
             self.end(
                 "No task was carried out on any node: see --tags, --skip-tags, --start-at-task and --limit."
             )
@@ -80,8 +115,9 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible ships no ty
 
         A callback has no other way to one: Ansible turns every other exception of a callback into a warning.
         """
-        self._display.error(sentence, wrap_text=False)
-        raise SystemExit(NOTHING_DONE)
+        done = "" if self.ended else f" {NOTHING_DONE}"
+        self._display.error(f"{sentence}{done}", wrap_text=False)
+        raise SystemExit(STATUS)
 
 
 def patterns_of(play: Any) -> list[str]:

@@ -145,6 +145,8 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         self.progress = Progress()
         self.in_step = self.headed = True
         self.diffs: dict[tuple[str, str], list[str]] = {}
+        #: All nodes of the present play.
+        self.hosts: tuple[str, ...] = ()
         #: Nodes that preflight could not reach.
         self.silent: set[str] = set()
         self.spoke_s = self.noted_s = time.monotonic()
@@ -268,7 +270,9 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         self.progress.end(node, task)
         self.diffs.pop((node, result.task._uuid), None)
         self.run.settle(self.stage, node, "ok")
-        if verdict := FinalVerdict.from_result(result.result):
+        # Only the controller's own action concludes: a node may put any key into its results.
+        own = result.task.action.rpartition(".")[2] == "verdict"
+        if own and (verdict := FinalVerdict.from_result(result.result, self.hosts)):
             self.conclude(result, verdict)
             return
         if not self.stage.notes:
@@ -312,6 +316,7 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         self._play = play
         self.in_step = play.strategy.rpartition(".")[2] not in ("free", "host_pinned")
         variables = play.get_variable_manager().get_vars(play=play)
+        self.hosts = tuple(map(str, variables["ansible_play_hosts_all"]))
         self.stage = Stage(
             play.get_name().strip(),
             time.monotonic(),
@@ -472,7 +477,7 @@ def is_rescued(task: Any) -> bool:
 
 
 def under_way(waiting: Mapping[str, Waiting]) -> str:
-    """Say what goes on on the nodes although nobody waits for it any more."""
+    """Name the tasks that still run on nodes although nobody waits for them any more."""
     by_task: dict[str, list[str]] = {}
     for node, one in waiting.items():
         by_task.setdefault(one.task, []).append(node)
@@ -481,8 +486,8 @@ def under_way(waiting: Mapping[str, Waiting]) -> str:
     lines = [f"  {task}: {counted(nodes)}" for task, nodes in by_task.items()]
     return "\n".join(
         [
-            f"What {number_of(len(waiting), 'node was', 'nodes were')} at goes on there to its end, such as "
-            "a package manager or a measurement:",
+            f"Tasks still run on {number_of(len(waiting), 'node')}, such as a package manager or a "
+            "measurement. They continue there:",
             *lines,
         ]
     )

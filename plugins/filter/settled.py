@@ -14,12 +14,15 @@ if ROOT not in sys.path:
 from temper.plan.quiet import QUIET, in_fact  # noqa: E402 - needs the path above
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 
-def has_nothing_to_do(role: str, facts: Mapping[str, Any]) -> bool:
-    """Return whether the stage's first task has found that a role has nothing to do and nothing to say."""
-    return in_fact(str(role), facts.get(QUIET))
+def has_nothing_to_do(role: str, facts: Mapping[str, Any], stage: Iterable[str]) -> bool:
+    """Return whether the stage's first task has found that a role has nothing to do and nothing to say.
+
+    `stage`: the roles that the present play carries out together (`settle_together`).
+    """
+    return in_fact(str(role), [*map(str, stage)], facts.get(QUIET))
 
 
 class FilterModule:

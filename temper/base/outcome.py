@@ -1,4 +1,4 @@
-"""What nodes came to, and the one way to count it: all outputs have their numbers of nodes from here."""
+"""States of nodes at the end of a run, and the one way to count them, which all outputs use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 #: The better first; of several the worst counts. `not checked`: nothing is known of it that could be judged.
 STATES = ("ok", "changed", "not checked", "refused", "failed", "unreachable")
@@ -33,7 +33,7 @@ def wording(state: str, check: bool = False) -> str:
 
 
 def numbers(states: Mapping[str, str], check: bool = False) -> str:
-    """Return how many nodes came to what: `2 ok, 1 failed`."""
+    """Return how many nodes have each state: `2 ok, 1 failed`."""
     return ", ".join(f"{len(nodes)} {wording(state, check)}" for state, nodes in tally(states).items())
 
 
@@ -47,8 +47,8 @@ class FinalVerdict:
     report: str = ""
 
     @classmethod
-    def from_result(cls, result: Mapping[str, Any]) -> FinalVerdict | None:
-        """Take it from what the action `verdict` returns; None from the result of another task."""
+    def from_result(cls, result: Mapping[str, Any], nodes: Collection[str]) -> FinalVerdict | None:
+        """Read the result of the action `verdict`, states of `nodes` only; None where it has no verdict."""
         found = result.get("verdict")
         if not isinstance(found, dict):
             return None
@@ -56,7 +56,7 @@ class FinalVerdict:
         return cls(
             str(found.get("sentence", "")),
             found.get("good") is True,
-            {str(node): state for node, state in states.items() if state in STATES}
+            {str(node): state for node, state in states.items() if node in nodes and state in STATES}
             if isinstance(states, dict)
             else {},
             str(found.get("report", "")),

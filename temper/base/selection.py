@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING
 
 from temper.base.nodes import counted
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 SPECIAL_TAGS = frozenset(("all", "always", "never", "tagged", "untagged"))
 #: How alike a name has to be to be proposed: gpunodes and gpu-nodes are like gpu_nodes, login is not.
 ALIKE = 0.7
+#: The name of a group or a node; other patterns combine or match names.
+PLAIN = re.compile(r"[\w.-]+")
+#: What callers add where the run has not begun.
+NOTHING_DONE = "Nothing was done."
 
 
 def unknown_tags(option: str, asked: Collection[str], known: Collection[str]) -> str:
@@ -23,7 +28,7 @@ def unknown_tags(option: str, asked: Collection[str], known: Collection[str]) ->
         return ""
     close = difflib.get_close_matches(unknown[0], sorted(known), n=1)
     hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(sorted(known)) or 'no tag'}."
-    return f"{option}: no task of this playbook has the tag {', '.join(unknown)}; {hint} Nothing was done."
+    return f"{option}: no task of this playbook has the tag {', '.join(unknown)}; {hint}"
 
 
 def no_nodes(
@@ -39,11 +44,14 @@ def no_nodes(
         if groups.get(pattern):
             return (
                 f"--limit {limit} matches no node of the group {pattern} ({counted(groups[pattern])}), and "
-                "this run is for those. Nothing was done."
+                "this run is for those."
             )
         if pattern in groups:
-            return f"The group {pattern} of {place} has no nodes. Put the nodes into it. Nothing was done."
+            return f"The group {pattern} of {place} has no nodes. Put the nodes into it."
     name = wanted[0] if wanted else "all"
+    if not PLAIN.fullmatch(name):
+        limited = f" and --limit {limit}" if limit else ""
+        return f"No node of {place} matches the pattern {name}{limited}, and this run is for those."
     own = [group for group in groups if group not in ("all", "ungrouped")]
     close = difflib.get_close_matches(name, own, n=1, cutoff=ALIKE)
     hint = (
@@ -51,4 +59,4 @@ def no_nodes(
         if close
         else f"it has {', '.join(sorted(own)) or 'no group'}. Put the nodes into the group {name}"
     )
-    return f"{place} has no group {name}, and this run is for its nodes; {hint}. Nothing was done."
+    return f"{place} has no group {name}, and this run is for its nodes; {hint}."

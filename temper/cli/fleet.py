@@ -26,7 +26,7 @@ import yaml
 from temper.base import ROOT
 from temper.base.nodes import alike, counted, number_of, printable
 from temper.base.outcome import BAD, GOOD, numbers, tally, worst
-from temper.base.selection import unknown_tags
+from temper.base.selection import NOTHING_DONE, unknown_tags
 from temper.base.store import HistoryError
 from temper.cli import json_document
 from temper.fleet import identities, pulled
@@ -366,7 +366,7 @@ def _tags(playbook: str, given: list[str]) -> list[str]:
     listed = inventory.ansible("ansible-playbook", ["localhost,"], playbook, "--list-tags").stdout
     known = {tag for found in re.findall(r"TASK TAGS: \[(.*)\]", listed) for tag in found.split(", ")}
     if sentence := unknown_tags("--tags", asked, known):
-        raise UsageError(sentence)
+        raise UsageError(f"{sentence} {NOTHING_DONE}")
     return ["--tags", ",".join(asked)]
 
 

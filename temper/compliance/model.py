@@ -62,7 +62,7 @@ class Verdict(StringEnum):
 
     @property
     def outcome(self) -> str:
-        """What a node of this verdict came to, in the words of temper.base.outcome."""
+        """Return the state of a node with this verdict, as temper.base.outcome names it."""
         return {
             Verdict.COMPLIANT: "ok",
             Verdict.NOT_COMPLIANT: "failed",

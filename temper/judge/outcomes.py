@@ -1,4 +1,4 @@
-"""From verdicts of validation to what nodes came to, in the words that all outputs count in."""
+"""Convert verdicts of validation into the states of nodes that all outputs count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def states_in(report: Path) -> dict[str, str]:
-    """Return what each node came to by a report on validation; nothing where that could not be made."""
+    """Return each node's state from a report on validation; no node if there is no readable report."""
     try:
         fleet = loads(FleetVerdict, (report / "summary.json").read_bytes())
     except (OSError, ContractError):
@@ -23,7 +23,7 @@ def states_in(report: Path) -> dict[str, str]:
 
 
 def state_of(node: NodeVerdict) -> str:
-    """Return what a node came to. A degraded one is good, unless it was to fail for that."""
+    """Return a node's state. A degraded node is ok, unless its exit status says that it failed."""
     if node.state is State.NOT_RUN:
         return "not checked"
     return "failed" if node.exit_status else "ok"

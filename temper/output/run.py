@@ -63,7 +63,7 @@ class Stage:
         return f"== {self.name}{' (check mode: nothing is changed)' if self.check else ''}"
 
     def counts(self, now_s: float) -> str:
-        """How many nodes came to what, and the time it took."""
+        """Return how many nodes have each state, and the duration."""
         total = number_of(len(self.states), "node")
         return f"{total}: {numbers(self.states, self.check)}; {duration(now_s - self.started_s)}"
 
@@ -88,7 +88,7 @@ class Run:
     said: set[tuple[str, str, str]] = field(default_factory=set)
 
     def settle(self, stage: Stage, node: str, state: str) -> None:
-        """A node has come to this in a stage, unless it has come to worse before."""
+        """Set a node's state in a stage, unless it already has a worse one."""
         self.places.setdefault(stage.name, len(self.places))
         stage.states[node] = worst([state, stage.states.get(node, "ok")])
         if node not in self.worst or STATES.index(state) > STATES.index(self.worst[node][0]):
@@ -187,7 +187,7 @@ class Run:
         return lines
 
     def next_step(self) -> str:
-        """What an operator does next, where that follows from what nodes came to."""
+        """Return what an operator does next, if that follows from the states of the nodes."""
         found = tally({node: state for node, (state, _) in self.worst.items()})
         if stopped := [node for state in ("refused", "unreachable") for node in found.get(state, ())]:
             return (

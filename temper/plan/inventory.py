@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temper.base import ROOT
-from temper.base.selection import no_nodes
+from temper.base.selection import NOTHING_DONE, no_nodes
 from validation.model.printable import printable
 
 if TYPE_CHECKING:
@@ -219,7 +219,8 @@ def read(sources: Sequence[str], limit: str = "") -> Inventory:
     if not found.nodes:
         # Of a limit, the listing has only the nodes that it chooses.
         whole = listed(sources) if limit else found
-        raise InventoryError(no_nodes([NODES], limit, whole.members, [_named(sources)]))
+        reason = no_nodes([NODES], limit, whole.members, [_named(sources)])
+        raise InventoryError(f"{reason} {NOTHING_DONE}")
     return found
 
 

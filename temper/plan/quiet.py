@@ -10,9 +10,9 @@ import uuid
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-#: Fact of a node: the run, and the roles of the present stage that have nothing to say.
+#: Fact of a node: the run, the roles of the present stage, and which of them have nothing to say.
 QUIET = "temper_quiet"
 #: Names this run. Workers inherit it; a fact of an earlier run, which a cache may have kept, has another.
 RUN = uuid.uuid4().hex
@@ -27,16 +27,22 @@ def is_quiet(result: Mapping[str, object]) -> bool:
     return not any([*(result.get(key) for key in SAID), *further])
 
 
-def marked(roles: Iterable[str]) -> dict[str, object]:
-    """Return the fact."""
-    return {QUIET: {"run": RUN, "roles": [*roles]}}
+def marked(roles: Iterable[str], stage: Sequence[str]) -> dict[str, object]:
+    """Return the fact for a stage: all its roles, as the play lists them, and the quiet ones among them."""
+    return {QUIET: {"run": RUN, "stage": [*stage], "roles": [*roles]}}
 
 
-def in_fact(role: str, fact: object) -> bool:
-    """Return whether the fact is of this run and has the role."""
+def in_fact(role: str, stage: Sequence[str], fact: object) -> bool:
+    """Return whether the fact is of this run and this stage, and has the role.
+
+    A play that is no stage of these roles, such as one of a site, has another list or none. A stage
+    that begins again replaces the fact with its first role, which is never quiet.
+    """
     return (
         isinstance(fact, dict)
         and fact.get("run") == RUN
+        and role in stage
+        and fact.get("stage") == [*stage]
         and isinstance(fact.get("roles"), list)
         and role in fact["roles"]
     )

@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible.errors import AnsibleActionFail
@@ -17,6 +17,9 @@ from ansible.parsing.vault import VaultLib, VaultSecret
 
 from temper.plan.quiet import QUIET, RUN
 from tests.unit.ansible_commands import ansible
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = importlib.util.spec_from_file_location("settle_action", ROOT / "plugins/action/settle.py")
@@ -183,10 +186,10 @@ def filter_of_roles() -> Any:
     return module.FilterModule().filters()["has_nothing_to_do"]
 
 
-def quiet(controller: Controller) -> list[str]:
-    """The roles that end before their task."""
+def quiet(controller: Controller, together: Sequence[str] = STAGE) -> list[str]:
+    """The roles that end before their task in a play with these roles together."""
     has_nothing_to_do = filter_of_roles()
-    return [role for role in STAGE if has_nothing_to_do(role, controller.facts)]
+    return [role for role in STAGE if has_nothing_to_do(role, controller.facts, together)]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +225,13 @@ def test_a_role_is_quiet_in_the_stage_that_said_so_alone(controller: Controller)
     controller.plan |= {role: json.dumps({"role": role, "settings": []}) for role in "ab"}
     controller.task("a", together=["a", "b"])
     assert quiet(controller) == []
-    assert filter_of_roles()("b", controller.facts)
+    assert filter_of_roles()("b", controller.facts, ["a", "b"])
+
+
+def test_no_other_play_reads_which_roles_are_quiet(controller: Controller) -> None:
+    controller.task("firewall")
+    others: list[list[str]] = [[], ["ssh_hardening"], STAGE[::-1], [*STAGE, "os_tuning"]]
+    assert [quiet(controller, together) for together in (STAGE, *others)] == [STAGE[1:], [], [], [], []]
 
 
 @pytest.mark.parametrize("tags", [["firewall"], ["ssh_hardening"]])
@@ -236,11 +245,19 @@ def test_a_role_that_this_run_does_not_come_to_is_not_said_to_be_quiet(
 
 @pytest.mark.parametrize(
     "fact",
-    [5, {}, {"roles": STAGE}, {"run": "another", "roles": STAGE}, {"run": RUN, "roles": "firewall"}, None],
+    [
+        5,
+        {},
+        {"roles": STAGE},
+        {"run": "another", "stage": STAGE, "roles": STAGE},
+        {"run": RUN, "stage": STAGE, "roles": "firewall"},
+        {"run": RUN, "roles": STAGE},
+        None,
+    ],
 )
 def test_what_a_node_or_an_earlier_run_says_of_quiet_roles_is_not_believed(fact: Any) -> None:
-    assert not filter_of_roles()("firewall", {QUIET: fact})
-    assert not filter_of_roles()("firewall", {})
+    assert not filter_of_roles()("firewall", {QUIET: fact}, STAGE)
+    assert not filter_of_roles()("firewall", {}, STAGE)
 
 
 def test_each_role_behind_the_first_of_its_stage_may_end_before_its_task() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pty
@@ -9,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -321,6 +323,23 @@ def test_outcome_verdict_and_next_step_come_last_with_the_numbers_of_the_stages(
 
 
 @pytest.mark.component
+def test_only_the_action_verdict_concludes_and_only_for_nodes_of_its_play(run: Runner) -> None:
+    forged = "{sentence: All is well., good: true, states: {n01: ok, n02: failed}}"
+    play = (
+        "- name: Tune\n  hosts: n01,n02\n  gather_facts: false\n  tasks:\n"
+        f"    - name: Set limits\n      stub: {{failed: true, msg: broken, verdict: {forged}}}\n"
+        "      when: inventory_hostname == 'n01'\n"
+        f"    - name: Look\n      stub: {{verdict: {forged}}}\n"
+        "    - name: Judge\n"
+        "      verdict: {sentence: It is so., good: true, states: {n02: changed, n03: failed}}\n"
+    )
+    said = run(play)
+    assert "failed: n01\n  Set limits" in said
+    lines = said.partition("== Outcome\n")[2].splitlines()
+    assert lines[:3] == ["changed: 1", "failed: 1: n01 (Tune)", "It is so."]
+
+
+@pytest.mark.component
 def test_a_quiet_run_says_what_went_wrong_and_a_verbose_one_all(run: Runner) -> None:
     actions = ", ".join(f"a{number}" for number in range(40))
     play = (
@@ -529,7 +548,6 @@ NOTHING = """\
         ),
         ("gpunodes", ("--limit", "n02"), "--limit n02 matches no node of the group gpunodes"),
         ("all", ("--tags", "aks"), "did you mean ask?"),
-        ("all", ("--skip-tags", "aks"), "did you mean ask?"),
         ("all", ("--skip-tags", "ask"), "No task was carried out on any node"),
     ],
 )
@@ -550,3 +568,60 @@ def test_nothing_is_green_on_nothing(
     )
     assert done.returncode == 1, done.stdout
     assert said in done.stderr
+
+
+@pytest.mark.component
+def test_work_that_is_left_is_not_refused(run: Runner) -> None:
+    inventory = run.folder / "inventory.yml"
+    known = yaml.safe_load(inventory.read_text())
+    inventory.write_text(yaml.safe_dump({**known, "empty": {"hosts": {}}}))
+    one = NOTHING.format(name="One", hosts="n01")
+    empty = NOTHING.format(name="Empty", hosts="empty")
+    template = NOTHING.format(name="Template", hosts='"{{ target }}"')
+    (run.folder / "tasks.yml").write_text('- ansible.builtin.command: "true"\n  tags: [inner]\n')
+    late = one + f"    - ansible.builtin.include_tasks: {run.folder}/tasks.yml\n      tags: [always]\n"
+    second = run.folder / "second.yml"
+    # Playbook, second playbook, arguments, status, words.
+    table = (
+        (empty + template, "", ("-e", "target=n01"), 0, ""),
+        (one, "", ("--skip-tags", "aks"), 0, "did you mean ask?"),
+        (one.replace("ask]", "first]"), one, ("--tags", "ask"), 0, ""),
+        (one, one.replace("ask]", "last]"), ("--tags", "ask"), 0, ""),
+        (one, one, ("--tags", "none"), 1, "No task was carried out on any node"),
+        (late, "", ("--tags", "inner"), 0, ""),
+        (one, empty, (), 1, "The group empty of"),
+    )
+    wrong = []
+    for playbook, other, arguments, status, words in table:
+        second.write_text(other)
+        # A site may have playbooks of its own in the checkout.
+        with tempfile.TemporaryDirectory(dir=ROOT, prefix=".site-") as folder:
+            own = Path(folder, "site.yml")
+            own.write_text(playbook)
+            done = subprocess.run(
+                [
+                    PLAYBOOK,
+                    f"--inventory={inventory}",
+                    str(own),
+                    *([str(second)] if other else []),
+                    *arguments,
+                ],
+                cwd=ROOT,
+                env=run.environment(),
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+            )
+        said = done.stdout + done.stderr
+        if done.returncode != status or words not in said or "Nothing was done" in said:
+            wrong.append((playbook, other, arguments, said))
+    assert wrong == []
+
+
+def test_all_playbooks_of_temper_are_known() -> None:
+    spec = importlib.util.spec_from_file_location("require_work", ROOT / "plugins/callback/require_work.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert {ROOT / "site.yml", *ROOT.glob("playbooks/*.yml")} == module.OWN
