@@ -23,7 +23,7 @@ PRODUCTS = ("debian12", "debian13")
 HEAD = f"""\
 ---
 # Made by `python3 -m tools.scap_rules` from {Path(SCAP_PACKAGE).name}: change that.
-# Which rules the profiles {" and ".join(STREAM_PROFILES.values())} of which data streams have.
+# The rules of the profiles {" and ".join(STREAM_PROFILES.values())} in each data stream.
 streams:
 """
 

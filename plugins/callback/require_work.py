@@ -73,7 +73,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible ships no ty
         self.ended = 0
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
-        """Refuse a playbook of which nothing would be done."""
+        """Refuse a playbook that would do nothing."""
         plays = playbook.get_plays()
         if not plays:
             return

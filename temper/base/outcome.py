@@ -14,7 +14,7 @@ GOOD, BAD = STATES[:2], STATES[2:]
 
 
 def worst(states: Iterable[str]) -> str:
-    """Return the worst of some states, of which there is at least one."""
+    """Return the worst of at least one state."""
     return max(states, key=STATES.index)
 
 

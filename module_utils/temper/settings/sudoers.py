@@ -37,7 +37,7 @@ def refusal(visudo: str, line: str) -> str:
 
 
 def unknown_controls(content: str) -> dict[str, str]:
-    """Return the controls of which this node's sudo does not know a rule, and what it says.
+    """Return the controls with a rule that this node's sudo does not know, and what it says.
 
     Raises OutputError, subprocess.TimeoutExpired.
     """
