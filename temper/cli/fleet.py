@@ -619,7 +619,7 @@ def judged(records: Mapping[str, NodeRecord], reports: Iterable[Said]) -> dict[s
 
 
 def status_of(records: Mapping[str, NodeRecord]) -> int:
-    """The exit status of a run of which no node is left."""
+    """Return the exit status of a run that has no node left."""
     return int(any(one.state not in GOOD for one in records.values()))
 
 
