@@ -48,9 +48,12 @@ def load(path: Path, what: str) -> Any:
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 - a safe one
     except (OSError, ValueError, yaml.YAMLError) as error:  # YAML's own word for the 30th of February
-        reason = " ".join(str(error).split())
+        mark = getattr(error, "problem_mark", None)
+        # Not the line itself: it may have a secret.
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        reason = " ".join(str(getattr(error, "problem", "") or error).split())
         raise OptionsError(
-            [f"{path}: expected {what} in YAML, found none that can be read: {reason}"]
+            [f"{path}: expected {what} in YAML, found none that can be read: {place}{reason}"]
         ) from error
 
 

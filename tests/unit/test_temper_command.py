@@ -13,7 +13,7 @@ import pytest
 from ansible.errors import ExitCode
 
 from temper.cli import doctor
-from temper.cli.main import BAD, COMMANDS, GOOD, INTERRUPTED, NOT_CARRIED_OUT, NOT_FINISHED, main
+from temper.cli.main import BAD, COMMANDS, GOOD, INTERRUPTED, NOT_CARRIED_OUT, NOT_FINISHED, NOT_TOLD, main
 from tests.unit.each import each
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS
 
@@ -47,7 +47,7 @@ def test_the_table_of_exit_statuses_has_those_of_the_command_and_of_playbooks() 
         {int(number) for number in re.findall(r"^\| (\d+) \|", part, flags=re.MULTILINE)}
         for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]
     )
-    assert command == {GOOD, BAD, NOT_CARRIED_OUT, NOT_FINISHED, INTERRUPTED}
+    assert command == {GOOD, BAD, NOT_CARRIED_OUT, NOT_FINISHED, NOT_TOLD, INTERRUPTED}
     # Of those that Ansible has, one is not used any more.
     assert playbooks == {int(code) for code in ExitCode} - {ExitCode.UNICODE_ERROR}
     assert payload == {EXIT_PASS, EXIT_FAIL, EXIT_ENVIRONMENT, INTERRUPTED}
