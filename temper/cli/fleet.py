@@ -21,8 +21,6 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import yaml
-
 from temper.base import ROOT
 from temper.base.nodes import alike, counted, number_of, printable
 from temper.base.outcome import BAD, GOOD, numbers, tally, worst
@@ -33,7 +31,6 @@ from temper.fleet import identities, pulled
 from temper.fleet.bundle import BundleError
 from temper.fleet.collected import CHOSEN, CollectedError, Said, compliance, defaults, plans, validation
 from temper.fleet.journal import Job, Journal, NodeRecord, same, sealed
-from temper.fleet.run import HERE, FleetRun, places
 from temper.fleet.slices import Board
 from temper.plan import inventory
 from temper.plan.fleet_addresses import fleet as fleet_addresses
@@ -197,6 +194,7 @@ def _words(text: str) -> str:
 
 def variables_of(texts: Sequence[str]) -> dict[str, Any]:
     """Variables as `-e` gives them: name=value, JSON or YAML in braces, or @FILE. Raises UsageError."""
+    import yaml
     from ansible.errors import AnsibleError
     from ansible.parsing.splitter import parse_kv
 
@@ -387,6 +385,9 @@ def _abort(arguments: argparse.Namespace) -> int:
 
     One that was named may have ended: a node that went away under it could not give its lease back.
     """
+    # Late: ansible-runner and ClusterShell are not needed to look at a run.
+    from temper.fleet.run import FleetRun, places
+
     with _alone():
         journal = _without_values(GivingUp(HISTORY))
         name, job, before = _meant(journal, arguments.run) if arguments.run else (*_cut_off(journal), "")
@@ -513,6 +514,8 @@ def _carry_out(
     name: str, job: Job, journal: Journal, known: inventory.Inventory, arguments: argparse.Namespace
 ) -> int:
     """Run what is not through yet, then report on all nodes."""
+    from temper.fleet.run import HERE, FleetRun, places
+
     helpers = helpers_of(arguments.helpers)
     before = journal.nodes(name)
     if gone := sorted(set(job.nodes) - set(known.variables)):

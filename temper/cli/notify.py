@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from temper.base import ROOT
 from temper.base.nodes import printable, utc
 from temper.base.options import OptionsError
-from temper.base.store import HistoryError
+from temper.base.store import HISTORY, HistoryError
 from temper.cli.main import NOT_CARRIED_OUT, NOT_TOLD
 from temper.notify.outcome import CHECKS, CheckOutcome, CheckState, is_news, message, newest, outcome
 from temper.notify.settings import read
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 
 TEST = "test"
-HISTORY = "history.sqlite"
 MOST_MINUTES = 360
 SECONDS = 60.0  # of a minute
 #: How long a check that is ended may take to end.

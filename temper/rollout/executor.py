@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from temper.base import DATA
 from temper.plan.kernels import kernel_problem
-from temper.plan.preflight import DATA
 from temper.plan.tables import load_tables
 from temper.rollout import gate, gpu_settings
 from temper.rollout.drain.base import Drainer, DrainError, Standing, named, wait_until_idle

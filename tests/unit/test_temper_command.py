@@ -66,6 +66,44 @@ def test_a_former_name_answers_with_the_new_one(
     assert said.out.startswith(f"usage: temper {name}")
 
 
+#: What takes long to import, and no help needs; of the rest, `help` imports more only for these.
+HEAVY = (
+    "ansible",
+    "ansible_runner",
+    "asyncio",
+    "ClusterShell",
+    "cryptography",
+    "jinja2",
+    "paramiko",
+    "torch",
+    "yaml",
+)
+LATE = {"completion": ("yaml",), "compliance": ("yaml",), "fleet": ("yaml",), "rollout": ("asyncio", "yaml")}
+HELP = """
+import json, os, sys
+from temper.cli.main import COMMANDS, main
+for words in ([], *([name] for name in COMMANDS)):
+    if not os.fork():
+        sys.stdout = open(os.devnull, "w")
+        try:
+            main([*words, "--help"])
+        except SystemExit:
+            pass
+        print(json.dumps([words, sorted(set(sys.argv[1:]) & set(sys.modules))]), file=sys.stderr, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.mark.component
+def test_help_imports_nothing_that_takes_long() -> None:
+    words = [sys.executable, "-c", HELP, *HEAVY]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = {" ".join(words): set(heavy) for words, heavy in map(json.loads, done.stderr.splitlines())}
+    assert found.keys() == {"", *COMMANDS}
+    assert {name: heavy for name, heavy in found.items() if heavy - set(LATE.get(name, ()))} == {}
+
+
 @pytest.mark.component
 def test_a_command_whose_packages_are_missing_says_what_to_type() -> None:
     """As in a new shell, or in cron. `-S` leaves packages out."""

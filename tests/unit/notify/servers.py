@@ -65,7 +65,8 @@ class Hook:
     def __init__(self) -> None:
         self.got: list[tuple[dict[str, str], dict[str, Any]]] = []
         self.paths: list[str] = []
-        self.status, self.headers = 200, {}
+        self.status = 200
+        self.headers: dict[str, str] = {}
         self.reason = ""
         #: While it is not set, the server answers nothing but one byte after the other.
         self.awake = threading.Event()

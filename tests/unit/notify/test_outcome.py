@@ -46,7 +46,9 @@ def test_of_a_first_check_only_what_is_not_good_is_news() -> None:
 def test_a_message_says_what_differs(
     now: CheckOutcome, told: CheckOutcome | None, state: str, said: list[str], unsaid: list[str]
 ) -> None:
-    made = message("compliance", "hall 3", "ctl1", "2026-11-26T10:00:00Z", now, told and told.remembered)
+    made = message(
+        "compliance", "hall 3", "ctl1", "2026-11-26T10:00:00Z", now, told.remembered if told else None
+    )
     assert made.subject == f"Temper: compliance of hall 3 is {state}"
     assert [word for word in [now.sentence, "ctl1", *said] if word not in made.text] == []
     assert [word for word in unsaid if word in made.text] == []
