@@ -166,7 +166,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--ssh-options", type=_words, default="", help="for the connections to helpers: '-F FILE'"
         )
-    status = commands.add_parser("status", help="what a run came to, node by node")
+    status = commands.add_parser("status", help="the result of a run, node by node")
     json_document.add_option(status)
     status.set_defaults(function=_status)
     for command in (resume, abort, status):
@@ -612,7 +612,7 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
 
 
 def judged(records: Mapping[str, NodeRecord], reports: Iterable[Said]) -> dict[str, NodeRecord]:
-    """The nodes as the reports judge them, where that is worse than what their slices came to."""
+    """The nodes as the reports judge them, where that is worse than the results of their slices."""
     found = dict(records)
     for report in reports:
         for node, state in report.states.items():
@@ -634,7 +634,7 @@ def _apart(job: Job, known: inventory.Inventory) -> list[str]:
 
 
 def recap(records: Mapping[str, NodeRecord], left: Mapping[str, str]) -> str:
-    """How many nodes came to what, and each reason once with its nodes."""
+    """Return how many nodes have each state, and each reason once with its nodes."""
     lines = []
     for state, nodes in tally({node: one.state for node, one in records.items() if node not in left}).items():
         lines.append(f"{state}: {counted(nodes)}")
@@ -656,7 +656,7 @@ def _forget_old_runs(journal: Journal) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    """Say what a run came to."""
+    """Print the result of a run."""
     journal = Journal(HISTORY)
     name, job, ended = _meant(journal, arguments.run)
     records = journal.nodes(name)
