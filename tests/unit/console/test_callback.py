@@ -490,6 +490,19 @@ def test_a_run_that_is_interrupted_says_what_it_has_changed(run: Runner) -> None
     assert "  Wait until the tests are over: 2 nodes: n01, n02\nNext: the same command" in rest
 
 
+@pytest.mark.component
+def test_a_run_that_an_error_ends_was_not_interrupted(run: Runner) -> None:
+    (run.folder / "group_vars").mkdir()
+    (run.folder / "group_vars/all.yml").write_text("a:\n\tb: c\n")
+    with run.begin(ONE) as process:
+        assert process.stdout is not None
+        ended = process.stdout.read()
+    before, _, after = ended.partition("The run ended with the error above.\n")
+    assert "group_vars/all.yml:2" in before
+    assert "Next: correct the error; then the same command" in after
+    assert "interrupted" not in ended
+
+
 def displayed(written: str) -> list[str]:
     """The lines that stand on a terminal in the end."""
     return [line.rstrip("\r").rpartition("\r\x1b[K")[2] for line in written.split("\n")]
