@@ -1,6 +1,6 @@
 """Make Prometheus' alert rules, and their table for people, of data/alerts.yml and the catalogue of findings.
 
-    python3 -m tools.alert_rules    write monitoring/rules/*.yml and docs/monitoring.md, say what changed
+    python3 -m tools.alert_rules    write the rules and docs/operate/monitoring.md, name what changed
 
 tests/unit/monitoring/test_rules.py fails when they are not what this would write.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DATA = ROOT / "data" / "alerts.yml"
 RULES = ROOT / "monitoring" / "rules"
-PAGE = ROOT / "docs" / "monitoring.md"
+PAGE = ROOT / "docs/operate/monitoring.md"
 HEADER = "# Made by `make docs` from data/alerts.yml and data/findings/: change those.\n---\n"
 #: Which GPU of which node, in front of what happened; an alert of the node has no label gpu.
 WHERE = "{{ $labels.instance }}{{ if $labels.gpu }} GPU {{ $labels.gpu }}{{ end }}: "

@@ -2,7 +2,7 @@
 
     python3 -m tools.check_docs    write the files and name those that changed
 
-The tables of docs/validation.md, and the tests that gpu_validation_required_tests may name.
+The tables of docs/operate/validation.md, and the tests that gpu_validation_required_tests may name.
 tests/unit/validation/test_check_docs.py fails when they are not what this would write.
 """
 
@@ -21,7 +21,7 @@ from validation.run import estimate
 if TYPE_CHECKING:
     from validation.checks.check import Check
 
-PAGE = ROOT / "docs" / "validation.md"
+PAGE = ROOT / "docs/operate/validation.md"
 SPECS = ROOT / "roles" / "gpu_validation" / "meta" / "argument_specs.yml"
 
 
@@ -45,7 +45,7 @@ def between(text: str, name: str, content: str, source: str = "validation/checks
 
 
 def page(text: str) -> str:
-    """docs/validation.md with its tables as they must be."""
+    """docs/operate/validation.md with its tables as they must be."""
     head = ["| Test | Of | What is measured | Needs | Right, if |", "|---|---|---|---|---|"]
     tests = "\n".join([*head, *map(row, CHECKS.values())]) + "\n"
     return between(between(text, "tests", tests), "estimate", estimate.table(PLANS["quick"]))

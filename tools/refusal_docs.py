@@ -1,4 +1,4 @@
-"""Make docs/refusals.md of data/refusals.yml.
+"""Make docs/reference/refusals.md of data/refusals.yml.
 
     python3 -m tools.refusal_docs    write the page and say whether it changed
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-PAGE = ROOT / "docs" / "refusals.md"
+PAGE = ROOT / "docs/reference/refusals.md"
 
 INTRODUCTION = """\
 # Reasons to refuse a node

@@ -592,7 +592,7 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
     if validated and (apart := _apart(job, known)):
         _say(
             f"gpu_validation_fabric: {counted(apart)} not measured with others, which slices cannot do: run "
-            "playbooks/validate.yml as one process (docs/scale.md)."
+            "playbooks/validate.yml as one process (docs/operate/scale.md)."
         )
     records = judged(records, said)
     _say(recap(records, left))

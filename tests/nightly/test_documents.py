@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGES = sorted(
-    page for folder in (".", "docs", "examples", "roles/*") for page in ROOT.glob(f"{folder}/*.md")
+    page for folder in (".", "docs/*", "examples", "roles/*") for page in ROOT.glob(f"{folder}/*.md")
 )
 BIN = Path(sys.executable).parent
 ASSIGNMENTS = re.compile(r"^(?:[A-Z_]+=\S+ )+")

@@ -14,7 +14,7 @@ CHECKOUT = role_files.ROLES.parent
 DOCUMENTS = role_files.documents()
 PAGES = sorted(
     page
-    for folder in (".", "docs", "docs/decisions", "examples", "roles/*")
+    for folder in (".", "docs", "docs/*", "docs/explain/decisions", "examples", "roles/*")
     for page in CHECKOUT.glob(f"{folder}/*.md")
 )
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # to a file: neither an anchor alone nor an address
