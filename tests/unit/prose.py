@@ -1,0 +1,45 @@
+"""The prose of the documentation: its words, its sentences, and what is left out because `make docs` generates it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+GENERATED = re.compile(r"<!-- ([\w -]+): made by `make docs`.*?<!-- end of \1 -->", re.DOTALL)
+WHOLE_PAGE = re.compile(r"<!-- made by `make docs`", re.IGNORECASE)
+BLOCK = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+TARGET = re.compile(r"^\[[^]]+\]: \S+$", re.MULTILINE)
+LINK = re.compile(r"!?\[((?:[^][]|\[[^]]*\])*)\](?:\([^)]*\)|\[[^]]*\])?")
+CODE = re.compile(r"`[^`]*`")
+#: A paragraph, a list's item, a heading, a definition and a row of a table each begin anew.
+START = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+] |\d+\. |#+ |\||: ))")
+END = re.compile(r"[.!?][\"')*]*(?=\s|$)")
+
+
+def prose(page: Path) -> str:
+    """Return what somebody wrote by hand: no generated tables, code blocks, comments and addresses."""
+    text = page.read_text(encoding="utf-8")
+    if WHOLE_PAGE.search(text):
+        return ""
+    for unread in (GENERATED, BLOCK, COMMENT, TARGET):
+        text = unread.sub("", text)
+    return text
+
+
+def words(text: str) -> int:
+    """Return how many words a reader reads, as `wc -w` counts them, without marks of tables and lists."""
+    return sum(any(map(str.isalnum, word)) for word in text.split())
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield each sentence; inline code is one word, and each cell of a table stands alone."""
+    # One word for code, so that a dot or a bar in it ends nothing.
+    text = LINK.sub(r"\1", CODE.sub("CODE", text))
+    for block in START.split(text):
+        for cell in block.split("|"):
+            yield from (sentence.strip() for sentence in END.split(cell) if sentence.strip())
