@@ -158,6 +158,7 @@ setup-dev: python ## Make .venv with what tests and checks need, too
 docs: setup-dev ## Write defaults, READMEs and typed variables from the argument specs, the tables of tests and of plans, the lists of controls, findings and refusals, alert rules
 	$(BIN)/python -m tools.check_docs
 	$(BIN)/python -m tools.role_files
+	$(BIN)/python -m tools.command_docs
 	$(BIN)/python -m tools.control_docs
 	$(BIN)/python -m tools.finding_docs
 	$(BIN)/python -m tools.refusal_docs

@@ -24,6 +24,8 @@ PAGE = ROOT / "docs/reference/os_hardening.md"
 INTRODUCTION = """\
 # Hardening the operating system
 
+*For operators and auditors: see what each profile sets, and why it relaxes a control.*
+
 <!-- Made by `make docs` from data/os_controls: change that. -->
 
 The role [os_hardening](../../roles/os_hardening/README.md) sets what the CIS benchmarks for Debian 12 and

@@ -37,6 +37,8 @@ OF_A_CASE = ("severity", "sentence", "remedy", "machine_action", "when")
 INTRODUCTION = """\
 # Findings of the validation
 
+*For whoever acts on a finding: look a code up, with severity and remedy.*
+
 <!-- Made by `make docs` from data/findings: change that. -->
 
 Everything that the [validation](../operate/validation.md) can find, by code. Codes are stable.
@@ -59,6 +61,8 @@ Each file in `data/findings/` holds the entries of one area:
 
 XID_INTRODUCTION = """\
 # Xid errors
+
+*For whoever reads a kernel log: look an Xid up, with NVIDIA's action and Temper's.*
 
 <!-- Made by `make docs` from data/xids.yml and data/findings/xids.yml: change those. -->
 

@@ -87,7 +87,11 @@ CODENAMES = {"debian-12": "bookworm", "debian-13": "trixie"}
 HEAD = """\
 # Which stack a GPU gets
 
-Made by `make docs` from the same code and tables as every plan: a bare node, all variables at their defaults,
+*For operators: see which stack a GPU gets on a system, or why it is refused.*
+
+<!-- Made by `make docs` from the code and tables of every plan: change those. -->
+
+This is the plan of a bare node, all variables at their defaults,
 Secure Boot disabled. A cell names the stack, the kernel modules and the payload's torch, or the numbers of
 the reasons below why the node is refused. [nvidia_stack.md](../operate/nvidia_stack.md) says how a stack is
 chosen, and what other variables change.

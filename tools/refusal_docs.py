@@ -22,6 +22,8 @@ PAGE = ROOT / "docs/reference/refusals.md"
 INTRODUCTION = """\
 # Reasons to refuse a node
 
+*For operators of a refused node: look a code up, with its reason and remedy.*
+
 <!-- Made by `make docs` from data/refusals.yml: change that. -->
 
 Preflight refuses a node with all reasons at once, before anything is changed on it. `reports/plan.json`

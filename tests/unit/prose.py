@@ -1,4 +1,4 @@
-"""The prose of the documentation: its words, its sentences, and what is left out because `make docs` generates it."""
+"""The prose of the documentation: its words and sentences, without what `make docs` generates."""
 
 from __future__ import annotations
 
