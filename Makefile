@@ -167,6 +167,11 @@ docs: setup-dev ## Write defaults, READMEs and typed variables from the argument
 	$(BIN)/python -m tools.plan_matrix
 	$(BIN)/python -m tools.schemas
 
+.PHONY: site-docs
+site-docs: setup-dev ## Make a site of the documentation, with search, for any browser and without a network
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "$(CURDIR)/.cache/site-docs/docs/index.html"
+
 .PHONY: screenshots
 screenshots: setup-dev browser ## Take the pictures of reports in docs/images anew, of a made-up fleet
 	$(BIN)/python -m tools.screenshots

@@ -21,25 +21,25 @@ START = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+] |\d+\. |#+ |\||: ))")
 END = re.compile(r"[.!?][\"')*]*(?=\s|$)")
 
 
-def prose(page: Path) -> str:
+def text(page: Path) -> str:
     """Return what somebody wrote by hand: no generated tables, code blocks, comments and addresses."""
-    text = page.read_text(encoding="utf-8")
-    if WHOLE_PAGE.search(text):
+    written = page.read_text(encoding="utf-8")
+    if WHOLE_PAGE.search(written):
         return ""
     for unread in (GENERATED, BLOCK, COMMENT, TARGET):
-        text = unread.sub("", text)
-    return text
+        written = unread.sub("", written)
+    return written
 
 
-def words(text: str) -> int:
+def words(written: str) -> int:
     """Return how many words a reader reads, as `wc -w` counts them, without marks of tables and lists."""
-    return sum(any(map(str.isalnum, word)) for word in text.split())
+    return sum(any(map(str.isalnum, word)) for word in written.split())
 
 
-def sentences(text: str) -> Iterator[str]:
+def sentences(written: str) -> Iterator[str]:
     """Yield each sentence; inline code is one word, and each cell of a table stands alone."""
     # One word for code, so that a dot or a bar in it ends nothing.
-    text = LINK.sub(r"\1", CODE.sub("CODE", text))
-    for block in START.split(text):
+    written = LINK.sub(r"\1", CODE.sub("CODE", written))
+    for block in START.split(written):
         for cell in block.split("|"):
             yield from (sentence.strip() for sentence in END.split(cell) if sentence.strip())
