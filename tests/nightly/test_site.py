@@ -17,6 +17,8 @@ from tests.unit.pages.browser import PATIENCE_S, chromium
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.unit.pages.browser import Browser
+
 QUERY = "[data-md-component=search-query]"
 FOUND = "[...document.querySelectorAll('.md-search-result__link')].map(link => link.href)"
 
@@ -38,6 +40,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def search(browser: Browser, word: str, until: str) -> list[str]:
+    """Type a word, wait until an expression is true, and return the addresses that were found."""
+    query = browser.driver.find_element(By.CSS_SELECTOR, QUERY)
+    query.click()
+    query.clear()
+    query.send_keys(word)
+    WebDriverWait(browser.driver, PATIENCE_S).until(lambda _: browser.ask(until))
+    found: list[str] = browser.ask(FOUND)
+    return found
+
+
 def test_search_finds_the_page_and_asks_no_network(site: Path) -> None:
     with chromium() as browser:
         browser.open(site / "docs/index.html")
@@ -45,13 +58,7 @@ def test_search_finds_the_page_and_asks_no_network(site: Path) -> None:
             ("nouveau", "docs/operate/nvidia_stack.html"),
             ("os_tuning_nofile", "docs/reference/variables.html"),
         ):
-            query = browser.driver.find_element(By.CSS_SELECTOR, QUERY)
-            query.click()
-            query.clear()
-            query.send_keys(word)
-            WebDriverWait(browser.driver, PATIENCE_S).until(
-                lambda _, page=page: any(f"/{page}" in link for link in browser.ask(FOUND))
-            )
+            assert search(browser, word, f"{FOUND}.some(link => link.includes('/{page}'))")
         asked = browser.requests()
         assert asked
         assert [url for url in asked if not url.startswith((site.as_uri(), "chrome"))] == []
@@ -61,12 +68,5 @@ def test_search_finds_the_page_and_asks_no_network(site: Path) -> None:
 def test_word_that_is_nowhere_is_not_found(site: Path) -> None:
     with chromium() as browser:
         browser.open(site / "docs/index.html")
-        query = browser.driver.find_element(By.CSS_SELECTOR, QUERY)
-        query.click()
-        query.send_keys("xylophone")
-        WebDriverWait(browser.driver, PATIENCE_S).until(
-            lambda _: (
-                "No matching" in browser.ask("document.querySelector('.md-search-result__meta').innerText")
-            )
-        )
-        assert browser.ask(FOUND) == []
+        said = "document.querySelector('.md-search-result__meta').innerText"
+        assert search(browser, "xylophone", f"{said}.includes('No matching')") == []
