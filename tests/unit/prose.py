@@ -9,7 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-GENERATED = re.compile(r"<!-- ([\w -]+): made by `make docs`.*?<!-- end of \1 -->", re.DOTALL)
+#: What programs write into a page: `make docs`, and the table of `make fuzz`.
+GENERATED = re.compile(
+    r"<!-- ([\w -]+): (?:made by `make docs`|begin\. `make fuzz`).*?<!-- (?:end of \1|\1: end) -->", re.DOTALL
+)
 WHOLE_PAGE = re.compile(r"<!-- made by `make docs`", re.IGNORECASE)
 BLOCK = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
