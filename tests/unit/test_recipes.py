@@ -252,7 +252,7 @@ def assert_control_arrives(checkout: Checkout) -> None:
     assert (waived.reason, waived.by) == ("We debug.", "the operator")
 
     checkout.python("-m", "tools.control_docs")
-    page = (checkout.root / "docs" / "os_hardening.md").read_text(encoding="utf-8")
+    page = (checkout.root / "docs/reference/os_hardening.md").read_text(encoding="utf-8")
     assert "### new-control\n\nNobody learns where the kernel is (ANSSI R99;" in page
     checkout.holds("tests/unit/harden/test_os_controls.py")
 
@@ -273,4 +273,5 @@ def test_an_area_of_controls_is_one_file(checkout: Checkout) -> None:
     checkout.append("data/os_controls/new.yml", area + NEW_CONTROL)
     checkout.append("data/strictness.yml", NEW_ORDER)
     assert_control_arrives(checkout)
-    assert "\n## A new area\n" in (checkout.root / "docs" / "os_hardening.md").read_text(encoding="utf-8")
+    page = (checkout.root / "docs/reference/os_hardening.md").read_text(encoding="utf-8")
+    assert "\n## A new area\n" in page
