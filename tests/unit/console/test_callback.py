@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import pty
@@ -10,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -524,104 +522,3 @@ def test_a_terminal_that_can_move_nothing_gets_lines(run: Runner) -> None:
 @pytest.mark.component
 def test_a_pipe_has_no_colours(runs: tuple[str, str]) -> None:
     assert "\x1b" not in "".join(runs)
-
-
-NOTHING = """\
-- name: {name}
-  hosts: {hosts}
-  gather_facts: false
-  tasks:
-    - name: Ask
-      ansible.builtin.command: "true"
-      tags: [ask]
-"""
-
-
-@pytest.mark.component
-@pytest.mark.parametrize(
-    ("hosts", "arguments", "said"),
-    [
-        (
-            "gpu_nodes",
-            (),
-            "did you mean gpu_nodes where it has gpunodes?",
-        ),
-        ("gpunodes", ("--limit", "n02"), "--limit n02 matches no node of the group gpunodes"),
-        ("all", ("--tags", "aks"), "did you mean ask?"),
-        ("all", ("--skip-tags", "ask"), "No task was carried out on any node"),
-    ],
-)
-@pytest.mark.parametrize("callback", ["temper", pytest.param("default", marks=pytest.mark.nightly)])
-def test_nothing_is_green_on_nothing(
-    run: Runner, hosts: str, arguments: tuple[str, ...], said: str, callback: str
-) -> None:
-    inventory = run.folder / "inventory.yml"
-    known = yaml.safe_load(inventory.read_text())
-    inventory.write_text(yaml.safe_dump({**known, "gpunodes": {"hosts": {"n01": {}}}}))
-    done = subprocess.run(
-        run.command(NOTHING.format(name="Check", hosts=hosts), *arguments),
-        cwd=ROOT,
-        env=run.environment(ANSIBLE_STDOUT_CALLBACK=callback),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
-    assert done.returncode == 1, done.stdout
-    assert said in done.stderr
-
-
-@pytest.mark.component
-def test_work_that_is_left_is_not_refused(run: Runner) -> None:
-    inventory = run.folder / "inventory.yml"
-    known = yaml.safe_load(inventory.read_text())
-    inventory.write_text(yaml.safe_dump({**known, "empty": {"hosts": {}}}))
-    one = NOTHING.format(name="One", hosts="n01")
-    empty = NOTHING.format(name="Empty", hosts="empty")
-    template = NOTHING.format(name="Template", hosts='"{{ target }}"')
-    (run.folder / "tasks.yml").write_text('- ansible.builtin.command: "true"\n  tags: [inner]\n')
-    late = one + f"    - ansible.builtin.include_tasks: {run.folder}/tasks.yml\n      tags: [always]\n"
-    second = run.folder / "second.yml"
-    # Playbook, second playbook, arguments, status, words.
-    table = (
-        (empty + template, "", ("-e", "target=n01"), 0, ""),
-        (one, "", ("--skip-tags", "aks"), 0, "did you mean ask?"),
-        (one.replace("ask]", "first]"), one, ("--tags", "ask"), 0, ""),
-        (one, one.replace("ask]", "last]"), ("--tags", "ask"), 0, ""),
-        (one, one, ("--tags", "none"), 1, "No task was carried out on any node"),
-        (late, "", ("--tags", "inner"), 0, ""),
-        (one, empty, (), 1, "The group empty of"),
-    )
-    wrong = []
-    for playbook, other, arguments, status, words in table:
-        second.write_text(other)
-        # A site may have playbooks of its own in the checkout.
-        with tempfile.TemporaryDirectory(dir=ROOT, prefix=".site-") as folder:
-            own = Path(folder, "site.yml")
-            own.write_text(playbook)
-            done = subprocess.run(
-                [
-                    PLAYBOOK,
-                    f"--inventory={inventory}",
-                    str(own),
-                    *([str(second)] if other else []),
-                    *arguments,
-                ],
-                cwd=ROOT,
-                env=run.environment(),
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-            )
-        said = done.stdout + done.stderr
-        if done.returncode != status or words not in said or "Nothing was done" in said:
-            wrong.append((playbook, other, arguments, said))
-    assert wrong == []
-
-
-def test_all_playbooks_of_temper_are_known() -> None:
-    spec = importlib.util.spec_from_file_location("require_work", ROOT / "plugins/callback/require_work.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert {ROOT / "site.yml", *ROOT.glob("playbooks/*.yml")} == module.OWN
