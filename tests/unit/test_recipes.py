@@ -284,4 +284,6 @@ def test_an_area_of_controls_is_one_file(tmp_path: Path) -> None:
     checkout.python("-m", "tools.control_docs")
     assert_control_arrives(checkout, *checkout.plans(*((node(), variables) for variables in CONTROLLED)))
     checkout.holds("tests/unit/harden/test_os_controls.py")
-    assert "\n## A new area\n" in (checkout.root / "docs/reference/os_hardening.md").read_text(encoding="utf-8")
+    assert "\n## A new area\n" in (checkout.root / "docs/reference/os_hardening.md").read_text(
+        encoding="utf-8"
+    )
