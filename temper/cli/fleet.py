@@ -11,6 +11,7 @@ import argparse
 import difflib
 import fcntl
 import json
+import os
 import re
 import secrets
 import shlex
@@ -300,20 +301,27 @@ def playbook_of(name: str) -> str:
     raise UsageError(f"expected a playbook that can be cut into slices, found {name}; {hint}")
 
 
+def sources_of(given: Sequence[str]) -> tuple[str, ...]:
+    """Return the inventories of the command line, else those of ANSIBLE_INVENTORY, by their whole paths.
+
+    A run records them, so that `resume` works on the same nodes in another shell.
+    """
+    named = given or [one for one in os.environ.get("ANSIBLE_INVENTORY", "").split(",") if one]
+    return tuple(str(Path(path).resolve()) if Path(path).exists() else path for path in named)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     """Begin a run."""
     playbook = playbook_of(arguments.playbook)
     variables = variables_of(arguments.extra_vars)
-    known = inventory.read(arguments.inventory)
-    chosen = inventory.read(arguments.inventory, arguments.limit) if arguments.limit else known
+    sources = sources_of(arguments.inventory)
+    known = inventory.read(sources)
+    chosen = inventory.read(sources, arguments.limit) if arguments.limit else known
     if chosen.unmatched:
         _say(f"--limit: no host and no group matches {', '.join(chosen.unmatched)}")
     options = _tags(playbook, arguments.tags)
     options += ["--check", "--diff"] if arguments.check else []
     options += ["--forks", str(arguments.forks)] if arguments.forks else []
-    sources = tuple(
-        str(Path(path).resolve()) if Path(path).exists() else path for path in arguments.inventory
-    )
     seal = sealed(variables) if variables else ""
     job = Job(
         *(playbook, sources, arguments.limit, variables, tuple(options), tuple(chosen.nodes)),
@@ -599,7 +607,7 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
     if validated and (apart := _apart(job, known)):
         _say(
             f"gpu_validation_fabric: {counted(apart)} not measured with others, which slices cannot do: run "
-            "playbooks/validate.yml as one process (docs/scale.md)."
+            "playbooks/validate.yml as one process (docs/operate/scale.md)."
         )
     records = judged(records, said)
     _say(recap(records, left))

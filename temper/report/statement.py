@@ -172,7 +172,7 @@ def relaxed_lines(statement: Statement) -> Iterator[str]:
         parts = [f"{counts[state]} {words}" for state, words in WOULD.items() if counts[state]]
         yield (
             f"Relaxed by the hardening's profile, in {counts.total()} places: {', '.join(parts)} "
-            f"(docs/os_hardening.md has the reasons, {document.file_name(statement)} each place)."
+            f"(docs/reference/os_hardening.md has the reasons, {document.file_name(statement)} each place)."
         )
 
 

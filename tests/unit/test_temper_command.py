@@ -42,7 +42,7 @@ def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_table_of_exit_statuses_has_those_of_the_command_and_of_playbooks() -> None:
-    page = (ROOT / "docs" / "exit_statuses.md").read_text()
+    page = (ROOT / "docs/reference/exit_statuses.md").read_text()
     playbooks, command, payload = (
         {int(number) for number in re.findall(r"^\| (\d+) \|", part, flags=re.MULTILINE)}
         for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]
