@@ -70,8 +70,8 @@ def price(hours: float, power_limits_w: Sequence[float | None]) -> str:
     if known and len(known) == len(power_limits_w):
         kilowatts = sum(known) / 1000
         energy = (
-            f"the GPUs may draw {kilowatts:.3g} kW, {hours * kilowatts:.3g} kWh in all, and the rest of the node "
-            "comes on top"
+            f"the GPUs may draw {kilowatts:.3g} kW, {hours * kilowatts:.3g} kWh in all, and the rest of the "
+            "node comes on top"
         )
     return (
         f"It takes {hours:g} h, and the rest of the round that it is in; {energy}. The first fault ends it. "
