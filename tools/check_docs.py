@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tools.documents import ROOT, write
 from validation.checks.registry import CHECKS, PROVE_A_GPU, TESTS
-from validation.model.plans import PLANS
+from validation.model.plans import PLANS, WHOLE
 from validation.run import estimate
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SPECS = ROOT / "roles" / "gpu_validation" / "meta" / "argument_specs.yml"
 def row(check: Check) -> str:
     """A check's row in the table of tests."""
     measured = " ".join((inspect.getdoc(check) or "").split())
-    others = [f"`{name}`" for name in PLANS if name not in check.plans]
+    others = [f"`{name}`" for name in WHOLE if name not in check.plans]
     left_out = f" Not in {' and '.join(others)}." if others else ""
     needs = ", ".join(need.words for need in check.needs)
     return f"| `{check.id}` | {check.scope} | {measured}{left_out} | {needs or 'nothing'} | {check.passes} |"
