@@ -263,7 +263,7 @@ def assert_control_arrives(
     (waived,) = (waived for waived in taken_out.waived if waived.id == "new-control")
     assert (waived.reason, waived.by) == ("We debug.", "the operator")
 
-    page = (checkout.root / "docs" / "os_hardening.md").read_text(encoding="utf-8")
+    page = (checkout.root / "docs/reference/os_hardening.md").read_text(encoding="utf-8")
     assert "### new-control\n\nNobody learns where the kernel is (ANSSI R99;" in page
 
 
@@ -284,4 +284,6 @@ def test_an_area_of_controls_is_one_file(tmp_path: Path) -> None:
     checkout.python("-m", "tools.control_docs")
     assert_control_arrives(checkout, *checkout.plans(*((node(), variables) for variables in CONTROLLED)))
     checkout.holds("tests/unit/harden/test_os_controls.py")
-    assert "\n## A new area\n" in (checkout.root / "docs" / "os_hardening.md").read_text(encoding="utf-8")
+    assert "\n## A new area\n" in (checkout.root / "docs/reference/os_hardening.md").read_text(
+        encoding="utf-8"
+    )
