@@ -17,6 +17,7 @@ from ansible.parsing.vault import VaultLib, VaultSecret
 
 from temper.plan.quiet import QUIET, RUN
 from tests.unit.ansible_commands import ansible
+from tests.unit.each import each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -243,17 +244,14 @@ def test_a_role_that_this_run_does_not_come_to_is_not_said_to_be_quiet(
     assert quiet(controller) == []
 
 
-@pytest.mark.parametrize(
-    "fact",
-    [
-        5,
-        {},
-        {"roles": STAGE},
-        {"run": "another", "stage": STAGE, "roles": STAGE},
-        {"run": RUN, "stage": STAGE, "roles": "firewall"},
-        {"run": RUN, "roles": STAGE},
-        None,
-    ],
+@each(
+    5,
+    {},
+    {"roles": STAGE},
+    {"run": "another", "stage": STAGE, "roles": STAGE},
+    {"run": RUN, "stage": STAGE, "roles": "firewall"},
+    {"run": RUN, "roles": STAGE},
+    None,
 )
 def test_what_a_node_or_an_earlier_run_says_of_quiet_roles_is_not_believed(fact: Any) -> None:
     assert not filter_of_roles()("firewall", {QUIET: fact}, STAGE)

@@ -36,6 +36,7 @@ from tests.unit.compliance.fleets import (
     plan,
     waiver,
 )
+from tests.unit.each import each
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
 from tools.schemas import STATEMENT as SCHEMA
@@ -161,7 +162,7 @@ def test_a_node_that_is_like_one_that_is_not_there_is_refused() -> None:
         document.read(as_version_2(told | {"like": "gpu99"}))
 
 
-@pytest.mark.parametrize("name", ["", "temper:gpu01:os_tuning/x", "ä\0ö"])
+@each("", "temper:gpu01:os_tuning/x", "ä\0ö")
 def test_a_uuid_is_that_of_the_standard_library(name: str) -> None:
     assert uuid_of(name) == str(uuid5(NAMESPACE_URL, name))
 

@@ -6,14 +6,17 @@ import importlib.util
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from temper.compliance.statement import OUTSIDE_TITLES
 from tests.unit.compliance.fleets import KNOWN, VARIABLES
+from tests.unit.each import each
 from tests.unit.planning_nodes import node
+
+if TYPE_CHECKING:
+    import pytest
 
 FILE = Path(__file__).resolve().parents[3] / "plugins/action/compliance_check.py"
 SPEC = importlib.util.spec_from_file_location("compliance_check", FILE)
@@ -91,23 +94,20 @@ def test_what_the_modules_warn_of_is_passed_on(monkeypatch: pytest.MonkeyPatch) 
     assert result["warnings"] == ["Its clock is off.", "A unit is unreadable."]
 
 
-@pytest.mark.parametrize("module", ["node_facts", "node_compliance"])
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (AnsibleConnectionFailure("no route to host"), "unreachable: no route to host"),
-        # Ansible names what it waited for, which need not be what keeps the node from answering.
-        (
-            AnsibleConnectionFailure("Timeout (22s) waiting for privilege escalation prompt: "),
-            "unreachable: it took the connection and gave no answer: check by hand whether it hangs or sudo "
-            "waits for something (ssh -t root@192.0.2.7 sudo -v), and whether a firewall drops this machine",
-        ),
-        (AnsibleError("no Python"), "it could not be read: no Python"),
-        ({"failed": True, "module_stderr": "Killed"}, "it could not be read: Killed"),
-    ],
+@each("node_facts", "node_compliance")
+@each(
+    (AnsibleConnectionFailure("no route to host"), "unreachable: no route to host"),
+    # Ansible names what it waited for, which need not be what keeps the node from answering.
+    (
+        AnsibleConnectionFailure("Timeout (22s) waiting for privilege escalation prompt: "),
+        "unreachable: it took the connection and gave no answer: check by hand whether it hangs or sudo "
+        "waits for something (ssh -t root@192.0.2.7 sudo -v), and whether a firewall drops this machine",
+    ),
+    (AnsibleError("no Python"), "it could not be read: no Python"),
+    ({"failed": True, "module_stderr": "Killed"}, "it could not be read: Killed"),
 )
 def test_an_execution_that_fails_is_part_of_the_result(
-    monkeypatch: pytest.MonkeyPatch, module: str, error: Any, said: str
+    error: Any, said: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result, asked = task(monkeypatch, **{module: error})
     assert asked[-1] == module

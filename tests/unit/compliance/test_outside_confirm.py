@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
+from tests.unit.each import each
+
+if TYPE_CHECKING:
+    import pytest
 
 FILE = Path(__file__).resolve().parents[3] / "plugins/action/commit_confirm.py"
 SPEC = importlib.util.spec_from_file_location("commit_confirm_action", FILE)
@@ -43,15 +46,12 @@ def confirmed(
     return action.run(task_vars=variables), done
 
 
-@pytest.mark.parametrize(
-    ("change", "failure", "expected"),
-    [
-        ("ssh", "", ["new connection", "look", "commit_confirm"]),
-        ("firewall", "", ["new connection", "look", "commit_confirm"]),
-        ("accounts", "", ["commit_confirm"]),
-        # A node that lets nobody in is told from one that offers too much.
-        ("ssh", "sshd offers a password", ["new connection", "look"]),
-    ],
+@each(
+    ("ssh", "", ["new connection", "look", "commit_confirm"]),
+    ("firewall", "", ["new connection", "look", "commit_confirm"]),
+    ("accounts", "", ["commit_confirm"]),
+    # A node that lets nobody in is told from one that offers too much.
+    ("ssh", "sshd offers a password", ["new connection", "look"]),
 )
 def test_look_comes_after_a_new_connection_and_before_the_confirmation(
     change: str, failure: str, expected: list[str], monkeypatch: pytest.MonkeyPatch

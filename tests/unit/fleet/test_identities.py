@@ -48,15 +48,12 @@ def test_names_of_one_machine_in_two_slices_are_refused_under_both(tmp_path: Pat
     assert "gpu01-ib" in refusals["gpu01"]
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        {},
-        [],
-        {"nodes": []},
-        {"nodes": {"a": {"machine": "x", "level": 0}}},
-        {"nodes": {"a": {"machine": []}}},
-    ],
+@each(
+    {},
+    [],
+    {"nodes": []},
+    {"nodes": {"a": {"machine": "x", "level": 0}}},
+    {"nodes": {"a": {"machine": []}}},
 )
 def test_an_answer_of_another_form_is_said(document: Any, tmp_path: Path) -> None:
     with pytest.raises(CollectedError, match="expected"):

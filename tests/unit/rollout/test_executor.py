@@ -32,6 +32,7 @@ from temper.rollout.node_step import NodeStep, NodeStepResult
 from temper.rollout.playbooks import CHECKOUT, RESULT, Events, Played, last_words
 from temper.rollout.policy import Policy
 from temper.rollout.report import sentence
+from tests.unit.each import each
 from tests.unit.rollout.results import run_of
 from validation.model.contract import Finding, dumps
 from validation.model.contract import State as FindingState
@@ -579,17 +580,14 @@ def test_events_give_the_last_failure_in_its_own_words() -> None:
     assert events.said == "/var has no space. apt is busy."
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"boot_id": "{{ lookup('pipe', 'id') }}"},
-        {"kernel": {"release": "6.1 {{ x }}"}},
-        {"stack": "r595\nx"},
-        {"fencing": "{{ x }}"},
-        {"holders": {"a": 1}},
-        "words",
-        None,
-    ],
+@each(
+    {"boot_id": "{{ lookup('pipe', 'id') }}"},
+    {"kernel": {"release": "6.1 {{ x }}"}},
+    {"stack": "r595\nx"},
+    {"fencing": "{{ x }}"},
+    {"holders": {"a": 1}},
+    "words",
+    None,
 )
 def test_what_a_node_says_of_a_step_is_no_template(said: object) -> None:
     events = Events()

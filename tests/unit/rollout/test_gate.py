@@ -142,7 +142,7 @@ def test_what_fell_fails_a_node_and_nothing_else_does(
     assert words in said(verdict)
 
 
-@pytest.mark.parametrize("rules", [OVERRULED, NO_NUMBERS])
+@each(OVERRULED, NO_NUMBERS)
 def test_a_baseline_of_noise_measures_what_is_no_number(rules: Rules) -> None:
     assert judge_baseline(noisy(15, 3, 0.4), rules=rules, round_number=3).verdict is Verdict.PASS
 
@@ -243,19 +243,16 @@ def test_a_number_that_is_missing_now_fails_and_a_new_one_is_noted() -> None:
     assert any("fp32" in note for note in verdict.notes)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"plan": "standard"},
-        {"conditions": {"m": 4096, "n": 4096, "k": 4096}},
-    ],
+@each(
+    {"plan": "standard"},
+    {"conditions": {"m": 4096, "n": 4096, "k": 4096}},
 )
 def test_what_was_measured_in_another_way_is_measured_again_and_never_passes(changed: dict[str, Any]) -> None:
     assert judge(calm(), after(**changed)).verdict is Verdict.MEASURE_AGAIN
     assert judge(calm(), after(**changed), round_number=3).verdict is Verdict.FAIL
 
 
-@pytest.mark.parametrize("what", ["torch", "method"])
+@each("torch", "method")
 def test_other_software_of_the_payload_does_not_compare(what: str) -> None:
     def change(run: NodeResult) -> NodeResult:
         if what == "torch":
@@ -294,19 +291,16 @@ def test_one_xid_is_enough() -> None:
     assert judge(calm(), once).verdict is Verdict.FAIL
 
 
-@pytest.mark.parametrize("state", [State.DEGRADED, State.FAIL])
+@each(State.DEGRADED, State.FAIL)
 def test_an_xid_in_the_soak_fails_however_bad_it_is(state: State) -> None:
     assert errors_in_soak([replace(XID, state=state), SLOW]) == [XID.text]
 
 
-@pytest.mark.parametrize(
-    ("name", "was", "now"),
-    [
-        ("MIG mode", "Enabled", "Disabled"),
-        ("power limit", "600.00 W", "700.00 W"),
-        ("graphics clock of applications", "1410 MHz", "1980 MHz"),
-        ("ECC", "Enabled", "Disabled"),
-    ],
+@each(
+    ("MIG mode", "Enabled", "Disabled"),
+    ("power limit", "600.00 W", "700.00 W"),
+    ("graphics clock of applications", "1410 MHz", "1980 MHz"),
+    ("ECC", "Enabled", "Disabled"),
 )
 def test_a_setting_that_was_lost_fails_with_both_values(name: str, was: str, now: str) -> None:
     verdict = judge(

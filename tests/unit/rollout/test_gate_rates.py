@@ -11,9 +11,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pytest
-
 from temper.rollout.gate import Rules, Verdict, judge, judge_baseline
+from tests.unit.each import each
 from tests.unit.rollout.results import NEW, drawn_from, recorded_noise, runs_of
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def gates(count: int, sigma: float, loss: float, *, gpus: int = 8, shapes: int =
 
 
 # The scatter of a GPU's runs is 1 to 2 % (cohort.py, history.py).
-@pytest.mark.parametrize(("gpus", "sigma"), [(1, 0.005), (1, 0.01), (8, 0.01), (8, 0.02)])
+@each((1, 0.005), (1, 0.01), (8, 0.01), (8, 0.02))
 def test_a_good_driver_is_seldom_rolled_back(gpus: int, sigma: float) -> None:
     assert gates(40, sigma, 0.0, gpus=gpus).rolled_back <= 0.01
 
@@ -68,7 +67,7 @@ def test_of_many_noisy_numbers_one_has_runs_that_stand_out() -> None:
     assert gates(40, 0.02, 0.0, gpus=1, shapes=7).rolled_back <= 0.03
 
 
-@pytest.mark.parametrize(("gpus", "sigma"), [(1, 0.005), (8, 0.01)])
+@each((1, 0.005), (8, 0.01))
 def test_a_loss_of_six_percent_is_found(gpus: int, sigma: float) -> None:
     assert gates(20, sigma, 0.06, gpus=gpus).rolled_back >= 0.95
 

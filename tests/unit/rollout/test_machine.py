@@ -87,9 +87,9 @@ def test_both_stacks_are_downloaded_before_the_node_leaves_service() -> None:
     assert not reach(State.STAGED).out
 
 
-@pytest.mark.parametrize("state", [State.LEASED, State.STAGED, State.DRAINED])
-@pytest.mark.parametrize("result", [FAILED, REFUSED])
-def test_a_node_that_was_not_changed_is_released_and_left_out(state: State, result: StepResult) -> None:
+@each(State.LEASED, State.STAGED, State.DRAINED)
+@each(FAILED, REFUSED)
+def test_a_node_that_was_not_changed_is_released_and_left_out(result: StepResult, state: State) -> None:
     record = step(reach(state), result)
     assert (record.course, record.reason) == (Course.RELEASE, "why")
     assert (end(record).state, end(record).out, end(record).failures) == (State.LEFT_OUT, False, 0)
@@ -116,9 +116,7 @@ def test_an_installation_whose_connection_broke_off_may_have_changed_something()
     assert end(record, REFUSED).state is State.ROLLED_BACK
 
 
-@pytest.mark.parametrize(
-    "state", [State.BASELINE, State.INSTALLED, State.REBOOTED, State.LOADED, State.SETTLED]
-)
+@each(State.BASELINE, State.INSTALLED, State.REBOOTED, State.LOADED, State.SETTLED)
 def test_a_node_that_was_changed_goes_the_whole_way_back(state: State) -> None:
     record = step(reach(state), FAILED)
     assert (record.state, record.out, record.failures) == (State.ROLLING_BACK, True, 1)
@@ -133,7 +131,7 @@ def test_a_node_that_was_changed_goes_the_whole_way_back(state: State) -> None:
     assert "why" in record.reason
 
 
-@pytest.mark.parametrize("done_before", range(6))
+@each(*range(6))
 def test_a_way_back_that_fails_keeps_the_node_out(done_before: int) -> None:
     record = step(reach(State.SETTLED), FAILED)
     for _ in range(done_before):
@@ -186,10 +184,7 @@ def failed_back(at: Step) -> Record:
     return end(record, FAILED)
 
 
-@pytest.mark.parametrize(
-    ("at", "possible"),
-    [(Step.UNDO, False), (Step.REBOOT, False), (Step.LOAD, False), (Step.SETTLE, True), (Step.PROVE, True)],
-)
+@each((Step.UNDO, False), (Step.REBOOT, False), (Step.LOAD, False), (Step.SETTLE, True), (Step.PROVE, True))
 def test_a_failed_node_can_be_accepted_once_its_former_driver_is_loaded(at: Step, possible: bool) -> None:
     record = failed_back(at)
     assert record.state is State.FAILED

@@ -116,12 +116,9 @@ def test_a_node_with_the_name_of_a_group_of_others_is_left_out() -> None:
     assert not alone.problems
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        Policy(group_limits={"rak*": 1}),
-        Policy(windows=(Window(frozenset({0}), time(1), time(2), "UTC", frozenset({"rak1"})),)),
-    ],
+@each(
+    Policy(group_limits={"rak*": 1}),
+    Policy(windows=(Window(frozenset({0}), time(1), time(2), "UTC", frozenset({"rak1"})),)),
 )
 def test_a_policy_for_groups_that_no_node_is_in_is_refused(policy: Policy) -> None:
     with pytest.raises(InventoryError, match="rak"):
@@ -267,16 +264,13 @@ def test_each_node_says_what_its_kernel_would_be() -> None:
     assert "The newest kernel: 1 of 5 nodes" in plan_text(rollout, list(found.values()), NOW)
 
 
-@pytest.mark.parametrize(
-    "kernel",
-    [
-        5,
-        {"release": "6.1.0-41-amd64", "download_bytes": "x"},
-        {"release": ["x"]},
-        {"release": "6.1.0-41-amd64", "install": [{}]},
-        {"release": "6.1.0-41-amd64", "download_bytes": 10**400},
-        {"release": "x" * (1 << 20)},
-    ],
+@each(
+    5,
+    {"release": "6.1.0-41-amd64", "download_bytes": "x"},
+    {"release": ["x"]},
+    {"release": "6.1.0-41-amd64", "install": [{}]},
+    {"release": "6.1.0-41-amd64", "download_bytes": 10**400},
+    {"release": "x" * (1 << 20)},
 )
 def test_a_node_that_says_its_kernel_in_another_form_is_left_out_alone(kernel: object) -> None:
     documents = {name: document(settled=True) for name in ("evil", "good")}
@@ -423,9 +417,9 @@ def test_a_pipe_that_closes_is_no_error_of_the_program(tmp_path: Path) -> None:
         assert said.stderr.read() == ""
 
 
-@pytest.mark.parametrize("ignored", [False, True])
+@each(False, True)
 def test_a_closed_terminal_ends_nothing_under_nohup(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ignored: bool
+    ignored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rollout = begin(nodes(1))
     store = RolloutStore(tmp_path / "rollouts.sqlite")
@@ -460,26 +454,23 @@ def test_without_a_roll_out_a_command_says_how_one_begins(
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("terminal", "answer", "options", "status", "begun"),
-    [
-        (False, "", [], 2, False),
-        (False, "", ["--yes"], 0, True),
-        (True, "yes", [], 0, True),
-        (True, "no", [], 2, False),
-        (True, None, [], 2, False),
-        (True, "", ["--yes"], 0, True),
-    ],
+@each(
+    (False, "", [], 2, False),
+    (False, "", ["--yes"], 0, True),
+    (True, "yes", [], 0, True),
+    (True, "no", [], 2, False),
+    (True, None, [], 2, False),
+    (True, "", ["--yes"], 0, True),
 )
 def test_nothing_begins_before_somebody_has_agreed_to_the_plan(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
     terminal: bool,
     answer: str | None,
     options: list[str],
     status: int,
     begun: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def ask(question: str) -> str:
         assert "node1" in question

@@ -6,8 +6,6 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 
-import pytest
-
 from temper.rollout.model import BACK_AT, OUT_SINCE, OVERRULED, Course, Mode, Record, State, Step
 from temper.rollout.report import (
     SENTENCES,
@@ -22,6 +20,7 @@ from temper.rollout.report import (
     what_to_do,
 )
 from temper.rollout.store import Event
+from tests.unit.each import each
 from tests.unit.rollout.fleets import NOW, begin, having, nodes
 
 
@@ -86,7 +85,7 @@ def test_the_timeline_names_every_node_and_its_states() -> None:
     assert "24 min together" in text[-1]
 
 
-@pytest.mark.parametrize("state", State)
+@each(*State)
 def test_every_state_has_a_sentence(state: State) -> None:
     course = Course.BACK if state is State.ROLLING_BACK else Course.FORWARD
     said = sentence(Record(state, NOW, course=course, reason="why"))
@@ -122,22 +121,19 @@ BACK = {"state": State.FAILED, "stage": State.ROLLING_BACK, "course": Course.BAC
 LOADED = {"facts": {BACK_AT: "settled"}}
 
 
-@pytest.mark.parametrize(
-    ("fields", "mode", "verbs"),
-    [
-        (BACK | LOADED, Mode.STOPPED, ["retry", "measure-again", "accept", "resume"]),
-        # Where the former driver is not there again, nobody can call the node good.
-        (BACK, Mode.STOPPED, ["retry", "measure-again", "resume"]),
-        (BACK | {"facts": {BACK_AT: "pending"}}, Mode.STOPPED, ["retry", "measure-again", "resume"]),
-        ({"state": State.FAILED, "stage": State.PROVEN}, Mode.STOPPED, ["retry", "accept", "resume"]),
-        ({"state": State.FAILED, "stage": State.DRAINED}, Mode.DONE, ["retry", "accept", "resume"]),
-        ({"state": State.ROLLED_BACK, "failures": 1}, Mode.DONE, ["retry", "accept", "resume"]),
-        ({"state": State.LEFT_OUT, "started_at": NOW}, Mode.HELD, ["retry", "accept", "resume"]),
-        # What the plan has left out is the inventory's to mend.
-        ({"state": State.LEFT_OUT}, Mode.DONE, []),
-        ({"state": State.RETURNED}, Mode.DONE, []),
-        ({"state": State.PENDING}, Mode.HELD, ["resume"]),
-    ],
+@each(
+    (BACK | LOADED, Mode.STOPPED, ["retry", "measure-again", "accept", "resume"]),
+    # Where the former driver is not there again, nobody can call the node good.
+    (BACK, Mode.STOPPED, ["retry", "measure-again", "resume"]),
+    (BACK | {"facts": {BACK_AT: "pending"}}, Mode.STOPPED, ["retry", "measure-again", "resume"]),
+    ({"state": State.FAILED, "stage": State.PROVEN}, Mode.STOPPED, ["retry", "accept", "resume"]),
+    ({"state": State.FAILED, "stage": State.DRAINED}, Mode.DONE, ["retry", "accept", "resume"]),
+    ({"state": State.ROLLED_BACK, "failures": 1}, Mode.DONE, ["retry", "accept", "resume"]),
+    ({"state": State.LEFT_OUT, "started_at": NOW}, Mode.HELD, ["retry", "accept", "resume"]),
+    # What the plan has left out is the inventory's to mend.
+    ({"state": State.LEFT_OUT}, Mode.DONE, []),
+    ({"state": State.RETURNED}, Mode.DONE, []),
+    ({"state": State.PENDING}, Mode.HELD, ["resume"]),
 )
 def test_the_status_says_what_to_type(fields: dict[str, object], mode: Mode, verbs: list[str]) -> None:
     rollout = replace(having(begin(nodes(1)), gpu0=fields), mode=mode)
@@ -166,20 +162,17 @@ def test_the_longest_time_of_each_step_is_known() -> None:
 RETURNED: dict[str, object] = {"state": State.RETURNED, "started_at": NOW}
 
 
-@pytest.mark.parametrize(
-    ("mode", "fields", "status"),
-    [
-        (Mode.DONE, RETURNED, 0),
-        # Rolled back, retried, and returned then.
-        (Mode.DONE, RETURNED | {"failures": 1, "accepted": True}, 0),
-        (Mode.DONE, RETURNED | {"watched": False, "failures": 1, "accepted": True}, 1),
-        (Mode.DONE, {"state": State.ROLLED_BACK, "started_at": NOW, "failures": 1}, 1),
-        # It never took part, and so does not count beside another one.
-        (Mode.DONE, {"state": State.LEFT_OUT}, 0),
-        (Mode.DONE, {"state": State.LEFT_OUT, "started_at": NOW}, 1),
-        (Mode.STOPPED, {"state": State.FAILED, "failures": 1}, 3),
-        (Mode.RUNNING, {"state": State.DRAINED}, 3),
-    ],
+@each(
+    (Mode.DONE, RETURNED, 0),
+    # Rolled back, retried, and returned then.
+    (Mode.DONE, RETURNED | {"failures": 1, "accepted": True}, 0),
+    (Mode.DONE, RETURNED | {"watched": False, "failures": 1, "accepted": True}, 1),
+    (Mode.DONE, {"state": State.ROLLED_BACK, "started_at": NOW, "failures": 1}, 1),
+    # It never took part, and so does not count beside another one.
+    (Mode.DONE, {"state": State.LEFT_OUT}, 0),
+    (Mode.DONE, {"state": State.LEFT_OUT, "started_at": NOW}, 1),
+    (Mode.STOPPED, {"state": State.FAILED, "failures": 1}, 3),
+    (Mode.RUNNING, {"state": State.DRAINED}, 3),
 )
 def test_the_exit_status(mode: Mode, fields: dict[str, object], status: int) -> None:
     rollout = having(begin(nodes(2)), gpu0=RETURNED, gpu1=fields)

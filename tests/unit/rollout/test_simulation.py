@@ -19,6 +19,7 @@ from temper.rollout.policy import Policy, Share
 from temper.rollout.store import HeldError, Lease, LostLeaseError, RolloutStore, StoreError
 from tests.rollout import simulation
 from tests.rollout.simulation import BrokenRuleError, Faults, World, simulate
+from tests.unit.each import each
 from tests.unit.rollout.fleets import ME, NOW, OTHER, begin, nodes
 
 RESULTS = (Outcome.DONE,) * 6 + (Outcome.AGAIN, Outcome.REFUSED, Outcome.FAILED)
@@ -57,14 +58,11 @@ def test_the_simulation_notices_a_planner_that_ends_without_a_look(monkeypatch: 
         World(6, Policy(), Faults(), seed=1).run()
 
 
-@pytest.mark.parametrize(
-    ("break_it", "faults"),
-    [
-        # a node that fails the gate is returned all the same
-        (("prove passes", Step.PROVE), Faults(fails=0.3)),
-        # an installation that was cut off counts as none
-        (("cut off", Step.INSTALL), Faults(kills=1.0, refuses=0.3)),
-    ],
+@each(
+    # a node that fails the gate is returned all the same
+    (("prove passes", Step.PROVE), Faults(fails=0.3)),
+    # an installation that was cut off counts as none
+    (("cut off", Step.INSTALL), Faults(kills=1.0, refuses=0.3)),
 )
 def test_the_simulation_notices_a_machine_that_is_wrong(
     break_it: tuple[str, Step], faults: Faults, monkeypatch: pytest.MonkeyPatch

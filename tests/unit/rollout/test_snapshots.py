@@ -20,6 +20,7 @@ from temper.rollout.playbooks import Played
 from temper.rollout.policy import Policy, Snapshot, read
 from temper.rollout.report import as_dict, sentence, status_text
 from temper.rollout.snapshots import name_of
+from tests.unit.each import each
 from tests.unit.rollout.fleets import NOW, begin, having, nodes
 from tests.unit.rollout.test_executor import StandInAnsible, StandInScheduler, played, ticket
 
@@ -213,7 +214,7 @@ def test_the_plan_says_what_is_taken() -> None:
     assert "Snapshot" not in plan_text(begin(nodes(2)), [], NOW)
 
 
-@pytest.mark.parametrize("state", [State.FAILED, State.RETURNED])
+@each(State.FAILED, State.RETURNED)
 def test_status_and_report_name_one_that_is_still_there(state: State) -> None:
     rollout = having(begin(nodes(2)), gpu1={"state": state, "facts": {"snapshot": SAID}})
     later = NOW + timedelta(hours=1)

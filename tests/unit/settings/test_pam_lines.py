@@ -16,6 +16,7 @@ from ansible.module_utils.temper.settings.strictness import implicit
 
 from temper.plan.os_controls import load_controls, settings_of
 from temper.plan.strictness import order_of, orders_of_files
+from tests.unit.each import each
 from tests.unit.settings.role_plans import carried_out, item, role_plan
 
 if TYPE_CHECKING:
@@ -54,17 +55,14 @@ def test_a_line_is_read_with_its_brackets_comments_and_continuations(pam: Path) 
     assert [*pam_lines.lines(stack)][2].value("deny") == "4"
 
 
-@pytest.mark.parametrize(
-    ("text", "places", "deny"),
-    [
-        ("auth required pam_faillock.so preauth [deny=99]\n", [1], "99"),
-        ("auth required pam_faillock.so preauth [deny=99\n", [1], "99"),
-        ("auth required pam_faillock.so [x=\\]] deny=9\n", [1], "9"),
-        ("# comment \\\nauth required pam_faillock.so deny=9\n", [2], "9"),
-        ("auth required a.so # \\\nauth required pam_faillock.so deny=9\n", [1, 2], "9"),
-        ("auth required \\ \t\npam_faillock.so\\\ndeny=9\n", [1], "9"),
-        ("auth required pam_faillock.so deny=9 \\", [1], "9"),
-    ],
+@each(
+    ("auth required pam_faillock.so preauth [deny=99]\n", [1], "99"),
+    ("auth required pam_faillock.so preauth [deny=99\n", [1], "99"),
+    ("auth required pam_faillock.so [x=\\]] deny=9\n", [1], "9"),
+    ("# comment \\\nauth required pam_faillock.so deny=9\n", [2], "9"),
+    ("auth required a.so # \\\nauth required pam_faillock.so deny=9\n", [1, 2], "9"),
+    ("auth required \\ \t\npam_faillock.so\\\ndeny=9\n", [1], "9"),
+    ("auth required pam_faillock.so deny=9 \\", [1], "9"),
 )
 def test_lines_and_arguments_are_those_that_pam_makes_of_them(
     text: str, places: list[int], deny: str
@@ -79,21 +77,18 @@ def test_a_bracket_that_is_escaped_is_part_of_the_argument() -> None:
     assert line.arguments == ["x=[a] b"]
 
 
-@pytest.mark.parametrize(
-    ("control", "binds"),
-    [
-        ("required", True),
-        ("requisite", True),
-        ("sufficient", False),
-        ("optional", False),
-        ("[default=die]", True),
-        ("[success=1 default=bad]", True),
-        ("[success=ok new_authtok_reqd=ok ignore=ignore default=bad]", True),
-        ("[success=1 default=ignore]", False),
-        ("[default=die auth_err=ignore]", False),
-        ("[success=ok]", True),
-        ("[success=ok default=3]", False),
-    ],
+@each(
+    ("required", True),
+    ("requisite", True),
+    ("sufficient", False),
+    ("optional", False),
+    ("[default=die]", True),
+    ("[success=1 default=bad]", True),
+    ("[success=ok new_authtok_reqd=ok ignore=ignore default=bad]", True),
+    ("[success=1 default=ignore]", False),
+    ("[default=die auth_err=ignore]", False),
+    ("[success=ok]", True),
+    ("[success=ok default=3]", False),
 )
 def test_a_control_binds_where_a_refusal_ends_the_login(control: str, binds: bool) -> None:
     assert PamLine("", 1, "auth", control, "m", ()).binds == binds
