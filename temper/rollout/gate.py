@@ -584,7 +584,10 @@ def _compared(
     key: _SeriesKey, series: Series, loss: float, noise: float, losses: Mapping[str | None, float]
 ) -> Compared:
     test, name, conditions = key
-    was, now = (_middle(side, series.devices) for side in (series.before, series.after))
+    was, now = (
+        statistics.median(value for device in series.devices for value in side[device])
+        for side in (series.before, series.after)
+    )
     gpus = {gpu: value for gpu, value in losses.items() if gpu is not None}
     of = f", median of {len(gpus)} GPUs" if len(gpus) > 1 else ""
     said = f"{_name(*key)}: {number(was)} -> {number(now)} {unit(name)} ({percent(-loss, '+.1f')}{of})"
@@ -594,10 +597,6 @@ def _compared(
 def percent(part: float, form: str = ".0f") -> str:
     """Write a part as people read it: `-18.5 %`."""
     return f"{100 * part:{form}} %"
-
-
-def _middle(side: Mapping[str | None, Sequence[float]], devices: Sequence[str | None]) -> float:
-    return statistics.median(value for device in devices for value in side[device])
 
 
 def _name(test: str, name: str, conditions: tuple[tuple[str, str], ...]) -> str:

@@ -152,7 +152,9 @@ def closing(chain: Chain, rules_of: Callable[[str], list[FilterRule]]) -> Closin
             accepts = accepts or rule.verdict == "accept"
             if rule.target:
                 calls.add(rule.target)
-                if not rule.broad or guests_chain(rule.target):
+                if not rule.broad or any(
+                    fnmatch.fnmatchcase(rule.target, pattern) for pattern in GUESTS_CHAINS
+                ):
                     continue
                 if rule.target not in decided:
                     decided[rule.target] = None
@@ -178,11 +180,6 @@ def closing(chain: Chain, rules_of: Callable[[str], list[FilterRule]]) -> Closin
     if chain.policy == "drop":
         return ClosingChain(chain, "policy drop", chain.opening, frozenset(calls))
     return None
-
-
-def guests_chain(name: str) -> bool:
-    """Whether a chain is of a program that closes the node to nobody but those on its list."""
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in GUESTS_CHAINS)
 
 
 def nft_rules(chain: Chain, name: str) -> list[FilterRule]:
