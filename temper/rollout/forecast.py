@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from temper.base.nodes import counted, duration, utc
 from temper.rollout.machine import after, begun
-from temper.rollout.model import Mode, Observation, Outcome, Record, Rollout, State, Step, StepResult
+from temper.rollout.model import Mode, NodeState, Observation, Outcome, Record, Rollout, Step, StepResult
 from temper.rollout.planner import decide, moment
 from temper.rollout.policy import Drain, aim
 from temper.rollout.snapshots import sentence
@@ -111,7 +111,7 @@ def _waves(records: dict[str, Record], begins: dict[str, datetime]) -> tuple[Wav
 
 
 def _left_out(records: dict[str, Record]) -> dict[str, str]:
-    return {name: record.reason for name, record in records.items() if record.state is State.LEFT_OUT}
+    return {name: record.reason for name, record in records.items() if record.state is NodeState.LEFT_OUT}
 
 
 def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> str:

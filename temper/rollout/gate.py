@@ -41,7 +41,7 @@ NOT_OF_THE_DRIVER = frozenset(
 OF_GPUS = "gpu_"
 
 
-class Verdict(StringEnum):
+class GateState(StringEnum):
     """What the gate says of a node."""
 
     PASS = "pass"  # noqa: S105 - a verdict
@@ -114,7 +114,7 @@ class GateVerdict:
     `numbers` are losses and noise by name, as parts, for a report and for machines.
     """
 
-    verdict: Verdict
+    verdict: GateState
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -138,13 +138,13 @@ class _Said:
             for name in (".".join((one.test, one.name, *(text for _, text in one.conditions))),)
             for what, value in (("loss", one.loss), ("noise", one.noise))
         }
-        verdict, reasons = Verdict.PASS, list[str]()
+        verdict, reasons = GateState.PASS, list[str]()
         if self.fail:
-            verdict, reasons = Verdict.FAIL, self.fail
+            verdict, reasons = GateState.FAIL, self.fail
         elif self.again and round_number < rules.rounds:
-            verdict, reasons = Verdict.MEASURE_AGAIN, self.again
+            verdict, reasons = GateState.MEASURE_AGAIN, self.again
         elif self.again:
-            verdict = Verdict.FAIL
+            verdict = GateState.FAIL
             reasons = [
                 f"{one.rstrip('.')} (still so in round {round_number}, the last)." for one in self.again
             ]

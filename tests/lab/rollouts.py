@@ -23,8 +23,7 @@ from temper.rollout import gate
 from temper.rollout.drain.commands import Idle
 from temper.rollout.engine import Clock, Engine, Ticket
 from temper.rollout.executor import FleetExecutor
-from temper.rollout.model import Course, Outcome, Record, State, Step, StepResult
-from temper.rollout.model import Node as RolloutNode
+from temper.rollout.model import Course, NodeState, Outcome, Record, RolloutNode, Step, StepResult
 from temper.rollout.playbooks import Ansible
 from temper.rollout.policy import Policy
 from tests.lab.cutoff import note
@@ -95,7 +94,7 @@ class Way:
     def ticket(self, step: Step, course: Course = Course.FORWARD) -> Ticket:
         """What the engine hands to the executor with this step."""
         record = Record(
-            State.PENDING,
+            NodeState.PENDING,
             self.begun,
             course=course,
             step=step,

@@ -38,7 +38,7 @@ from temper.plan.inventory import groups_of
 from temper.rollout.drain.commands import Idle
 from temper.rollout.fleet import candidates, preflight, proposal
 from temper.rollout.forecast import plan_text
-from temper.rollout.model import Course, Record, State, Step
+from temper.rollout.model import Course, NodeState, Record, Step
 from temper.rollout.report import overhead, timeline_text
 from temper.rollout.store import RolloutStore
 from tests.lab import many_nodes
@@ -113,7 +113,8 @@ def upgrade_fleet(count: int) -> bool:
         problems = [
             f"{node.name}: {rollout.records[node.name].state}, driver {loaded_driver(node)} is loaded"
             for node in nodes
-            if rollout.records[node.name].state is not State.RETURNED or loaded_driver(node) != DRIVERS[NEW]
+            if rollout.records[node.name].state is not NodeState.RETURNED
+            or loaded_driver(node) != DRIVERS[NEW]
         ]
         problems += _order(rollout, events)
         spent = overhead(events)
@@ -141,7 +142,7 @@ def _order(rollout: Rollout, events: Sequence[Any]) -> list[str]:
                 problems.append(f"{event.node} of wave {wave} began before {', '.join(early)} had ended")
         if event.step == Step.DRAIN and event.outcome == "begun":
             out.add(event.node)
-        if event.state in (State.RETURNED, State.ROLLED_BACK, State.LEFT_OUT):
+        if event.state in (NodeState.RETURNED, NodeState.ROLLED_BACK, NodeState.LEFT_OUT):
             ended.add(event.node)
             out.discard(event.node)
         most = POLICY.max_unavailable.of(len(rollout.nodes), 1)
@@ -286,7 +287,11 @@ def _record(store: RolloutStore, number: int, trial: Trial) -> Record:
 def _truth(trial: Trial, record: Record) -> list[str]:
     """What is not true on the node of what its state says."""
     has = loaded_driver(trial.node)
-    wanted = {State.RETURNED: trial.target, State.LEFT_OUT: trial.former, State.ROLLED_BACK: trial.former}
+    wanted = {
+        NodeState.RETURNED: trial.target,
+        NodeState.LEFT_OUT: trial.former,
+        NodeState.ROLLED_BACK: trial.former,
+    }
     problems = []
     if record.state in wanted and has != DRIVERS[wanted[record.state]]:
         problems.append(f"{record.state} with driver {has or 'none'} loaded")

@@ -21,10 +21,10 @@ from temper.rollout.model import (
     OVERRULED,
     WITHHELD,
     Course,
-    Node,
+    NodeState,
     Outcome,
     Record,
-    State,
+    RolloutNode,
     Step,
     StepResult,
 )
@@ -34,8 +34,7 @@ from temper.rollout.policy import Policy
 from temper.rollout.report import sentence
 from tests.unit.each import each
 from tests.unit.rollout.results import run_of
-from validation.model.contract import Finding, dumps
-from validation.model.contract import State as FindingState
+from validation.model.contract import Finding, State, dumps
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -150,10 +149,12 @@ def ticket(
     **facts: str,
 ) -> Ticket:
     record = Record(
-        State.PENDING, datetime(2026, 11, 22, tzinfo=UTC), course=course, step=step, attempt=attempt,
+        NodeState.PENDING, datetime(2026, 11, 22, tzinfo=UTC), course=course, step=step, attempt=attempt,
         reason="the gate said no", facts={"former_stack": OLD, "boot_id": "one", **facts},
     )  # fmt: skip
-    return Ticket(1, stack, Node("gpu01", "h100"), step, record, 7, "me", policy, timedelta(minutes=10))
+    return Ticket(
+        1, stack, RolloutNode("gpu01", "h100"), step, record, 7, "me", policy, timedelta(minutes=10)
+    )
 
 
 def test_one_number_of_the_node_goes_through_all_steps_of_a_process(
@@ -268,7 +269,7 @@ def returning(
     """The return of a node that Temper has drained, which then stands like this."""
     asyncio.run(executor.drain(ticket(Step.DRAIN)))
     scheduler.standing = standing
-    row = begun(Record(State.PROVEN, NOW, facts={"former_stack": OLD}), FORWARD[-1], NOW)
+    row = begun(Record(NodeState.PROVEN, NOW, facts={"former_stack": OLD}), FORWARD[-1], NOW)
     asked = replace(ticket(Step.RETURN), record=replace(row, attempt=attempt))
     result = asyncio.run(executor.return_to_service(asked))
     scheduler.record = after(asked.record, result, NOW)
@@ -282,7 +283,7 @@ def test_a_node_that_somebody_else_has_drained_meanwhile_is_not_called_in_servic
     result = returning(executor, scheduler, bobs)
     assert (result.outcome, result.facts) == (Outcome.DONE, {WITHHELD: "smoke"})
     assert scheduler.record
-    assert (scheduler.record.state, scheduler.record.withheld) == (State.RETURNED, "smoke")
+    assert (scheduler.record.state, scheduler.record.withheld) == (NodeState.RETURNED, "smoke")
     said = sentence(scheduler.record)
     assert "out of service: smoke" in said
     assert "in service with" not in said
@@ -516,7 +517,7 @@ def test_an_error_of_a_gpu_in_the_soak_is_told_from_a_look_that_failed(
 ) -> None:
     ansible.answers["watch"] = Played(ok=False, said="no route to host")
     assert asyncio.run(executor.watch(ticket(Step.WATCH))).outcome is Outcome.AGAIN
-    xid = Finding("xid-94", FindingState.DEGRADED, "GPU 2: Xid 94", device=2)
+    xid = Finding("xid-94", State.DEGRADED, "GPU 2: Xid 94", device=2)
     found = run_of([1.0], draw=lambda: 0.0, findings=(xid,))
     ansible.answers["watch"] = played(health=dumps(found))
     result = asyncio.run(executor.watch(ticket(Step.WATCH)))

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from temper.rollout.gate import Rules, Verdict, judge, judge_baseline
+from temper.rollout.gate import GateState, Rules, judge, judge_baseline
 from tests.unit.each import each
 from tests.unit.rollout.results import NEW, drawn_from, recorded_noise, runs_of
 
@@ -41,17 +41,17 @@ def gates(count: int, sigma: float, loss: float, *, gpus: int = 8, shapes: int =
         for round_number in range(1, RULES.rounds + 1):
             before += runs_of(RULES.runs, draw, gpus=gpus, shapes=shapes)
             verdict = judge_baseline(before, rules=RULES, round_number=round_number).verdict
-            if verdict is not Verdict.MEASURE_AGAIN:
+            if verdict is not GateState.MEASURE_AGAIN:
                 break
-        if verdict is Verdict.FAIL:
+        if verdict is GateState.FAIL:
             refused += 1
             continue
         for round_number in range(1, RULES.rounds + 1):
             after += runs_of(RULES.runs, draw, loss=loss, gpus=gpus, shapes=shapes, driver=NEW)
             verdict = judge(before, after, rules=RULES, round_number=round_number).verdict
-            if verdict is not Verdict.MEASURE_AGAIN:
+            if verdict is not GateState.MEASURE_AGAIN:
                 break
-        rolled_back += verdict is Verdict.FAIL
+        rolled_back += verdict is GateState.FAIL
         rounds.append(round_number)
     return Rates(refused / count, rolled_back / count, statistics.fmean(rounds[1:] or [0]))
 

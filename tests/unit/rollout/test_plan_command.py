@@ -29,7 +29,7 @@ from temper.rollout import fleet
 from temper.rollout.engine import Ending, Engine
 from temper.rollout.fleet import candidates, proposal
 from temper.rollout.forecast import forecast, plan_text
-from temper.rollout.model import Mode, State, Step
+from temper.rollout.model import Mode, NodeState, Step
 from temper.rollout.policy import Drain, Policy, Share
 from temper.rollout.store import RolloutStore
 from temper.rollout.windows import Window
@@ -99,7 +99,7 @@ def test_each_reason_why_a_node_is_left_out_is_kept() -> None:
     }
     rollout = proposal(candidates(documents, {}), Policy(), STACK, NOW)
     reasons = {name: record.reason for name, record in rollout.records.items()}
-    assert {name for name, record in rollout.records.items() if record.state is State.PENDING} == {"fine"}
+    assert {name for name, record in rollout.records.items() if record.state is NodeState.PENDING} == {"fine"}
     assert "V100" in reasons["refused"]
     assert "disk" in reasons["refused"]
     assert STACK in reasons["done"]
@@ -359,7 +359,7 @@ def test_a_way_back_takes_the_policy_of_the_way_there(
 ) -> None:
     policy = Policy(drain=Drain.SLURM, max_unavailable=Share(2), group_limits={"rack*": 1})
     facts = {"former_stack": "r580-cuda13.0"}
-    there = having(begin(nodes(2), policy), gpu0={"state": State.RETURNED, "facts": facts})
+    there = having(begin(nodes(2), policy), gpu0={"state": NodeState.RETURNED, "facts": facts})
     store = RolloutStore(tmp_path / "rollouts.sqlite")
     store.create(there.stack, policy, there.nodes, there.records, NOW)
     store.stop(1, "alice", "slower", NOW)
@@ -538,8 +538,8 @@ def test_a_roll_out_goes_on_with_the_inventory_that_it_was_begun_with(
 
 
 def test_the_moving_line_says_steps_and_end() -> None:
-    fields = {"state": State.DRAINED, "step": Step.BASELINE, "step_since": NOW}
-    rollout = having(begin(nodes(3)), gpu0=fields, gpu2=State.RETURNED)
+    fields = {"state": NodeState.DRAINED, "step": Step.BASELINE, "step_since": NOW}
+    rollout = having(begin(nodes(3)), gpu0=fields, gpu2=NodeState.RETURNED)
     said = line(rollout, NOW + timedelta(minutes=2), NOW + timedelta(hours=3))
     assert said == (
         "1 of 3 nodes done, end expected at 2027-03-01 15:00 UTC: step 4 of 10, baseline: 2 min; waiting for "
@@ -554,7 +554,7 @@ def test_the_line_moves_on_a_terminal_alone_and_makes_room_for_others() -> None:
         def isatty(self) -> bool:
             return self.terminal
 
-    fields = {"state": State.SETTLED, "step": Step.PROVE, "step_since": NOW}
+    fields = {"state": NodeState.SETTLED, "step": Step.PROVE, "step_since": NOW}
     rollout = having(begin(nodes(1)), gpu0=fields)
     shown = Stream()
     terminal = Terminal(dict, shown)
@@ -571,7 +571,7 @@ def test_the_line_moves_on_a_terminal_alone_and_makes_room_for_others() -> None:
 
 
 def test_the_end_is_forecast_from_the_steps_under_way_and_the_times_so_far() -> None:
-    fields = {"state": State.SETTLED, "step": Step.PROVE, "step_since": NOW - timedelta(minutes=5)}
+    fields = {"state": NodeState.SETTLED, "step": Step.PROVE, "step_since": NOW - timedelta(minutes=5)}
     rollout = having(begin(nodes(1)), gpu0=fields)
     assert forecast(rollout, NOW).ends == NOW + timedelta(minutes=10)
     assert forecast(rollout, NOW, {Step.PROVE: 7.0, Step.RETURN: 1.0}).ends == NOW + timedelta(minutes=3)

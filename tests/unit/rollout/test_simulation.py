@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from temper.rollout import machine, planner
-from temper.rollout.model import ENDED, Mode, Observation, Outcome, Record, Rollout, State, Step, StepResult
+from temper.rollout.model import (
+    ENDED,
+    Mode,
+    NodeState,
+    Observation,
+    Outcome,
+    Record,
+    Rollout,
+    Step,
+    StepResult,
+)
 from temper.rollout.planner import decide
 from temper.rollout.policy import Policy, Share
 from temper.rollout.store import HeldError, Lease, LostLeaseError, RolloutStore, StoreError
@@ -163,7 +173,7 @@ class TwoControllers(RuleBasedStateMachine):
             self.proven.add(name)
         elif step in (Step.INSTALL, Step.UNDO, Step.REBOOT):
             self.proven.discard(name)
-        if record.state in (State.RETURNED, State.ROLLED_BACK):
+        if record.state in (NodeState.RETURNED, NodeState.ROLLED_BACK):
             assert name in self.proven, f"{name} is returned unproven"
 
     @rule(who=st.sampled_from(["hold", "stop", "resume"]))
@@ -183,7 +193,7 @@ class TwoControllers(RuleBasedStateMachine):
         try:
             self.store.retry(self.number, name, "alice", self.now)
         except StoreError:
-            assert state not in (State.FAILED, State.LEFT_OUT, State.ROLLED_BACK)
+            assert state not in (NodeState.FAILED, NodeState.LEFT_OUT, NodeState.ROLLED_BACK)
 
     @invariant()
     def nothing_is_lost_and_no_more_are_out_than_allowed(self) -> None:
@@ -194,7 +204,7 @@ class TwoControllers(RuleBasedStateMachine):
         # A person's retry of a node that was left out gives its place to others, and takes none away.
         assert len(out) <= 3 + sum(record.failures for record in rollout.records.values())
         for record in rollout.records.values():
-            assert record.ended or record.state is State.PENDING or record.started_at
+            assert record.ended or record.state is NodeState.PENDING or record.started_at
         if rollout.mode is Mode.DONE:
             assert {record.state for record in rollout.records.values()} <= ENDED
 
