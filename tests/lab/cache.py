@@ -7,13 +7,10 @@ import fcntl
 import hashlib
 import os
 import shutil
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab.process import LabError, say
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 
 @contextlib.contextmanager

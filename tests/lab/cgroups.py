@@ -10,14 +10,11 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab.process import LabError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROOT = "temper-lab"
 #: All labs together would weigh as one process of this machine does (version 1's setting and version 2's).

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import pytest
 from ansible.module_utils.temper.packaging import dnf_preview, packages, repositories, signing_keys
 from ansible.module_utils.temper.packaging.dnf import Dnf
 from ansible.module_utils.temper.packaging.node import PackageState
@@ -11,12 +14,6 @@ from ansible.module_utils.temper.packaging.package_settings import PackageSet
 from ansible.module_utils.temper.packaging.packages import Wish
 
 from tests.lab.rpm_archive import RpmArchive, make_root, run
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import pytest
 
 
 def make_node(folder: Path, monkeypatch: pytest.MonkeyPatch, major: str = "9", **manager: Any) -> Dnf:

@@ -7,17 +7,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab import node as machine
-from tests.lab.settings import CHECKOUT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tests.lab.settings import Lab, Node
+from tests.lab.settings import CHECKOUT, Lab, Node
 
 BIN = Path(sys.executable).parent
 

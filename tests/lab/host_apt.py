@@ -9,14 +9,11 @@ import functools
 import os
 import re
 import urllib.parse
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab.process import LabError, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 

@@ -10,15 +10,11 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab import images
 from tests.lab.cache import digest, obtain
 from tests.lab.process import build, step
-from tests.lab.settings import BOOKWORM
-
-if TYPE_CHECKING:
-    from tests.lab.settings import Lab
+from tests.lab.settings import BOOKWORM, Lab
 
 REQUIREMENTS = Path(__file__).with_name("payload_requirements.txt")
 

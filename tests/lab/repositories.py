@@ -6,15 +6,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab.cache import locked, obtain
 from tests.lab.cgroups import ROOT, Group
 from tests.lab.gpu_simulator import repository
-from tests.lab.settings import REPOSITORY_PORT
-
-if TYPE_CHECKING:
-    from tests.lab.settings import Lab
+from tests.lab.settings import REPOSITORY_PORT, Lab
 
 _SERVER = Path(__file__).with_name("repository_server.py")
 

@@ -13,17 +13,12 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 from tests.lab import repositories
 from tests.lab.gpu_simulator import deb, nvidia_packages, repository
-from tests.lab.settings import CHECKOUT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from tests.lab.settings import Lab, Node
+from tests.lab.settings import CHECKOUT, Lab, Node
 
 # Newer than everything that a stack names.
 NEWER_DRIVER = "595.99.01"

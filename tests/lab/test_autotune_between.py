@@ -7,7 +7,7 @@ node to node. A bridge of one address on both is what container engines leave ev
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,9 +16,6 @@ from tests.lab import network
 from tests.lab.fleet import Fleet, on_node
 from tests.lab.settings import CHECKOUT, Lab
 from validation.autotune import evidence as documents
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

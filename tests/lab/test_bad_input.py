@@ -10,17 +10,14 @@ import os
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.lab.fleet import BIN, Fleet, Run, on_node
 from tests.lab.gpu_simulator import profiles
 from tests.lab.settings import CHECKOUT, Lab, Node
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.lab
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,9 +21,6 @@ from tests.lab.fleet import Fleet, Run, installed, on_node
 from tests.lab.gpu_simulator import profiles
 from tests.lab.settings import Lab, Node
 from tests.unit.settings.role_plans import item, role_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.packaging import dnf_staging, rpm_files
@@ -21,13 +23,8 @@ from ansible.module_utils.temper.packaging.packages import PackageError, Wish
 from tests.lab.dnf_node import configure, held, make_node, repository_of, settle, snapshot, versions
 from tests.lab.rpm_archive import RELEASE, RpmArchive, run
 from tests.unit import openpgp_keys
+from tests.unit.openpgp_keys import KeyRing
 from tests.unit.planning_nodes import assert_says
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.unit.openpgp_keys import KeyRing
 
 pytestmark = [
     pytest.mark.lab,

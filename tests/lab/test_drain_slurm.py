@@ -10,18 +10,15 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from temper.rollout.drain.base import DrainError, wait_until_idle
 from temper.rollout.drain.slurm import Slurm
 from tests.lab import hardening
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

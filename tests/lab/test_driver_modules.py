@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +18,6 @@ from tests.lab.fleet import Fleet, installed, on_node
 from tests.lab.gpu_simulator import profiles
 from tests.lab.settings import Lab, Node
 from tests.unit.modules_on_disk import Certificate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

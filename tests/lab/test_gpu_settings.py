@@ -6,7 +6,9 @@ The tests run in the order in which they stand. The node's nvidia-smi is the lab
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,6 @@ from tests.lab import lab as labs
 from tests.lab.fleet import Fleet, Run, on_node
 from tests.lab.hardening import wait_until
 from tests.lab.settings import Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +19,6 @@ from tests.lab import node as machine
 from tests.lab.fleet import Fleet, Run, assert_refused, installed, on_node
 from tests.lab.gpu_simulator import profiles
 from tests.lab.settings import CHECKOUT, Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

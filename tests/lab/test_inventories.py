@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 import stat
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.lab.fleet import BIN, Fleet, Run, on_node
 from tests.lab.settings import ADMINISTRATOR, CHECKOUT, Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.lab
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +20,6 @@ from tests.lab.boot_simulator import release_of
 from tests.lab.fleet import Fleet, installed, loaded_driver, on_node
 from tests.lab.rollouts import DRIVERS, OLD, Way
 from tests.lab.settings import CHECKOUT, Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

@@ -6,17 +6,14 @@ import contextlib
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
 from tests.lab.fleet import Fleet, on_node
 from tests.lab.settings import CHECKOUT, Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

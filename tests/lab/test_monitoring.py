@@ -5,19 +5,14 @@ The tests run in the order in which they stand, on one lab; each also runs alone
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from tests.lab import lab as labs
 from tests.lab.fleet import Fleet, Run, on_node
 from tests.lab.hardening import wait_until
-from tests.lab.settings import Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.lab.settings import Node
+from tests.lab.settings import Lab, Node
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

@@ -8,7 +8,9 @@ written there reaches no kernel, and the host's /sys is never written to.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +18,6 @@ from tests.lab import lab as labs
 from tests.lab.fleet import Fleet, Run, on_node
 from tests.lab.hardening import wait_until
 from tests.lab.settings import Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

@@ -6,7 +6,9 @@ One lab of two bare nodes for the whole file; no test leaves them changed.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +16,6 @@ from tests.lab import network
 from tests.lab.fleet import Fleet, Run, on_node
 from tests.lab.repository_faults import Repositories
 from tests.lab.settings import Lab, Node
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.lab
 

@@ -11,16 +11,14 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from temper.compliance.tailoring import CONTENT, PROFILES, STREAM_PROFILES, profile_id
 from tools.scap_rules import STREAMS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

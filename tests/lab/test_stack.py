@@ -5,7 +5,8 @@ Real apt and dpkg on two nodes, against the simulated repositories. Each test al
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,6 @@ from tests.lab.fleet import Fleet, Run, assert_refused, installed, loaded_driver
 from tests.lab.gpu_simulator import nvidia_packages
 from tests.lab.repository_faults import NEWER_DRIVER, Repositories, bystander, newer_driver
 from tests.lab.settings import Lab, Node
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 pytestmark = pytest.mark.lab
 

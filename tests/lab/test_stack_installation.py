@@ -6,7 +6,7 @@ leaves nothing half-configured that the next run does not complete.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,9 +15,6 @@ from tests.lab import node as machine
 from tests.lab.fleet import Fleet, Run, assert_refused, on_node, stack_packages
 from tests.lab.repository_faults import Repositories
 from tests.lab.settings import Lab, Node
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.lab
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.lab import node_state
 from tests.lab.fleet import Fleet, Run, installed, on_node
 from tests.lab.node_state import VOLATILE, Exemption
-from tests.lab.settings import Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from tests.lab.settings import Node
+from tests.lab.settings import Lab, Node
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

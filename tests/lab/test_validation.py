@@ -12,8 +12,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,6 @@ from tests.lab.gpu_simulator.faults import FAULTS
 from tests.lab.settings import CHECKOUT, Lab
 from validation.cli import archive
 from validation.model.contract import State, node_result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.lab
 

@@ -29,16 +29,18 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.plan.inventory import groups_of
 from temper.rollout.drain.commands import Idle
 from temper.rollout.fleet import candidates, preflight, proposal
 from temper.rollout.forecast import plan_text
-from temper.rollout.model import Course, NodeState, Record, Step
+from temper.rollout.model import Course, NodeState, Record, Rollout, Step
+from temper.rollout.policy import Policy
 from temper.rollout.report import overhead, timeline_text
 from temper.rollout.store import RolloutStore
 from tests.lab import many_nodes
@@ -48,16 +50,8 @@ from tests.lab.cutoff import CampaignError, failure, lab_command, note
 from tests.lab.fleet import Fleet, loaded_driver
 from tests.lab.repository_faults import Repositories
 from tests.lab.rollouts import DRIVERS, NEW, OLD, LabExecutor, Numbers, carry_out, kept_inventory
-from tests.lab.settings import CHECKOUT, Lab
-from tests.lab.upgrade_faults import BACK, FAULTS, FORWARD, POLICY, Scheduler, Trial
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from temper.rollout.model import Rollout
-    from temper.rollout.policy import Policy
-    from tests.lab.settings import Node
-    from tests.lab.upgrade_faults import Fault
+from tests.lab.settings import CHECKOUT, Lab, Node
+from tests.lab.upgrade_faults import BACK, FAULTS, FORWARD, POLICY, Fault, Scheduler, Trial
 
 LOGS = CHECKOUT / "reports" / "upgrade-campaign"
 TIMEOUT_S = 3600.0

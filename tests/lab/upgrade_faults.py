@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from temper.rollout.drain.base import DrainError, Standing
 from temper.rollout.drain.commands import Idle
@@ -16,17 +17,11 @@ from temper.rollout.policy import Policy, Share
 from tests.lab import lab as lab_of
 from tests.lab import node as machine
 from tests.lab.cutoff import lab_command
-from tests.lab.fleet import on_node
+from tests.lab.fleet import Fleet, on_node
+from tests.lab.repository_faults import Repositories
 from tests.lab.rollouts import DRIVERS, NEW, OLD, RUNS, LabExecutor, Numbers
+from tests.lab.settings import Node
 from validation.model.contract import Finding, State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from pathlib import Path
-
-    from tests.lab.fleet import Fleet
-    from tests.lab.repository_faults import Repositories
-    from tests.lab.settings import Node
 
 POLICY = Policy(
     soak_minutes=0,

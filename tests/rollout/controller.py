@@ -13,15 +13,12 @@ import json
 import os
 import random
 import sys
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from temper.rollout.engine import Engine, Ticket
 from temper.rollout.model import Course, Observation, Outcome, Step, StepResult
 from temper.rollout.store import RolloutStore
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 STORE = "rollout.sqlite"
 BARE = {"drained": False, "installed": "old", "loaded": "old", "proven": "", "fence": 0}

@@ -19,7 +19,6 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from datetime import time as time_of_day
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from temper.rollout.machine import NOT_TAKEN_OUT, after, begun, interrupted, retried
@@ -37,13 +36,11 @@ from temper.rollout.model import (
     RolloutNode,
     Step,
     StepResult,
+    Transition,
 )
 from temper.rollout.planner import PATIENCE, Decision, decide, limits_of, needed_minutes, waves
 from temper.rollout.policy import Policy, Share
 from temper.rollout.windows import Window
-
-if TYPE_CHECKING:
-    from temper.rollout.model import Transition
 
 BEGIN = datetime(2027, 3, 26, 12, 0, tzinfo=UTC)  # two days before the clocks of Europe change
 OLD, NEW, PARTIAL = "old", "new", "partial"

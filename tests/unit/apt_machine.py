@@ -9,12 +9,10 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.packaging import packages
 
-if TYPE_CHECKING:
-    from tests.unit.openpgp_keys import KeyRing
+from tests.unit.openpgp_keys import KeyRing
 
 
 @functools.cache

@@ -9,14 +9,11 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.packaging import openpgp
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 AGENT_TIMEOUT_S = 30
 

@@ -8,10 +8,8 @@ violation.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 PROPRIETARY, OPEN, BOTH = {"proprietary"}, {"open"}, {"open", "proprietary"}
 ANY = 9999

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper.packaging.packages import FAMILY
 
-from tests.unit.apt_machine import Archive
+from tests.unit.apt_machine import Archive, Machine
 from tests.unit.planning_nodes import plan
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.unit.apt_machine import Machine
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb"))),

@@ -6,8 +6,9 @@ import base64
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper.packaging import download as downloads
@@ -20,10 +21,6 @@ from ansible.module_utils.temper.packaging.download import (
 from ansible.module_utils.temper.packaging.repositories import normal_uri
 
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 # Nobody answers under this name: whoever gets the key has asked the proxy.
 URL = "http://keys.invalid/key"

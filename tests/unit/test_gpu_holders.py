@@ -6,8 +6,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gpu_holders
 import pytest
@@ -15,9 +16,6 @@ from ansible.module_utils.temper.driver import holders
 
 from tests.unit.each import each
 from tests.unit.validation.samples import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ID = "0123456789ab" + "c" * 52
 

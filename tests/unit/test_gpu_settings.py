@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper import process
@@ -20,10 +21,7 @@ from temper.plan.preflight import programs
 from tests.unit.each import each
 from tests.unit.settings.role_plans import item
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.component
 

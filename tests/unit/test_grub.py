@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper import process
@@ -11,9 +11,6 @@ from ansible.module_utils.temper.kernel import grub
 from ansible.module_utils.temper.settings.base import SettingError
 
 from tests.unit.grub_programs import UUID, Grub
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.hostile.test_hostile_node import EVIL, GOOD, NAMES, Fleet
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 JUMP, BEHIND = EVIL, GOOD
 pytestmark = pytest.mark.component

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure
@@ -20,10 +22,6 @@ from temper.plan.ssh_ways import Hop, Way
 from tests.unit.ansible_commands import ansible
 from tests.unit.each import each
 from tests.unit.planning_nodes import DEFAULTS, node
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
 
 ADDRESSES = {"bastion.example": ["192.0.2.1"], "gpu3": ["192.0.2.3"]}
 BEHIND = JumpHost(("gpu2",), 1, (22,), ("ops",))

@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper import process
@@ -19,10 +21,6 @@ from ansible.module_utils.temper.driver.smi import SettingsError
 from temper.plan.preflight import programs
 from tests.unit.each import each
 from tests.unit.gpu_simulator.conftest import PACKAGES, SimulatedNode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
 FIRST = f"GPU 0 ({H100})"

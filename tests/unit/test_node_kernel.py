@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import node_kernel
 import pytest
@@ -16,17 +18,11 @@ from ansible.module_utils.temper.kernel import grub, upgrade
 from ansible.module_utils.temper.packaging import repositories, staging
 from ansible.module_utils.temper.packaging.apt import Apt
 
-from tests.unit.apt_machine import Archive
+from tests.unit.apt_machine import Archive, Machine
 from tests.unit.grub_programs import Grub
 from tests.unit.modules_on_disk import depmod, install_module
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.unit.apt_machine import Machine
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = [
     pytest.mark.component,

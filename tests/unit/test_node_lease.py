@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 import node_facts
 import node_lease
 import pytest
 from ansible.module_utils.temper import lease
 from ansible.module_utils.temper.lease import Lease, LeaseError, Now, acquire, read, release
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from multiprocessing.connection import Connection
-    from pathlib import Path
 
 TTL_S = 600.0
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import node_reboot
 import pytest
@@ -14,9 +15,6 @@ from ansible.module_utils.temper import lease, process
 from ansible.module_utils.temper.driver import holders
 
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = importlib.util.spec_from_file_location("reboot_node", ROOT / "plugins/action/reboot_node.py")

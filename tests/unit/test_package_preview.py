@@ -10,27 +10,23 @@ import shutil
 import signal
 import threading
 from collections import namedtuple
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import package_preview
 import pytest
 from ansible.module_utils.temper.packaging import packages, repositories, signing_keys
 
 from tests.unit import openpgp_keys
-from tests.unit.apt_machine import Archive
+from tests.unit.apt_machine import Archive, Machine
+from tests.unit.openpgp_keys import KeyRing
 from tests.unit.planning_nodes import assert_says
 from tests.unit.settings.role_plans import item, role_plan
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.unit.apt_machine import Machine
-    from tests.unit.openpgp_keys import KeyRing
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = [
     pytest.mark.component,

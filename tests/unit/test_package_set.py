@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.packaging import apt
 
-from tests.unit.apt_machine import Archive
+from tests.unit.apt_machine import Archive, Machine
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.unit.apt_machine import Machine
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 
 pytestmark = [

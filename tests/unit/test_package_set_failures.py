@@ -6,22 +6,18 @@ import fcntl
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.packaging import apt, dkms, packages
 from ansible.module_utils.temper.packaging.apt import Apt
 
-from tests.unit.apt_machine import Archive
+from tests.unit.apt_machine import Archive, Machine
 from tests.unit.each import each
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from tests.unit.apt_machine import Machine
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 
 pytestmark = [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from ansible.module_utils.temper.packaging import packages
 from ansible.module_utils.temper.packaging.apt import Apt
@@ -10,10 +11,7 @@ from ansible.module_utils.temper.packaging.packages import Package, Wish
 
 from tests.unit.each import each
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 
 # A kernel of the flavour nvidia, and GPUDirect Storage.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tests.unit.each import each
 from tools import plan_matrix
-
-if TYPE_CHECKING:
-    from tools.plan_matrix import Case
+from tools.plan_matrix import Case
 
 
 class Generation(NamedTuple):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import jsonschema
 import pytest
@@ -15,9 +16,6 @@ from tests.unit.each import each
 from tests.unit.planning_nodes import H100, L4, NVSWITCH, SWITCH, gpus, node, plan, system
 from tools.bare_node import pci
 from validation.model.contract import ContractError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SCHEMA = json.loads(FILE.read_text())
 PLANS: dict[str, Callable[[], dict[str, Any]]] = {

@@ -6,9 +6,10 @@ import importlib.util
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.errors import AnsibleActionFail
@@ -18,9 +19,6 @@ from ansible.parsing.vault import VaultLib, VaultSecret
 from temper.plan.quiet import QUIET, RUN
 from tests.unit.ansible_commands import ansible
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = importlib.util.spec_from_file_location("settle_action", ROOT / "plugins/action/settle.py")

@@ -12,18 +12,15 @@ import re
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.unit.planning_roles.plans import contents, planned
 from tests.unit.rollout.slurm_cluster import PATIENCE_S, ROOT, programs
 from tests.unit.test_slurm_gpus import FILE, ROLE, hgx
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.component,

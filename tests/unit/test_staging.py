@@ -5,23 +5,19 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import package_preview
 import pytest
 from ansible.module_utils.temper.packaging import repositories, staging
 from ansible.module_utils.temper.packaging.apt import Apt
 
-from tests.unit.apt_machine import Archive
+from tests.unit.apt_machine import Archive, Machine
+from tests.unit.openpgp_keys import KeyRing
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.unit.apt_machine import Machine
-    from tests.unit.openpgp_keys import KeyRing
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = [
     pytest.mark.component,

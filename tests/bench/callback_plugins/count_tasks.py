@@ -9,14 +9,11 @@ import collections
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ansible.executor.stats import AggregateStats
+from ansible.executor.task_result import CallbackTaskResult
+from ansible.playbook.task import Task
 from ansible.plugins.callback import CallbackBase
-
-if TYPE_CHECKING:
-    from ansible.executor.stats import AggregateStats
-    from ansible.executor.task_result import CallbackTaskResult
-    from ansible.playbook.task import Task
 
 DOCUMENTATION = """
 name: count_tasks

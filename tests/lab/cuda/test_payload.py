@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.lab.cuda.environment import Environment
 from tests.lab.cuda.machine import Machine
 from validation.backends.libraries import release
 from validation.checks.copy import HOST_CACHE_TORCH
 from validation.checks.precision import TOLERANCE
 from validation.model.contract import FABRIC_VERSION
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.lab.cuda.environment import Environment
 
 pytestmark = pytest.mark.cuda
 

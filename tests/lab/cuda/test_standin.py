@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.lab.cuda.environment import Environment
-    from tests.lab.cuda.machine import Machine
+from tests.lab.cuda.environment import Environment
+from tests.lab.cuda.machine import Machine
 
 pytestmark = pytest.mark.cuda
 

@@ -7,7 +7,8 @@ import json
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 from xml.etree import ElementTree
 
@@ -42,9 +43,6 @@ from tests.unit.planning_nodes import node
 from tools.schemas import STATEMENT as SCHEMA
 from validation.model.contract import ContractError, loads
 from validation.report import fleet_report
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SSHD = "sshd:PasswordAuthentication"
 CONTROL = f"ssh_hardening/{SSHD}"

@@ -6,17 +6,15 @@ import importlib.util
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from temper.compliance.statement import OUTSIDE_TITLES
 from tests.unit.compliance.fleets import KNOWN, VARIABLES
 from tests.unit.each import each
 from tests.unit.planning_nodes import node
-
-if TYPE_CHECKING:
-    import pytest
 
 FILE = Path(__file__).resolve().parents[3] / "plugins/action/compliance_check.py"
 SPEC = importlib.util.spec_from_file_location("compliance_check", FILE)

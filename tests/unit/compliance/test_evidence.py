@@ -10,7 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -24,9 +24,6 @@ from temper.plan.preflight import DATA
 from temper.report import statement as report
 from temper.report.compliance import HISTORY, Settings, check
 from tests.unit.compliance.fleets import NOW, checked, observation
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

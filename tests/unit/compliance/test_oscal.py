@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonschema
 import pytest
@@ -19,9 +20,6 @@ from temper.compliance.statement import CheckedNode, statement
 from tests.unit.compliance.fleets import RULES, checked, observation, waiver
 from tests.unit.compliance.test_report import LOGIN, NODES, SSHD, STATEMENT
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SCHEMA = Path(__file__).parent / "schemas" / "oscal_assessment-results_schema.json"
 #: Python's `re` has no classes of Unicode; these are as wide as the schema means them.

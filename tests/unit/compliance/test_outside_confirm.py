@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    import pytest
 
 FILE = Path(__file__).resolve().parents[3] / "plugins/action/commit_confirm.py"
 SPEC = importlib.util.spec_from_file_location("commit_confirm_action", FILE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,11 +16,9 @@ from temper.compliance.outside.look import NOBODY, Look
 from temper.compliance.outside.ports import Answer, Port
 from temper.compliance.outside.ssh import NO_PROOF, SshServer
 from temper.compliance.statement import OUTSIDE_TITLES, statement
+from temper.plan.node_plan import NodePlan
 from tests.unit.compliance.fleets import RULES, checked, plan
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from temper.plan.node_plan import NodePlan
 
 NODE, HERE, PEER = "192.0.2.7", "198.51.100.1", "192.0.2.8"
 KEY, OTHER_KEY = "A" * 32, "B" * 32

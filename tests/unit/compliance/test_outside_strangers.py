@@ -9,8 +9,9 @@ import struct
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import paramiko
 import pytest
@@ -25,10 +26,6 @@ from temper.compliance.outside.route import Route
 from temper.compliance.outside.ssh import MOST_BYTES, MOST_METHODS, NO_PROOF, Pace, SshServer, ask_server
 from tests.unit.each import each
 from tests.unit.harden.real_sshd import LAB_ROOTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
 HERE = "127.0.0.1"
 PATIENCE_S = 30.0

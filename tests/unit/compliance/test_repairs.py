@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.parsing.dataloader import DataLoader
@@ -15,9 +15,6 @@ from temper.compliance.repairs import REPAIRS, command_of
 from temper.compliance.statement import statement
 from tests.unit.compliance.fleets import RULES, checked, observation
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Words that every pattern of the table must refuse.
 HOSTILE = [

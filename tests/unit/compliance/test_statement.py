@@ -7,7 +7,8 @@ import os
 import subprocess
 from dataclasses import asdict, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -54,9 +55,6 @@ from tests.unit.each import each
 from tests.unit.planning_nodes import node
 from validation.model.contract import State as Measured
 from validation.model.contract import dumps, loads
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SSHD = "sshd:PasswordAuthentication"
 CONTROL = f"ssh_hardening/{SSHD}"

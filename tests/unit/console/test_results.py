@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from temper.output.results import (
     CENSORED,
@@ -16,9 +17,6 @@ from temper.output.results import (
     warnings,
 )
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def dump(values: Mapping[str, Any]) -> str:

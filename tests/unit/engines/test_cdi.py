@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.driver import gpu_settings, holders
 from ansible.module_utils.temper.engines import cdi
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.unit.engines.stand_ins import Node
+from tests.unit.engines.stand_ins import Node
 
 pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 

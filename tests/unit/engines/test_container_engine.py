@@ -6,16 +6,14 @@ The engines are the stand-ins of stand_ins.py.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.temper.engines import busy, engine_settings
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.unit.engines.stand_ins import Node
+from tests.unit.engines.stand_ins import Node
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
 

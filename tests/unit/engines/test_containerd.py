@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import tomllib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.engines import containerd
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.unit.engines.stand_ins import Node
+from tests.unit.engines.stand_ins import Node
 
 pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 

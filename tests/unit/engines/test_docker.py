@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.temper.engines import base, docker
 from ansible.module_utils.temper.settings.base import SettingError
 
+from tests.unit.engines.stand_ins import Node
 from tests.unit.tables import specs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.unit.engines.stand_ins import Node
 
 pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import runpy
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.unit.each import each
 from tests.unit.engines.stand_ins import SIMULATOR
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONFIG = """\
 imports = ["/etc/site/*.toml"]

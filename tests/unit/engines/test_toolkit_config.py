@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.engines import engine_settings, toolkit_config
@@ -26,12 +28,7 @@ from ansible.module_utils.temper.engines.toolkit_config import (
 from ansible.module_utils.temper.settings.base import RefusedError
 
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.unit.engines.stand_ins import Node
+from tests.unit.engines.stand_ins import Node
 
 # As the packages of version 1.20.0 write it (TestTomlSave in NVIDIA/nvidia-container-toolkit).
 PACKAGED = """\

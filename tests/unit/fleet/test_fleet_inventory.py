@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from temper.plan.inventory import Inventory, InventoryError, addresses, from_listing, groups_of, read, values
 from tests.unit.ansible_commands import ansible
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

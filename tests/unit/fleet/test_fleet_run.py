@@ -11,10 +11,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -48,9 +49,6 @@ from temper.plan import inventory
 from temper.plan.inventory import from_listing
 from temper.rollout.guard import STOPS, end_descendants
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 PLAY = """
 - hosts: gpu_nodes

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -22,9 +23,6 @@ from temper.fleet.slices import Board, Place
 from temper.plan.inventory import from_listing
 from temper.plan.jump_hosts import MOST_LEVELS
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def handed_over(folder: Path, document: Any) -> Path:

@@ -6,8 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +16,6 @@ from temper.fleet.journal import Job, Journal
 from temper.fleet.run import HERE, Events, FleetRun
 from temper.fleet.slices import Board, Place, Slice
 from temper.plan.inventory import from_listing
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = pytest.mark.component
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from subprocess import CompletedProcess
 
 import pytest
 
 from tests.lab.gpu_simulator import contents
+from tests.unit.gpu_simulator.conftest import SimulatedNode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from subprocess import CompletedProcess
-
-    from tests.unit.gpu_simulator.conftest import SimulatedNode
-
-    MakeNode = Callable[..., SimulatedNode]
+MakeNode = Callable[..., SimulatedNode]
 
 pytestmark = pytest.mark.component
 

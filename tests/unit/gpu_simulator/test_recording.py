@@ -7,23 +7,18 @@ import os
 import re
 import socket
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.unit.gpu_simulator.conftest import PACKAGES
+from tests.unit.gpu_simulator.conftest import PACKAGES, SimulatedNode
 from tests.unit.rollout.results import run_of
 from tests.unit.validation.samples import eventually, gpu_xml, is_running, smi_xml
 from tools import record_gpu
 from tools.record_gpu import sanitised
 from validation.model.contract import Digest, Finding, NodeResult, State, dumps, loads
 from validation.probes import nvidia_smi
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.unit.gpu_simulator.conftest import SimulatedNode
 
 pytestmark = pytest.mark.component
 

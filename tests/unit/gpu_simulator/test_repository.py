@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from _pytest.tmpdir import TempPathFactory
 
 from tests.lab.gpu_simulator import (
     contents,
@@ -17,11 +18,6 @@ from tests.lab.gpu_simulator import (
     repository,
     server_packages,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from _pytest.tmpdir import TempPathFactory
 
 pytestmark = pytest.mark.component
 

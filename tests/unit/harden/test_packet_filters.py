@@ -12,8 +12,9 @@ import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper import process
@@ -23,9 +24,6 @@ from ansible.module_utils.temper.settings.base import RefusedError
 from ansible.module_utils.temper.settings.observe import observed
 
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 RULESETS = HERE / "rulesets"

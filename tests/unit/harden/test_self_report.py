@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import socket
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper.access.self_report import self_report
 
 from temper.compliance.outside.claims import read_claims
 from tests.unit.harden.real_sshd import SiteFiles, site
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

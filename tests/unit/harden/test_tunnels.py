@@ -11,7 +11,8 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.access import firewall, network_interfaces, tunnels
@@ -32,9 +33,6 @@ from tests.lab.test_harden_tunnels import FORGET_FLOWS
 from tests.unit.each import each
 from tests.unit.harden.test_listeners import HEADER
 from tests.unit.harden.test_nftables_table import LIMITS, LOGIN, SSH
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CLONE_NEWNET = 0x40000000
 FAR = ipaddress.ip_address("198.51.100.7")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.lab import host_settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORWARDING = "net/ipv4/ip_forward"
 INOTIFY = "fs/inotify/max_user_instances"

@@ -7,17 +7,14 @@ import os
 import platform
 import shutil
 from collections import namedtuple
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.lab import host_apt, network, requirements, settings
 from tests.lab.process import LabError
 from tests.lab.settings import Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
 

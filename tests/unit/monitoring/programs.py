@@ -9,15 +9,12 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from tests.unit.validation.samples import eventually
 from tools.bootstrap import MONITORING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 def program(name: str) -> str:

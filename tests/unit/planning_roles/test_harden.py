@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from temper.plan.node_plan import NodePlan
+from temper.plan.node_plan import NodePlan, PlannedSetting
 from temper.plan.role_variables import content_problems
 from temper.plan.wanted import Kind
 from tests.unit.each import each
@@ -18,9 +18,6 @@ from tests.unit.planning_roles.plans import (
     wanted,
     whole_plan,
 )
-
-if TYPE_CHECKING:
-    from temper.plan.node_plan import PlannedSetting
 
 REVOKED = {"keys": [], "sudo": True, "groups": [], "state": "absent"}
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from pull.configuration import Configuration
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def key(folder: Path, name: str) -> Path:

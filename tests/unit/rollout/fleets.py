@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.rollout.engine import Clock, Ticket
 from temper.rollout.model import (
@@ -21,9 +22,6 @@ from temper.rollout.model import (
 from temper.rollout.planner import waves
 from temper.rollout.policy import Policy, Share
 from temper.rollout.store import Owner
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 NOW = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
 DONE = StepResult(Outcome.DONE)

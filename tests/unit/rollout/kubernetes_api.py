@@ -11,14 +11,12 @@ import contextlib
 import json
 import shutil
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 UNPACKED = Path(__file__).resolve().parents[3] / ".cache/kubectl/kubectl"
 KINDS = {

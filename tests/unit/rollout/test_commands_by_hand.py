@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from temper.cli import rollout as command
 from temper.rollout.engine import Engine
 from temper.rollout.model import Mode, NodeState, Outcome, Step, StepResult
-from temper.rollout.policy import Share
+from temper.rollout.policy import Policy, Share
 from temper.rollout.store import LEASE_TTL, Owner, RolloutStore, StoreError
 from tests.unit.rollout.fleets import ME, NOW, QUICK, Script, VirtualClock, begin, nodes
-
-if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
-
-    from temper.rollout.policy import Policy
 
 
 class Controller:

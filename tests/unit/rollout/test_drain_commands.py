@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,9 +15,6 @@ from temper.rollout.drain import base, commands, programs
 from temper.rollout.drain.base import Drainer, DrainError, Standing, wait_until_idle
 from temper.rollout.drain.commands import Commands, Idle
 from tests.unit.validation.samples import eventually, is_running
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

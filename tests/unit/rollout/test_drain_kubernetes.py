@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,6 @@ from temper.rollout.drain.base import Drainer, DrainError, Standing, wait_until_
 from temper.rollout.drain.kubernetes import ANNOTATION, Kubernetes
 from tests.unit.rollout import kubernetes_api
 from tests.unit.rollout.kubernetes_api import Cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

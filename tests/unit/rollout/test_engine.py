@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from temper.rollout import engine as module
 from temper.rollout import planner
-from temper.rollout.engine import Ending, Engine
+from temper.rollout.engine import Ending, Engine, Ticket
 from temper.rollout.model import FORWARD, Mode, NodeState, Observation, Outcome, Record, Step, StepResult
 from temper.rollout.policy import Policy, Share
 from temper.rollout.store import LEASE_TTL, HeldError, LostLeaseError, RolloutStore
 from temper.rollout.windows import Window
 from tests.unit.rollout.fleets import ME, NOW, OTHER, QUICK, Script, VirtualClock, begin, nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from pathlib import Path
-
-    from temper.rollout.engine import Ticket
 
 FAILED = StepResult(Outcome.FAILED, "it went wrong")
 TOLERANT = replace(QUICK, failure_budget=Share(5))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,13 +36,7 @@ from temper.rollout.policy import Policy
 from temper.rollout.report import sentence
 from tests.unit.each import each
 from tests.unit.rollout.results import run_of
-from validation.model.contract import Finding, State, dumps
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
-
-    from validation.model.contract import NodeResult
+from validation.model.contract import Finding, NodeResult, State, dumps
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 OLD, NEW = "r580-cuda13.0", "r595-cuda13.2"

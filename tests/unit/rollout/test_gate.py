@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from temper.rollout.gate import GateState, Rules, errors_in_soak, judge, judge_baseline
+from temper.rollout.gate import GateState, GateVerdict, Rules, errors_in_soak, judge, judge_baseline
 from tests.unit.each import each
 from tests.unit.rollout.results import GPUS, NEW, drawn_from, recorded_noise, run_of, runs_of
 from tests.unit.validation.samples import one_test
-from validation.model.contract import Finding, State
+from validation.model.contract import Finding, NodeResult, State
 from validation.verdict.verdicts import NodeVerdict, TestVerdict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from temper.rollout.gate import GateVerdict
-    from validation.model.contract import NodeResult
 
 RUNS = 5
 CALM = [0.002, -0.003, 0.001, 0.0, -0.001]

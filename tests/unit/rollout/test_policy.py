@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from datetime import date, time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from temper.rollout.drain.kubernetes import Kubernetes
 from temper.rollout.policy import Policy, PolicyError, Share, aim, as_document, load, read
 from temper.rollout.windows import Exclusion, Window
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FULL = """
 canaries: 2

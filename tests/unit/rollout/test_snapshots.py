@@ -6,7 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper.snapshots import NAME as NAME_ON_NODES
@@ -23,9 +23,6 @@ from temper.rollout.snapshots import name_of
 from tests.unit.each import each
 from tests.unit.rollout.fleets import NOW, begin, having, nodes
 from tests.unit.rollout.test_executor import StandInAnsible, StandInScheduler, played, ticket
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BTRFS = Policy(snapshot=Snapshot.BTRFS, snapshot_gib=5, snapshot_max_age_minutes=60)
 NAME = "temper-1-20261122T000000Z"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 
 from temper.rollout.windows import DAYS, Calendar, Exclusion, Window, cron_line, instant, systemd_units
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BERLIN = "Europe/Berlin"
 EVERY_DAY = frozenset(range(7))

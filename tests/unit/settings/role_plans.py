@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import node_settings
+import pytest
 from ansible.module_utils.temper.packaging import package_settings, packages
-from ansible.module_utils.temper.packaging.packages import Package, Transaction
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    import pytest
-    from ansible.module_utils.temper.packaging.packages import Packages
+from ansible.module_utils.temper.packaging.packages import Package, Packages, Transaction
 
 OPTIONS = {"busy_ok": False, "rollback_after_s": 120, "atomic": False, "absent": False, "sysctl_file": None}
 

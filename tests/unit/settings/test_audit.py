@@ -7,16 +7,14 @@ Debian 12 (6.2.3) and auditctl(8) show; a container's refusal was recorded on a 
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 import yaml
 from ansible.module_utils.temper.settings import audit, observe
 
 from temper.plan.preflight import DATA
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    import pytest
 
 CONTROLS = yaml.safe_load((DATA / "os_controls" / "audit.yml").read_text())["os_controls"]
 FILES: dict[str, str] = CONTROLS["audit"]["profiles"]["gpu"]["files"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.settings import files, observe, pam_lines, record, site_lines
@@ -18,9 +19,6 @@ from temper.plan.os_controls import load_controls, settings_of
 from temper.plan.strictness import order_of, orders_of_files
 from tests.unit.each import each
 from tests.unit.settings.role_plans import carried_out, item, role_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 CONTROLS = load_controls(Path(__file__).resolve().parents[3] / "data" / "os_controls")
 QUALITY = "/etc/security/pwquality.conf.d/50-temper-hardening.conf"

@@ -7,8 +7,9 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.settings import observe, tmpfs
@@ -17,9 +18,6 @@ from ansible.module_utils.temper.settings.tmpfs import GIB, TmpfsSize, size_byte
 from tests.unit.each import each
 from tests.unit.planning_roles.plans import contents, planned
 from tests.unit.settings.role_plans import item, role_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 UNSHARE = ["unshare", "--mount", "--propagation=private"]
 MIB = 2**20

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from validation.checks.node import Node
 from validation.model.contract import (
@@ -24,11 +25,7 @@ from validation.probes.machine import PciGpu, Torch
 from validation.probes.node_probe import Facts, NodeProbe, Sources, gather
 from validation.probes.nvlink import Links
 from validation.probes.topology import PciePort, Topology
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.processes.pool import ProcessOutcome
+from validation.processes.pool import ProcessOutcome
 
 DRIVER = "580.178.04"
 

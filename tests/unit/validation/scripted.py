@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from validation.backends.protocol import LimitError, PeerLimitError, WorkerError
+from validation.backends.protocol import (
+    ImageShape,
+    LimitError,
+    Operation,
+    PeerLimitError,
+    Piece,
+    Shape,
+    Training,
+    WorkerError,
+)
 from validation.model.not_run import NotRunError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from validation.backends.protocol import ImageShape, Operation, Piece, Shape, Training
-    from validation.model.shapes import MatmulShape
+from validation.model.shapes import MatmulShape
 
 
 @dataclass

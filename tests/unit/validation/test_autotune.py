@@ -12,7 +12,9 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -49,10 +51,6 @@ from validation.probes.node_probe import Facts
 from validation.processes.child import Request
 from validation.processes.pool import ROOT, Ending, ProcessOutcome
 from validation.run import burn_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 #: A Python with torch, which the tests' own has not.
 PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")

@@ -5,24 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.each import each
 from tests.unit.validation.samples import expectation, measurement, one_test
-from validation.model.contract import RESULT_VERSION, Finding, Measured, State, TestResult
+from validation.model.contract import RESULT_VERSION, Finding, Measured, NodeResult, State, TestResult
 from validation.model.plans import PLANS
 from validation.processes.child import Request
 from validation.processes.pool import Ending, ProcessOutcome
 from validation.run import burn_in, runner
 from validation.run.burn_in import Rounds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from validation.model.contract import NodeResult
 
 SLOW = Finding("below-floor", State.FAIL, "slow", "look", 0)
 

@@ -8,8 +8,9 @@ import fcntl
 import itertools
 import math
 import time
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from validation.backends import sampling
 from validation.checks import collectives, copy, launch, loading, matmul, memory
 from validation.checks.check import not_run
 from validation.checks.measured import Telemetry, failures, result, watch
+from validation.checks.node import Node
 from validation.checks.registry import CHECKS
 from validation.model.contract import Digest, Finding, GpuIdentity, MachineAction, Measured, State
 from validation.model.cuda_errors import finding_of
@@ -35,12 +37,6 @@ from validation.probes.nvidia_smi import NvidiaSmiError, Report
 from validation.probes.topology import PciePort
 from validation.processes.child import Request
 from validation.processes.pool import Ending, ProcessOutcome, run_children
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import ModuleType
-
-    from validation.checks.node import Node
 
 TIMING = {"warm_up_s": 1.0, "measure_s": 5.0, "least": 5, "most": 1000}
 STAGES: list[str] = []

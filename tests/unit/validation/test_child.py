@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,6 @@ from validation.checks import collectives
 from validation.processes import pool
 from validation.processes.child import Request
 from validation.processes.pool import ROOT, Ending, ProcessOutcome, WorkerPool, run_children
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.component
 

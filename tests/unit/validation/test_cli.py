@@ -9,7 +9,9 @@ import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -34,19 +36,14 @@ from validation.model.contract import (
 )
 from validation.model.contract import node_result as read
 from validation.model.expectations import FleetExpectations
+from validation.model.plans import Plan
 from validation.model.run_options import NO_OPTIONS
 from validation.probes import machine
 from validation.probes.node_probe import Facts, NodeProbe
 from validation.processes.pool import ROOT
 from validation.run import runner
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from validation.model.plans import Plan
-
-    Judge = Callable[..., subprocess.CompletedProcess[str]]
+Judge = Callable[..., subprocess.CompletedProcess[str]]
 
 PYTHON = [sys.executable]
 

@@ -7,16 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.unit.validation.samples import eventually, is_running
 from validation.processes import command
 from validation.processes.command import CommandError, CommandTimeoutError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

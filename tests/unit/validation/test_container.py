@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +15,6 @@ from validation.checks import container
 from validation.checks.container import GpuContainer
 from validation.model.contract import State, TestResult
 from validation.processes.pool import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

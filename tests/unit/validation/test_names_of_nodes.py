@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.unit.validation.samples import node_result, one_test
 from validation.model.contract import EXPECTATIONS_VERSION, dumps
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", "a/b", "a\0b", ""])

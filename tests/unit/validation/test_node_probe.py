@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,10 +33,6 @@ from validation.probes.topology import PciePort
 from validation.processes.pool import ROOT
 from validation.run import runner
 from validation.verdict.judge import judge_node
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

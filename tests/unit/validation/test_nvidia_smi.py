@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from validation.probes import gpu_samples, nvidia_smi
 from validation.probes.nvidia_smi import NvidiaSmiError
 from validation.probes.report_values import UNANSWERED
 from validation.processes.command import Done
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_report_is_read() -> None:

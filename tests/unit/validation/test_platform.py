@@ -6,7 +6,8 @@ import json
 import os
 import re
 import struct
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,6 @@ from validation.probes.nvlink import Links
 from validation.probes.reading import ReadingError
 from validation.probes.topology import PciePort, RdmaPort, SlowLink, Topology
 from validation.processes import command
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GPU = "0000:1b:00.0"
 BRIDGE = "0000:1a:01.0"

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from tests.unit.each import each
 from tests.unit.validation.real_reports import RealReport, addresses, from_folder, from_table, of_gpu
 from tests.unit.validation.samples import node
 from validation.checks.health import Health
-from validation.model.contract import State
+from validation.model.contract import Finding, State
 from validation.model.expectations import Expectation
 from validation.probes import nvidia_smi
 from validation.probes.machine import PciGpu
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from validation.model.contract import Finding
 
 TABLE = from_table()
 REPORTS = [*TABLE, *from_folder()]
