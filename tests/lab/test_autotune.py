@@ -4,8 +4,6 @@ No simulation but the GPUs, which say how many processes a job has: eight of the
 every CPU, train on the few CPUs that a machine of tests has. No GPU computes.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Their traffic is real. The slow network is the lab's own, limited for the while;
 node to node. A bridge of one address on both is what container engines leave everywhere, and leads nowhere.
 """
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 One lab of two bare nodes for the whole file; the tests run in the order in which they stand.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Compliance on a real node: what site.yml made is compliant; each drift is named and repaired as printed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ through CDI here, which is real; the machine below may not let anybody raise the
 containers that are started ask for a lower one; and CRI-O is in no Debian.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -8,8 +8,6 @@ this machine's kernel would boot without it is where the proof ends.
 Three compilations of minutes each on two cores: not part of `make lab-test`, but of `make slow-test`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

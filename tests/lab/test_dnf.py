@@ -3,8 +3,6 @@
 What no Debian can show is RHEL itself; see the support matrix in the README.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -4,8 +4,6 @@ The repository has what the plans name, exactly, beside other versions of the sa
 on each other as NVIDIA's do. What no such repository can show is whether NVIDIA's has these versions.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

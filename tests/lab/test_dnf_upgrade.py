@@ -4,8 +4,6 @@ The root directory and the signed repository are those of `test_dnf`; the reposi
 because dnf takes packages from a directory without a download.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading

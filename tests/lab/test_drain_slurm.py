@@ -4,8 +4,6 @@ Odd nodes of the lab are Debian 12: the first is the controller, the others comp
 asks scontrol and squeue of the controller through the lab's side door.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

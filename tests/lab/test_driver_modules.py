@@ -4,8 +4,6 @@ Real runs on two nodes, one of which becomes an HGX B200 with Secure Boot. What 
 where the kernel shows it.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterator

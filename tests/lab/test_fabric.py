@@ -3,8 +3,6 @@
 The payload and its rounds as the playbook runs them, without Ansible between: four bare nodes, gloo.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """One run over slices on helpers: nodes that are helpers, a helper and a controller that die, a held node."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 The tests run in the order in which they stand. The node's nvidia-smi is the lab's, with eight H100.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Administrators on real nodes: added, rotated, revoked, and given back; Ansible's own account stays in."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 from collections.abc import Iterator

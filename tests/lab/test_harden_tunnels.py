@@ -1,7 +1,5 @@
 """A node that is reached through a tunnel which ends on it stays reachable, long after a change."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import subprocess

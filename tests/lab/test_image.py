@@ -4,8 +4,6 @@ One node is both: at first its hardware description is taken away, and its upper
 kernel is put there, which nobody runs: what the driver is built for must not follow the builder.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -4,8 +4,6 @@ One lab of two bare nodes for the whole file. Each test writes an inventory and 
 hardening read the nodes through it; none leaves a node changed.
 """
 
-from __future__ import annotations
-
 import json
 import stat
 import subprocess

@@ -5,8 +5,6 @@ which are new enough for CDI there. containerd is asked through its CRI plugin, 
 NCCL itself is not asked: that a variable wins over /etc/nccl.conf is in its source.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A node that the other is reached through: hardened last, it still forwards, and that is proven first."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

@@ -4,8 +4,6 @@ The node's boot loader and kernels are those of tests/lab/boot_simulator, which 
 Measuring is left out, as in test_upgrade_steps. The tests run in the order in which they stand.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The lab's own behaviour, on labs of these tests' own: it boots, reboots, recovers and leaves nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

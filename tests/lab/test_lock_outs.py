@@ -1,7 +1,5 @@
 """More ways of locking people out, also of those that come between a change and its confirmation."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import shutil

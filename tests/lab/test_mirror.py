@@ -1,7 +1,5 @@
 """A bare node installs the whole stack from a mirror that has only what was listed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

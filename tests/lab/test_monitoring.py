@@ -3,8 +3,6 @@
 The tests run in the order in which they stand, on one lab; each also runs alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -3,8 +3,6 @@
 What no node has (auditing, AppArmor, a kernel that acts on its parameters) is judged by files only.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

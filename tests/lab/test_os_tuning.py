@@ -5,8 +5,6 @@ choose. File systems in memory lie over these two folders here, with files in th
 written there reaches no kernel, and the host's /sys is never written to.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

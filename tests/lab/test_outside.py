@@ -1,7 +1,5 @@
 """What a node does not say of itself is seen from outside, and keeps a change from being confirmed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

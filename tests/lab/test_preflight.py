@@ -3,8 +3,6 @@
 One lab of two bare nodes for the whole file; no test leaves them changed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The profilers on a real node: installed, recording, and open to those who were meant."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 What only a kernel or a partition of its own can show is named in data/scap/rules.yml.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ Each node is a cluster of its own. The GPUs are links to /dev/null; control grou
 from the others' GPUs, are not the lab's to make.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -4,8 +4,6 @@ The steps are those of a roll-out; the file system is not the node's root, which
 a device mapper and ZFS its module, which the lab's kernel need not have: they have unit tests only.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -3,8 +3,6 @@
 Real apt and dpkg on two nodes, against the simulated repositories. Each test also runs alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Real apt and dpkg on bare nodes, against the simulated repositories. Every failu
 leaves nothing half-configured that the next run does not complete.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

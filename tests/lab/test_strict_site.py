@@ -1,7 +1,5 @@
 """A site that is stricter than the hardening stays so: after a run, after a reboot, and in compliance."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """All hardening is taken back: each node is what it was, file by file, and what is in force."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@ Measuring is left out: what the gate makes of numbers has tests of its own, and 
 beside each other is no measure. The tests run in the order in which they stand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

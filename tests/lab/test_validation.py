@@ -3,8 +3,6 @@
 One lab of two provisioned nodes for the whole file.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

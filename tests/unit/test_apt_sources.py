@@ -1,7 +1,5 @@
 """Whose mirror a node uses, from what `apt-get indextargets` prints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """data/stacks.yml and data/nvidia_compatibility.yml agree with themselves and with data/gpu_models.yml."""
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections.abc import Iterator

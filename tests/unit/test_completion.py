@@ -1,7 +1,5 @@
 """`temper completion bash`: what a real bash completes with the script."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What NVIDIA's packages for Debian pull in has the driver's version, whatever else there is: real apt."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What dnf's output means, without a dnf: what a real one does is tested in the lab."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Keys are fetched the way that the node's package manager fetches packages, above all through its proxy."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import threading

@@ -1,7 +1,5 @@
 """No kernel is left that would boot without the driver: built where it can be, named where it cannot."""
 
-from __future__ import annotations
-
 import os
 import ssl
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Examples: preflight accepts the static inventories, those of plugins choose machines with GPUs."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files are written only where they differ, in one step, with the wanted owner and mode."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

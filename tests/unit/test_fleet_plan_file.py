@@ -1,7 +1,5 @@
 """The file with all plans: replaced at one go, and the play that writes it runs in step."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A short look at every reader of foreign input, with the same inputs each time: `make fuzz` in small."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from random import Random
 from typing import Any

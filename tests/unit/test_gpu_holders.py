@@ -1,7 +1,5 @@
 """Processes that hold GPUs are named, with their container or service."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """GPU settings are set, read back and set again when the driver forgot them, with an nvidia-smi made here."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

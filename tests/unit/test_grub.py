@@ -1,7 +1,5 @@
 """Which kernel GRUB boots: by default, once, and what it says where it cannot be told."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """In which order one run hardens nodes: what is reached through another node comes before that one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

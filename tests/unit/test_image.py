@@ -1,7 +1,5 @@
 """The tree of an image: what is planned, what must not stay in it, and who is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Which nodes are jump hosts, in which order they are hardened, and what their plans keep."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Collection, Mapping

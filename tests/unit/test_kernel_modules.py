@@ -1,7 +1,5 @@
 """Which kernels a node could boot, and which nvidia module each would load."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

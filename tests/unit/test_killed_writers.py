@@ -1,7 +1,5 @@
 """Processes that are killed while they write: what is there afterwards is whole, and nothing is lost."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

@@ -1,7 +1,5 @@
 """The driver as a setting: what is loaded is told from what is installed, and proven after a change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """MIG layouts: what is read, what fits, and what a run and the boot unit do, on the simulated nvidia-smi."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

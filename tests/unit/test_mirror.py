@@ -1,7 +1,5 @@
 """A mirror serves exactly what the planned nodes download, with the checksums of the list."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

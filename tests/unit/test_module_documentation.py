@@ -1,7 +1,5 @@
 """A module's DOCUMENTATION says what its argument spec says: every option, type, default and choice."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The nightly run has every target, goes on after a failure, and says how each step ended."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

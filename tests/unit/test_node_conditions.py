@@ -1,7 +1,5 @@
 """Conditions of a node: a reboot that is due, updates of security, who may become root."""
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd

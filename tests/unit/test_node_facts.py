@@ -1,7 +1,5 @@
 """What is read of a node, from a file tree and from programs that answer as the real ones do."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

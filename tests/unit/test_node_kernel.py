@@ -1,7 +1,5 @@
 """A node's way to another kernel and back, with a real apt and dpkg: see grub_programs for GRUB."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """One controller a node: who gets the lease, who is refused, and what a reboot and wrong clocks do to it."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What runs on a node keeps to Python 3.9: Enterprise Linux 9 has no newer one of its own."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

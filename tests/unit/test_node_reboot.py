@@ -1,7 +1,5 @@
 """A node is rebooted only by the run whose it is, and by nobody in the middle of a change."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path

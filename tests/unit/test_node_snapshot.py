@@ -5,8 +5,6 @@ of the origin is that of lvs 2.03.16; its snapshots, which need a device mapper,
 say.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

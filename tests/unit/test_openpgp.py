@@ -1,7 +1,5 @@
 """Fingerprints of real keys are GnuPG's, and nothing but public keys passes."""
 
-from __future__ import annotations
-
 import base64
 import time
 from pathlib import Path

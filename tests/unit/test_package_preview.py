@@ -1,7 +1,5 @@
 """A transaction is simulated with what the node is to get, and the node stays as it is."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

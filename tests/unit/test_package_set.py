@@ -1,7 +1,5 @@
 """Packages reach their versions in one transaction of the real apt and dpkg, in a root of their own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

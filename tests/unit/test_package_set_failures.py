@@ -1,7 +1,5 @@
 """What fails is undone or completed, said with its cause, and leaves apt working."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

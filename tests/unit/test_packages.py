@@ -1,7 +1,5 @@
 """What dpkg says of packages, what is asked for, and what makes a transaction dangerous."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

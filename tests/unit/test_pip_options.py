@@ -1,7 +1,5 @@
 """Arguments of pip become its configuration file, and nothing in them undoes what is pinned."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

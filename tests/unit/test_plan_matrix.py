@@ -1,7 +1,5 @@
 """The plans of all GPUs on all systems, beside rules that come from NVIDIA's documents and not from data/."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

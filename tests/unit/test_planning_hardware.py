@@ -1,7 +1,5 @@
 """Which GPUs a node has, by PCI ids: known, between known ones, beyond or before them; for a monitor."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

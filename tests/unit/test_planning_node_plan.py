@@ -1,7 +1,5 @@
 """The typed plan: real plans fit it, it survives JSON, and nothing else is read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

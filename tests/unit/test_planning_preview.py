@@ -1,7 +1,5 @@
 """What the simulated transaction adds to a plan, and the filters around it."""
 
-from __future__ import annotations
-
 import hashlib
 import ssl
 import subprocess

@@ -1,7 +1,5 @@
 """Preflight's one task: which executions on the node it takes, and what of theirs it passes on."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import SimpleNamespace

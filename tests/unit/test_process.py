@@ -1,7 +1,5 @@
 """The bounded runner of programs, with a kernel that says when a process ends and with one that does not."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

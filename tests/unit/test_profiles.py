@@ -1,7 +1,5 @@
 """Profiles: groups of the example inventory, read as Ansible reads them and planned with the real tables."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Larger machines are a plan's input alone: their CPUs are given in place of the kernel's answer.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Readers of other programs: a text that is cut off, foreign or huge is a sentence, never a traceback."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Records on a node: read as they were written, and left alone where nobody can read them."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

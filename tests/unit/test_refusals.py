@@ -1,7 +1,5 @@
 """The catalogue of reasons to refuse a node, and what rules, plans and documents make of it."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What the plan says of repositories is what apt and dnf are given, on every supported distribution."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Variables that are misspelt or of the wrong kind are found before anything is planned."""
 
-from __future__ import annotations
-
 import re
 from collections import UserDict
 from pathlib import Path

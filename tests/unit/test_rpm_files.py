@@ -1,7 +1,5 @@
 """What rpm says of files, without an rpm: what a real one makes of them is tested in the lab."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import subprocess

@@ -1,7 +1,5 @@
 """Libraries are loaded and asked in a process of their own: what they answer, and what if they do not."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Secure Boot from EFI variables as firmware and shim write them."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 import uuid

@@ -1,7 +1,5 @@
 """The roles of a stage share one execution on a node, and each one's task shows its own part."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

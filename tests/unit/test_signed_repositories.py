@@ -1,7 +1,5 @@
 """Repositories are configured with the pinned key, or nothing is written."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Keys are renewed when they have to be, never replaced by older ones, and never taken from anybody else."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

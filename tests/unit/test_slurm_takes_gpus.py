@@ -3,8 +3,6 @@
 The device files are links to /dev/null, and the node is said to have the processors of the plan.
 """
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

@@ -1,7 +1,5 @@
 """How ssh reaches a host: asked of the real `ssh -G`, with files of its own."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Both stacks' packages are on the node before one is changed: the way there, and the way back."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

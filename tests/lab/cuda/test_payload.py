@@ -1,7 +1,5 @@
 """The payload's tests of GPUs, run on the stand-in: whole plans, training steps, injected faults."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The stand-in itself: what it refuses as CUDA does, and that nothing counts as done that it does not do."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What nodes that are alike share is what each of them would have alone, in all forms of a report."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """The check's one task on a node: two executions, and what of theirs it passes on."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

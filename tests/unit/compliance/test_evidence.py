@@ -1,7 +1,5 @@
 """Evidence: changed bytes, missing and added files and reports are found; signatures are real."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """OSCAL: valid by NIST's own schema, and what was not checked is nowhere satisfied."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

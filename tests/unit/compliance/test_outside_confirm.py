@@ -1,7 +1,5 @@
 """A change is confirmed after the look from outside, and not where that contradicts it."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import SimpleNamespace

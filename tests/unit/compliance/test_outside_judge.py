@@ -1,7 +1,5 @@
 """What was seen from outside, against the plan and against what the node says of itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How a node is reached, as the real ssh says, and which host keys this machine knows of it."""
 
-from __future__ import annotations
-
 import subprocess
 from typing import Any
 

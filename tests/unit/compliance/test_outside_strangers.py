@@ -1,7 +1,5 @@
 """What this machine sees of servers on loopback: a real sshd, and strangers that behave oddly."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket

@@ -1,7 +1,5 @@
 """What an operator is told to type comes from a table of the controller, whatever a node names."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import replace
 from pathlib import Path

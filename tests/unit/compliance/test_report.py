@@ -1,7 +1,5 @@
 """The forms of a report: the same statement in all of them, and what was not checked a pass in none."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

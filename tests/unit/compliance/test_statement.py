@@ -1,7 +1,5 @@
 """A fleet's statement: what is a failure, what nobody knows, what is waived, and what repairs it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Waivers as an inventory gives them: what is no waiver is refused with a sentence."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 

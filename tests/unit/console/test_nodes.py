@@ -1,7 +1,5 @@
 """Many nodes in few words."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """What single results say to the operator."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What a run is told of, and the lines that it makes of that."""
 
-from __future__ import annotations
-
 from temper.base.outcome import FinalVerdict
 from temper.output.run import MOST_CHARACTERS, MOST_GROUPS, Note, Run, Stage
 from tests.unit.each import each

@@ -1,7 +1,5 @@
 """Containers with a GPU are found by their device files, whoever runs them, computing or not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

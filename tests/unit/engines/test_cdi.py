@@ -1,7 +1,5 @@
 """The CDI specification: for the loaded driver, with all GPUs, made again by the toolkit's own units."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

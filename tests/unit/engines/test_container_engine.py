@@ -3,8 +3,6 @@
 The engines are the stand-ins of stand_ins.py.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

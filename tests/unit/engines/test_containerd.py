@@ -1,7 +1,5 @@
 """containerd: a drop-in of nvidia-ctk under which nothing else changes, for each of its generations."""
 
-from __future__ import annotations
-
 import os
 import tomllib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """CRI-O: the drop-in beside those of others."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

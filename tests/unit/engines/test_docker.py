@@ -1,7 +1,5 @@
 """Docker: its file is merged, checked by dockerd and given back."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The setting: made from a plan's items, read, made and taken back without the rest of its role."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

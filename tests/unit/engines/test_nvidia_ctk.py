@@ -1,7 +1,5 @@
 """The simulated `nvidia-ctk runtime configure` writes what the real one of version 1.20.0 has written."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

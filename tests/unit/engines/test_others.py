@@ -1,7 +1,5 @@
 """Engines that the role does not set up are found by their units, configurations and sockets."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The container toolkit's own file: what cannot work is found and set, the rest stays as it is."""
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib

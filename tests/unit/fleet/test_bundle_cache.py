@@ -1,7 +1,5 @@
 """What a helper keeps of the bundles that it was sent."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """One report from what slices have handed over, with the nodes of which nothing came."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The part of an inventory that a slice gets says of its nodes what the whole one says."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

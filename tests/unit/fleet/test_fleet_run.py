@@ -1,7 +1,5 @@
 """Slices as they run: real jobs of ansible-runner, started by ClusterShell on this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A machine that two slices have under two names is refused before the first slice changes anything."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

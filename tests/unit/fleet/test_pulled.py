@@ -1,7 +1,5 @@
 """What the controller makes of the results of nodes that pull."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

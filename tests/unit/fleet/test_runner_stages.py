@@ -1,7 +1,5 @@
 """A slice is a job of ansible-runner: its own commands carry it, as those do that AWX and Receptor start."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

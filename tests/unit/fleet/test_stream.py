@@ -1,7 +1,5 @@
 """What a helper can send: streams as ansible-runner makes them, with archives that it would follow."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

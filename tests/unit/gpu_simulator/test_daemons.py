@@ -1,7 +1,5 @@
 """The simulated daemons: they run as processes, and fail where the real ones would."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """The simulated dkms: what the real one would leave, say and answer."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

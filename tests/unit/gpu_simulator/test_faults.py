@@ -1,7 +1,5 @@
 """Each fault shows where it should and nowhere else."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """The simulated shared libraries: a program loads them by the name it knows, and they tell their versions."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The simulated kernel side: what a node shows in /sys, /proc and /dev, and which module it loads."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Callable

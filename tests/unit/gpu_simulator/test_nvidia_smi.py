@@ -1,7 +1,5 @@
 """The simulated nvidia-smi: exit statuses, forms of output, settings and how long they last."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """MIG of the simulated nvidia-smi: its lists are those of a real H100, and it refuses as real ones do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A recording of nvidia-smi tells nothing of the machine that it was made on, and all else of its GPUs."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

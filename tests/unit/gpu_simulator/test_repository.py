@@ -1,7 +1,5 @@
 """The simulated repositories: apt reads them, trusts their key and resolves what roles install."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

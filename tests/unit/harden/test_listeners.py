@@ -1,7 +1,5 @@
 """What waits for packets, and whose it is, whatever a user calls his processes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

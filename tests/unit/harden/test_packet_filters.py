@@ -4,8 +4,6 @@ The rules are in `rulesets`. recorded_nft.json has what nft 1.0.6 and iptables 1
 commands that were asked.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

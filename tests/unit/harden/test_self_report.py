@@ -1,7 +1,5 @@
 """What a node says of its own ways in, by a real sshd; and the controller takes what it says."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who is on the way through a node: what sshd has open to others' sshd, and whether a change would cut it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

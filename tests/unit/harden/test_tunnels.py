@@ -1,7 +1,5 @@
 """Tunnels that end on the node: which the login comes through, and whether the rules let their packets in."""
 
-from __future__ import annotations
-
 import ctypes
 import ipaddress
 import json

@@ -3,8 +3,6 @@
 The nodes are played by a connection plugin, which answers each module; all else is Ansible's and ours.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What the lab's cache promises: whole artefacts only, built once."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

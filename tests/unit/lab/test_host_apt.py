@@ -1,7 +1,5 @@
 """What the nodes take over of the host's way to Debian's packages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

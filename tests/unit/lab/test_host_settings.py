@@ -1,7 +1,5 @@
 """The host's settings are what they were once no lab is left, whatever happened in between."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Each thing that a machine may lack for the lab is one sentence that says what to do."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

@@ -1,7 +1,5 @@
 """The sysctl tree that nodes boot with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

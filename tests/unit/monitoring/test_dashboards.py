@@ -1,7 +1,5 @@
 """Every query of every dashboard has an answer in a real Prometheus that holds what nodes have written."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.parse

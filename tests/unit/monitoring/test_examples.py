@@ -1,7 +1,5 @@
 """The examples for Prometheus and Alertmanager, as those programs read them."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.request

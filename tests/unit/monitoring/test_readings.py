@@ -1,7 +1,5 @@
 """What the payload reads for monitoring, beside what nvidia-smi says in another form."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

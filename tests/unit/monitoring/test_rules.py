@@ -1,7 +1,5 @@
 """Every alert fires on its fault and on nothing else, as Prometheus' own promtool evaluates the rules."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What admin_accounts, firewall, ssh_hardening and os_hardening set."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What monitoring sets: a timer, a service that the payload understands, a firewall open to scrapers."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

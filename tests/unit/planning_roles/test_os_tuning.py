@@ -1,7 +1,5 @@
 """What os_tuning sets, by what the operator wants and what the node has."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

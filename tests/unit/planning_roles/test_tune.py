@@ -1,7 +1,5 @@
 """What gpu_settings, compute_environment and os_tuning set."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A run of the program: what it does, what it leaves alone, what it says: real git, no real Ansible."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

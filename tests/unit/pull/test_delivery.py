@@ -1,7 +1,5 @@
 """Results on their way: a real server with TLS, and what an ssh would be given."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import ssl

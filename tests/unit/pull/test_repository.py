@@ -1,7 +1,5 @@
 """What an account that may push, or a server, can try: real git, real keys, whole runs."""
 
-from __future__ import annotations
-
 import http.server
 import shutil
 import subprocess

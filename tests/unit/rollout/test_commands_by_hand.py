@@ -1,7 +1,5 @@
 """What an operator types while a roll-out is under way, and after its controller has died."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

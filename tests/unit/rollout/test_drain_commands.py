@@ -1,7 +1,5 @@
 """The operator's own commands in place of a scheduler: in a folder, a file takes a node out of service."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Kubernetes: a real kubectl against an API that answers as Kubernetes does."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

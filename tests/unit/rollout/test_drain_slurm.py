@@ -1,7 +1,5 @@
 """Slurm: a real slurmctld takes our orders, and nodes that others drained stay theirs."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

@@ -1,7 +1,5 @@
 """The engine: what it does with results, faults, people, other controllers, and its own end at any moment."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the steps of a roll-out come to. Ansible and the scheduler stand in: both have tests of their own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Collection, Mapping

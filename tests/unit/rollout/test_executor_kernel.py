@@ -1,7 +1,5 @@
 """What the steps of a roll-out come to where it brings a kernel: with a stack, or alone."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path

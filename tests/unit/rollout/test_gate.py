@@ -1,7 +1,5 @@
 """The gate: what passes, what fails, what is measured again, each with its sentence."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Callable, Sequence

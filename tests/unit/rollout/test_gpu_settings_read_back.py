@@ -1,7 +1,5 @@
 """Settings of GPUs, read from reports of nvidia-smi."""
 
-from __future__ import annotations
-
 import pytest
 
 from temper.rollout.gate import judge_settings

@@ -1,7 +1,5 @@
 """Real controllers: killed at random moments and gone on with, and several at once."""
 
-from __future__ import annotations
-
 import random
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """How a node moves, step by step, and that the table says it all."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """`temper rollout plan`: from an inventory and preflight's plans to waves, times, and reasons."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """What the planner starts, what it waits for, and when it holds or stops: each for one reason."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Real runs of Ansible on this machine: none goes on without the controller that asked for it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """A policy file: what it says, and one sentence for each thing that is wrong with it."""
 
-from __future__ import annotations
-
 import json
 from datetime import date, time
 from pathlib import Path

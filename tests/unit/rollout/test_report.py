@@ -1,7 +1,5 @@
 """The report of a roll-out: every node's timeline, and what is true of it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import timedelta

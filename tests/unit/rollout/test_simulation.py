@@ -1,7 +1,5 @@
 """What must never happen, in any order of events: simulated fleets, and the store between two controllers."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from datetime import datetime, timedelta

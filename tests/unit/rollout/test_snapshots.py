@@ -1,7 +1,5 @@
 """Snapshots before a change: what is taken when, what is refused, and what stays. Ansible stands in."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The store: a lease with a fencing number, and a file that is whole whatever happens to its writer."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Windows: right on every night, also when clocks change; exclusions beat them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from datetime import UTC, date, datetime, time, timedelta

@@ -4,8 +4,6 @@ No node of the lab can show them: a container has no auditing. What auditctl pri
 Debian 12 (6.2.3) and auditctl(8) show; a container's refusal was recorded on a node of the lab.
 """
 
-from __future__ import annotations
-
 import subprocess
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Settings of a node are made, proven and taken back: files, permissions, parameters, mounts, units, PAM."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """A role's configuration converges, and what a run that was cut off left undone is done by the next one."""
 
-from __future__ import annotations
-
 import os
 import ssl
 from collections.abc import Callable, Iterable

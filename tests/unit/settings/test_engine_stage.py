@@ -1,7 +1,5 @@
 """A stage's roles in one call: in their order, up to where the controller must act, and on from there."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What is settled and still not in force, or will not be after the next boot: found, named, and repaired."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Lines of PAM's stacks are read as PAM reads them, and their arguments win over the files."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

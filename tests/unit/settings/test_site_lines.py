@@ -1,7 +1,5 @@
 """Files of a site beside ours are read in their programs' order, with the values that their programs take."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

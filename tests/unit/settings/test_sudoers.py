@@ -3,8 +3,6 @@
 The stand-in refuses as visudo of sudo-rs 0.2.5 does (recorded on Debian 13).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Values of the kernel in /sys are set, compared and taken back, in a folder that stands for /sys."""
 
-from __future__ import annotations
-
 import errno
 import json
 from collections.abc import Callable

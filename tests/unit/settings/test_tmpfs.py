@@ -1,7 +1,5 @@
 """The size of a file system in memory, on a real one in a mount namespace of its own."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Autotune on a node: its knobs, its trials, what it changes and restores, and what it proposes."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """Autotune between nodes: which interfaces they share, what a trial measures, and what each node proposes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

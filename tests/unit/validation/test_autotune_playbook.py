@@ -1,7 +1,5 @@
 """What the playbook does with the nodes' evidence: the role's own tasks, run by Ansible."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The batch of somebody's own training step: the search on scripted processes, and real ones with torch."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Burn-in: rounds until the time is over or something fails, and on from where it was interrupted."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time

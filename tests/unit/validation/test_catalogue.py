@@ -1,7 +1,5 @@
 """The catalogue of findings: whole, used by every emission and by nothing else, and the same everywhere."""
 
-from __future__ import annotations
-
 import ast
 import string
 from collections.abc import Iterator

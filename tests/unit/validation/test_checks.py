@@ -1,7 +1,5 @@
 """The checks on a scripted backend: rates, wrong results, what a device lacks, and which rank is to blame."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import fcntl

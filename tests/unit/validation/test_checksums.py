@@ -1,7 +1,5 @@
 """Products bit for bit: between nodes, with a node's own past, between two results, and in a burn-in."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measuring processes, real ones: each way to end is reported as what it is, and none outlives the call."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The command line as its users run it: the checkout and the one-file build, good input and bad."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Programs of the system: what they print, and that none keeps its caller waiting."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Two results side by side: what is better, what worse, and what is only noise."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

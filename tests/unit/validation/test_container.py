@@ -1,7 +1,5 @@
 """A container with GPUs, on engines that are made up: what they answer decides, nothing is left."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

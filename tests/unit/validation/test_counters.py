@@ -1,7 +1,5 @@
 """Counters that grow while a GPU works: read from what nvidia-smi prints, and judged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

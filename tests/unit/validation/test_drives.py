@@ -1,7 +1,5 @@
 """The health of NVMe drives: what nvme-cli and smartctl print is read, and what of it is bad is found."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Graphics without a display: Mesa's real EGL where it is installed, and a compiled stand-in for NVIDIA's."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import shutil

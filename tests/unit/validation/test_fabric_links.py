@@ -1,7 +1,5 @@
 """What a node's links carry: RDMA ports as NCCL takes them, else the interface; nothing where none says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.unit.each import each

@@ -1,7 +1,5 @@
 """Between nodes: which node or link is to blame, and when nobody is, on made-up rounds."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

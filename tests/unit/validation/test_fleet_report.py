@@ -1,7 +1,5 @@
 """The report of a fleet from what slices have handed over, and what is left of one that breaks off."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sqlite3

@@ -1,7 +1,5 @@
 """data/gpu_models.yml is honest: sources, plausible sizes, no floor from an unchecked number."""
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections.abc import Iterator

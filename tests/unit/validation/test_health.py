@@ -1,7 +1,5 @@
 """Health: none is healthy by silence, every fault has its own finding, a machine without GPUs is not ill."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The node's own past as a judge: what compares, and what is said."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Input that nobody should give and somebody will: one sentence, status 2, and never a verdict from it."""
 
-from __future__ import annotations
-
 import dataclasses
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """What one node hands over costs that node alone: verdicts, pages, metrics and files of others are whole."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import io

@@ -1,7 +1,5 @@
 """The verdict: floors, required tests, exit statuses, and properties that hold for every fleet."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Data loading: the sweep on a scripted loader, and real workers that are fast, die, hang or are wrong."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A node's metrics: what was read and nothing else, in a form that Prometheus' own programs read."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import subprocess

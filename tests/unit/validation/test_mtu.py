@@ -1,7 +1,5 @@
 """Packets of the whole MTU: who is asked, and what follows from who answers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Names of nodes in a document are no paths: nothing is written beside the folders of the report."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable

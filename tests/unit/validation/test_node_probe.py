@@ -1,7 +1,5 @@
 """Looking at the node in a process of its own: facts come home whole, and a look that hangs is a verdict."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """NUMA: near and far nodes from sysfs, and binding for real."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

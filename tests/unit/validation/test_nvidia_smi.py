@@ -1,7 +1,5 @@
 """Reading nvidia-smi: reports of several driver generations, absent values, and every way to fail."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who may read what is written on the controller."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Training on several ranks: every number and finding on a scripted backend, and real ranks with gloo."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The platform: a made-up sysfs is read as the kernel means it, and what slows data down is found."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Progress: whole lines for a file, one line that moves for a terminal."""
 
-from __future__ import annotations
-
 import io
 
 from tests.unit.validation.samples import eventually, one_test

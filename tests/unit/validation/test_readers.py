@@ -1,7 +1,5 @@
 """What programs print may be cut off, damaged or of something else: every reader has one error for that."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Reports of real GPUs are judged right: healthy ones have no fault, each fault that is in one is found."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from typing import Any

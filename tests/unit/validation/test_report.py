@@ -1,7 +1,5 @@
 """The report: what a reader must find in the table, and files that are whole or not there."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

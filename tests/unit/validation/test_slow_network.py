@@ -1,7 +1,5 @@
 """A collective over a slow network: fewer sizes, on which all ranks agree, and never out of time."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from typing import Any

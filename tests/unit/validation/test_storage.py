@@ -1,7 +1,5 @@
 """Reading storage for real: files of our own, files that are there, what must never happen, each verdict."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import itertools

@@ -1,7 +1,5 @@
 """Loading the operator's own files: the sweep on a scripted loader, real files, and real workers."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

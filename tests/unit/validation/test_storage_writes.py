@@ -1,7 +1,5 @@
 """Writes, random reads and checkpoints on real storage: what is measured, what must never happen."""
 
-from __future__ import annotations
-
 import errno
 import os
 from concurrent.futures import ThreadPoolExecutor

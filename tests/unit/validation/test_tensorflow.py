@@ -1,7 +1,5 @@
 """TensorFlow's check. No TensorFlow is installed here: a small module openly stands in for it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

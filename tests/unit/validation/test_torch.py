@@ -3,8 +3,6 @@
 They need a Python with torch, which Temper's own environment does not have: TEMPER_PAYLOAD_PYTHON names it.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json

@@ -1,7 +1,5 @@
 """Profiles: shares of the time from a trace, on a scripted backend and with real steps, and what is kept."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import json
