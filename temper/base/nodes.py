@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
 
 # Words of nodes are made printable here and in the payload by one function; so are numbers with their nouns.
 from validation.model.printable import number_of as number_of
 from validation.model.printable import printable as printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from datetime import datetime
 
 #: What stands for a node's own name and address in a text that several nodes share.
 NODE = "NODE"

@@ -14,19 +14,16 @@ import re
 import stat
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pull.result import CHECKED, FAILED, HELD, NOT_FETCHED, REFUSED, SCHEMA_VERSION, Result
 from temper.base.nodes import counted, duration, number_of, printable, utc
 from temper.plan.inventory import InventoryError, groups_of
 from validation.model.contract import ContractError, StringEnum, loads
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 #: A result with as many controls as a node names has a quarter of that.
 LARGEST_BYTES = 1 << 20

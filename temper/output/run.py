@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from textwrap import indent
-from typing import TYPE_CHECKING
 
 from temper.base.nodes import alike, counted, duration, generic, number_of, printable, ranges
 from temper.base.outcome import BAD, STATES, FinalVerdict, numbers, tally, wording, worst
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: Groups of nodes that changed in the same way, for one task; a fleet in which no two are alike has more.
 MOST_GROUPS = 8

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from temper.plan.convert import build, from_node
 from temper.plan.facts import Interface  # noqa: TC001 - `build` reads the hint
 from temper.plan.preview import shown
 from temper.plan.refusals import Refusal, refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 class Machine(Protocol):

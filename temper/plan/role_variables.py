@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ansible.module_utils
 from ansible.errors import AnsibleError
@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULE_UTILS = str(ROOT / "module_utils")
 if MODULE_UTILS not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(MODULE_UTILS)
+from collections.abc import Callable, Iterable
+
 from ansible.module_utils.temper.access.administrators import parse_users
 from ansible.module_utils.temper.access.nftables_rules import interfaces, networks, parse_rule, parse_service
 from ansible.module_utils.temper.access.ssh_keys import public_keys
@@ -39,9 +41,6 @@ from temper.plan.tables import read_yaml
 from temper.plan.value_types import validated
 from temper.plan.variables import Variables
 from validation.model.plans import MOST_HOURS, PLANS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 #: Of the highest clock, what gpu_settings_clocks: efficient locks.
 EFFICIENT_SHARE = gpu_settings.EFFICIENT_SHARE

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
 
 from temper.rollout.model import (
     BACK,
@@ -27,9 +26,6 @@ from temper.rollout.model import (
     Transition,
     Try,
 )
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 #: Of a node that failed, where its scheduler could not be told.
 NOT_TAKEN_OUT = "nobody has confirmed that it is out of service"

@@ -9,17 +9,14 @@ import re
 import runpy
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.model.contract import Machine
 from validation.model.gpu_models import OWN_DRIVERS
 from validation.probes.reading import ReadingError, in_one_line
 from validation.processes.command import CommandError, run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NVIDIA = "0x10de"
 GPU_CLASSES = ("0x0300", "0x0302")  # VGA controller, 3D controller

@@ -5,15 +5,12 @@ from __future__ import annotations
 import platform
 import re
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.probes import numa
 from validation.probes.report_values import NUMBER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: PCI Express extended capabilities start here; each names the next. ACS is number 13, and its control
 #: register six bytes on (PCI Express base specification 5.0, 7.7.8).

@@ -11,16 +11,14 @@ import functools
 import json
 import re
 import shlex
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.access.network_interfaces import is_guests
 from ansible.module_utils.temper.access.nftables_rules import TABLE
 from ansible.module_utils.temper.process import parsed, printable, run, which
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PROC = Path("/proc")
 FAMILIES = ("ip", "ip6", "inet")
