@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,21 +16,12 @@ from tests.lab.fleet import BIN, Fleet, Run, on_node
 from tests.lab.gpu_simulator import profiles
 from tests.lab.settings import CHECKOUT, Lab, Node
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
 
 LAB = Lab(name="badinput")
 FIRST, SECOND = LAB.nodes(2)
 WAIT_TIMEOUT_S = 600
 FLEET = Fleet(LAB)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lab() -> Iterator[None]:
-    """Two bare nodes, and nothing left of them afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
-    yield
-    FLEET.command("down")
 
 
 def playbook(name: str, *arguments: str, **variables: object) -> Run:

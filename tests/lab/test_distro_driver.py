@@ -11,7 +11,6 @@ Three compilations of minutes each on two cores: not part of `make lab-test`, bu
 import json
 import os
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,7 +19,7 @@ from tests.lab.gpu_simulator import profiles
 from tests.lab.settings import Lab, Node
 from tests.unit.settings.role_plans import item, role_plan
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.usefixtures("lab")]
 
 LAB = Lab(name="debdriver")
 FLEET = Fleet(LAB)
@@ -49,15 +48,6 @@ def prepare(node: Node) -> None:
         "for kernel in $(ls /lib/modules); do touch /boot/vmlinuz-$kernel; done",
         INSTALL_TIMEOUT_S,
     )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lab() -> Iterator[None]:
-    """Two bare nodes, and nothing left of them afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
-    yield
-    FLEET.command("down")
 
 
 @pytest.fixture(scope="module", params=[BOOKWORM, TRIXIE], ids=["debian12", "debian13"])

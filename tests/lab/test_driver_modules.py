@@ -33,13 +33,11 @@ X509 = bytes.fromhex("a159c0a5e494a74a87b5ab155c2bf072")
 @pytest.fixture(scope="module", autouse=True)
 def lab() -> Iterator[None]:
     """Two bare nodes, the first an HGX B200, and nothing left of them afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
     hardware = json.dumps(profiles.hardware("hgx-b200-8", B200.name))
-    on_node(B200, f"cat >/var/lib/gpu-simulator/hardware.json <<'END'\n{hardware}\nEND")
-    FLEET.command("reboot", B200.name)
-    yield
-    FLEET.command("down")
+    with FLEET.booted():
+        on_node(B200, f"cat >/var/lib/gpu-simulator/hardware.json <<'END'\n{hardware}\nEND")
+        FLEET.command("reboot", B200.name)
+        yield
 
 
 @pytest.fixture(scope="module")

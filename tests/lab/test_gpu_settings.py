@@ -33,14 +33,10 @@ UNIT = "temper-gpu-settings"
 @pytest.fixture(scope="module", autouse=True)
 def lab() -> Iterator[None]:
     """A node with the stack, and nothing left of it afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
-    try:
+    with FLEET.booted():
         run = FLEET.playbook("provision")
         assert run.status == 0, run.output
         yield
-    finally:
-        FLEET.command("down")
 
 
 def tune(**variables: Any) -> Run:

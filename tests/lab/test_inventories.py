@@ -17,7 +17,7 @@ import yaml
 from tests.lab.fleet import BIN, Fleet, Run, on_node
 from tests.lab.settings import ADMINISTRATOR, CHECKOUT, Lab
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
 
 LAB = Lab(name="inventory")
 FLEET = Fleet(LAB)
@@ -25,12 +25,6 @@ FIRST, SECOND = NODES = LAB.nodes(2)
 HOSTS = {node.name: {"ansible_host": node.address} for node in NODES}
 PORT = 2222
 SITE, PASSWORD = "site", "Correct-Horse-9"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lab() -> Iterator[None]:
-    with FLEET.booted():
-        yield
 
 
 def shared(**changes: Any) -> dict[str, Any]:

@@ -13,21 +13,12 @@ import pytest
 from tests.lab.fleet import Fleet, on_node
 from tests.lab.settings import CHECKOUT, Lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.usefixtures("lab")]
 
 LAB = Lab(name="mirror")
 FLEET = Fleet(LAB, size=1)
 (NODE,) = LAB.nodes(1)
 PORT = 8081
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lab() -> Iterator[None]:
-    """A bare node, and nothing left of it afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
-    yield
-    FLEET.command("down")
 
 
 @contextlib.contextmanager

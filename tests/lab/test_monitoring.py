@@ -31,9 +31,7 @@ each_node = pytest.mark.parametrize("node", NODES, ids=lambda node: node.name)
 @pytest.fixture(scope="module", autouse=True)
 def lab() -> Iterator[None]:
     """Two nodes with the stack, and nothing left of them afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
-    try:
+    with FLEET.booted():
         run = FLEET.playbook("provision")
         assert run.status == 0, run.output
         checked = FLEET.run(
@@ -42,8 +40,6 @@ def lab() -> Iterator[None]:
         assert checked.status == 0, checked.output
         tune()
         yield
-    finally:
-        FLEET.command("down")
 
 
 def tune(*, enabled: bool = True) -> Run:

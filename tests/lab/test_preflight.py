@@ -15,18 +15,12 @@ from tests.lab.fleet import Fleet, Run, on_node
 from tests.lab.repository_faults import Repositories
 from tests.lab.settings import Lab, Node
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
 
 LAB = Lab(name="preflight")
 FLEET = Fleet(LAB)
 BOOKWORM, TRIXIE = LAB.nodes(2)
 DRIVER = "580.178.04"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lab() -> Iterator[None]:
-    with FLEET.booted():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from tests.lab.fleet import Fleet, Run, installed, on_node
 from tests.lab.node_state import VOLATILE, Exemption
 from tests.lab.settings import Lab, Node
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.usefixtures("lab")]
 
 FLEET = Fleet(Lab(name="takeback"))
 NODES = FLEET.lab.nodes(FLEET.size)
@@ -54,15 +54,6 @@ EXEMPTIONS = (
     Exemption(r"file /usr/(bin|share/man)/.*", "links to alternatives of packages, which stay", only="new"),
     Exemption(r"file /usr/(lib|share)/.*/__pycache__(/.*)?", PACKAGES, only="new"),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lab() -> Iterator[None]:
-    """Two bare nodes, and nothing left of them afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
-    yield
-    FLEET.command("down")
 
 
 def harden(**variables: object) -> Run:
