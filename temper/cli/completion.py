@@ -71,17 +71,17 @@ def script() -> str:
 
 def _tree(name: str, made: argparse.ArgumentParser) -> Iterator[tuple[str, tuple[list[str], list[str]]]]:
     """Yield a command's name, words and options, then those of the commands below it."""
-    words = [
-        str(choice)
-        for action in [action for action in made._actions if not action.option_strings]
-        for choice in action.choices or ()
-    ]
+    words = [str(choice) for action in _positional(made) for choice in action.choices or ()]
     options = [
         option for action in made._actions for option in action.option_strings if option.startswith("--")
     ]
     yield name, (words, options)
     for word, below in _commands_of(made):
         yield from _tree(f"{name} {word}", below)
+
+
+def _positional(made: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in made._actions if not action.option_strings]
 
 
 def _commands_of(made: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:

@@ -6,7 +6,6 @@ kernel is put there, which nobody runs: what the driver is built for must not fo
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tests.lab import node as machine
 from tests.lab.fleet import Fleet, Run, assert_refused, installed, on_node
 from tests.lab.gpu_simulator import profiles
 from tests.lab.settings import CHECKOUT, Lab
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -72,12 +72,7 @@ def build(*arguments: str) -> Run:
 def power_off() -> None:
     """Shut the tree down as an operator does, and wait until nothing of it runs."""
     machine.run_inside(TREE, ["systemctl", "poweroff"])
-    deadline = time.monotonic() + SHUTDOWN_S
-    while machine.group(TREE).processes():
-        assert time.monotonic() < deadline, (
-            f"{TREE.name} still runs {SHUTDOWN_S} s after `systemctl poweroff`"
-        )
-        time.sleep(0.1)
+    wait_until(lambda: not machine.group(TREE).processes(), f"{TREE.name} is off", SHUTDOWN_S)
 
 
 def upper(path: str) -> Path:

@@ -1,18 +1,25 @@
 """All hardening is taken back: each node is what it was, file by file, and what is in force."""
 
+from __future__ import annotations
+
 import re
 import subprocess
-from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.lab import node_state
 from tests.lab.fleet import Fleet, Run, installed, on_node
 from tests.lab.node_state import VOLATILE, Exemption
-from tests.lab.settings import Lab, Node
+from tests.lab.settings import Lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.usefixtures("lab")]
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from tests.lab.settings import Node
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 FLEET = Fleet(Lab(name="takeback"))
 NODES = FLEET.lab.nodes(FLEET.size)
@@ -54,6 +61,15 @@ EXEMPTIONS = (
     Exemption(r"file /usr/(bin|share/man)/.*", "links to alternatives of packages, which stay", only="new"),
     Exemption(r"file /usr/(lib|share)/.*/__pycache__(/.*)?", PACKAGES, only="new"),
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lab() -> Iterator[None]:
+    """Two bare nodes, and nothing left of them afterwards."""
+    FLEET.command("down")
+    FLEET.command("up")
+    yield
+    FLEET.command("down")
 
 
 def harden(**variables: object) -> Run:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from ansible.module_utils.temper.packaging import openpgp
 
+from tests.waiting import wait_until
+
 AGENT_TIMEOUT_S = 30
 
 
@@ -50,10 +52,7 @@ class KeyRing:
                 words = (process / "cmdline").read_bytes().split(b"\0")
                 if b"gpg-agent" in words[0] and str(self.home).encode() in words:
                     os.kill(int(process.name), signal.SIGTERM)
-        deadline = time.monotonic() + AGENT_TIMEOUT_S
-        while any(self.home.glob("S.*")):
-            assert time.monotonic() < deadline, f"gpg-agent of {self.home} does not end"
-            time.sleep(0.01)
+        wait_until(lambda: not any(self.home.glob("S.*")), f"gpg-agent of {self.home} ends", AGENT_TIMEOUT_S)
 
 
 @contextlib.contextmanager

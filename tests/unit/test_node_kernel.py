@@ -19,15 +19,13 @@ from ansible.module_utils.temper.packaging.apt import Apt
 from tests.unit.apt_machine import Archive, Machine
 from tests.unit.grub_programs import Grub
 from tests.unit.modules_on_disk import depmod, install_module
+from tests.unit.needs import root_and
 
 Run = Callable[..., dict[str, Any]]
 
 pytestmark = [
     pytest.mark.component,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb", "depmod"))),
-        reason="needs root and Debian's package tools",
-    ),
+    root_and("apt-get", "dpkg-deb", "depmod"),
 ]
 OLD, NEW, NEWER = "6.1.0-40-amd64", "6.1.0-41-amd64", "6.1.0-42-amd64"
 VERSIONS = {OLD: "6.1.150-1", NEW: "6.1.160-1", NEWER: "6.1.170-1"}

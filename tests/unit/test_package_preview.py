@@ -3,7 +3,6 @@
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import signal
 import threading
@@ -20,6 +19,7 @@ from ansible.module_utils.temper.packaging import packages, repositories, signin
 
 from tests.unit import openpgp_keys
 from tests.unit.apt_machine import Archive, Machine
+from tests.unit.needs import root_and
 from tests.unit.openpgp_keys import KeyRing
 from tests.unit.planning_nodes import assert_says
 from tests.unit.settings.role_plans import item, role_plan
@@ -28,10 +28,7 @@ Run = Callable[..., dict[str, Any]]
 
 pytestmark = [
     pytest.mark.component,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb", "gpgv"))),
-        reason="needs root and Debian's package tools",
-    ),
+    root_and("apt-get", "dpkg-deb", "gpgv"),
 ]
 DRIVER = {"nvidia-driver-cuda": "580-1"}
 PINS = [{"packages": "libcuda1 nvidia-*", "version": "580-1"}]

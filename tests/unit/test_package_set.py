@@ -1,7 +1,5 @@
 """Packages reach their versions in one transaction of the real apt and dpkg, in a root of their own."""
 
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,16 +8,14 @@ import pytest
 from ansible.module_utils.temper.packaging import apt
 
 from tests.unit.apt_machine import Archive, Machine
+from tests.unit.needs import root_and
 
 Run = Callable[..., dict[str, Any]]
 
 
 pytestmark = [
     pytest.mark.component,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb"))),
-        reason="needs root and Debian's package tools",
-    ),
+    root_and("apt-get", "dpkg-deb"),
 ]
 DRIVER = {"nvidia-driver-cuda": "580-1", "nvidia-kernel-open-dkms": "580-1"}
 

@@ -14,16 +14,14 @@ from ansible.module_utils.temper.packaging.apt import Apt
 
 from tests.unit.apt_machine import Archive, Machine
 from tests.unit.each import each
+from tests.unit.needs import root_and
 
 Run = Callable[..., dict[str, Any]]
 
 
 pytestmark = [
     pytest.mark.component,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb"))),
-        reason="needs root and Debian's package tools",
-    ),
+    root_and("apt-get", "dpkg-deb"),
 ]
 DRIVER = {"nvidia-driver-cuda": "580-1", "nvidia-kernel-open-dkms": "580-1"}
 

@@ -1,7 +1,8 @@
 """What dpkg says of packages, what is asked for, and what makes a transaction dangerous."""
 
-from collections.abc import Callable
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.temper.packaging import packages
 from ansible.module_utils.temper.packaging.apt import Apt
@@ -9,7 +10,10 @@ from ansible.module_utils.temper.packaging.packages import Package, Wish
 
 from tests.unit.each import each
 
-Run = Callable[..., dict[str, Any]]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Run = Callable[..., dict[str, Any]]
 
 
 # A kernel of the flavour nvidia, and GPUDirect Storage.

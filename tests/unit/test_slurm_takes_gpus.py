@@ -9,7 +9,6 @@ import os
 import re
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from tests.unit.planning_roles.plans import contents, planned
 from tests.unit.rollout.slurm_cluster import PATIENCE_S, ROOT, programs
 from tests.unit.test_slurm_gpus import FILE, ROLE, hgx
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.component,
@@ -86,10 +86,11 @@ class Cluster:
                     subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, cwd="/tmp")
                 )
         try:
-            deadline = time.monotonic() + PATIENCE_S
-            while self.run("sinfo", "--noheader", "--format=%T").stdout.strip() != "idle":
-                assert time.monotonic() < deadline, (self.folder / "log").read_text()
-                time.sleep(0.1)
+            wait_until(
+                lambda: self.run("sinfo", "--noheader", "--format=%T").stdout.strip() == "idle",
+                f"the node is idle; see {self.folder}/log",
+                PATIENCE_S,
+            )
             yield
         finally:
             for daemon in daemons:

@@ -13,16 +13,14 @@ from ansible.module_utils.temper.packaging import repositories, staging
 from ansible.module_utils.temper.packaging.apt import Apt
 
 from tests.unit.apt_machine import Archive, Machine
+from tests.unit.needs import root_and
 from tests.unit.openpgp_keys import KeyRing
 
 Run = Callable[..., dict[str, Any]]
 
 pytestmark = [
     pytest.mark.component,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb", "gpgv"))),
-        reason="needs root and Debian's package tools",
-    ),
+    root_and("apt-get", "dpkg-deb", "gpgv"),
 ]
 OLD, NEW = "580-1", "595-1"
 NAMES = ("libcuda1", "nvidia-driver-cuda")

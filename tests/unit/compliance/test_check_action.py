@@ -1,25 +1,17 @@
 """The check's one task on a node: two executions, and what of theirs it passes on."""
 
-import importlib.util
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
+from plugins.action import compliance_check
 from temper.compliance.statement import OUTSIDE_TITLES
 from tests.unit.compliance.fleets import KNOWN, VARIABLES
 from tests.unit.each import each
 from tests.unit.planning_nodes import node
-
-FILE = Path(__file__).resolve().parents[3] / "plugins/action/compliance_check.py"
-SPEC = importlib.util.spec_from_file_location("compliance_check", FILE)
-assert SPEC
-assert SPEC.loader
-ACTION = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(ACTION)
 
 ANSWERS: dict[str, Any] = {
     "node_facts": {"ansible_facts": {"temper": node()}, "warnings": ["Its clock is off."]},
@@ -46,7 +38,7 @@ def task(
         return dict(answer)
 
     monkeypatch.setattr("temper.plan.node_action.ActionBase.run", lambda *_: {})
-    action = object.__new__(ACTION.ActionModule)
+    action = object.__new__(compliance_check.ActionModule)
     action._task = SimpleNamespace(
         args={"known": KNOWN, "outside": outside, "addresses": []},
         get_play=lambda: SimpleNamespace(get_vars=lambda: play),

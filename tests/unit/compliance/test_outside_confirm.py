@@ -1,20 +1,12 @@
 """A change is confirmed after the look from outside, and not where that contradicts it."""
 
-import importlib.util
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from plugins.action import commit_confirm
 from tests.unit.each import each
-
-FILE = Path(__file__).resolve().parents[3] / "plugins/action/commit_confirm.py"
-SPEC = importlib.util.spec_from_file_location("commit_confirm_action", FILE)
-assert SPEC
-assert SPEC.loader
-ACTION = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(ACTION)
 
 
 def confirmed(
@@ -31,9 +23,9 @@ def confirmed(
         done.append(module)
         return {"changed": True}
 
-    monkeypatch.setattr(ACTION, "contradicted", contradicted)
+    monkeypatch.setattr(commit_confirm, "contradicted", contradicted)
     monkeypatch.setattr("ansible.plugins.action.ActionBase.run", lambda *_: {})
-    action = object.__new__(ACTION.ActionModule)
+    action = object.__new__(commit_confirm.ActionModule)
     action._task = SimpleNamespace(args={"name": change})
     action._connection = SimpleNamespace(transport="ssh")
     action._templar = None

@@ -6,6 +6,8 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from temper.cli import compliance as cli
 from temper.compliance import tailoring
 from temper.compliance.model import ControlResult, NodeStatement, State, Verdict, WaivedBy
@@ -16,8 +18,6 @@ from tests.unit.each import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    import pytest
 
 CONTROLS = load_controls(cli.DATA / "os_controls")
 TABLE = read_yaml(cli.DATA / "scap" / "rules.yml") | read_yaml(cli.DATA / "scap" / "streams.yml")
@@ -123,7 +123,7 @@ def test_the_document_is_what_xccdf_asks_for() -> None:
     assert profile.findtext("x:select/x:remark", namespaces=names) == "a < b & c"
 
 
-@each((["--product", "debian14"], "debian13"), ([], "debian13"))
+@pytest.mark.parametrize(("arguments", "named"), [(["--product", "debian14"], "debian13"), ([], "debian13")])
 def test_an_unknown_stream_is_refused_with_those_that_are_known(
     arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -11,6 +10,7 @@ import pytest
 
 from tests.lab.gpu_simulator import contents
 from tests.unit.gpu_simulator.conftest import SimulatedNode
+from tests.waiting import wait_until
 
 MakeNode = Callable[..., SimulatedNode]
 
@@ -51,9 +51,7 @@ class Daemons:
         while self.running:
             pid = self.running.pop()
             os.kill(pid, signal.SIGKILL)
-            deadline = time.monotonic() + 10
-            while is_alive(pid):
-                assert time.monotonic() < deadline, f"process {pid} outlives SIGKILL"
+            wait_until(lambda pid=pid: not is_alive(pid), f"process {pid} ends")  # type: ignore[misc]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.unit.validation.samples import eventually
+from tests.waiting import wait_until
 from tools.bootstrap import MONITORING
 
 
@@ -51,7 +51,7 @@ def server(name: str, arguments: Sequence[object], ready: str) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             up = f"http://{address}{ready}"
-            eventually(lambda: answers(up) or process.poll() is not None, f"{name} does not answer", 60)
+            wait_until(lambda: answers(up) or process.poll() is not None, f"{name} does not answer", 60)
             assert process.poll() is None, f"{name} ended with status {process.returncode}"
             yield f"http://{address}"
         finally:

@@ -69,6 +69,15 @@ def end(record: Record, *results: StepResult) -> Record:
     return record
 
 
+def walked(record: Record) -> tuple[list[Step], Record]:
+    """The steps to the node's end, where all are done, and the node there."""
+    steps = []
+    while found := upcoming(record):
+        steps.append(found.step)
+        record = step(record)
+    return steps, record
+
+
 def test_a_node_without_a_fault_passes_all_states_and_is_returned() -> None:
     record = Record(NodeState.PENDING, NOW)
     seen = [record.state]
@@ -118,12 +127,7 @@ def test_an_installation_whose_connection_broke_off_may_have_changed_something()
 def test_a_node_that_was_changed_goes_the_whole_way_back(state: NodeState) -> None:
     record = step(reach(state), FAILED)
     assert (record.state, record.out, record.failures) == (NodeState.ROLLING_BACK, True, 1)
-    steps = []
-    while not record.ended:
-        transition = upcoming(record)
-        assert transition
-        steps.append(transition.step)
-        record = step(record)
+    steps, record = walked(record)
     assert steps == [Step.UNDO, Step.REBOOT, Step.LOAD, Step.SETTLE, Step.PROVE, Step.RETURN]
     assert (record.state, record.out, record.reason) == (NodeState.ROLLED_BACK, False, record.reason)
     assert "why" in record.reason
@@ -280,12 +284,7 @@ def test_a_soak_that_nobody_could_look_at_is_a_failure_and_leaves_the_node_in_se
 def test_an_error_in_the_soak_drains_the_node_and_leads_it_back() -> None:
     record = watched(StepResult(Outcome.FAILED, "Xid 79"))
     assert (record.state, record.watched, record.failures) == (NodeState.ROLLING_BACK, False, 1)
-    steps = []
-    while not record.ended:
-        transition = upcoming(record)
-        assert transition
-        steps.append(transition.step)
-        record = step(record)
+    steps, record = walked(record)
     assert steps == [Step.DRAIN, Step.UNDO, Step.REBOOT, Step.LOAD, Step.SETTLE, Step.PROVE, Step.RETURN]
     assert (record.state, record.out) == (NodeState.ROLLED_BACK, False)
     assert "Xid 79" in record.reason

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import node_settings
-import pytest
 from ansible.module_utils.temper.packaging import package_settings, packages
-from ansible.module_utils.temper.packaging.packages import Package, Packages, Transaction
+from ansible.module_utils.temper.packaging.packages import Package, Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import pytest
+    from ansible.module_utils.temper.packaging.packages import Packages
 
 OPTIONS = {"busy_ok": False, "rollback_after_s": 120, "atomic": False, "absent": False, "sysctl_file": None}
 

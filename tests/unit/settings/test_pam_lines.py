@@ -18,6 +18,8 @@ from temper.plan.strictness import order_of, orders_of_files
 from tests.unit.each import each
 from tests.unit.settings.role_plans import carried_out, item, role_plan
 
+Run = Callable[..., dict[str, Any]]
+
 CONTROLS = load_controls(Path(__file__).resolve().parents[3] / "data" / "os_controls")
 QUALITY = "/etc/security/pwquality.conf.d/50-temper-hardening.conf"
 
@@ -181,7 +183,7 @@ def test_each_argument_of_a_module_has_four_values() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_stricter_argument_is_kept_and_a_weaker_one_fails_with_its_place(
-    layout: str, pam: Path, tmp_path: Path, run_module: Callable[..., dict[str, Any]]
+    layout: str, pam: Path, tmp_path: Path, run_module: Run
 ) -> None:
     violations = []
     for number, (path, keyword, case, value, line) in enumerate(cases()):
@@ -265,7 +267,7 @@ def test_accounts_that_pwquality_leaves_out_are_a_fault_wherever_that_is_said(
 
 @pytest.mark.parametrize(("gecos", "state"), [("Ann,,,,umask=000", "fail"), ("Ann,umask=077", "pass")])
 def test_the_mask_of_an_account_comes_before_all_others(
-    gecos: str, state: str, tmp_path: Path, run_module: Callable[..., dict[str, Any]]
+    gecos: str, state: str, tmp_path: Path, run_module: Run
 ) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/login.defs").write_text("UMASK 027\n")
@@ -325,12 +327,7 @@ def keyword_of(root: Path, keyword: str) -> Any:
     ],
 )
 def test_a_default_of_faillock_counts_where_a_site_counts_wrong_passwords(
-    keyword: str,
-    in_use: bool,
-    line: str | None,
-    pam: Path,
-    tmp_path: Path,
-    run_module: Callable[..., dict[str, Any]],
+    keyword: str, in_use: bool, line: str | None, pam: Path, tmp_path: Path, run_module: Run
 ) -> None:
     """3, 600 s and 900 s: faillock.conf(5)."""
     (tmp_path / "etc/security").mkdir(parents=True)
@@ -397,7 +394,7 @@ def too_long(path: Path) -> None:
 
 @pytest.mark.parametrize("odd", [folder, os.mkfifo, too_long])
 def test_a_stack_that_cannot_be_read_costs_the_settings_that_go_by_it(
-    odd: Callable[[Path], None], pam: Path, tmp_path: Path, run_module: Callable[..., dict[str, Any]]
+    odd: Callable[[Path], None], pam: Path, tmp_path: Path, run_module: Run
 ) -> None:
     (tmp_path / "etc/security").mkdir(parents=True)
     (tmp_path / "etc/security/faillock.conf").write_text("# nothing\n")
@@ -414,7 +411,7 @@ def test_a_stack_that_cannot_be_read_costs_the_settings_that_go_by_it(
 
 @pytest.mark.parametrize("name", ["sshd", "common-session"])
 def test_a_profile_beside_a_file_that_cannot_be_read_is_refused_with_the_control(
-    name: str, pam: Path, run_module: Callable[..., dict[str, Any]]
+    name: str, pam: Path, run_module: Run
 ) -> None:
     (pam / "common-session").write_text("session required pam_unix.so\n")
     too_long(pam / name)

@@ -22,8 +22,9 @@ from temper.cli import main as temper
 from temper.judge import proposal
 from temper.judge.proposal import ProposalError
 from tests.unit.each import each
-from tests.unit.validation.samples import eventually, gpu_xml, measurement, smi_xml
+from tests.unit.validation.samples import gpu_xml, measurement, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend
+from tests.waiting import wait_until
 from tools.schemas import VALIDATION
 from validation.autotune import clocks, step, trials
 from validation.autotune import evidence as documents
@@ -326,7 +327,7 @@ def test_kill_9_restores_what_trials_have_set(disk: Path, tmp_path: Path) -> Non
         assert file.read_text() == "512"
         process.kill()
         process.wait()
-        eventually(lambda: not journal.exists(), "the guard restores")
+        wait_until(lambda: not journal.exists(), "the guard restores")
         assert file.read_text() == "128"
 
 

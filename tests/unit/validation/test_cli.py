@@ -18,7 +18,8 @@ import yaml
 from temper.cli import main as temper
 from temper.judge.history_store import History
 from tests.unit.each import each
-from tests.unit.validation.samples import eventually, expectation, measurement, node_result, one_test
+from tests.unit.validation.samples import expectation, measurement, node_result, one_test
+from tests.waiting import wait_until
 from validation.checks import registry
 from validation.cli import archive, commands, main
 from validation.model import gpu_models
@@ -661,7 +662,7 @@ def test_a_run_that_is_stopped_writes_no_result(number: signal.Signals, tmp_path
         stderr=subprocess.PIPE,
         text=True,
     )
-    eventually((tmp_path / "asked").exists, "the run asks nvidia-smi")
+    wait_until((tmp_path / "asked").exists, "the run asks nvidia-smi")
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130

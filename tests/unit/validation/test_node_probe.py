@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.validation.samples import eventually, expectation, gpu_xml, is_running, node, smi_xml
+from tests.unit.validation.samples import expectation, gpu_xml, is_running, node, smi_xml
+from tests.waiting import wait_until
 from validation.checks import measured
 from validation.checks.aftermath import HealthAfter
 from validation.checks.container import GpuContainer
@@ -235,12 +236,12 @@ def test_ctrl_c_ends_a_run_at_once_whatever_nvidia_smi_does(tree: Path) -> None:
     program(tree, "nvidia-smi", deaf)
     command = [sys.executable, "-m", "validation", "run", "--test=health"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as run:
-        eventually(note.exists, "nvidia-smi was asked")
+        wait_until(note.exists, "nvidia-smi was asked")
         run.send_signal(signal.SIGINT)
         _, errors = run.communicate(timeout=30)  # of the 60 s that nvidia-smi may take
     assert run.returncode == 130
     assert b"interrupted" in errors
-    eventually(lambda: not is_running(int(note.read_text())), "nvidia-smi ends with the run")
+    wait_until(lambda: not is_running(int(note.read_text())), "nvidia-smi ends with the run")
 
 
 AUDITED = """
