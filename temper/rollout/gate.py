@@ -22,6 +22,7 @@ from temper.rollout import gpu_settings
 from temper.rollout.noise import Series
 from validation.model import checksums
 from validation.model.contract import Finding, State, StringEnum
+from validation.model.grouping import by_key
 from validation.model.quantities import label, number, unit
 from validation.verdict.chance import among
 
@@ -342,12 +343,8 @@ def _something_ran(runs: Sequence[NodeResult], side: str, said: _Said) -> None:
 
 
 def _required_and_not_run(judged: Sequence[NodeVerdict]) -> dict[str, list[TestVerdict]]:
-    found: dict[str, list[TestVerdict]] = {}
-    for run in judged:
-        for test in run.tests:
-            if test.required and test.state is State.NOT_RUN:
-                found.setdefault(test.id, []).append(test)
-    return found
+    every = (test for run in judged for test in run.tests)
+    return by_key((test.id, test) for test in every if test.required and test.state is State.NOT_RUN)
 
 
 def _gpus(before: Sequence[NodeResult], after: Sequence[NodeResult], said: _Said) -> None:
@@ -366,11 +363,7 @@ def _gpus(before: Sequence[NodeResult], after: Sequence[NodeResult], said: _Said
 
 
 def _states(runs: Sequence[NodeResult]) -> dict[str, list[State]]:
-    found: dict[str, list[State]] = {}
-    for run in runs:
-        for test in run.tests:
-            found.setdefault(test.id, []).append(test.state)
-    return found
+    return by_key((test.id, test.state) for run in runs for test in run.tests)
 
 
 def _tests(before: Sequence[NodeResult], after: Sequence[NodeResult], said: _Said) -> None:

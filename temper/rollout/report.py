@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from temper.base.nodes import counted, duration, printable, utc
@@ -11,6 +11,7 @@ from temper.rollout.machine import choices, upcoming
 from temper.rollout.model import ENDED, Course, Mode, NodeState, Outcome, Record, Rollout, Step, Try
 from temper.rollout.planner import NAMED, moment
 from temper.rollout.policy import aim
+from validation.model.grouping import by_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -82,10 +83,11 @@ def what_to_do(rollout: Rollout, now: datetime, command: Callable[[str], str] = 
 
     `command` makes a command of words behind `temper rollout`.
     """
-    alike: dict[tuple[bool, tuple[Try, ...]], list[str]] = defaultdict(list)
-    for name, record in rollout.records.items():
-        if record.state in (NodeState.FAILED, NodeState.ROLLED_BACK) or record.refused:
-            alike[record.state is NodeState.FAILED, tuple(choices(record, now))].append(name)
+    alike = by_key(
+        ((record.state is NodeState.FAILED, tuple(choices(record, now))), name)
+        for name, record in rollout.records.items()
+        if record.state in (NodeState.FAILED, NodeState.ROLLED_BACK) or record.refused
+    )
     lines = []
     for (failed, verbs), names in alike.items():
         one = names[0] if len(names) == 1 else "NODE"
@@ -150,10 +152,7 @@ class Overhead:
 
 def timelines(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[str, Timeline]:
     """The timeline of each node that did anything, in the order of the roll-out."""
-    by_node: dict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        if event.node:
-            by_node[event.node].append(event)
+    by_node = by_key((event.node, event) for event in events if event.node)
     return {name: _timeline(name, by_node[name], now) for name in rollout.nodes if name in by_node}
 
 
@@ -210,17 +209,8 @@ def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[st
     ways = timelines(rollout, events, now)
     steps: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
-        steps[event.node].append(
-            {
-                "at": utc(event.at),
-                "state": event.state,
-                "step": event.step,
-                "outcome": event.outcome,
-                "reason": event.reason,
-                "numbers": dict(event.numbers),
-                "who": event.who,
-            }
-        )
+        said = asdict(event) | {"at": utc(event.at)}
+        steps[said.pop("node")].append(said)
     nodes = {}
     for name, record in rollout.records.items():
         way = ways.get(name)
@@ -263,10 +253,8 @@ def status_text(
         lines[0] += f", {rollout.reason.rstrip('.')}"
     elif said:
         lines.append(said)
-    by_state: dict[NodeState, list[str]] = defaultdict(list)
-    for name, record in rollout.records.items():
-        by_state[record.state].append(name)
-    lines += [f"  {state:<12} {counted(by_state[state])}" for state in NodeState if by_state[state]]
+    by_state = by_key((record.state, name) for name, record in rollout.records.items())
+    lines += [f"  {state:<12} {counted(by_state[state])}" for state in NodeState if state in by_state]
     lines += [
         f"{name} (wave {record.wave}, {duration((now - record.since).total_seconds())}): {sentence(record)}"
         for name, record in rollout.records.items()
@@ -293,11 +281,8 @@ def status_text(
 
 def _reasons(rollout: Rollout, state: NodeState) -> dict[str, list[str]]:
     """Nodes in a state by their reason."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for name, record in rollout.records.items():
-        if record.state is state:
-            found[record.reason].append(name)
-    return found
+    records = rollout.records.items()
+    return by_key((record.reason, name) for name, record in records if record.state is state)
 
 
 def timeline_text(rollout: Rollout, events: Sequence[Event], now: datetime) -> str:

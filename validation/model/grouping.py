@@ -9,7 +9,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """Return the values of each key; keys and values in the order in which they come."""
     found: dict[K, list[V]] = {}
     for key, value in pairs:
