@@ -1,7 +1,5 @@
 """Wait for what other processes do, with a bound."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

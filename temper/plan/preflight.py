@@ -83,7 +83,9 @@ def with_the_driver_that_is_there(plan: NodePlan) -> NodePlan:
     """Turn what forbids only an installation into warnings: this run installs nothing."""
     others = tuple(one for one in plan.refusals if one.code not in of_an_installation())
     left_out = (one for one in plan.refusals if one.code in of_an_installation())
-    warnings = (f"site.yml would refuse this node, which this run does not mind: {one.text}" for one in left_out)
+    warnings = (
+        f"site.yml would refuse this node, which this run does not mind: {one.text}" for one in left_out
+    )
     return replace(plan, refusals=others, warnings=(*plan.warnings, *warnings))
 
 

@@ -4,8 +4,6 @@ A packet that one side sends over the link comes to this program through a TUN i
 through the other's: real TCP of this kernel on both sides, over a link that nobody else uses.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

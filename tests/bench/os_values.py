@@ -8,8 +8,6 @@ compared with the first choice of the same round. Printed are the first one's me
 the median gain with the limits between which it lies with 95 % confidence. Nothing is asserted.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@
 A rate is what there is more of, the better. `memory` and `batches` need torch, the others nothing.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -3,8 +3,6 @@
 A failure is repeated alone by its seed: `python -m tests.fuzz --reader NAME --seed N`.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Run a reader over hostile inputs, in a process of its own with bounds of time and memory."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import mmap

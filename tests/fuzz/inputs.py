@@ -1,7 +1,5 @@
 """Ways to hand an input to a reader, and the samples that are in a file."""
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

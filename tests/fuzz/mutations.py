@@ -1,7 +1,5 @@
 """Change a sample into hostile input, text or a JSON document: the same seed gives the same input."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

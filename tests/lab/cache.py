@@ -1,7 +1,5 @@
 """What is built once per machine and shared by all labs: built aside, then renamed into place."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

@@ -4,8 +4,6 @@ They are also how the lab finds and ends its processes: what runs in a node's gr
 node's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

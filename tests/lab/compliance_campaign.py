@@ -18,8 +18,6 @@ Prints a table in Markdown on standard output, progress on standard error; logs 
 reports/compliance-campaign/. Exit status: 0 all was found and repaired, 1 not, 2 the fleet did not come up.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

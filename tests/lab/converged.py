@@ -4,8 +4,6 @@ A layer holds the addresses of the lab that made it. The playbook that a test ru
 finds packages, driver and hardening in place; installing those is what takes long.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A root directory in which a real dnf installs packages, and what is asked of it there."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Playbooks against a lab, for tests: run them, read what they say, look at a node without them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

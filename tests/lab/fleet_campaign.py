@@ -22,8 +22,6 @@ reports/fleet-campaign/. The same seed gives the same moments.
 Exit status: 0 all is as it must be, 1 something is not, 2 already an uninterrupted run failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

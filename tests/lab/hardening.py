@@ -1,7 +1,5 @@
 """What the hardening tests share: the nodes, Ansible's way into them, an administrator's, the side door."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

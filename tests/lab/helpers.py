@@ -1,7 +1,5 @@
 """Lab nodes as helpers: machines from which slices of a run are carried out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

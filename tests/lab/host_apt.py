@@ -3,8 +3,6 @@
 The nodes take all of it over, for their own release, so that they reach what the host reaches.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -1,7 +1,5 @@
 """The layers under every node: Debian's root file system, and the little that makes it a node of the lab."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The lab as a whole: up, down, reset, what it consists of."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import dataclasses

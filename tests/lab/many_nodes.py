@@ -1,7 +1,5 @@
 """Fleets of many nodes: the first of each release is made, and its disk copied to the others."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess

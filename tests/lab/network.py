@@ -1,7 +1,5 @@
 """The lab's network on the host: a bridge, one veth pair and network namespace a node, NAT to the outside."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import re

@@ -1,7 +1,5 @@
 """One node: its upper layer, its boot, its state, and the side door into it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ Debian 12's Python finds its library relative to its own program. So a copy of b
 13 too, whose own Python is another version, and one tree serves all nodes.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Running commands, and saying what takes long."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """The simulated NVIDIA repositories of a lab: built once per machine, served on the lab's bridge."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

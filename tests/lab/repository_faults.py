@@ -4,8 +4,6 @@ A lab's server normally shows the repositories that all labs of this machine sha
 its own; `up` and `reset` of the lab go back to the shared ones.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os

@@ -1,7 +1,5 @@
 """What the lab needs of the machine, checked before anything is built; every lack is one sentence."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

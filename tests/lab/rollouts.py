@@ -4,8 +4,6 @@ Leases, packages, reboots, drivers and settings are those of the nodes. The lab 
 numbers that the gate judges are made up here, from the recorded scatter of runs and what a test takes away.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -1,7 +1,5 @@
 """Repositories of empty rpm packages, built and signed here, and a root directory for a real dnf."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence

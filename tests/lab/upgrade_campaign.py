@@ -17,8 +17,6 @@ reports/upgrade-campaign/.
 Exit status: 0 all ended as expected, 1 not, 2 the nodes did not come up.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

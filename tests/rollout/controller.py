@@ -6,8 +6,6 @@ What a step does to a node is in its file before the step has ended, so that it 
 line is printed as each step begins, is half done, and ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Ansible's commands as processes, for tests of what it makes of our files."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

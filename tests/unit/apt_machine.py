@@ -1,7 +1,5 @@
 """A root directory with an apt and a dpkg of its own, and repositories of empty packages to install there."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Real OpenPGP keys, made by GnuPG for one run of the tests."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Nodes of all kinds: GPUs x systems x kernels x Secure Boot, and what an operator may ask for on them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 

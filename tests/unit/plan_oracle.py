@@ -5,8 +5,6 @@ distributions: nothing here reads data/ or asks temper/plan/. So a wrong row or 
 violation.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

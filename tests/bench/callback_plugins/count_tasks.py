@@ -3,8 +3,6 @@
 Enabled with ANSIBLE_CALLBACKS_ENABLED=count_tasks; writes a JSON object to the file that TEMPER_COUNTS names.
 """
 
-from __future__ import annotations
-
 import collections
 import json
 import os

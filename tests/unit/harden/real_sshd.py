@@ -1,7 +1,5 @@
 """A real sshd over a site's files in a folder of a test, with accounts of its own."""
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd

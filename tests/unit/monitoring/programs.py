@@ -1,7 +1,5 @@
 """Prometheus' own programs, for tests: what they read and refuse is what counts."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """What Prometheus would have scraped: the payload's metrics of healthy nodes and of faults, over time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any

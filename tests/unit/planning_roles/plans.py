@@ -1,7 +1,5 @@
 """Plans of nodes with all roles, and what they have of each kind."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

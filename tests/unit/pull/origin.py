@@ -1,7 +1,5 @@
 """A repository as an operator keeps it: real git, real keys."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A node that pulls, and its operator: real git and real keys, and a stand-in for ansible-playbook."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json

@@ -1,7 +1,5 @@
 """Roll-outs to test with: a few nodes in the middle of something, and an executor with a script."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ answer 409 where that is another one; an eviction that a budget forbids answers 
 DisruptionBudget, whose words name no budget.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

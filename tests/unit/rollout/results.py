@@ -1,7 +1,5 @@
 """Results of a node with eight GPUs, as the payload writes them, for the tests of the gate."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

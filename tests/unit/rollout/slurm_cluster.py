@@ -1,7 +1,5 @@
 """A real slurmctld on loopback, without any slurmd: nodes take orders, and run no jobs."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

@@ -1,7 +1,5 @@
 """Made-up rounds between nodes, which the tests of the search and of its verdict share."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any

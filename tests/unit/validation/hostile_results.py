@@ -3,8 +3,6 @@
 tests/fuzz does the same for longer, with changes at random.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import io

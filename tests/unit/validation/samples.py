@@ -1,7 +1,5 @@
 """Samples that the tests of the payload share: a nvidia-smi report, a node, results and expectations."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

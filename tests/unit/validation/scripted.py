@@ -1,7 +1,5 @@
 """A backend without a device: it says what a test tells it to, so that every path can be driven."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Sequence
