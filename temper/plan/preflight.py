@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from temper.base import ROOT
+from temper.base import DATA, ROOT
 from temper.plan.contradictions import profiles_of
 from temper.plan.convert import plain
 from temper.plan.facts import NodeFacts
@@ -35,7 +35,6 @@ from validation.model.expectations import file_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DATA = ROOT / "data"
 MODULE_UTILS = ROOT / "module_utils" / "temper"
 CDI_NCCL = MODULE_UTILS / "engines" / "cdi_nccl.py"
 PULL = ROOT / "pull"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from ansible.module_utils.temper.settings import audit, observe
 
-from temper.plan.preflight import DATA
+from temper.base import DATA
 from tests.unit.each import each
 
 CONTROLS = yaml.safe_load((DATA / "os_controls" / "audit.yml").read_text())["os_controls"]

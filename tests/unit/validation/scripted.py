@@ -1,23 +1,21 @@
 """A backend without a device: it says what a test tells it to, so that every path can be driven."""
 
+from __future__ import annotations
+
 import json
 import os
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from validation.backends.protocol import (
-    ImageShape,
-    LimitError,
-    Operation,
-    PeerLimitError,
-    Piece,
-    Shape,
-    Training,
-    WorkerError,
-)
+from validation.backends.protocol import LimitError, PeerLimitError, WorkerError
 from validation.model.not_run import NotRunError
-from validation.model.shapes import MatmulShape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from validation.backends.kernels import Kernel
+    from validation.backends.protocol import ImageShape, Operation, Piece, Shape, Training
+    from validation.model.shapes import MatmulShape
 
 
 @dataclass
@@ -229,6 +227,10 @@ class ScriptedBackend:
     def checkpoint(self, shape: Shape) -> ScriptedCheckpoint:
         self.calls.append(f"checkpoint of {shape.layers} x {shape.width}")
         return ScriptedCheckpoint(self.saved)
+
+    def kernels(self) -> Iterator[Kernel]:
+        """None: tests of them have torch."""
+        return iter(())
 
     def has_tensor_cores(self) -> bool:
         return self.tensor_cores
