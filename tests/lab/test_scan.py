@@ -3,24 +3,20 @@
 What only a kernel or a partition of its own can show is named in data/scap/rules.yml.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from temper.compliance.tailoring import CONTENT, PROFILES, STREAM_PROFILES, profile_id
 from tools.scap_rules import STREAMS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

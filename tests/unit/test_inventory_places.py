@@ -1,7 +1,5 @@
 """A wrong value is named with file, line, entry and what was meant; what looks like ours is asked about."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

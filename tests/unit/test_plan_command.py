@@ -1,7 +1,5 @@
 """`temper plan`: preflight from any folder, its document for programs, and the exit status."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

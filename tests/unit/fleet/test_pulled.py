@@ -1,13 +1,12 @@
 """What the controller makes of the results of nodes that pull."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -17,9 +16,6 @@ from temper.fleet import pulled
 from temper.fleet.pulled import PulledNode, Standing, judge
 from tests.unit.each import each
 from tools.schemas import PULL_RESULT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 OLD, NEW = "a" * 40, "b" * 40
