@@ -426,13 +426,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "rollback: the repository is gone",
-<<<<<<< HEAD
-        State.ROLLED_BACK,
-        FELL,
-=======
         NodeState.ROLLED_BACK,
-        "fell by",
->>>>>>> h-lines
+        FELL,
         Step.UNDO,
         BACK,
         inject=lambda trial: trial.repositories.silence(),

@@ -82,7 +82,7 @@ def test_nodes_that_did_not_say_which_machine_they_are_are_named(
         {"gpu_nodes": {"hosts": list(job.nodes)}, "_meta": {"hostvars": {one: {} for one in job.nodes}}}
     )
     monkeypatch.setattr(identities, "ask", lambda _: named)
-    monkeypatch.setattr("temper.cli.fleet.FleetRun", Mock())
+    monkeypatch.setattr("temper.fleet.run.FleetRun", Mock())
     monkeypatch.setattr("temper.cli.fleet.fleet_addresses", Mock())
     monkeypatch.setattr(command, "_report", lambda *_: 0)
     given = argparse.Namespace(helpers="", slice=1, jobs=1, ssh_options=())
