@@ -303,8 +303,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         type=Path,
-        required=True,
-        help="inventory whose nodes are expected; may be given again",
+        help="inventory whose nodes are expected (default: ANSIBLE_INVENTORY); may be given again",
     )
     parser.add_argument(
         "--group", default="gpu_nodes", help="group of the nodes that are expected (%(default)s)"
@@ -348,8 +347,15 @@ def expected(groups: Mapping[str, Iterable[str]], group: str) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the judgement: 0 all as it should be, 1 somebody has to act, 2 something is not known."""
+    named = [Path(one) for one in os.environ.get("ANSIBLE_INVENTORY", "").split(",") if one]
     try:
-        names = expected(groups_of([str(path.resolve()) for path in arguments.inventory]), arguments.group)
+        if not arguments.results.is_dir():
+            raise InventoryError(
+                f"{arguments.results}: expected the folder of the nodes' results, NODE.json each, found none"
+            )
+        if not (sources := arguments.inventory or named):
+            raise InventoryError("expected -i INVENTORY, or its name in ANSIBLE_INVENTORY, found none")
+        names = expected(groups_of([str(path.resolve()) for path in sources]), arguments.group)
         if not names:
             raise InventoryError(
                 f"{arguments.group}: expected nodes of this group in the inventory, found none."

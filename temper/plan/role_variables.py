@@ -32,7 +32,7 @@ from ansible.module_utils.temper.settings.base import RefusedError
 from temper.plan import fleet_networks
 from temper.plan.contradictions import instance_problems, profile_problems, slurm_problems
 from temper.plan.convert import build
-from temper.plan.origin import place, place_of
+from temper.plan.origin import place, place_of, place_of_error
 from temper.plan.os_controls import load_controls, waiver_problems
 from temper.plan.pip_options import configuration
 from temper.plan.tables import read_yaml
@@ -489,7 +489,8 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
         try:
             given[name] = host_variables[name]
         except AnsibleError as error:
-            problems.append(f"{name}: its value cannot be evaluated: {error}")
+            where = place_of_error(error) or place(raw.get(name))
+            problems.append(f"{name}: its value cannot be evaluated: {error}{where}")
     keys = {str(name): name for name in host_variables}
     values: dict[str, Any] = {}
     for name, spec in options.items():

@@ -229,6 +229,8 @@ def _restore(trial: Trial) -> None:
     trial.repositories.restore()
 
 
+#: How the gate names a number that fell too far.
+FELL = r"gpu_matmul bf16: .*\(-\d.* A loss of \d+ % is allowed"
 SLOW = Finding("below-reference", TestState.DEGRADED, "GPU 0 reaches 61 % of its reference", device=0)
 FAULTS: tuple[Fault, ...] = (
     Fault("none: there", State.RETURNED, then=None),
@@ -418,7 +420,7 @@ FAULTS: tuple[Fault, ...] = (
         inject=_lost_settings,
     ),
     Fault("gate: 1 % slower passes", State.RETURNED, numbers=Numbers(after=0.99), then=None),
-    Fault("gate: 6 % slower goes back", State.ROLLED_BACK, "fell by", numbers=Numbers(after=0.93), then=None),
+    Fault("gate: 6 % slower goes back", State.ROLLED_BACK, FELL, numbers=Numbers(after=0.93), then=None),
     Fault(
         # The lab's kernel log is the host's, so that no Xid can be written there.
         "gate: an error of a GPU in the soak",
@@ -432,7 +434,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "rollback: the repository is gone",
         State.ROLLED_BACK,
-        "fell by",
+        FELL,
         Step.UNDO,
         BACK,
         inject=lambda trial: trial.repositories.silence(),

@@ -1080,6 +1080,8 @@ def test_a_playbook_is_one_of_tempers() -> None:
     assert playbook_of("site.yml") == "site.yml"
     with pytest.raises(UsageError, match=r"expected a playbook that can be cut into slices, found mine"):
         playbook_of("mine.yml")
+    with pytest.raises(UsageError, match=r"found complience; did you mean compliance\?"):
+        playbook_of("complience")
 
 
 def test_each_playbook_is_cut_into_slices_or_refused_with_the_reason() -> None:

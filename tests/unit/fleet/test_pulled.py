@@ -282,9 +282,18 @@ def test_an_inventory_without_nodes_is_told(given: list[str], more: list[str]) -
     assert command([*given, *more]) == 2
 
 
-@pytest.mark.component
-def test_a_folder_that_is_not_there_is_told(given: list[str]) -> None:
+def test_a_folder_that_is_not_there_is_told(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["/nonexistent", *given[1:]]) == 2
+    assert capsys.readouterr().err.startswith("/nonexistent: expected the folder of the nodes' results")
+
+
+def test_an_inventory_has_to_be_named(
+    given: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without one, Ansible would read the lab's."""
+    monkeypatch.delenv("ANSIBLE_INVENTORY", raising=False)
+    assert command(given[:1]) == 2
+    assert "ANSIBLE_INVENTORY" in capsys.readouterr().err
 
 
 def test_a_result_is_of_the_schema() -> None:
