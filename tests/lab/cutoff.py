@@ -176,18 +176,18 @@ class Disks:
 
 
 class Controller:
-    """A run of site.yml in a control group of its own.
+    """A run of Ansible, site.yml unless told otherwise, in a control group of its own.
 
     Ansible's workers and its shared SSH connections have sessions of their own, so the process group of
     ansible-playbook would not do.
     """
 
-    def __init__(self, fleet: Fleet, log: Path) -> None:
+    def __init__(self, fleet: Fleet, log: Path, words: Sequence[str] = SITE) -> None:
         self.log = log
         self.group = Group(f"{ROOT}/{fleet.lab.name}/controller")
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                self.group.command([str(BIN / SITE[0]), *SITE[1:]]),
+                self.group.command([str(BIN / words[0]), *words[1:]]),
                 cwd=CHECKOUT,
                 # Else Ansible names a task only with its first result.
                 env={**fleet.environment, "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "true"},

@@ -198,6 +198,24 @@ VOLATILE = (
 )
 
 
+_PURGED = "a purge of Debian's packages leaves it"
+# What packages leave that came and were purged again.
+PURGED = (
+    Exemption(r"(account|group|password) (nvpd|prometheus|_chrony)", _PURGED, only="new"),
+    Exemption(
+        r"file /etc/(passwd|group|shadow|gshadow|subuid|subgid)",
+        "accounts and groups are compared one by one",
+        only="content",
+    ),
+    Exemption(r"file /var/lib/(ucf|pam)/.*", _PURGED),
+    Exemption(r"file /var/cache/debconf/.*", _PURGED),
+    Exemption(r"file /var/cache/(cracklib|apparmor)(/.*)?", _PURGED, only="new"),
+    Exemption(r"file /etc/ld\.so\.cache", _PURGED, only="content"),
+    Exemption(r"file /var/lib/dkms(/mok\.(key|pub))?", "somebody may have enrolled the key", only="new"),
+    Exemption(r"file /usr/lib/modules/[^/]+/(modules\..*|updates(/dkms)?)", "depmod's, or empty", only="new"),
+)
+
+
 def store(state: State, path: Path) -> None:
     """Keep a state for whoever looks into a difference."""
     path.write_text(json.dumps(state, indent=1, sort_keys=True))

@@ -679,6 +679,24 @@ def test_a_driver_without_settings_gets_its_defaults_back(driver: Driver) -> Non
     assert driver.setters() == ["0 -pl 700", "0 -rgc"]
 
 
+def test_a_driver_that_does_not_answer_does_not_keep_its_settings_from_being_taken_back(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = GpuSettings(wish("max", 500))
+    before = setting.read()
+    setting.apply()
+    assert not setting.is_at(before)
+
+    def fallen_off(*_: object) -> None:
+        raise SettingsError("GPU 0 is lost")
+
+    monkeypatch.setattr(gpu_settings, "settle_back", fallen_off)
+    setting.restore(before)
+    assert ["GPU 0 is lost" in word for word in setting.after()] == [True]
+    # Those of a GPU that is gone are nobody's.
+    assert setting.is_at({"GPU-gone": {"graphics_mhz": 1000, "memory_mhz": None, "power_w": 300}})
+
+
 def program(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     monkeypatch.setattr(sys, "argv", ["gpu_settings.py", *map(str, arguments)])
     return gpu_settings.main()

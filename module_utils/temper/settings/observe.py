@@ -19,7 +19,7 @@ from ansible.module_utils.temper.settings import audit
 from ansible.module_utils.temper.settings.base import RefusedError
 from ansible.module_utils.temper.settings.engine import FAILURES, path_of, told
 from ansible.module_utils.temper.settings.files import Keyword, PamProfile
-from ansible.module_utils.temper.settings.kinds import MEMBER_OF, build, kind_of
+from ansible.module_utils.temper.settings.kinds import BROUGHT, MEMBER_OF, build, kind_of
 from ansible.module_utils.temper.settings.record import Record
 from ansible.module_utils.temper.settings.sudoers import known_here
 from ansible.module_utils.temper.settings.sysfs import SysfsValue
@@ -82,7 +82,12 @@ def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
         look_at_units([setting for setting, _ in built])
         found += [observed(setting, controls, later) for setting, controls in built]
     found += audited(known)
-    return [*found, *(left_behind(record, {entry["key"] for entry in found}, later) if record else [])]
+    if record is None:
+        return found
+    keys = {entry["key"] for entry in found}
+    if not options["absent"]:  # the engine lets them be, too
+        keys |= {key for key in record.originals if key.partition(":")[0] in BROUGHT}
+    return [*found, *left_behind(record, keys, later)]
 
 
 def measured(items: list[Mapping[str, Any]]) -> list[dict[str, Any]]:

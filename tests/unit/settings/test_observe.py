@@ -173,6 +173,14 @@ def test_a_run_that_was_cut_off_and_what_it_left_are_found(node: Path) -> None:
     }
 
 
+def test_packages_that_a_role_has_no_use_for_are_left_behind_only_once_it_is_taken_back(node: Path) -> None:
+    brought = {"package:set": {"spec": {}, "state": {"atop": None}}}
+    text = json.dumps({"originals": brought, "pending": []})
+    (node / "records/os_tuning.json").write_text(text)
+    assert "package:set" not in seen(role_plan("os_tuning", []))
+    assert state(role_plan("os_tuning", [], absent=True), "package:set") == "fail"
+
+
 def test_damaged_record_is_not_checked_and_costs_no_setting(node: Path) -> None:
     (node / "records" / "os_tuning.json").write_text("{")
     found = seen(sysctl())
