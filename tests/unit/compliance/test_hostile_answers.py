@@ -192,7 +192,7 @@ def test_mutations_of_an_answer_cost_that_node_only(tmp_path: Path) -> None:
 
 def assert_whole(folder: Path, made: Statement) -> None:
     """All forms of a report can be written and read, and none has what a terminal acts on."""
-    report.write(folder, made)
+    report.write(folder, made, Origin())
     metrics.write(folder / "metrics", made)
     assert document.read((folder / "statement.json").read_bytes()) == made
     ElementTree.parse(folder / "junit.xml")  # noqa: S314 - our own

@@ -276,7 +276,6 @@ def test_what_is_no_number_is_drawn_and_written_as_none(value: float) -> None:
         svg.histogram([1.0, value], svg.Marks(floor=value), "t", "GB/s"),
         svg.lines([svg.Line("a", ((1.0, value), (2.0, 3.0)))], svg.Axis("x"), svg.Axis("y"), "t"),
         svg.sparkline([1.0, value, 2.0], 3.0),
-        svg.parts([("good", "good", 3), ("fail", "fail", value)], "t"),
     ]
     for drawn in drawings:
         ElementTree.fromstring(drawn.replace("preserveAspectRatio=none", ""))  # noqa: S314 - our own text
@@ -297,7 +296,6 @@ def test_charts_hold_whatever_range(values: list[float]) -> None:
 def test_an_empty_chart_is_nothing() -> None:
     assert svg.histogram([], svg.Marks(), "t", "") == ""
     assert svg.lines([], svg.Axis("x"), svg.Axis("y"), "t") == ""
-    assert svg.parts([], "t") == ""
     assert svg.sparkline([], 1.0) == ""
 
 
