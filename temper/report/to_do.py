@@ -101,7 +101,7 @@ def steps(
             Step(
                 "Drain it, so that no job runs on it",
                 {
-                    "Slurm": f"scontrol update NodeName={node} State=DRAIN Reason=temper",
+                    "Slurm": f"scontrol update NodeName={node} State=DRAIN Reason=repair",
                     "Kubernetes": f"kubectl drain {node} --ignore-daemonsets",
                 },
             )

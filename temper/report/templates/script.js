@@ -37,7 +37,7 @@ for (const box of document.querySelectorAll("[data-filters]")) {
     count.value = `${rows.filter((row) => !row.hidden).length} of ${rows.length} shown`;
   };
   box.hidden = false;
-  box.addEventListener("input", show);
+  for (const event of ["input", "change"]) box.addEventListener(event, show);
   show();
 }
 const value = (row, column) => {

@@ -36,6 +36,7 @@ from temper.plan.os_controls import OPERATOR, demanded
 from temper.plan.preflight import preflight_plan
 from temper.report import statement as report
 from temper.report.compliance import check, checked_nodes, validations
+from temper.report.origin import Origin
 from tests.unit.compliance.fleets import (
     DRIVER,
     KNOWN,

@@ -467,7 +467,7 @@ def report(count: int = 24, plan: str = "standard") -> Report:
 
 def origin(count: int = 24) -> Origin:
     """A fleet in racks of eight nodes, a part of which is for debugging."""
-    groups = {
+    groups: dict[str, tuple[str, ...]] = {
         name: (f"rack{1 + place // 8}", "debug" if place % 8 == 7 else "train")
         for place, name in enumerate(names(count))
     }

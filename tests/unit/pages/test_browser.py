@@ -19,7 +19,7 @@ from validation.model.contract import dumps
 from validation.model.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.unit.pages.browser import Browser
@@ -250,27 +250,22 @@ def two_dozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def sized(browser: Browser) -> Iterator[Callable[[int], None]]:
-    """Give the window another width, for the time of a test."""
-
-    def width(pixels: int) -> None:
-        browser.command(
-            "Emulation.setDeviceMetricsOverride", width=pixels, height=900, deviceScaleFactor=1, mobile=False
-        )
-
-    yield width
+def resized(browser: Browser) -> Iterator[Browser]:
+    """The browser, which is as wide as before after the test."""
+    yield browser
     browser.command("Emulation.clearDeviceMetricsOverride")
     browser.prefer("light")
 
 
 def test_paper_begins_with_a_summary_and_two_dozen_nodes_take_few_sheets(
-    browser: Browser, two_dozen: Path, sized: Callable[[int], None]
+    resized: Browser, two_dozen: Path
 ) -> None:
+    browser = resized
     for fragment, most in (("", 12), (f"#node-{made_up.SLOW}", 12)):
         browser.open(two_dozen, fragment)
         assert 1 < pages_of(browser) <= most
     browser.open(two_dozen)
-    sized(PAPER_WIDTH)
+    browser.width(PAPER_WIDTH)
     browser.prefer("dark", "print")
     assert browser.ask("document.documentElement.scrollWidth") <= PAPER_WIDTH, "else it is printed smaller"
     assert browser.ask("document.querySelector('.hero').getBoundingClientRect().bottom") < PAPER_HEIGHT
@@ -284,9 +279,10 @@ def test_paper_begins_with_a_summary_and_two_dozen_nodes_take_few_sheets(
 
 @pytest.mark.parametrize("fragment", ["", f"#node-{made_up.SLOW}", "#node-gpu-002"])
 def test_a_narrow_screen_has_no_gaps_and_nothing_beside_it(
-    browser: Browser, two_dozen: Path, sized: Callable[[int], None], fragment: str
+    resized: Browser, two_dozen: Path, fragment: str
 ) -> None:
-    sized(400)
+    browser = resized
+    browser.width(400)
     browser.open(two_dozen, fragment)
     assert browser.ask("document.documentElement.scrollWidth") <= 400
     seen = sorted(browser.ask(SEEN))
@@ -301,18 +297,19 @@ def test_a_narrow_screen_has_no_gaps_and_nothing_beside_it(
 
 def test_a_command_is_copied_with_and_without_a_clipboard(browser: Browser, one_file: Path) -> None:
     from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.expected_conditions import text_to_be_present_in_element
     from selenium.webdriver.support.ui import WebDriverWait
 
     for clipboard in (True, False):
         browser.open(one_file)
         if not clipboard:
-            browser.ask("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+            browser.ask("void Object.defineProperty(navigator, 'clipboard', {value: undefined})")
         button = browser.driver.find_element("css selector", ".todo .cmd button")
         command = browser.ask("arguments[0].parentNode.querySelector('code').textContent", button)
-        browser.ask("document.querySelector('#all-nodes').scrollIntoView()")
+        browser.ask("arguments[0].scrollIntoView({block: 'center'})", button)
         button.click()
-        WebDriverWait(browser.driver, PATIENCE_S).until(lambda _, one=button: one.text != "Copy")
-        assert button.text == "Copied"
+        copied = text_to_be_present_in_element(("css selector", ".todo .cmd button"), "Copied")
+        WebDriverWait(browser.driver, PATIENCE_S).until(copied)
         search = browser.driver.find_element("css selector", ".filter input[type=search]")
         search.send_keys(Keys.CONTROL, "v")
         assert search.get_attribute("value") == command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from temper.base import ROOT
 from temper.compliance.model import ControlResult, NodeStatement, Verdict
 from temper.compliance.model import State as Control
 from temper.report import origin, to_do
@@ -136,7 +137,7 @@ def test_a_fleet_is_called_like_its_inventories() -> None:
 
 def test_groups_that_tell_nodes_apart_are_kept_with_the_report(tmp_path: Path) -> None:
     groups = {"gpu01": ["all", "gpu_nodes", "rack1"], "gpu02": ["all", "gpu_nodes", "rack2", "h100"]}
-    made = origin.origin([str(origin.ROOT / "inventory/mine")], "2026-11-22T10:00:00Z", groups)
+    made = origin.origin([str(ROOT / "inventory/mine")], "2026-11-22T10:00:00Z", groups)
     assert made.inventories == ("inventory/mine",)
     assert made.controller
     assert (made.racks("gpu02"), made.other_groups("gpu02")) == (["rack2"], ["h100"])
