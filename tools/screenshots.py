@@ -39,11 +39,11 @@ class Picture(NamedTuple):
 
 
 PICTURES = {
-    "report-fleet": Picture("validation", 1130),
+    "report-fleet": Picture("validation", 1000),
     "report-nodes": Picture("validation", 900, begins="section[aria-labelledby=nodes]"),
     "report-telemetry": Picture("validation", 800, made_up.THROTTLING, f"{GPU_MATMUL} h3"),
     "report-links": Picture("validation", 800, made_up.BAD_LINK, GPU_PEERS, "dark"),
-    "report-compliance": Picture("compliance", 1130),
+    "report-compliance": Picture("compliance", 1000),
     "report-narrow": Picture("compliance", PAPER[1], width=400),
     "report-print": Picture("both", PAPER[1], width=PAPER[0], media="print"),
 }

@@ -115,7 +115,8 @@ class Browser:
         self.command("Emulation.setEmulatedMedia", media=media, features=features)
 
     def width(self, pixels: int) -> None:
-        """Show pages in a window of another width."""
+        """Show pages in a window of another width, which no scroll bar makes narrower."""
+        self.command("Emulation.setScrollbarsHidden", hidden=True)
         self.command(
             "Emulation.setDeviceMetricsOverride", width=pixels, height=900, deviceScaleFactor=1, mobile=False
         )

@@ -11,7 +11,7 @@ import pytest
 
 from temper.cli import pages as command
 from temper.judge import history
-from temper.report import advice, changes, svg
+from temper.report import advice, changes, origin, svg
 from temper.report.inputs import PastValue, Report, Validation, metric_of
 from temper.report.metrics import Hardware
 from temper.report.past import MOST_VALUES, of_runs
@@ -351,12 +351,14 @@ def test_pages_are_made_again_from_the_folders_of_reports(
     fleet_report.conclude(tmp_path / "reports/now", made.verdict)
     (tmp_path / "compliance").mkdir()
     (tmp_path / "compliance/statement.json").write_text(dumps(statement))
+    origin.write(tmp_path / "compliance", made_up.origin(3))
     folders = [f"--validation={tmp_path / 'reports/now'}", f"--compliance={tmp_path / 'compliance'}"]
     assert command.main([*folders, f"--output={tmp_path / 'both'}"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "both/index.html")
     text = (tmp_path / "both/index.html").read_text()
     assert "not-compliant" in text
     assert 'id="numbers"' in text
+    assert "deploy01" in text
     assert command.main([f"--validation={tmp_path / 'none'}", f"--output={tmp_path / 'x'}"]) == 2
     assert "no such folder" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
