@@ -63,8 +63,9 @@ def main() -> int:
         files = {part: write(Path(folder, part), report)[-1] for part, report in reports.items()}
         for name, one in PICTURES.items():
             browser.width(one.width)
-            browser.prefer(one.scheme, one.media)
+            browser.prefer(one.scheme)
             browser.open(files[one.part], f"#node-{one.node}" if one.node else "")
+            browser.prefer(one.scheme, one.media)
             found = f"document.querySelector('{'article:target ' * bool(one.node)}{one.begins}')"
             top = browser.ask(f"Math.max(0, {found}.getBoundingClientRect().top + scrollY - 20)")
             picture = browser.picture(int(top), one.height, one.width)

@@ -43,27 +43,15 @@ def findings(verdict: NodeVerdict | None) -> list[Finding]:
     return sorted(found, key=lambda one: -one.state.severity)
 
 
-def _alike(found: Iterable[Finding]) -> list[str]:
-    """Return the sentences of findings; what is found on several GPUs is one."""
-    devices: dict[tuple[str, str], list[Finding]] = {}
-    for one in found:
-        devices.setdefault((one.code, one.action), []).append(one)
-    said = []
-    for first, *others in devices.values():
-        where = dict.fromkeys(str(one.device) for one in others if one.device not in (None, first.device))
-        said.append(first.text.rstrip(".") + (f"; likewise on GPU {', '.join(where)}" if where else ""))
-    return said
-
-
 def reasons(verdict: NodeVerdict | None, statement: NodeStatement | None) -> list[str]:
     """Return why a node is not good, in a few sentences."""
     said: list[str] = []
     if verdict and verdict.state is not State.PASS:
-        # The sentences of the verdict have the remedies, too, which are steps here.
-        found = _alike(findings(verdict))
-        said += [*found, *_left_out(verdict)] if found else verdict.reasons
-    more = len(said) - MOST_REASONS
-    said = said[:MOST_REASONS] + [f"and {more} more"] * (more > 0)
+        # Remedies are steps here.
+        remedies = {f". What to do: {one.action}" for one in findings(verdict) if one.action}
+        said += [_without(reason, remedies) for reason in verdict.reasons[:MOST_REASONS]]
+        if (more := len(verdict.reasons) - MOST_REASONS) > 0:
+            said.append(f"and {more} more")
     if statement and statement.reason:
         said.append(statement.reason)
     for state in (Control.FAIL, Control.NOT_CHECKED):
@@ -74,12 +62,8 @@ def reasons(verdict: NodeVerdict | None, statement: NodeStatement | None) -> lis
     return list(dict.fromkeys(said))
 
 
-def _left_out(verdict: NodeVerdict) -> list[str]:
-    return [
-        f"{test.id} is required and was not run: {test.reason}"
-        for test in verdict.tests
-        if test.required and test.state is State.NOT_RUN
-    ]
+def _without(reason: str, endings: Iterable[str]) -> str:
+    return next((reason.removesuffix(one) for one in endings if reason.endswith(one)), reason)
 
 
 def steps(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from temper.base import ROOT
@@ -97,15 +98,20 @@ def test_names_are_words_of_a_shell() -> None:
     assert all(f"'{evil}'" in command for command in typed)
 
 
-def test_reasons_name_each_fault_once_with_its_gpus_and_what_was_left_out() -> None:
-    faults = [fault(MachineAction.RESET_GPU, gpu) for gpu in (0, 3, 5)]
-    found = to_do.reasons(measured(State.FAIL, *faults, not_run="no EGL"), UNREAD)
-    assert found == [
-        "GPU 0 is broken; likewise on GPU 3, 5",
-        "egl is required and was not run: no EGL",
-        "unreachable: no route",
+def test_reasons_are_the_verdicts_without_remedies_and_those_of_controls() -> None:
+    remedy = f". What to do: {RERUN.action}"
+    verdict = dataclasses.replace(
+        measured(State.FAIL, RERUN),
+        reasons=("7 GPUs were found. What to do: count", f"health: GPU 0 is broken{remedy}", "c", "d", "e"),
+    )
+    assert to_do.reasons(verdict, stated(("a/b", ""))) == [
+        "7 GPUs were found. What to do: count",
+        "health: GPU 0 is broken",
+        "c",
+        "and 2 more",
+        "a/b: why",
     ]
-    assert to_do.reasons(measured(State.FAIL), stated(("a/b", ""))) == ["a sentence", "a/b: why"]
+    assert to_do.reasons(measured(State.PASS), UNREAD) == ["unreachable: no route"]
 
 
 @each(
