@@ -22,8 +22,8 @@ IMAGES = Path(__file__).resolve().parents[1] / "docs/images"
 MOST_BYTES = 200_000
 NODES = 24
 GPU_MATMUL, GPU_PEERS = (f"section[aria-labelledby$={test}]" for test in ("gpu_matmul", "gpu_peers"))
-#: A4 without its margins, in the pixels of CSS.
-PAPER = (703, 1032)
+#: Of A4 without its margins, in the pixels of CSS.
+PAPER_WIDTH = 703
 
 
 class Picture(NamedTuple):
@@ -44,8 +44,9 @@ PICTURES = {
     "report-telemetry": Picture("validation", 800, made_up.THROTTLING, f"{GPU_MATMUL} h3"),
     "report-links": Picture("validation", 800, made_up.BAD_LINK, GPU_PEERS, "dark"),
     "report-compliance": Picture("compliance", 1000),
-    "report-narrow": Picture("compliance", PAPER[1], width=400),
-    "report-print": Picture("both", PAPER[1], width=PAPER[0], media="print"),
+    "report-narrow": Picture("compliance", 1030, width=400),
+    # What stands on the first sheet.
+    "report-print": Picture("both", 550, width=PAPER_WIDTH, media="print"),
 }
 
 
