@@ -16,7 +16,7 @@ from validation.findings import catalogue
 from validation.model import gpu_models
 from validation.model.contract import ContractError, dumps
 from validation.model.expectations import ANY_MODEL, Expectation, ExpectedGpus, References, parse_expectation
-from validation.model.plans import PLANS
+from validation.model.plans import PLANS, WHOLE
 from validation.model.run_options import RunOptions
 from validation.model.usage import UsageError
 from validation.processes import files
@@ -124,8 +124,10 @@ def list_tests(_options: argparse.Namespace) -> int:
         print(f"  {check.id:<21} {check.title} ({check.scope}; needs {needs})")
     print("Plans:")
     for plan in PLANS.values():
-        left_out = ", ".join(check.id for check in CHECKS.values() if plan.name not in check.plans)
-        print(f"  {plan.name:<15} {plan.summary}" + (f" (without {left_out})" if left_out else ""))
+        whole = plan.name in WHOLE
+        told = [check.id for check in CHECKS.values() if (plan.name in check.plans) != whole]
+        word = "without" if whole else "only"
+        print(f"  {plan.name:<15} {plan.summary}" + (f" ({word} {', '.join(told)})" if told else ""))
     return EXIT_PASS
 
 
