@@ -169,7 +169,7 @@ docs: setup-dev ## Write defaults, READMEs and typed variables from the argument
 
 .PHONY: site-docs
 site-docs: setup-dev ## Make a site of the documentation, with search, for any browser and without a network
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo "$(CURDIR)/.cache/site-docs/docs/index.html"
 
 .PHONY: screenshots

@@ -6,15 +6,13 @@ A hook of mkdocs (mkdocs.yml). So one relative link is right in a checkout and o
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File, Files, InclusionLevel
 
-from tools.documents import ROOT
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from mkdocs.config.defaults import MkDocsConfig
 
@@ -22,11 +20,6 @@ PAGES = ("*.md", "docs/**/*.md", "examples/**/*.md", "roles/*/README.md")
 #: Pages that other pages lead to, and the navigation does not.
 WITHOUT_NAVIGATION = re.compile(r"roles/|docs/explain/decisions/\d")
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
-
-
-def pages() -> list[Path]:
-    """Return the pages."""
-    return sorted(page for pattern in PAGES for page in ROOT.glob(pattern))
 
 
 def linked(page: Path) -> Iterator[Path]:
@@ -38,14 +31,13 @@ def linked(page: Path) -> Iterator[Path]:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Replace the files of docs_dir by those of the repository; keep the theme's."""
-    own = pages()
-    chosen = {*own, *(path for page in own for path in linked(page))}
-    # What is left is the theme's, and docs/javascripts.
+    """Replace the files of docs_dir by those of the repository; keep the theme's and docs/javascripts."""
+    root = Path(config.docs_dir).parent
+    pages = {page for pattern in PAGES for page in root.glob(pattern)}
     for file in [one for one in files if one.is_documentation_page() or one.src_uri.startswith("images/")]:
         files.remove(file)
-    for path in sorted(chosen):
-        uri = path.relative_to(ROOT).as_posix()
+    for path in sorted(pages | {path for page in pages for path in linked(page)}):
+        uri = path.relative_to(root).as_posix()
         file = File.generated(config, uri, abs_src_path=str(path))
         if WITHOUT_NAVIGATION.match(uri):
             file.inclusion = InclusionLevel.NOT_IN_NAV

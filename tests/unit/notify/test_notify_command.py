@@ -20,6 +20,7 @@ from temper.cli.main import BAD, GOOD, INTERRUPTED, NOT_CARRIED_OUT, NOT_TOLD, m
 from temper.compliance import document
 from temper.compliance.model import Verdict
 from temper.notify.settings import read
+from tests.unit.each import each
 from tests.unit.notify.servers import Hook, Mailbox
 from tests.unit.pages import made_up
 
@@ -228,9 +229,9 @@ def test_the_examples_settings_are_right(tmp_path: Path) -> None:
         assert list(read(tmp_path / "notify.yml").channels) == ["webhook", "mail"]
 
 
-@pytest.mark.parametrize("check", ["compliance", "validation"])
-def test_a_timers_command_is_one_of_this_program(check: str) -> None:
-    unit = (TIMERS / f"temper-{check}.service").read_text()
+@each(("compliance", "compliance"), ("validation", "validation"), ("retest", "validation"))
+def test_a_timers_command_is_one_of_this_program(name_of_unit: str, check: str) -> None:
+    unit = (TIMERS / f"temper-{name_of_unit}.service").read_text()
     (command,) = re.findall("^ExecStart=(.*)$", unit, re.MULTILINE)
     program, name, *words = shlex.split(command)
     assert (program, name) == ("/opt/temper/.venv/bin/temper", "notify")
