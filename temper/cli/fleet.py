@@ -599,7 +599,7 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
     reports = [plans(folders, silent)] if Path(job.playbook).stem != "compliance" else []
     given = inventory.values(known, job.sources, job.variables, job.nodes[0], CHOSEN) if folders else {}
     chosen = defaults() | given
-    validated = validation(folders, silent, chosen)
+    validated = validation(folders, silent, sources, chosen)
     reports += [validated, compliance(folders, silent, sources, known, chosen)]
     said = [report for report in reports if report]
     for report in said:

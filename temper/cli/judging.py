@@ -99,6 +99,13 @@ def parser() -> argparse.ArgumentParser:
         help="folder of node_exporter's textfile collector: write verdicts there",
         metavar="DIR",
     )
+    judging.add_argument(
+        "--inventory",
+        help="what the report calls the fleet, and its commands name; may be given several times",
+        action="append",
+        default=[],
+        metavar="PATH",
+    )
     judging.add_argument("--latest", help="make the link `latest` beside it point to it", action="store_true")
     judging.add_argument(
         "--fail-on-degraded", help="exit status 1 also for a degraded node", action="store_true"

@@ -31,7 +31,7 @@ LIMIT_BYTES = 60_000
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """A folder with one report."""
-    made = Settings(tmp_path / "reports", tmp_path, DATA, (), timedelta(days=30), "")
+    made = Settings(tmp_path / "reports", tmp_path, DATA, (), timedelta(days=30))
     check([checked()], made, NOW)
     return made
 

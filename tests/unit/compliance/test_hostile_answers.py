@@ -36,6 +36,7 @@ from temper.plan.os_controls import OPERATOR, demanded
 from temper.plan.preflight import preflight_plan
 from temper.report import statement as report
 from temper.report.compliance import check, checked_nodes, validations
+from temper.report.origin import Origin
 from tests.unit.compliance.fleets import (
     DRIVER,
     KNOWN,
@@ -193,7 +194,7 @@ def test_mutations_of_an_answer_cost_that_node_only(tmp_path: Path) -> None:
 
 def assert_whole(folder: Path, made: Statement) -> None:
     """All forms of a report can be written and read, and none has what a terminal acts on."""
-    report.write(folder, made)
+    report.write(folder, made, Origin())
     metrics.write(folder / "metrics", made)
     assert document.read((folder / "statement.json").read_bytes()) == made
     ElementTree.parse(folder / "junit.xml")  # noqa: S314 - our own

@@ -453,6 +453,8 @@ def test_a_failing_control_is_told_by_what_was_found_beside_its_goal_and_all_rep
     (first, last) = sorted(made.controls, key=lambda one: one.name)
     assert first.title == "net.x: found 1, wanted 0 (and 1 other values). Goal: It is off"
     assert last.title == "too old. Goal: Validated"
-    (kind, name, _, words, remedies) = made.attention[0]
-    assert (kind, name, remedies) == ("fail", "gpu01", ("harden it", "validate it"))
-    assert "os_hardening/x (net.x: found 1, wanted 0)" in words
+    node = made.attention[0]
+    assert (node.kind, node.name) == ("fail", "gpu01")
+    commands = [command for step in node.steps for command in step.commands.values()]
+    assert [one for one in commands if " it" in one] == ["harden it", "validate it"]
+    assert "os_hardening/x: net.x: found 1, wanted 0" in node.reasons

@@ -501,6 +501,17 @@ def test_the_page_of_a_report_says_what_changed_since_the_last(
     assert 'class="state fail"' in changed
 
 
+def test_the_page_names_the_fleet_and_the_groups_of_its_nodes(
+    fleet: Fleet, judge: Judge, tmp_path: Path
+) -> None:
+    fleet["groups"] = {"gpu01": ["gpu_nodes", "rack1"], "gpu02": ["gpu_nodes", "rack2"]}
+    judge(fleet, "--inventory", "/etc/fleets/prod/hosts.yml")
+    page = (tmp_path / "reports/now/report.html").read_text()
+    assert "– prod –" in page[: page.index("</title>")]
+    assert "<option>rack1</option>" in page
+    assert "ansible-playbook -i /etc/fleets/prod/hosts.yml playbooks/preflight.yml --limit gpu02" in page
+
+
 def test_a_second_report_compares_with_the_first(fleet: Fleet, judge: Judge, tmp_path: Path) -> None:
     del fleet["expectations"]["nodes"]["gpu02"]
     result = fleet["results"]["gpu01"]
