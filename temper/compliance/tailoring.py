@@ -21,9 +21,16 @@ if TYPE_CHECKING:
 HARDENING = "os_hardening"
 XCCDF = "http://checklists.nist.gov/xccdf/1.2"
 CONTENT = "xccdf_org.ssgproject.content"
-#: A profile of os_hardening -> the level that it is measured by; `gpu` accounts for all of level 2.
-PROFILES = {"gpu": "cis-level2", "cis-level1": "cis-level1", "cis-level2": "cis-level2"}
-STREAM_PROFILES = {"cis-level1": "cis_level1_server", "cis-level2": "cis_level2_server"}
+#: A profile of os_hardening -> that of the data streams which it is measured by.
+STREAM_PROFILES = {
+    "cis-level1": "cis_level1_server",
+    "cis-level2": "cis_level2_server",
+    "anssi-intermediary": "anssi_bp28_intermediary",
+    "anssi-enhanced": "anssi_bp28_enhanced",
+    "anssi-high": "anssi_bp28_high",
+}
+#: The same for all profiles: `gpu` accounts for all of level 2.
+PROFILES = {"gpu": "cis-level2", **{name: name for name in STREAM_PROFILES}}
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,7 @@ def products(table: Mapping[str, Any]) -> list[str]:
 
 def rules_of(table: Mapping[str, Any], product: str, profile: str) -> list[str]:
     """Return the rules of a stream that measure a profile of os_hardening, in the order of their names."""
-    levels = ("cis-level1",) if PROFILES[profile] == "cis-level1" else ("cis-level1", "cis-level2")
-    groups = (group for group in table["streams"] if group["in"].get(product) in levels)
+    groups = (group for group in table["streams"] if PROFILES[profile] in group["in"].get(product, ()))
     return sorted(rule for group in groups for rule in group["rules"])
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from temper.plan.variables import OsHardening
 
 # From the least to the most strict.
-PROFILES = ("gpu", "cis-level1", "cis-level2")
+PROFILES = ("gpu", "cis-level1", "cis-level2", "anssi-intermediary", "anssi-enhanced", "anssi-high")
 
 # Who waives a control, where it is not a profile.
 OPERATOR = "the operator"
