@@ -37,7 +37,7 @@ roles of their own ([hardening.md](hardening.md)); of sshd, only what its role w
 | `gpu` | The default: nothing that breaks jobs, profilers, containers or Ansible. Accounts for level 2 |
 | `cis-level1` | Nodes that an auditor measures by level 1 |
 | `cis-level2` | By level 2: no forwarding for containers, no programs in `/tmp`, no idle shells |
-| `anssi-intermediary`, `anssi-enhanced`, `anssi-high` | By these levels of ANSSI-BP-028: no profilers, files for their users alone |
+| `anssi-intermediary`, `-enhanced`, `-high` | By these levels of ANSSI-BP-028: no profilers, private files |
 
 Each profile includes the one before it.
 
