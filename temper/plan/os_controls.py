@@ -6,6 +6,7 @@ import difflib
 import re
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from temper.plan.convert import plain
@@ -241,11 +242,11 @@ class Composer:
         """All settings, those that several controls share last."""
         for path, lines in self.lines.items():
             self.wanted[Kind.FILE, path] = file(path, text(lines))
-        if SYSCTL_FILE in self.lines:
-            names = [key for kind, key in self.wanted if kind is Kind.SYSCTL]
-            orders = {name: order for name in names if (order := order_of(Kind.SYSCTL, name))}
-            content = text(self.lines[SYSCTL_FILE])
-            self.wanted[Kind.FILE, SYSCTL_FILE] = replace(file(SYSCTL_FILE, content), orders=orders)
+        names = [key for kind, key in self.wanted if kind is Kind.SYSCTL]
+        orders = {name: order for name in names if (order := order_of(Kind.SYSCTL, name))}
+        for (kind, path), wanted in self.wanted.items():
+            if isinstance(wanted, FileWanted) and PurePath(path).parent == PurePath(SYSCTL_FILE).parent:
+                self.wanted[kind, path] = replace(wanted, orders=orders)
         for path, options in self.mounts.items():
             names = sorted(options - {"bind"})
             self.wanted[Kind.MOUNT, path] = MountWanted(tuple(names), "bind" in options)
