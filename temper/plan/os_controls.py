@@ -55,8 +55,11 @@ VALIDATORS = {"/etc/sudoers.d/": ["visudo", "-cf", "%s"]}
 OF_ITS_OWN = ("sysctls", "keywords", "mounts", "files", "files_x86_64", "access", "pam", "units")
 
 KERNELS = ("linux-image-", "linux-headers-", "linux-modules-", "linux-kbuild-", "linux-compiler-")
-# What cis-level1 and 2 show where the operator gives no text.
-BANNER = "Authorized use only. What is done here may be recorded."
+# What stricter profiles than gpu show where the operator gives no text.
+BANNER = (
+    "Authorized access only. Use of this system is monitored and recorded; "
+    "any other use is prohibited and may be a criminal offence."
+)
 
 MOUNT_UNIT_TEXT = """\
 # Managed by Temper.

@@ -263,7 +263,8 @@ def overruling(own_file: str, keys: Iterable[str]) -> dict[str, str]:
     `keys` are those of the role's settings: a file of its own that has the name of the distribution's takes
     the place of that (sysctl.d(5)).
     """
-    own = {Path(key).name for key in keys if key.startswith(f"file:{SYSCTL_DIRECTORIES[0]}/")}
+    files = (Path(key.removeprefix("file:")) for key in keys if key.startswith("file:"))
+    own = {path.name for path in files if str(path.parent) in SYSCTL_DIRECTORIES[:1]}
     lines = (line for line in AtBoot().lines if Path(line.file).name not in own)
     return {line.name: line.file for line in lines if Path(line.file).name > own_file}
 
