@@ -55,7 +55,7 @@ VALIDATORS = {"/etc/sudoers.d/": ["visudo", "-cf", "%s"]}
 OF_ITS_OWN = ("sysctls", "keywords", "mounts", "files", "files_x86_64", "access", "pam", "units")
 
 KERNELS = ("linux-image-", "linux-headers-", "linux-modules-", "linux-kbuild-", "linux-compiler-")
-# What stricter profiles than gpu show where the operator gives no text.
+# What the console shows where the operator gives no text.
 BANNER = (
     "Authorized access only. Use of this system is monitored and recorded; "
     "any other use is prohibited and may be a criminal offence."
@@ -360,7 +360,7 @@ def hardening(
     a control may name as its `option`, as `forwards` whether the node forwards packets for others, and as
     `system` what it runs, such as debian-13.
     """
-    options = {"os_hardening_banner": wish.banner, **(options or {})}
+    options = options or {}
     waived = waived_controls(controls, wish, options)
     reasons = {waiver.id: waiver.reason for waiver in waived}
     by_operator = {waiver.id for waiver in wish.waivers}
