@@ -99,8 +99,8 @@ class Model:
 class Updates:
     """How many steps an optimizer has taken.
 
-    No method of the step: the optimizer would hold the step that holds it, and its memory would come back only
-    when Python looks for such circles. On a GPU that is a batch too late.
+    No method of the step: the optimizer would hold the step that holds it, and its memory would come back
+    only when Python looks for such circles. On a GPU that is a batch too late.
     """
 
     def __init__(self) -> None:
