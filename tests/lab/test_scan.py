@@ -42,7 +42,8 @@ PACKAGES = "linux-base grub-pc openscap-scanner"
 GOOD = ("pass", "notapplicable", "notchecked")
 #: What only a kernel, its command line, a partition or a real clock can show, and no container.
 CONTAINER = re.compile(
-    r"kernel_config_.*|grub2_(?!password).*|partition_for_.*|mount_option_(home_noexec|nodev_nonroot_local_partitions)"
+    r"kernel_config_.*|grub2_(enable_.*|.*_argument)|partition_for_(boot|home|opt|srv|usr|var(_log(_audit)?)?)"
+    r"|mount_option_(home_noexec|nodev_nonroot_local_partitions)"
     r"|(all_)?apparmor_(profiles_enforced|configured)|ntp_single_service_active"
     r"|service_(auditd|chronyd|chronyd_or_ntpd)_enabled"
 )
