@@ -175,8 +175,8 @@ class Keyword(Setting):
     @property
     def line(self) -> str:
         """The line that sets it."""
-        # login.defs has blanks between keyword and value, the others an equals sign.
-        between = " " if self.path.name == "login.defs" else " = "
+        # login.defs has blanks between keyword and value, systemd an equals sign alone.
+        between = {"login.defs": " ", "journald.conf": "="}.get(self.path.name, " = ")
         return f"{self.keyword}{between}{self.value}"
 
     def kept(self) -> list[str]:

@@ -17,7 +17,7 @@ from ansible.module_utils.temper.settings.strictness import EXACTLY, as_strict, 
 from ansible.module_utils.temper.settings.sysfs import KernelValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ansible.module_utils.temper.settings.base import State
 
@@ -257,9 +257,16 @@ def sysctls(name: str, value: str) -> Iterator[Sysctl]:
         yield Sysctl(str(path.relative_to(PROC_SYS)).translate(SWAPPED), value)
 
 
-def overruling(own_file: str) -> dict[str, str]:
-    """Parameter (or pattern) -> file, for all that files which sort after ours set at boot: they win."""
-    return {line.name: line.file for line in AtBoot().lines if Path(line.file).name > own_file}
+def overruling(own_file: str, keys: Iterable[str]) -> dict[str, str]:
+    """Parameter (or pattern) -> file, for all that files which sort after ours set at boot: they win.
+
+    `keys` are those of the role's settings: a file of its own that has the name of the distribution's takes
+    the place of that (sysctl.d(5)).
+    """
+    files = (Path(key.removeprefix("file:")) for key in keys if key.startswith("file:"))
+    own = {path.name for path in files if str(path.parent) in SYSCTL_DIRECTORIES[:1]}
+    lines = (line for line in AtBoot().lines if Path(line.file).name not in own)
+    return {line.name: line.file for line in lines if Path(line.file).name > own_file}
 
 
 def overruled_by(name: str, files: Mapping[str, str]) -> str | None:
