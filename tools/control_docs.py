@@ -140,7 +140,7 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
     lines = [
         f"### {name}",
         "",
-        f"{control['title']} ({references(control)}; {level}{marked}). {control['why'].strip()}",
+        f"{control['title']} ({references(name, control)}; {level}{marked}). {control['why'].strip()}",
         "",
     ]
     seen: list[str] = []
