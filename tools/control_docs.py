@@ -27,7 +27,8 @@ INTRODUCTION = """\
 <!-- Made by `make docs` from data/os_controls: change that. -->
 
 The role [os_hardening](../roles/os_hardening/README.md) sets what the CIS benchmarks for Debian 12 and
-13 ask of an operating system, as far as GPU jobs, containers and unattended administration can bear it.
+13 and ANSSI-BP-028 ask of an operating system, as far as GPU jobs, containers and unattended administration
+can bear it.
 Below is every control: what each profile sets, and why a profile relaxes it. sshd and the firewall have
 roles of their own ([hardening.md](hardening.md)); of sshd, only what its role waives is here.
 
@@ -35,7 +36,8 @@ roles of their own ([hardening.md](hardening.md)); of sshd, only what its role w
 | --- | --- |
 | `gpu` | The default: nothing that breaks jobs, profilers, containers or Ansible. Accounts for level 2 |
 | `cis-level1` | Nodes that an auditor measures by level 1 |
-| `cis-level2` | Strictest: no forwarding for containers, no programs in `/tmp`, no idle shells |
+| `cis-level2` | By level 2: no forwarding for containers, no programs in `/tmp`, no idle shells |
+| `anssi-intermediary`, `-enhanced`, `-high` | By these levels of ANSSI-BP-028: no profilers, private files |
 
 Each profile includes the one before it.
 

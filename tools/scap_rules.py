@@ -23,40 +23,36 @@ PRODUCTS = ("debian12", "debian13")
 HEAD = f"""\
 ---
 # Made by `python3 -m tools.scap_rules` from {Path(SCAP_PACKAGE).name}: change that.
-# The rules of the profiles {" and ".join(STREAM_PROFILES.values())} in each data stream.
+# The rules of each data stream, and which of Temper's profiles are measured by them.
 streams:
 """
 
 
-def rules(stream: Path) -> dict[str, str]:
-    """Return the rules of a stream, each with the lowest level that has it. Raises OSError, ET.ParseError."""
-    found: dict[str, str] = {}
-    profiles = {f"{CONTENT}_profile_{name}": level for level, name in STREAM_PROFILES.items()}
-    selected: dict[str, list[str]] = {}
+def rules(stream: Path) -> dict[str, list[str]]:
+    """Return the rules of a stream, each with the profiles that have it. Raises OSError, ET.ParseError."""
+    found: dict[str, list[str]] = {}
     # The package's checksum is pinned.
-    for profile in ET.parse(stream).getroot().iter(f"{{{XCCDF}}}Profile"):  # noqa: S314
-        if level := profiles.get(profile.get("id", "")):
-            chosen = (one for one in profile.iter(f"{{{XCCDF}}}select") if one.get("selected") == "true")
-            selected[level] = [one.get("idref", "") for one in chosen]
-    for level in STREAM_PROFILES:
-        for rule in selected[level]:
+    streamed = {one.get("id"): one for one in ET.parse(stream).getroot().iter(f"{{{XCCDF}}}Profile")}  # noqa: S314
+    for profile, name in STREAM_PROFILES.items():
+        selects = streamed[f"{CONTENT}_profile_{name}"].iter(f"{{{XCCDF}}}select")
+        for rule in (one.get("idref", "") for one in selects if one.get("selected") == "true"):
             if rule.startswith(prefix := f"{CONTENT}_rule_"):
-                found.setdefault(rule.removeprefix(prefix), level)
+                found.setdefault(rule.removeprefix(prefix), []).append(profile)
     return found
 
 
 def text() -> str:
     """Return the file."""
-    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    groups: dict[str, list[str]] = {}
     by_product = {product: rules(STREAMS / f"ssg-{product}-ds.xml") for product in PRODUCTS}
     for rule in sorted({rule for found in by_product.values() for rule in found}):
-        where = tuple((product, found[rule]) for product, found in by_product.items() if rule in found)
-        groups.setdefault(where, []).append(rule)
+        where = [
+            f"{product}: [{', '.join(found[rule])}]" for product, found in by_product.items() if rule in found
+        ]
+        groups.setdefault(", ".join(where), []).append(rule)
     parts = [HEAD]
     for where, names in sorted(groups.items()):
-        parts.append(
-            f"  - in: {{{', '.join(f'{product}: {level}' for product, level in where)}}}\n    rules:\n"
-        )
+        parts.append(f"  - in: {{{where}}}\n    rules:\n")
         listed = textwrap.fill(", ".join(names), 130, break_on_hyphens=False, break_long_words=False)
         parts.append(textwrap.indent(f"[{listed}]", " " * 6).replace("\n", "\n ") + "\n")
     return "".join(parts)

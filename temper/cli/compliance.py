@@ -5,6 +5,7 @@ temper compliance verify     0 where every report is as it was written, 1 where 
 temper compliance head       the last report of the chain in one line, to be kept elsewhere for --head
 temper compliance drifts     when each drift began and ended; one that a waiver accepts goes on
 temper compliance tailoring  what a scanner shall leave out, and why: for `oscap xccdf eval --tailoring-file`
+temper compliance scan       what a scanner found on a node, beside the newest report; 1 where they disagree
 
 Nothing is written: a copy on a medium that is read only will do.
 """
@@ -13,14 +14,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from temper.base.nodes import number_of, utc
 from temper.base.store import HistoryError
 from temper.cli import json_document
-from temper.compliance import document, tailoring
+from temper.compliance import document, scans, tailoring
 from temper.compliance.evidence import EvidenceError, heads_of, verify
 from temper.compliance.history import History
 from temper.plan.os_controls import load_controls
@@ -29,6 +32,9 @@ from temper.report.compliance import HISTORY
 from temper.report.statement import SUMMARY
 from validation.model.contract import ContractError
 from validation.model.printable import printable
+
+if TYPE_CHECKING:
+    from temper.compliance.model import NodeStatement, Statement
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ROOT / "reports" / "compliance"
@@ -99,24 +105,62 @@ def drifts(given: argparse.Namespace, history: Path) -> int:
     return 0
 
 
+def node_of(directory: Path, asked: str, option: str = "--node") -> tuple[NodeStatement, Statement]:
+    """Return a node of the newest report, and that. Raises ValueError, ContractError, OSError."""
+    statement = document.of_report(directory / "latest")
+    nodes = {node.node: node for node in statement.nodes}
+    if asked not in nodes:
+        known = ", ".join(nodes)
+        raise ValueError(f"{option}: expected a node of the newest report ({known}), found {asked}")
+    return nodes[asked], statement
+
+
+def scan(given: argparse.Namespace, directory: Path) -> int:
+    """Print results of a scanner beside the statement of a node. Raises ValueError, OSError."""
+    with given.results.open("rb") as stream:
+        found = scans.read(stream)
+    option = "--node" if given.node else "the target in the results (name the node with --node)"
+    node, statement = node_of(directory, given.node or found.target, option)
+    controls = load_controls(DATA / "os_controls")
+    rows = scans.compared(found, controls, scap_table(), tailoring.of_node(node))
+    disagreeing = [row for row in rows if row.relation.disagrees]
+    counts = Counter(row.relation for row in rows)
+    lines = [
+        f"{row.relation:<13}  {row.rule}: scanner {row.result}; "
+        f"{row.control or 'no control'} {row.state or 'not in the report'}"
+        f"{f': {row.reason}' if row.reason else ''}"
+        for row in rows
+        if row.relation not in (scans.Relation.AGREE, scans.Relation.NOT_JUDGED)
+    ]
+    numbers = ", ".join(f"{number} {relation}" for relation, number in counts.items())
+    lines.append(
+        f"{node.node}, {found.profile or 'no profile'}, beside the report of {statement.made_at}: "
+        f"{number_of(len(disagreeing), 'disagreement')} ({numbers})"
+    )
+    shown = {"node": node.node, "target": found.target, "profile": found.profile}
+    details = {"report": statement.made_at, "counts": counts, "rules": [asdict(row) for row in rows]}
+    json_document.show(given, {**shown, **details}, "\n".join(map(printable, lines)))
+    return int(bool(disagreeing))
+
+
+def scap_table() -> dict[str, Any]:
+    """Return where each rule of the data streams is answered."""
+    return {**read_yaml(DATA / "scap" / "rules.yml"), **read_yaml(DATA / "scap" / "streams.yml")}
+
+
 def tailor(given: argparse.Namespace, directory: Path) -> int:
     """Print the tailoring of a profile, or of a node by the newest report. Raises ValueError."""
-    table = read_yaml(DATA / "scap" / "rules.yml") | read_yaml(DATA / "scap" / "streams.yml")
+    table = scap_table()
     controls = load_controls(DATA / "os_controls")
     if given.product not in (known := tailoring.products(table)):
         raise ValueError(f"--product: expected {' or '.join(known)}, found {given.product or 'nothing'}")
     known_controls, made_at = tailoring.of_profile(controls, given.profile), utc(datetime.now(UTC))
     if given.node:
-        statement = document.of_report(directory / "latest")
-        nodes = {node.node: node for node in statement.nodes}
-        if given.node not in nodes:
-            raise ValueError(
-                f"--node: expected a node of the newest report ({', '.join(nodes)}), found {given.node}"
-            )
-        system = nodes[given.node].system.replace("-", "")
+        node, statement = node_of(directory, given.node)
+        system = node.system.replace("-", "")
         if system != given.product:
             raise ValueError(f"--product: expected {system}, which {given.node} has, found {given.product}")
-        known_controls, made_at = tailoring.of_node(nodes[given.node]), statement.made_at
+        known_controls, made_at = tailoring.of_node(node), statement.made_at
     rules = tailoring.exempted(controls, table, given.product, given.profile, known_controls)
     text = tailoring.tailoring(given.product, given.profile, made_at, rules, given.node)
     shown = {"profile": tailoring.profile_id(given.profile), "rules": [asdict(rule) for rule in rules]}
@@ -127,7 +171,7 @@ def tailor(given: argparse.Namespace, directory: Path) -> int:
 def parser() -> argparse.ArgumentParser:
     """Make the parser."""
     made = argparse.ArgumentParser(prog="temper compliance", description=(__doc__ or "").splitlines()[0])
-    made.add_argument("command", choices=["status", "verify", "head", "drifts", "tailoring"])
+    made.add_argument("command", choices=["status", "verify", "head", "drifts", "tailoring", "scan"])
     made.add_argument("--reports", type=Path, default=REPORTS, help="folder of the reports (%(default)s)")
     made.add_argument(
         "--history", type=Path, help=f"the fleet's history (default: {HISTORY} beside that folder)"
@@ -145,17 +189,25 @@ def parser() -> argparse.ArgumentParser:
         default="gpu",
         help="tailoring: the profile of os_hardening (%(default)s)",
     )
-    made.add_argument("--node", default="", help="tailoring: by what the newest report says of this node")
+    made.add_argument(
+        "--node", default="", help="tailoring, scan: by what the newest report says of this node"
+    )
+    made.add_argument(
+        "--results", type=Path, help="scan: what `oscap xccdf eval --results` or `--results-arf` has written"
+    )
     json_document.add_option(made)
     return made
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    given = parser().parse_args(arguments)
+    made = parser()
+    given = made.parse_args(arguments)
+    if given.command == "scan" and not given.results:
+        made.error("scan needs --results FILE")
     history = given.history or given.reports.absolute().parent / HISTORY
     of_profile = given.command == "tailoring" and not given.node
-    needed = given.reports / "latest" if given.command in ("status", "tailoring") else history
+    needed = given.reports / "latest" if given.command in ("status", "tailoring", "scan") else history
     if not of_profile and not needed.exists():
         print(
             f"{needed} is not there: run playbooks/compliance.yml first, or name another folder with "
@@ -168,6 +220,8 @@ def main(arguments: list[str] | None = None) -> int:
             return verify_all(given, history)
         if given.command == "head":
             return head(given, history)
+        if given.command == "scan":
+            return scan(given, given.reports)
         if given.command == "tailoring":
             return tailor(given, given.reports)
         return status(given, given.reports) if given.command == "status" else drifts(given, history)

@@ -21,9 +21,16 @@ if TYPE_CHECKING:
 HARDENING = "os_hardening"
 XCCDF = "http://checklists.nist.gov/xccdf/1.2"
 CONTENT = "xccdf_org.ssgproject.content"
-#: A profile of os_hardening -> the level that it is measured by; `gpu` accounts for all of level 2.
-PROFILES = {"gpu": "cis-level2", "cis-level1": "cis-level1", "cis-level2": "cis-level2"}
-STREAM_PROFILES = {"cis-level1": "cis_level1_server", "cis-level2": "cis_level2_server"}
+#: A profile of os_hardening -> that of the data streams which it is measured by.
+STREAM_PROFILES = {
+    "cis-level1": "cis_level1_server",
+    "cis-level2": "cis_level2_server",
+    "anssi-intermediary": "anssi_bp28_intermediary",
+    "anssi-enhanced": "anssi_bp28_enhanced",
+    "anssi-high": "anssi_bp28_high",
+}
+#: The same for all profiles: `gpu` accounts for all of level 2.
+PROFILES = {"gpu": "cis-level2", **{name: name for name in STREAM_PROFILES}}
 
 
 @dataclass(frozen=True)
@@ -42,23 +49,30 @@ def products(table: Mapping[str, Any]) -> list[str]:
 
 def rules_of(table: Mapping[str, Any], product: str, profile: str) -> list[str]:
     """Return the rules of a stream that measure a profile of os_hardening, in the order of their names."""
-    levels = ("cis-level1",) if PROFILES[profile] == "cis-level1" else ("cis-level1", "cis-level2")
-    groups = (group for group in table["streams"] if group["in"].get(product) in levels)
+    groups = (group for group in table["streams"] if PROFILES[profile] in group["in"].get(product, ()))
     return sorted(rule for group in groups for rule in group["rules"])
+
+
+#: Of several controls of a role the first of these counts.
+WORST = (State.FAIL, State.NOT_CHECKED, State.PASS, State.NOT_APPLICABLE, State.WAIVED)
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the controls: which are waived and why, and which are in force.
+    """What is known of the controls: which are waived and why, and how each came out.
 
     `of_profile` are those that a profile relaxes; of these, the rules that a bare system fulfils stay in the
-    scan. What an operator accepts (`of_operator`) goes as a whole. `in_force` has controls of os_hardening,
-    and roles whose controls all are in force; None where no node was asked.
+    scan. What an operator accepts (`of_operator`) goes as a whole. `states` has controls of os_hardening, and
+    the other roles as a whole; None where no node was asked.
     """
 
     of_profile: dict[str, str]
     of_operator: dict[str, str] = field(default_factory=dict)
-    in_force: frozenset[str] | None = None
+    states: dict[str, State] | None = None
+
+    def in_force(self, owner: str) -> bool:
+        """Whether a control or role is as its plan wants it."""
+        return self.states is None or self.states.get(owner) in (State.PASS, State.NOT_APPLICABLE)
 
 
 def of_profile(controls: Mapping[str, Any], profile: str) -> Known:
@@ -70,47 +84,55 @@ def of_profile(controls: Mapping[str, Any], profile: str) -> Known:
 def of_node(node: NodeStatement) -> Known:
     """Return what the statement of a node says."""
     waived: dict[WaivedBy | None, dict[str, str]] = {WaivedBy.PROFILE: {}, WaivedBy.OPERATOR: {}}
-    passed, others = set(), set()
+    states: dict[str, State] = {}
     for control in node.controls:
         role, _, name = control.id.partition("/")
         own = name if role == HARDENING else role
+        states[own] = min(states.get(own, control.state), control.state, key=WORST.index)
         if control.state is State.WAIVED:
             until = f" (until {control.waived_until})" if control.waived_until else ""
             waived[control.waived_by or WaivedBy.OPERATOR][own] = control.waiver + until
-        elif control.state in (State.FAIL, State.NOT_CHECKED):
-            others.add(own)
-        else:
-            passed.add(own)
-    return Known(waived[WaivedBy.PROFILE], waived[WaivedBy.OPERATOR], frozenset(passed - others))
+    return Known(waived[WaivedBy.PROFILE], waived[WaivedBy.OPERATOR], states)
 
 
-def exempted(
-    controls: Mapping[str, Any], table: Mapping[str, Any], product: str, profile: str, known: Known
-) -> list[Exempted]:
-    """Return what the scanner shall leave out.
+def owners_of(controls: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, str]:
+    """Return the control of os_hardening, or the role, that answers each rule.
 
     `controls` are those of data/os_controls by id, `table` has the keys of data/scap/rules.yml and
     data/scap/streams.yml.
     """
     owners = {rule: role for role, rules in table["roles"].items() for rule in rules}
-    owners |= {rule: name for name, control in controls.items() for rule in control.get("scap", ())}
+    return owners | {rule: name for name, control in controls.items() for rule in control.get("scap", ())}
+
+
+def exemptions(controls: Mapping[str, Any], table: Mapping[str, Any], known: Known) -> dict[str, Exempted]:
+    """Return the rules that the scanner shall leave out, whatever the profile, as `owners_of` takes them."""
     forms, scanner = (
         {rule: one["reason"].strip() for one in table[key] for rule in one["rules"]}
         for key in ("forms", "scanner")
     )
-    found = []
-    for rule in rules_of(table, product, profile):
-        owner = owners.get(rule, "")
+    kept = frozenset(table["kept"])
+    found = {}
+    for rule, owner in owners_of(controls, table).items():
         waiver = known.of_operator.get(owner)
-        if waiver is None and rule not in table["kept"]:
+        if waiver is None and rule not in kept:
             waiver = known.of_profile.get(owner)
         if waiver is not None:
-            found.append(Exempted(rule, printable(f"Waived with the control {owner}: {waiver}"), owner))
+            text = printable(f"Waived with the control {owner}: {waiver}")
+            found[rule] = Exempted(rule, text, owner)
         elif rule in scanner:
-            found.append(Exempted(rule, scanner[rule]))
-        elif rule in forms and (known.in_force is None or owner in known.in_force):
-            found.append(Exempted(rule, forms[rule]))
+            found[rule] = Exempted(rule, scanner[rule])
+        elif rule in forms and known.in_force(owner):
+            found[rule] = Exempted(rule, forms[rule])
     return found
+
+
+def exempted(
+    controls: Mapping[str, Any], table: Mapping[str, Any], product: str, profile: str, known: Known
+) -> list[Exempted]:
+    """Return what the scanner shall leave out of the rules that measure a profile."""
+    found = exemptions(controls, table, known)
+    return [found[rule] for rule in rules_of(table, product, profile) if rule in found]
 
 
 def tailoring(product: str, profile: str, made_at: str, rules: list[Exempted], node: str = "") -> str:

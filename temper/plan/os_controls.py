@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from temper.plan.variables import OsHardening
 
 # From the least to the most strict.
-PROFILES = ("gpu", "cis-level1", "cis-level2")
+PROFILES = ("gpu", "cis-level1", "cis-level2", "anssi-intermediary", "anssi-enhanced", "anssi-high")
 
 # The system whose values stand where none is asked.
 USUAL = "debian-13"

@@ -241,7 +241,7 @@ class OsHardening:
     """Variables of the role os_hardening."""
 
     state: Literal["present", "absent"]
-    profile: Literal["gpu", "cis-level1", "cis-level2"]
+    profile: Literal["gpu", "cis-level1", "cis-level2", "anssi-intermediary", "anssi-enhanced", "anssi-high"]
     waivers: tuple[OsHardeningWaiver, ...]
     banner: str
     busy_ok: bool

@@ -8,6 +8,7 @@ import shutil
 import tomllib
 from datetime import datetime
 from functools import cache, partial
+from io import BytesIO
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -38,7 +39,7 @@ from pull import agent, configuration
 from pull.repository import OBJECT, refs_in
 from pull.result import from_statement
 from temper.base.programs import Answer
-from temper.compliance import document, waivers
+from temper.compliance import document, scans, waivers
 from temper.compliance.outside.claims import ClaimsError, read_claims
 from temper.compliance.outside.hello import HelloError, read_hello
 from temper.fleet import collected
@@ -93,6 +94,7 @@ from tests.unit import (
     test_package_preview,
     test_rpm_files,
 )
+from tests.unit.compliance import test_scans
 from tests.unit.compliance.fleets import KNOWN, VARIABLES
 from tests.unit.compliance.test_outside_judge import GOOD_CLAIMS
 from tests.unit.compliance.test_outside_strangers import HELLO
@@ -698,6 +700,12 @@ READERS = (
     Reader("variables of the inventory", checked_variables, defaults, weight=3),
     Reader("waivers", lambda found: waivers.read(found, set()), of("waivers")),
     Reader("statement", lambda found: document.read(mutations.as_text(found)), statements, (ContractError,)),
+    Reader(
+        "results of a scanner",
+        lambda found: scans.read(BytesIO(mutations.as_text(found).encode("utf-8", "surrogatepass"))),
+        these(test_scans.results(one="pass", two="fail")),
+        (scans.ScanError,),
+    ),
     Reader("expectations", lambda found: fleet_from(found, TESTS), expectations, (ContractError,)),
     Reader(
         "plans of slices",
