@@ -120,11 +120,6 @@ def dress(node: Node, ubuntu: Ubuntu) -> None:
         script.append(f"mkdir -p {Path(path).parent}; printf %s {shlex.quote(content)} >{path}")
     script += [f"chmod {mode} {path}" for path, mode in MODES.items()]
     script.append("groupadd --system --force syslog; chgrp syslog /var/log; chmod 775 /var/log")
-    # Its PAM sets the mask of login.defs in every session.
-    script.append(
-        "grep -q pam_umask /etc/pam.d/common-session || "
-        "sed -i '/^session.*pam_unix.so/i session optional pam_umask.so' /etc/pam.d/common-session"
-    )
     if not ubuntu.yescrypt:
         script.append("sed -i 's/^ENCRYPT_METHOD.*/ENCRYPT_METHOD SHA512/; /YESCRYPT/d' /etc/login.defs")
     script.append("systemctl daemon-reload; systemctl enable --now apport whoopsie.path rsyslog cron")
