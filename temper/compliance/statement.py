@@ -27,7 +27,7 @@ from temper.compliance.model import (
 )
 from temper.compliance.repairs import command_of
 from temper.compliance.waivers import Use, Waiver, faults
-from temper.plan.os_controls import OPERATOR, demanded, references
+from temper.plan.os_controls import OPERATOR, concerns, demanded, references
 from validation.model.printable import first_of
 
 if TYPE_CHECKING:
@@ -370,6 +370,8 @@ def hardening_controls(
     asked, by_benchmark = by_control(observed), by_control(demands)
     found = []
     for name, control in rules.os_controls.items():
+        if not concerns(control, system):
+            continue
         result = worst_of(asked.get(name, []))
         waived = relaxed.get(name)
         if waived and waived.by == OPERATOR:

@@ -106,6 +106,11 @@ def profile_of(control: Mapping[str, Any], wish: OsHardening, options: Mapping[s
     return PROFILES[0] if "router" in control and options.get("forwards") else wish.profile
 
 
+def concerns(control: Mapping[str, Any], system: object) -> bool:
+    """Whether a control is about a system, such as debian-13; about one that is not known all are."""
+    return not system or "of" not in control or str(system).partition("-")[0] in control["of"]
+
+
 def waiver_of(control: Mapping[str, Any], profile: str) -> str | None:
     """Why a profile does less than it should, or None."""
     waivers: dict[str, str] = control.get("waivers", {})
@@ -339,6 +344,8 @@ def waived_controls(
     system = options.get("system")
     found = []
     for name, control in controls.items():
+        if not concerns(control, system):
+            continue
         reason, by = own.get(name), OPERATOR
         if reason is None and system in control.get("lacking", ()):
             reason, by = control["lacking"][system], str(system)
@@ -379,16 +386,17 @@ def hardening(
     by_operator = {waiver.id for waiver in wish.waivers}
     kernels = [] if wish.upgrade_kernels else KERNELS
     system = options.get("system")
-    own = systems().get(str(system), systems()[USUAL])
+    own = systems().get(str(system))
     composer = Composer(
         {
-            **own.values,
+            **systems()[USUAL].values,
+            **(own.values if own else {}),
             "banner": wish.banner or BANNER,
             "kernels": "\n".join(f'  "{name}";' for name in kernels),
         }
     )
     for name, control in controls.items():
-        if name not in by_operator and system not in control.get("lacking", ()):
+        if name not in by_operator and concerns(control, system) and system not in control.get("lacking", ()):
             strictest = bool(options.get(control.get("option", "")))
             asker = Asker(name, control["title"], reasons.get(name))
             profile = PROFILES[-1] if strictest else profile_of(control, wish, options)

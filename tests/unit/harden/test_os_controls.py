@@ -73,6 +73,24 @@ BENCHMARKS = {
         5.2:7 5.3.1:3 5.3.2:4 5.3.3.1:3 5.3.3.2:8 5.3.3.3:3 5.3.3.4:4 5.4.1:6 5.4.2:8 5.4.3:3
         6.1.1:4 6.1.2.1:4 6.1.3:8 6.1.4:1 6.2.1:4 6.2.2:4 6.2.3:21 6.2.4:10 6.3:3 7.1:13 7.2:10
     """,
+    "rhel-8": """
+        1.1.1:11 1.1.2.1:4 1.1.2.2:4 1.1.2.3:3 1.1.2.4:3 1.1.2.5:4 1.1.2.6:4 1.1.2.7:4 1.2.1:5 1.2.2:1
+        1.3.1:8 1.4:2 1.5:10 1.6:6 1.7:6 1.8:7 2.1:24 2.2:5 2.3:3 2.4.1:9 2.4.2:1 3.1:3 3.2:6 3.3.1:18
+        3.3.2:8 5.2:7 5.3.1:2 5.3.2:5 5.3.3.1:3 5.3.3.2:7 5.3.3.3:3 5.3.3.4:4 5.4.1:6 5.4.2:8 5.4.3:3 6.1:3
+        6.2.1.1:6 6.2.1.2:4 6.2.2:8 6.2.3:1 6.3.1:4 6.3.2:4 6.3.3:22 6.3.4:10 7.1:13 7.2:9
+    """,
+    "rhel-9": """
+        1.1.1:9 1.1.2.1:4 1.1.2.2:4 1.1.2.3:3 1.1.2.4:3 1.1.2.5:4 1.1.2.6:4 1.1.2.7:4 1.2.1:4 1.2.2:1
+        1.3.1:8 1.4:2 1.5:4 1.6:7 1.7:6 1.8:10 2.1:22 2.2:5 2.3:3 2.4.1:8 2.4.2:1 3.1:3 3.2:4 3.3:11 5.2:7
+        5.3.1:3 5.3.2:5 5.3.3.1:3 5.3.3.2:7 5.3.3.3:3 5.3.3.4:4 5.4.1:6 5.4.2:8 5.4.3:3 6.1:3 6.2.1:4
+        6.2.2.1:4 6.2.3:8 6.2.4:1 6.3.1:4 6.3.2:4 6.3.3:21 6.3.4:10 7.1:14 7.2:9
+    """,
+    "rhel-10": """
+        1.1.1:11 1.1.2.1:4 1.1.2.2:4 1.1.2.3:3 1.1.2.4:3 1.1.2.5:4 1.1.2.6:4 1.1.2.7:4 1.2.1:5 1.2.2:1
+        1.3.1:8 1.4:2 1.5:10 1.6:4 1.7:6 1.8:6 2.1:22 2.2:4 2.3:3 2.4.1:9 2.4.2:1 3.1:3 3.2:6 3.3.1:18
+        3.3.2:8 5.2:7 5.3.1:5 5.3.2.1:3 5.3.2.2:7 5.3.2.3:3 5.3.2.4:4 5.4.1:6 5.4.2:8 5.4.3:3 6.1:3 6.2.1:4
+        6.2.2.1:4 6.2.3:8 6.2.4:1 6.3.1:4 6.3.2:4 6.3.3:37 6.3.4:10 7.1:13 7.2:9
+    """,
 }
 # 6.1.2 of Debian 12's begins with a section of its own. Of SSH's, what its role leaves to this one or waives.
 BEYOND = {
@@ -80,6 +98,9 @@ BEYOND = {
     "debian-13": {"5.1.1", "5.1.4", "5.1.5", "5.1.19"},
     "ubuntu-22.04": set(),
     "ubuntu-24.04": {"6.1.2.2", "6.1.2.3", "6.1.2.4"},
+    "rhel-8": {"5.1.2", "5.1.6", "5.1.7", "5.1.20"},
+    "rhel-9": {"5.1.1", "5.1.7", "5.1.8", "5.1.17", "6.2.2.2", "6.2.2.3", "6.2.2.4"},
+    "rhel-10": {"5.1.1", "5.1.4", "5.1.5", "5.1.17", "6.2.2.2", "6.2.2.3", "6.2.2.4"},
 }
 # The level of the benchmark that a profile is measured by: the default must account for all of it.
 MEASURED_BY = {"gpu": 2, "cis-level1": 1, **dict.fromkeys(PROFILES[2:], 2)}
@@ -143,7 +164,7 @@ def test_a_control_says_what_it_is_and_where_it_comes_from(name: str) -> None:
         assert any(system.numbers_of(name, control) for system in systems().values())
     unknown = set(control) - {
         *("scap", "title", "level", "why", "profiles", "demand", "waivers", "option", "router", "unverified"),
-        *("cis_debian12", "cis_debian13", "anssi", "lacking"),
+        *("cis_debian12", "cis_debian13", "anssi", "lacking", "of"),
     }
     assert unknown == set()
 
@@ -463,3 +484,13 @@ def test_a_system_has_its_own_values_numbers_and_what_it_lacks() -> None:
 def test_each_text_of_a_control_is_known_on_each_system(profile: str, system: str) -> None:
     found = plan(profile, options={"system": system}).settings
     assert not [one for one in found if re.search(r"(?m)^\s*@\w+@$", str(plain(one.wanted)))]
+
+
+def test_a_control_of_one_distribution_is_no_waiver_of_another() -> None:
+    ids = {
+        name: {one.id for one in plan(options={"system": name}).waived}
+        for name in ("debian-13", "ubuntu-24.04")
+    }
+    own = {name for name, control in CONTROLS.items() if control.get("of") == ["ubuntu"]}
+    assert own
+    assert (ids["debian-13"] & own, ids["ubuntu-24.04"] & own) == (set(), own)
