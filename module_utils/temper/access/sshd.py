@@ -276,8 +276,8 @@ def listen_anew(ports: list[str]) -> None:
 def reload_sshd(ports: list[str]) -> None:
     """Make a running sshd read its configuration, and wait until it listens again.
 
-    One that systemd has started for a socket starts anew with the same. On SIGHUP any other closes its sockets
-    and starts over, so new sockets on all ports are the proof that it has.
+    One that systemd has started for a socket starts anew with the same. On SIGHUP any other closes its
+    sockets and starts over, so new sockets on all ports are the proof that it has.
     """
     service = next((unit for unit in SERVICES if is_active(unit)), None)
     if not service:

@@ -25,7 +25,14 @@ from ansible.module_utils.temper.settings.record import Record, check_records
 from ansible.module_utils.temper.settings.strictness import EXACTLY
 from ansible.module_utils.temper.settings.sudoers import known_here
 from ansible.module_utils.temper.settings.sysfs import SysfsValue
-from ansible.module_utils.temper.settings.system import Sysctl, Unit, of_temper, overruled_by, overruling
+from ansible.module_utils.temper.settings.system import (
+    Sysctl,
+    Unit,
+    not_rewritten,
+    of_temper,
+    overruled_by,
+    overruling,
+)
 from ansible.module_utils.temper.units import stop_lost, unit_states
 
 if TYPE_CHECKING:
@@ -109,7 +116,7 @@ class Role:
         self.controls: dict[str, list[str]] = {}
         self.overruled: dict[str, str] = {}
         self.given_away: dict[str, str] = {}
-        later = overruling(self.sysctl_file) if self.sysctl_file else {}
+        later = not_rewritten(overruling(self.sysctl_file), self.items) if self.sysctl_file else {}
         items, self.unknown = known_here(self.items)
         for setting, controls in build(self.name, items, self.options, self.record.originals):
             setting.begin(self.node)

@@ -18,7 +18,7 @@ from ansible.module_utils.temper.settings.strictness import EXACTLY, as_strict, 
 from ansible.module_utils.temper.settings.sysfs import KernelValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ansible.module_utils.temper.settings.base import State
 
@@ -279,6 +279,13 @@ def sysctls(name: str, value: str) -> Iterator[Sysctl]:
 def overruling(own_file: str) -> dict[str, str]:
     """Parameter (or pattern) -> file, for all that files which sort after ours set at boot: they win."""
     return {line.name: line.file for line in AtBoot().lines if line.late or Path(line.file).name > own_file}
+
+
+def not_rewritten(later: Mapping[str, str], items: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return what files set after ours, without the lines that a keyword among these settings writes."""
+    keys = (one["key"].rpartition(":") for one in items if one["kind"] == "keyword")
+    written = {(path, dotted(word)) for path, _, word in keys}
+    return {name: file for name, file in later.items() if (file, name) not in written}
 
 
 def overruled_by(name: str, files: Mapping[str, str]) -> str | None:

@@ -129,6 +129,12 @@ def test_what_ufw_sets_when_it_starts_comes_after_all_files_of_sysctl(
     said = run(run_module, plan)["warnings"]
     assert (state == "fail") == ("fail" in {one["state"] for one in observe.observe(plan)})
     assert (str(own) in said) == (state == "fail")
+    # Its line is a setting, too: the first run has both in force.
+    word = "net/ipv4/conf/all/log_martians"
+    plan["settings"].append({**item("keyword", f"{own}:{word}", "1", "control"), "order": "1 > 0"})
+    assert str(own) not in run(run_module, plan)["warnings"]
+    assert {one["state"] for one in observe.observe(plan)} == {"pass"}
+    assert not run(run_module, plan)["changed"]
 
 
 def live_name(key: str) -> str:
