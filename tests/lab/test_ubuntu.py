@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
-FLEET = Fleet(Lab(name="fam"), size=4)
+FLEET = Fleet(Lab(name="ubuntu"), size=4)
 ALL = FLEET.lab.nodes(FLEET.size)
 RELEASES = {ALL[0]: ubuntu.JAMMY, ALL[1]: ubuntu.NOBLE, ALL[3]: ubuntu.RESOLUTE}
 NODES = list(RELEASES)
