@@ -100,7 +100,7 @@ scap: packages
 	@$(PYTHON) -m tools.bootstrap scap
 
 .PHONY: scan
-scan: packages setup-dev scap ## Harden nodes, let OpenSCAP judge them with Temper's tailoring, and print what it found: 20 minutes
+scan: packages setup-dev scap ## Harden nodes, let OpenSCAP judge them with Temper's tailoring, and print what it found: 40 minutes
 	$(BIN)/pytest tests/lab/test_scan.py -m lab -v -s $(ARGS)
 
 .PHONY: cuda-test

@@ -6,6 +6,7 @@ import difflib
 import re
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from temper.plan.convert import plain
@@ -58,8 +59,11 @@ VALIDATORS = {"/etc/sudoers.d/": ["visudo", "-cf", "%s"]}
 OF_ITS_OWN = ("sysctls", "keywords", "mounts", "files", "files_x86_64", "access", "pam", "units")
 
 KERNELS = ("linux-image-", "linux-headers-", "linux-modules-", "linux-kbuild-", "linux-compiler-")
-# What cis-level1 and 2 show where the operator gives no text.
-BANNER = "Authorized use only. What is done here may be recorded."
+# What the console shows where the operator gives no text.
+BANNER = (
+    "Authorized access only. Use of this system is monitored and recorded; "
+    "any other use is prohibited and may be a criminal offence."
+)
 
 MOUNT_UNIT_TEXT = """\
 # Managed by Temper.
@@ -258,11 +262,11 @@ class Composer:
         """All settings, those that several controls share last."""
         for path, lines in self.lines.items():
             self.wanted[Kind.FILE, path] = file(path, text(lines))
-        if SYSCTL_FILE in self.lines:
-            names = [key for kind, key in self.wanted if kind is Kind.SYSCTL]
-            orders = {name: order for name in names if (order := order_of(Kind.SYSCTL, name))}
-            content = text(self.lines[SYSCTL_FILE])
-            self.wanted[Kind.FILE, SYSCTL_FILE] = replace(file(SYSCTL_FILE, content), orders=orders)
+        names = [key for kind, key in self.wanted if kind is Kind.SYSCTL]
+        orders = {name: order for name in names if (order := order_of(Kind.SYSCTL, name))}
+        for (kind, path), wanted in self.wanted.items():
+            if isinstance(wanted, FileWanted) and PurePath(path).parent == PurePath(SYSCTL_FILE).parent:
+                self.wanted[kind, path] = replace(wanted, orders=orders)
         for path, options in self.mounts.items():
             names = sorted(options - {"bind"})
             self.wanted[Kind.MOUNT, path] = MountWanted(tuple(names), "bind" in options)
@@ -380,7 +384,7 @@ def hardening(
     a control may name as its `option`, as `forwards` whether the node forwards packets for others, and as
     `system` what it runs, such as debian-13.
     """
-    options = {"os_hardening_banner": wish.banner, **(options or {})}
+    options = options or {}
     waived = waived_controls(controls, wish, options)
     reasons = {waiver.id: waiver.reason for waiver in waived}
     by_operator = {waiver.id for waiver in wish.waivers}

@@ -21,7 +21,7 @@ from temper.plan.os_controls import load_controls
 from temper.plan.plan import node_plan
 from temper.plan.preview import Preview, with_preview
 from temper.plan.reboot import reboot_reason, reboot_refusals
-from temper.plan.refusals import Refusal, refusal
+from temper.plan.refusals import Refusal, of_an_installation, refusal
 from temper.plan.role_variables import argument_specs, role_variables, typed_variables
 from temper.plan.roles import complete
 from temper.plan.roles.context import Context, Fleet
@@ -79,6 +79,14 @@ def programs() -> dict[str, str]:
     return texts | {f"pull/{path.name}": path.read_text(encoding="utf-8") for path in PULL.glob("*.py")}
 
 
+def with_the_driver_that_is_there(plan: NodePlan) -> NodePlan:
+    """Turn what forbids only an installation into warnings: this run installs nothing."""
+    others = tuple(one for one in plan.refusals if one.code not in of_an_installation())
+    left_out = (one for one in plan.refusals if one.code in of_an_installation())
+    warnings = (f"site.yml would refuse this node, which this run does not mind: {one.text}" for one in left_out)
+    return replace(plan, refusals=others, warnings=(*plan.warnings, *warnings))
+
+
 def preflight_plan(
     result: Mapping[str, Any],
     host_variables: Mapping[str, Any],
@@ -129,6 +137,8 @@ def preflight_plan(
     plan = replace(plan, reboot=reboot_reason(plan, node), warnings=(*checked["warnings"], *plan.warnings))
     if known.get("installs"):
         problems += reboot_refusals(plan, node, variables.nvidia_stack, name)
+    elif known.get("installs") is False:
+        plan = with_the_driver_that_is_there(plan)
     if known.get("hardens"):
         problems += system_refusals(plan, variables.os_hardening)
     fleet = known.get("fleet") or {}

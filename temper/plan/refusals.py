@@ -46,6 +46,12 @@ def sentences(section: str) -> Mapping[str, str]:
     return found
 
 
+@cache
+def of_an_installation() -> frozenset[str]:
+    """Return the codes of what keeps the driver from being installed, and nothing else from being done."""
+    return frozenset(read_yaml(FILE)["of_an_installation"])
+
+
 def facts_of(sentence: str) -> set[str]:
     """Return the names of the facts in a sentence."""
     return {name for _, name, _, _ in string.Formatter().parse(sentence) if name}

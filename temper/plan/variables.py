@@ -165,7 +165,7 @@ class GpuValidation:
     """Variables of the role gpu_validation."""
 
     required_tests: tuple[str, ...]
-    plan: Literal["quick", "standard", "burn-in"]
+    plan: Literal["quick", "standard", "burn-in", "corruption"]
     hours: float
     storage_paths: tuple[str, ...]
     storage_floor_gb_s: float

@@ -281,7 +281,7 @@ def test_change_that_takes_sudo_from_us_is_undone(fleet: Fleet) -> None:
 
 
 def test_strictest_profile_locks_nobody_out_either(fleet: Fleet) -> None:
-    assert changed(fleet.harden(os_hardening_profile="cis-level2")) != NOTHING
-    assert changed(fleet.harden(os_hardening_profile="cis-level2")) == NOTHING
+    assert changed(fleet.harden(os_hardening_profile="anssi-high")) != NOTHING
+    assert changed(fleet.harden(os_hardening_profile="anssi-high")) == NOTHING
     for node in NODES:
         assert fleet.login(node, "sudo -n true").returncode == 0

@@ -112,7 +112,7 @@ def test_all_hardening_taken_back_leaves_the_nodes_as_they_were(tmp_path: Path) 
         admin_accounts_users=[alice],
         firewall_rules=[{"name": "exporter", "ports": [9100], "sources": ["10.213.0.0/16"]}],
         ssh_hardening_max_auth_tries=3,
-        os_hardening_profile="cis-level2",
+        os_hardening_profile="anssi-high",
     )
     harden(**ABSENT)
     again = harden(**ABSENT)

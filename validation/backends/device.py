@@ -9,6 +9,7 @@ from validation.backends.checkpoint import Checkpoint as SavedState
 from validation.backends.convolution import ConvolutionStep
 from validation.backends.exchange import Exchange, highest
 from validation.backends.file_loading import FileLoading
+from validation.backends.kernels import Kernels
 from validation.backends.operations import AllReduce, Matmul, MemoryPattern, Triad
 from validation.backends.parallel import ParallelStep
 from validation.backends.sharded import ShardedStep
@@ -38,9 +39,17 @@ class TorchDevice:
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
+    def dtypes(self) -> tuple[str, ...]:
+        """The number formats that this device multiplies in."""
+        raise NotImplementedError
+
     def matmul(self, dtype: str, shape: MatmulShape, *, cold: bool = False) -> Product:
         """A product in this format."""
         return Matmul(self._device, dtype, shape, cold=cold)
+
+    def kernels(self) -> Kernels:
+        """Kernels of many kinds."""
+        return Kernels(self._device, self.dtypes())
 
     def triad(self, size_bytes: int) -> Operation:
         """A = b + s c in the device's memory."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from validation.backends.kernels import Kernel
     from validation.model.shapes import MatmulShape
 
 
@@ -190,6 +191,10 @@ class Backend(Protocol):
 
     def memory_pattern(self, size_bytes: int) -> Operation:
         """A pattern written to `size_bytes` bytes of memory; the error is how many words did not keep it."""
+        ...
+
+    def kernels(self) -> Iterable[Kernel]:
+        """Kernels of many kinds, whose results are the same bits each time."""
         ...
 
     def has_tensor_cores(self) -> bool:

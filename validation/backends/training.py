@@ -96,6 +96,21 @@ class Model:
         return batch + functional.linear(functional.gelu(functional.linear(normal, widen)), narrow)
 
 
+class Updates:
+    """How many steps an optimizer has taken.
+
+    No method of the step: the optimizer would hold the step that holds it, and its memory would come back
+    only when Python looks for such circles. On a GPU that is a batch too late.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, *_: Any) -> None:
+        """Count one more: a hook of torch's optimizers."""
+        self.count += 1
+
+
 class TrainingStep(abc.ABC):
     """Forward, backward and update of a model on one batch; work is in samples.
 
@@ -108,7 +123,7 @@ class TrainingStep(abc.ABC):
         """`data` are a batch and its targets, on the device."""
         self.work = float(len(data[0]))
         self.way, self.device, self.data = way, device, data
-        self.steps = self._updates = 0
+        self.steps, self._updates = 0, Updates()
         self._start()
 
     def prepare(self) -> None:
@@ -119,7 +134,7 @@ class TrainingStep(abc.ABC):
     @property
     def skipped(self) -> int:
         """How many steps have updated nothing."""
-        return self.steps - self._updates
+        return self.steps - self._updates.count
 
     def run(self) -> None:
         """Start once; on a GPU it goes on in the background."""
@@ -201,9 +216,9 @@ class TrainingStep(abc.ABC):
         losses: list[torch.Tensor] = []
         gradients: list[torch.Tensor] = []
         for _ in range(LOSSES + (MOST_SKIPPED if way == SCALED else 0)):
-            before = self._updates
+            before = self._updates.count
             loss = self.step(*self.data)
-            if self._updates > before:
+            if self._updates.count > before:
                 gradients = gradients or [weight.grad.clone() for weight in self._model.parameters]
                 losses.append(loss)
             if len(losses) == LOSSES:
@@ -219,11 +234,8 @@ class TrainingStep(abc.ABC):
         self._model = self._made()
         self._optimizer = torch.optim.SGD(self._model.parameters, lr=1e-3, momentum=0.9, foreach=False)
         # A scaler says of no step whether it skips it: it does not call the optimizer then.
-        self._optimizer.register_step_post_hook(self._count)
+        self._optimizer.register_step_post_hook(self._updates)
         self._scaler = torch.amp.GradScaler(self.device.type, enabled=self.way == SCALED)
-
-    def _count(self, *_: Any) -> None:
-        self._updates += 1
 
     @property
     def weights(self) -> list[torch.Tensor]:
@@ -267,15 +279,17 @@ class TransformerStep(TrainingStep):
 
 def loss_if_it_fits(device: torch.device, shape: Shape, way: str) -> float | None:
     """The loss of the second of two steps; None if there was not enough memory. Nothing stays allocated."""
+    loss = None
     try:
-        return _loss_of_two_steps(device, shape, way)
+        loss = _loss_of_two_steps(device, shape, way)
     except (RuntimeError, MemoryError) as error:
         # Besides the allocator's own error there is CUDA's and that of its libraries.
         if not isinstance(error, MemoryError) and not out_of_memory(error):
             raise
-    # Here, when the exception, and with it the frames that hold tensors, is gone.
+    # Here, when the exception, and with it the frames that hold tensors, is gone. After a step that fitted,
+    # too: torch itself leaves a circle behind where a process's first one ran.
     gc.collect()
-    return None
+    return loss
 
 
 def _loss_of_two_steps(device: torch.device, shape: Shape, way: str) -> float:

@@ -13,6 +13,7 @@ from validation.checks.check import GPU, Check, Scope, not_run
 from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import result
 from validation.findings.catalogue import catalogue, finding
+from validation.model.plans import PLANS
 from validation.probes.nvidia_smi import Report
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class HealthAfter(Check):
 
     id = "health_after"
     title = "faults that came while the node was tested"
+    plans = tuple(PLANS)
     place = 900
     scope = Scope.EACH_GPU
     needs = (GPU,)

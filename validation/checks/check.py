@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from validation.checks.cost import IdleNode
 from validation.checks.node import Node
 from validation.model.contract import State, StringEnum, TestResult
-from validation.model.plans import PLANS
+from validation.model.plans import WHOLE
 from validation.processes.pool import PATIENCE
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ CUDA = Need("an NVIDIA GPU with its driver, torch built with CUDA", Node.why_no_
 TWO_GPUS = Need("two or more GPUs", _why_one_gpu)
 
 #: The plans that measure for longer than a minute.
-BEYOND_QUICK = tuple(name for name in PLANS if name != "quick")
+BEYOND_QUICK = tuple(name for name in WHOLE if name != "quick")
 
 
 #: For so many seconds at least the processes of a test may make no progress: torch comes from a cold disk,
@@ -81,7 +81,7 @@ class Check(abc.ABC):
     scope: ClassVar[Scope]
     needs: ClassVar[tuple[Need, ...]] = ()
     #: The plans that it belongs to. In others it runs only where it is asked for, by name or by an option.
-    plans: ClassVar[tuple[str, ...]] = tuple(PLANS)
+    plans: ClassVar[tuple[str, ...]] = WHOLE
     #: When it passes, for the documentation.
     passes: ClassVar[str]
     method: ClassVar[int] = 1

@@ -16,6 +16,7 @@ from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
 from validation.findings.catalogue import finding
 from validation.model.contract import ContractError, Finding, Measured, decode, encode
 from validation.model.not_run import NotRunError, cause, out_of_memory
+from validation.model.plans import PLANS
 from validation.processes.child import Request
 from validation.processes.pool import run_children
 
@@ -244,6 +245,7 @@ class Frameworks(Check):
 
     id = "torch"
     title = "torch works with driver and GPUs"
+    plans = tuple(PLANS)
     place = 30
     scope = Scope.NODE
     needs = (CUDA,)

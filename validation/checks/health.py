@@ -17,6 +17,7 @@ from validation.checks.measured import HW_CAUSES, HW_SLOWDOWN, SLOWDOWNS, result
 from validation.findings.catalogue import finding
 from validation.model.contract import State
 from validation.model.expectations import ANY_MODEL
+from validation.model.plans import PLANS
 from validation.model.printable import first_of
 from validation.probes.nvidia_smi import Gpu, NvidiaSmiError, Report
 from validation.probes.nvlink import Links
@@ -53,6 +54,7 @@ class Health(Check):
 
     id = "health"
     title = "GPUs, driver, links and error counters"
+    plans = tuple(PLANS)
     place = 10
     scope = Scope.EACH_GPU
     passes = "nothing is found"

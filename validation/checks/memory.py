@@ -16,6 +16,7 @@ from validation.checks.measured import CUDA_ENVIRONMENT, failures, result, watch
 from validation.checks.recorder import Recorder
 from validation.model.contract import Measured
 from validation.model.not_run import NotRunError
+from validation.model.plans import PLANS
 from validation.processes.child import Request
 from validation.processes.pool import run_children
 
@@ -79,6 +80,7 @@ class GpuMemory(Check):
 
     id = "gpu_memory"
     title = "memory of every GPU: bandwidth and a pattern test"
+    plans = tuple(PLANS)
     place = 220
     scope = Scope.EACH_GPU
     needs = (CUDA,)

@@ -54,7 +54,9 @@ def computes_wrong(gpu: int | None, findings: Iterable[Finding]) -> bool:
 
 
 def product(digest: Digest) -> str:
-    """`bf16 product of 8192 x 8192 x 8192`."""
+    """`bf16 product of 8192 x 8192 x 8192`, or `exp of normal numbers`."""
+    if "pattern" in digest.conditions:
+        return f"{label(digest.name)} of {digest.conditions['pattern']} numbers"
     shape = " x ".join(str(digest.conditions[edge]) for edge in ("m", "n", "k") if edge in digest.conditions)
     return f"{label(digest.name)} product" + (f" of {shape}" if shape else "")
 

@@ -58,6 +58,8 @@ class Plan:
     #: The file that storage is read from: its size, and how long writing it may take, at most.
     storage_bytes: int = 1 << 30
     storage_write_s: float = 10
+    #: How long kernels of many kinds are compared with themselves, at least.
+    corruption_s: float = 0
     #: How long the fastest published shapes of a GPU are measured, after the long load; None: not at all.
     gpu_best: Timing | None = None
 
@@ -120,7 +122,17 @@ _BURN_IN = replace(
     all_reduce_runs=200,
     all_reduce_s=20,
     duration_s=4 * 3600,
+    corruption_s=120,
     gpu_directions=("h2d", "d2h", "both"),
 )
 
-PLANS = {plan.name: plan for plan in (_QUICK, _STANDARD, _BURN_IN)}
+_CORRUPTION = replace(
+    _STANDARD,
+    name="corruption",
+    summary="ten minutes: does each GPU compute the same bits each time, in kernels of many kinds?",
+    corruption_s=480,
+)
+
+PLANS = {plan.name: plan for plan in (_QUICK, _STANDARD, _BURN_IN, _CORRUPTION)}
+#: Those that measure all that a node has, rather than one property of it.
+WHOLE = tuple(name for name in PLANS if name != _CORRUPTION.name)

@@ -28,7 +28,6 @@ from ansible.module_utils.temper.settings.sysfs import SysfsValue
 from ansible.module_utils.temper.settings.system import (
     Sysctl,
     Unit,
-    not_rewritten,
     of_temper,
     overruled_by,
     overruling,
@@ -116,7 +115,8 @@ class Role:
         self.controls: dict[str, list[str]] = {}
         self.overruled: dict[str, str] = {}
         self.given_away: dict[str, str] = {}
-        later = not_rewritten(overruling(self.sysctl_file), self.items) if self.sysctl_file else {}
+        keys = [f"{item['kind']}:{item['key']}" for item in self.items]
+        later = overruling(self.sysctl_file, [*keys, *self.record.originals]) if self.sysctl_file else {}
         items, self.unknown = known_here(self.items)
         for setting, controls in build(self.name, items, self.options, self.record.originals):
             setting.begin(self.node)
@@ -340,7 +340,7 @@ class Role:
         """Parameters that files of others set at boot after the role's own file of sysctl.d, and which."""
         own = [Path(path_of(key)) for key in self.wanted if key.startswith("file:")]
         named = [path.name for path in own if str(path.parent) in system.SYSCTL_DIRECTORIES[:1]]
-        later = overruling(max(named)) if named and not self.sysctl_file else {}
+        later = overruling(max(named), self.wanted) if named and not self.sysctl_file else {}
         return [
             f"{setting.name} ({file})"
             for setting in self.wanted.values()

@@ -56,7 +56,6 @@ def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     options = {**plan["options"], "check_mode": True}
     sysctl_file = options["sysctl_file"]
-    later = overruling(sysctl_file) if sysctl_file else {}
     found: list[dict[str, Any]] = []
     try:
         record = Record(plan["role"])
@@ -64,6 +63,8 @@ def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
         found.append(unread("record", [], error))
         record = None
     originals = record.originals if record else {}
+    keys = [f"{item['kind']}:{item['key']}" for item in plan["settings"]]
+    later = overruling(sysctl_file, [*keys, *originals]) if sysctl_file else {}
     try:
         known, unknown = known_here(plan["settings"])
     except UNREADABLE as error:

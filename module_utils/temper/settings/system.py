@@ -18,7 +18,7 @@ from ansible.module_utils.temper.settings.strictness import EXACTLY, as_strict, 
 from ansible.module_utils.temper.settings.sysfs import KernelValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from ansible.module_utils.temper.settings.base import State
 
@@ -276,16 +276,22 @@ def sysctls(name: str, value: str) -> Iterator[Sysctl]:
         yield Sysctl(str(path.relative_to(PROC_SYS)).translate(SWAPPED), value)
 
 
-def overruling(own_file: str) -> dict[str, str]:
-    """Parameter (or pattern) -> file, for all that files which sort after ours set at boot: they win."""
-    return {line.name: line.file for line in AtBoot().lines if line.late or Path(line.file).name > own_file}
+def overruling(own_file: str, keys: Collection[str]) -> dict[str, str]:
+    """Parameter (or pattern) -> file, for all that files which sort after ours set at boot: they win.
 
-
-def not_rewritten(later: Mapping[str, str], items: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return what files set after ours, without the lines that a keyword among these settings writes."""
-    keys = (one["key"].rpartition(":") for one in items if one["kind"] == "keyword")
-    written = {(path, dotted(word)) for path, _, word in keys}
-    return {name: file for name, file in later.items() if (file, name) not in written}
+    `keys` are those of the role's settings: a file of its own that has the name of the distribution's takes
+    the place of that (sysctl.d(5)), and a keyword rewrites its line.
+    """
+    files = (Path(key.removeprefix("file:")) for key in keys if key.startswith("file:"))
+    own = {path.name for path in files if str(path.parent) in SYSCTL_DIRECTORIES[:1]}
+    words = (key.removeprefix("keyword:").rpartition(":") for key in keys if key.startswith("keyword:"))
+    written = {(path, dotted(word)) for path, _, word in words}
+    return {
+        line.name: line.file
+        for line in AtBoot().lines
+        if line.late or (Path(line.file).name > own_file and Path(line.file).name not in own)
+        if (line.file, line.name) not in written
+    }
 
 
 def overruled_by(name: str, files: Mapping[str, str]) -> str | None:

@@ -12,6 +12,7 @@ from ansible.module_utils.temper.settings import strictness
 
 from temper.plan.convert import plain
 from temper.plan.os_controls import (
+    BANNER,
     PROFILES,
     WAIVER_FILE,
     Asker,
@@ -379,12 +380,10 @@ def test_a_bad_waiver_is_a_problem(waiver: dict[str, str], problem: str) -> None
         assert role_variables({"os_hardening_waivers": [waiver]}, role_specs())["problems"]
 
 
-def test_the_operators_banner_is_shown_and_no_waiver_any_more() -> None:
-    result = plan(banner="Keep out.")
-    files = of_kind(result, Kind.FILE)
-    assert files["/etc/issue"]["content"] == files["/etc/issue.net"]["content"] == "Keep out.\n"
-    assert "banner" not in [waiver.id for waiver in result.waived]
-    assert "/etc/issue" not in of_kind(plan(), Kind.FILE)
+@each(("Keep out.", "Keep out."), ("", BANNER))
+def test_the_console_shows_the_operators_banner_or_our_own(given: str, shown: str) -> None:
+    files = of_kind(plan(banner=given), Kind.FILE)
+    assert files["/etc/issue"]["content"] == files["/etc/issue.net"]["content"] == f"{shown}\n"
 
 
 def test_what_the_role_of_sshd_waives_is_listed_with_the_rest() -> None:

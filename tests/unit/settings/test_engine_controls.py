@@ -613,6 +613,24 @@ def test_a_file_that_sorts_later_wins(harden: Run, node: Node) -> None:
     assert parameter.read_text() == "3\n"
 
 
+def test_a_file_of_the_roles_own_takes_the_place_of_the_distributions(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendor = node.file("vendor/99-links.conf", "fs.protected_fifos = 1\n")
+    monkeypatch.setattr(system, "SYSCTL_DIRECTORIES", (str(node.sysctl_d), str(vendor.parent)))
+    parameter = node.parameter("fs.protected_fifos", "1\n")
+    own = node.sysctl_d / "99-links.conf"
+    links = {"path": str(own), "content": "# Managed by Temper.\nfs.protected_fifos = 2\n"}
+    settings = (("sysctl", {"name": "fs.protected_fifos", "value": "2"}), ("file", links))
+    result = harden(*settings)
+    assert (parameter.read_text(), result["overruled"]) == ("2", {})
+    assert not harden(*settings)["changed"]
+    harden()
+    assert parameter.read_text().strip() == "1"
+    assert not own.exists()
+    assert vendor.read_text() == "fs.protected_fifos = 1\n"
+
+
 def test_a_file_that_comes_to_win_keeps_its_value_when_the_hardening_goes(harden: Run, node: Node) -> None:
     parameter = node.parameter("kernel.perf_event_paranoid", "3\n")
     setting = ("sysctl", {"name": "kernel.perf_event_paranoid", "value": "2"})

@@ -125,7 +125,7 @@ ROWS = {
     ("/etc/security/faillock.conf", "deny"): (FAILLOCK, "4", "3", "50 0", "x -1"),
     ("/etc/security/faillock.conf", "unlock_time"): (FAILLOCK, "900", "1800 0 never", "1 600", "x -1"),
     ("/etc/security/faillock.conf", "fail_interval"): (FAILLOCK, "900", "3600", "60 0", "x"),
-    (QUALITY, "minlen"): (PWQUALITY, "14", "20", "4", "x"),
+    (QUALITY, "minlen"): (PWQUALITY, "15", "20", "4", "x"),
     (QUALITY, "difok"): (PWQUALITY, "2", "5", "0", "x"),
     (QUALITY, "maxrepeat"): (PWQUALITY, "3", "2", "9 0", "x"),
     (QUALITY, "maxsequence"): (PWQUALITY, "3", "2", "9 0", "x"),

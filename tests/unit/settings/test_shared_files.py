@@ -18,7 +18,7 @@ from ansible.module_utils.temper.settings.site_lines import CLEARED, GRAMMARS, g
 from ansible.module_utils.temper.settings.strictness import ABSENT, NAMES, implicit, stricter
 
 from temper.plan.convert import plain
-from temper.plan.os_controls import hardening, load_controls, settings_of
+from temper.plan.os_controls import PROFILES, hardening, load_controls, settings_of
 from temper.plan.strictness import ALONE, ASKED, LOADS_NOTHING, orders_of_files
 from temper.plan.variables import OsHardening
 from temper.plan.wanted import Kind
@@ -62,6 +62,8 @@ class Case(NamedTuple):
 CASES = {
     (SUDO, "timestamp_timeout"): Case("Defaults timestamp_timeout={}", ("0", "5"), ("60", "-1", "x")),
     (SUDO, "use_pty"): Case("Defaults {}", (), ("!use_pty",)),
+    (SUDO, "env_reset"): Case("Defaults {}", (), ("!env_reset",)),
+    (SUDO, "ignore_dot"): Case("Defaults {}", (), ("!ignore_dot",)),
     (SUDO, "umask_override"): Case("Defaults {}", (), ("!umask_override",)),
     (SUDO, "umask"): Case("Defaults umask={}", ("0077", "027"), ("0002", "0777", "x")),
     (SUDO, "logfile"): Case("Defaults logfile={}", ("/var/log/site",), ()),
@@ -186,7 +188,8 @@ def site(tmp_path: Path) -> Site:
 
 def files_of_controls() -> set[str]:
     kinds = ("files", "files_x86_64", "lines")
-    every = [settings_of(control, "cis-level2") for control in CONTROLS.values()]
+    every = [settings_of(control, PROFILES[-1]) for control in CONTROLS.values()]
+    every += [system for settings in every for system in settings.get("systems", {}).values()]
     return {path for settings in every for kind in kinds for path in settings.get(kind, {})} | {*WANTED}
 
 

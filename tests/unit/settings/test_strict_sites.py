@@ -42,7 +42,7 @@ def neighbours(order: str, wanted: str) -> dict[str, str]:
     if name == "bits":
         return found | {"weaker": "1"} | ({"stricter": "0"} if wanted != "0" else {})
     if name == "umask":
-        return found | {"stricter": "077", "weaker": "000"}
+        return found | {"weaker": "000"} | ({"stricter": "077"} if wanted != "077" else {})
     return found
 
 

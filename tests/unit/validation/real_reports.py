@@ -1,6 +1,6 @@
 """Reports of real GPUs, made from the facts in reports/reports.yml as the drivers of their time write them.
 
-Whoever has whole ones, of healthy GPUs, can have them judged, too: TEMPER_REPORTS=FOLDER, with `*.xml` in it.
+Whole ones, of healthy GPUs, lie beside it. Whoever has more can have them judged, too: TEMPER_REPORTS=FOLDER.
 """
 
 from __future__ import annotations
@@ -53,12 +53,10 @@ def from_table() -> list[RealReport]:
 
 
 def from_folder() -> list[RealReport]:
-    """Those of the folder that TEMPER_REPORTS names."""
-    folder = os.environ.get("TEMPER_REPORTS")
-    return [
-        RealReport(path.name, path.read_text(errors="replace"))
-        for path in sorted(Path(folder).glob("*.xml") if folder else ())
-    ]
+    """Whole ones: ours, and those of the folder that TEMPER_REPORTS names."""
+    folders = [TABLE.parent, *filter(None, [os.environ.get("TEMPER_REPORTS")])]
+    paths = [path for folder in folders for path in sorted(Path(folder).glob("*.xml"))]
+    return [RealReport(path.name, path.read_text(errors="replace")) for path in paths]
 
 
 def of_gpu(facts: dict[str, Any], index: int) -> dict[str, Any]:

@@ -259,15 +259,20 @@ def test_a_measured_product_says_its_shape_and_the_best_one_is_multiplied(name: 
                 assert entry["shape"] == list(best[metric_name.removesuffix("_best_tflops")])
 
 
+#: What our numbers, of both signs, leave of gpu-fryer's figures, which come of positive ones: on an H200.
+OF_POSITIVE = {"tf32_tflops": 0.937, "bf16_tflops": 0.924, "fp16_tflops": 0.89}
+
+
 def test_a_floor_of_our_own_is_between_0_85_and_0_92_of_the_measurement_at_its_shape() -> None:
     for name, model in MODELS.items():
         for metric_name, entry in model.get("floor", {}).items():
             if isinstance(entry, dict) and entry["source"] == "temper_floor":
-                # fp16 and bf16 run at the same rate and share theirs.
+                # Where one of fp16 and bf16 was not measured, it has the other's.
                 sharing = ("fp16_tflops", "bf16_tflops")
-                names = sharing if metric_name in sharing else (metric_name,)
+                own = any(o["shape"] == entry["shape"] for o in metric(model["measured"], metric_name))
+                names = (metric_name,) if own or metric_name not in sharing else sharing
                 measured = [
-                    other["value"]
+                    other["value"] * (OF_POSITIVE[metric_name] if other["source"] == "gpu_fryer" else 1)
                     for shared in names
                     for other in metric(model["measured"], shared)
                     if other["shape"] == entry["shape"]

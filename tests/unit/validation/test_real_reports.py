@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.unit.each import each
 from tests.unit.validation.real_reports import RealReport, addresses, from_folder, from_table, of_gpu
 from tests.unit.validation.samples import node
 from validation.checks.health import Health
-from validation.model.contract import State
+from validation.model import gpu_models
+from validation.model.contract import NodeResult, State, loads
 from validation.model.expectations import Expectation
 from validation.probes import nvidia_smi
 from validation.probes.machine import PciGpu
+from validation.verdict.judge import judge_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from validation.model.contract import Finding
+    from validation.model.contract import Finding, Measurement
 
 TABLE = from_table()
+FOLDER = Path(__file__).parent / "reports"
 REPORTS = [*TABLE, *from_folder()]
 HEALTHY = [report for report in REPORTS if not report.faults]
 FAULTY = [report for report in REPORTS if report.faults]
@@ -191,3 +196,20 @@ def test_a_fault_that_is_put_into_a_report_is_found(report: RealReport) -> None:
 
 def test_every_fault_has_a_place_in_some_report() -> None:
     assert {what for _, what, *_ in CASES} == {f"{path}: {after}" for path, _, after, *_ in FAULTS}
+
+
+#: What the quick plan measured on an H200 that is well (2026-11-26).
+QUICK = loads(NodeResult, FOLDER.joinpath("h200-sxm-quick.json").read_bytes())
+
+
+def test_an_h200_that_is_well_passes_the_quick_plan_and_one_that_is_a_tenth_slower_does_not() -> None:
+    def slower(one: Measurement) -> Measurement:
+        return replace(one, value=0.9 * one.value)
+
+    matmul = next(test for test in QUICK.tests if test.id == "gpu_matmul")
+    slow = replace(matmul, measurements=tuple(map(slower, matmul.measurements)))
+    tests = tuple(slow if test is matmul else test for test in QUICK.tests)
+    wanted = Expectation(references=gpu_models.available())
+    verdicts = [judge_node("gpu-node", one, wanted, {}) for one in (QUICK, replace(QUICK, tests=tests))]
+    assert [verdict.state for verdict in verdicts] == [State.PASS, State.FAIL]
+    assert [verdict.reasons != () for verdict in verdicts] == [False, True]

@@ -45,6 +45,32 @@ STEP = """
 """
 
 
+def test_a_step_that_nobody_holds_gives_its_memory_back_at_once() -> None:
+    """An H200 was called degraded for the memory of the batch before, which Python had not collected yet."""
+    alive = there(
+        STEP
+        + """
+    import gc, weakref
+    from validation.backends.convolution import ConvolutionStep
+    from validation.backends.protocol import ImageShape
+
+    def used(step):
+        step.prepare(), step.run(), step.error()
+        return weakref.ref(step)
+
+    used(TransformerStep(cpu, shape, "fp32"))  # what torch loads with the first one holds it
+    gc.collect()
+    gc.disable()
+    ways = ("fp32", "bf16", "fp16", "accumulated", "checkpointed")
+    steps = [used(TransformerStep(cpu, shape, way)) for way in ways]
+    images = ImageShape(width=4, edge=32, batch=2)
+    steps.append(used(ConvolutionStep(cpu, images, "fp32", channels_last=True, autotuned=False)))
+    answer = sum(step() is not None for step in steps)
+    """
+    )
+    assert alive == 0
+
+
 def test_losses_and_gradients_of_every_way_are_those_of_plain_fp32_up_to_rounding() -> None:
     fp32, bf16, accumulated, checkpointed = there(
         STEP
