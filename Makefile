@@ -158,6 +158,7 @@ setup-dev: python ## Make .venv with what tests and checks need, too
 docs: setup-dev ## Write defaults, READMEs and typed variables from the argument specs, the tables of tests and of plans, the lists of controls, findings and refusals, alert rules
 	$(BIN)/python -m tools.check_docs
 	$(BIN)/python -m tools.role_files
+	$(BIN)/python -m tools.command_docs
 	$(BIN)/python -m tools.control_docs
 	$(BIN)/python -m tools.finding_docs
 	$(BIN)/python -m tools.refusal_docs
@@ -165,6 +166,11 @@ docs: setup-dev ## Write defaults, READMEs and typed variables from the argument
 	$(BIN)/python -m tools.dashboards
 	$(BIN)/python -m tools.plan_matrix
 	$(BIN)/python -m tools.schemas
+
+.PHONY: site-docs
+site-docs: setup-dev ## Make a site of the documentation, with search, for any browser and without a network
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "$(CURDIR)/.cache/site-docs/docs/index.html"
 
 .PHONY: screenshots
 screenshots: setup-dev browser ## Take the pictures of reports in docs/images anew, of a made-up fleet

@@ -1,4 +1,4 @@
-"""One run: look who works here, fetch, verify, compare, repair, say what came of it, hand that back."""
+"""One run: look who works here, fetch, verify, compare, repair, say the result, hand that back."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Agent:
         return result, " ".join(problems)
 
     def outcome(self, known: Result) -> Result:
-        """Return what the run came to: every failure is a result."""
+        """Return the outcome of the run: every failure is a result."""
         try:
             if holder := self.holder():
                 return replace(known, state=HELD, code="lease", reason=holder)

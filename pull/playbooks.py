@@ -86,7 +86,7 @@ class Playbooks:
         if not python.is_file():
             raise PlaybookError(
                 f"pull_python: expected the Python of a virtual environment with ansible-core at {python}, "
-                "found none. Make it from requirements/controller.txt (docs/pull.md)."
+                "found none. Make it from requirements/controller.txt (docs/operate/pull.md)."
             )
         reasons = Path(tempfile.mkdtemp(dir=self.scratch)) / "reasons"
         environment = {

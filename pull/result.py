@@ -1,4 +1,4 @@
-"""What a run of the program came to: one JSON file of the node, for its operator and for the controller."""
+"""The result of a run of the program: one JSON file of the node, for its operator and for the controller."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Result:
-    """`state` is what the run came to.
+    """`state` is the outcome of the run.
 
     `checked`: the node was compared with `commit`. `refused`: what the repository offered was not applied,
     `code` and `reason` say why. `held`: somebody else works on the node, so nothing was done. `failed`: the
@@ -65,7 +65,7 @@ class Result:
 
     @property
     def sentence(self) -> str:
-        """What came of the run, for the journal."""
+        """Return the outcome of the run, for the journal."""
         where = f"commit {self.commit[:12]} ({self.ref}, signed by {self.signer})" if self.signer else ""
         if self.state != CHECKED:
             return f"{self.state}: {self.reason}"

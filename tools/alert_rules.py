@@ -1,6 +1,6 @@
 """Make Prometheus' alert rules, and their table for people, of data/alerts.yml and the catalogue of findings.
 
-    python3 -m tools.alert_rules    write monitoring/rules/*.yml and docs/monitoring.md, say what changed
+    python3 -m tools.alert_rules    write the rules and docs/reference/alerts.md, name what changed
 
 tests/unit/monitoring/test_rules.py fails when they are not what this would write.
 """
@@ -16,7 +16,6 @@ import yaml
 
 from temper.compliance import metrics
 from temper.judge import fleet_metrics
-from tools.check_docs import between
 from tools.documents import ROOT, write
 from validation.findings.catalogue import catalogue
 from validation.metrics import node_metrics
@@ -26,7 +25,19 @@ if TYPE_CHECKING:
 
 DATA = ROOT / "data" / "alerts.yml"
 RULES = ROOT / "monitoring" / "rules"
-PAGE = ROOT / "docs" / "monitoring.md"
+PAGE = ROOT / "docs/reference/alerts.md"
+INTRODUCTION = """\
+# Alerts and metrics
+
+*For whoever is on call: find an alert's meaning and remedy, and what each metric is.*
+
+<!-- Made by `make docs` from data/alerts.yml, data/findings/ and validation/metrics: change those. -->
+
+[monitoring.md](../operate/monitoring.md) says how to set monitoring up. Each alert has its remedy in the
+annotation `remedy`. One with a code is a finding: [findings.md](findings.md) and `temper explain CODE` say
+what it means and what to do.
+
+"""
 HEADER = "# Made by `make docs` from data/alerts.yml and data/findings/: change those.\n---\n"
 #: Which GPU of which node, in front of what happened; an alert of the node has no label gpu.
 WHERE = "{{ $labels.instance }}{{ if $labels.gpu }} GPU {{ $labels.gpu }}{{ end }}: "
@@ -150,9 +161,10 @@ def alert_table() -> str:
     lines = ["| Alert | Told as | After | What it means | What to do |", "|---|---|---|---|---|"]
     order = ["page", "ticket", "none"]
     for alert in sorted(load()[1], key=lambda alert: order.index(alert.severity)):
-        what = f"{alert.summary}. {alert.meaning}"
+        what = f"{alert.summary} (`{alert.code}`)" if alert.code else f"{alert.summary}. {alert.meaning}"
         held = "at once" if alert.hold == "0m" else alert.hold
-        lines.append(f"| `{alert.name}` | {alert.severity} | {held} | {what} | {'; '.join(alert.remedy)} |")
+        remedy = "" if alert.code else "; ".join(alert.remedy)
+        lines.append(f"| `{alert.name}` | {alert.severity} | {held} | {what} | {remedy} |")
     return "\n".join(lines) + "\n"
 
 
@@ -168,10 +180,7 @@ def metric_table() -> str:
 
 def documents() -> dict[Path, str]:
     """The content of each file that is made from the data."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, table in (("alerts", alert_table()), ("metrics", metric_table())):
-        text = between(text, name, table, source="data/alerts.yml and validation/metrics")
-    return rules() | {PAGE: text}
+    return rules() | {PAGE: f"{INTRODUCTION}## Alerts\n\n{alert_table()}\n## Metrics\n\n{metric_table()}"}
 
 
 if __name__ == "__main__":

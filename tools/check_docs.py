@@ -2,7 +2,7 @@
 
     python3 -m tools.check_docs    write the files and name those that changed
 
-The tables of docs/validation.md, and the tests that gpu_validation_required_tests may name.
+The tables of docs/operate/validation.md, and the tests that gpu_validation_required_tests may name.
 tests/unit/validation/test_check_docs.py fails when they are not what this would write.
 """
 
@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 
 from tools.documents import ROOT, write
 from validation.checks.registry import CHECKS, PROVE_A_GPU, TESTS
-from validation.model.plans import PLANS
+from validation.model.plans import PLANS, WHOLE
 from validation.run import estimate
 
 if TYPE_CHECKING:
     from validation.checks.check import Check
 
-PAGE = ROOT / "docs" / "validation.md"
+PAGE = ROOT / "docs/operate/validation.md"
 SPECS = ROOT / "roles" / "gpu_validation" / "meta" / "argument_specs.yml"
 
 
 def row(check: Check) -> str:
     """A check's row in the table of tests."""
     measured = " ".join((inspect.getdoc(check) or "").split())
-    others = [f"`{name}`" for name in PLANS if name not in check.plans]
+    others = [f"`{name}`" for name in WHOLE if name not in check.plans]
     left_out = f" Not in {' and '.join(others)}." if others else ""
     needs = ", ".join(need.words for need in check.needs)
     return f"| `{check.id}` | {check.scope} | {measured}{left_out} | {needs or 'nothing'} | {check.passes} |"
@@ -45,7 +45,7 @@ def between(text: str, name: str, content: str, source: str = "validation/checks
 
 
 def page(text: str) -> str:
-    """docs/validation.md with its tables as they must be."""
+    """docs/operate/validation.md with its tables as they must be."""
     head = ["| Test | Of | What is measured | Needs | Right, if |", "|---|---|---|---|---|"]
     tests = "\n".join([*head, *map(row, CHECKS.values())]) + "\n"
     return between(between(text, "tests", tests), "estimate", estimate.table(PLANS["quick"]))

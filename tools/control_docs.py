@@ -1,4 +1,4 @@
-"""Write docs/os_hardening.md from data/os_controls, so that the page cannot disagree with what the role does.
+"""Write docs/reference/os_hardening.md from data/os_controls, so that page and role cannot disagree.
 
     python3 -m tools.control_docs    write the page and say so if it changed
 
@@ -19,18 +19,20 @@ from temper.plan.strictness import ALONE, EXACTLY, order_of, orders_of_files
 from tools.documents import ROOT, write
 
 DATA = ROOT / "data" / "os_controls"
-PAGE = ROOT / "docs" / "os_hardening.md"
+PAGE = ROOT / "docs/reference/os_hardening.md"
 
 INTRODUCTION = """\
 # Hardening the operating system
 
+*For operators and auditors: see what each profile sets, and why it relaxes a control.*
+
 <!-- Made by `make docs` from data/os_controls: change that. -->
 
-The role [os_hardening](../roles/os_hardening/README.md) sets what the CIS benchmarks for Debian 12 and
-13 and ANSSI-BP-028 ask of an operating system, as far as GPU jobs, containers and unattended administration
-can bear it.
+The role [os_hardening](../../roles/os_hardening/README.md) sets what the CIS benchmarks for Debian 12 and
+13 and Ubuntu 22.04 and 24.04 and ANSSI-BP-028 ask of an operating system, as far as GPU jobs, containers and
+unattended administration can bear it.
 Below is every control: what each profile sets, and why a profile relaxes it. sshd and the firewall have
-roles of their own ([hardening.md](hardening.md)); of sshd, only what its role waives is here.
+roles of their own ([hardening.md](../operate/hardening.md)); of sshd, only what its role waives is here.
 
 | Profile | For |
 | --- | --- |
@@ -60,8 +62,8 @@ strictest on (`1 > 2 > 0`), `bits` and `umask` by their bits, a `switch` (only 0
 apt (shorter is stricter), `any` value of the site, its entries `added` to ours, a text that `tells nothing`
 of the system; `implicit` is what the program takes where no line sets it. No order: no other value is
 stricter.
-[hardening.md](hardening.md#a-site-that-has-something-already) says what else of a site is kept, changed or
-refused.
+[hardening.md](../operate/hardening.md#a-site-that-has-something-already) says what else of a site is kept,
+changed or refused.
 
 **Who wins.** A kernel parameter that a file after `90-temper-hardening.conf` sets is left to that file:
 `os_tuning`'s `95-temper-tuning.conf`, or your own. The run warns where your own sets a weaker value,

@@ -22,24 +22,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DATA = ROOT / "data" / "findings"
-PAGE = ROOT / "docs" / "findings.md"
+PAGE = ROOT / "docs/reference/findings.md"
 CATALOGUE = ROOT / "validation" / "findings" / CARRIED
 XIDS = ROOT / "data" / "xids.yml"
 XID_TABLE = CATALOGUE.with_name(xids.CARRIED)
-XID_PAGE = ROOT / "docs" / "xids.md"
+XID_PAGE = ROOT / "docs/reference/xids.md"
 #: The bucket of codes that the catalogue has nothing to say of.
 SUPPORT = "CONTACT_SUPPORT"
 #: Where an entry names no other source.
-PROJECT = "docs/validation.md"
+PROJECT = "docs/operate/validation.md"
 #: What a case may say otherwise than its entry.
 OF_A_CASE = ("severity", "sentence", "remedy", "machine_action", "when")
 
 INTRODUCTION = """\
 # Findings of the validation
 
+*For whoever acts on a finding: look a code up, with severity and remedy.*
+
 <!-- Made by `make docs` from data/findings: change that. -->
 
-Everything that the [validation](validation.md) can find, by code. Codes are stable.
+Everything that the [validation](../operate/validation.md) can find, by code. Codes are stable.
 `temper explain CODE` adds meaning, usual causes and source.
 
 Each file in `data/findings/` holds the entries of one area:
@@ -59,6 +61,8 @@ Each file in `data/findings/` holds the entries of one area:
 
 XID_INTRODUCTION = """\
 # Xid errors
+
+*For whoever reads a kernel log: look an Xid up, with NVIDIA's action and Temper's.*
 
 <!-- Made by `make docs` from data/xids.yml and data/findings/xids.yml: change those. -->
 

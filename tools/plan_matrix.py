@@ -1,4 +1,4 @@
-"""Write which stack each GPU gets on each system, and why another one is refused: docs/plan_matrix.md.
+"""Write docs/reference/plan_matrix.md: the stack of each GPU on each system, or why it is refused.
 
     python3 -m tools.plan_matrix    write the page and name it if it changed
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from temper.plan.node_plan import NodePlan
 
-PAGE = ROOT / "docs" / "plan_matrix.md"
+PAGE = ROOT / "docs/reference/plan_matrix.md"
 TABLES = load_tables(ROOT / "data")
 
 GPU, NVSWITCH = "0302", "0680"
@@ -87,10 +87,14 @@ CODENAMES = {"debian-12": "bookworm", "debian-13": "trixie"}
 HEAD = """\
 # Which stack a GPU gets
 
-Made by `make docs` from the same code and tables as every plan: a bare node, all variables at their defaults,
+*For operators: see which stack a GPU gets on a system, or why it is refused.*
+
+<!-- Made by `make docs` from the code and tables of every plan: change those. -->
+
+This is the plan of a bare node, all variables at their defaults,
 Secure Boot disabled. A cell names the stack, the kernel modules and the payload's torch, or the numbers of
-the reasons below why the node is refused. [nvidia_stack.md](nvidia_stack.md) says how a stack is chosen, and
-what other variables change.
+the reasons below why the node is refused. [nvidia_stack.md](../operate/nvidia_stack.md) says how a stack is
+chosen, and what other variables change.
 """
 
 

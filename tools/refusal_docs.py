@@ -1,4 +1,4 @@
-"""Make docs/refusals.md of data/refusals.yml.
+"""Make docs/reference/refusals.md of data/refusals.yml.
 
     python3 -m tools.refusal_docs    write the page and say whether it changed
 
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-PAGE = ROOT / "docs" / "refusals.md"
+PAGE = ROOT / "docs/reference/refusals.md"
 
 INTRODUCTION = """\
 # Reasons to refuse a node
+
+*For operators of a refused node: look a code up, with its reason and remedy.*
 
 <!-- Made by `make docs` from data/refusals.yml: change that. -->
 

@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 ROLES = ROOT / "roles"
 SPECS = "meta/argument_specs.yml"
 MODULE = ROOT / "temper" / "plan" / "variables.py"
+INDEX = ROOT / "docs/reference/variables.md"
+INDEX_HEAD = """\
+# Variables
+
+*For operators: find a variable of any role, its default, and its role.*
+
+<!-- Made by `make docs` from roles/*/meta/argument_specs.yml: change those. -->
+
+Each role's README has the types, the choices, the nested entries and the whole text.
+"""
 HEAD = """\
 \"\"\"The effective public variables of all roles, typed: what the operator asks for, every default in place.
 
@@ -130,6 +140,25 @@ def readme(role: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a description."""
+    return re.split(r"(?<=[.?]) (?=[A-Z`])", text, maxsplit=1)[0]
+
+
+def index(roles: Iterable[Path]) -> str:
+    """Return the page with the variables of all roles."""
+    lines = [INDEX_HEAD]
+    for role in roles:
+        lines += [f"## [{role.name}](../../roles/{role.name}/README.md)", ""]
+        lines += ["| Variable | Default | Meaning |", "| --- | --- | --- |"]
+        for name, option in entry_points(role)["main"].get("options", {}).items():
+            default = re.sub(r"see \[.*", "see its README", default_cell(option))
+            says = first_sentence(paragraphs(option["description"])[0])
+            lines.append(f"| `{name}` | {default} | {cell(says)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
 def defaults(role: Path) -> str:
     """Return the role's defaults, each as its argument spec writes it."""
     text = (role / SPECS).read_text(encoding="utf-8")
@@ -223,7 +252,7 @@ def documents() -> dict[Path, str]:
     roles = sorted(path for path in ROLES.iterdir() if path.is_dir())
     readmes = {role / "README.md": readme(role) for role in roles}
     values = {role / "defaults" / "main.yml": defaults(role) for role in roles}
-    return readmes | values | {MODULE: variables(roles)}
+    return readmes | values | {MODULE: variables(roles), INDEX: index(roles)}
 
 
 if __name__ == "__main__":

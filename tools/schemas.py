@@ -27,7 +27,7 @@ PULL_RESULT = ROOT / "temper" / "fleet" / "schemas" / "pull-result.schema.json"
 def documents() -> dict[Path, str]:
     """The content of each schema file."""
     statement = "Temper: a statement of compliance", model.Statement, model.SCHEMA_VERSION
-    pulled = "Temper: what a run of a node that pulls came to", result.Result, result.SCHEMA_VERSION
+    pulled = "Temper: the result of a run of a node that pulls", result.Result, result.SCHEMA_VERSION
     return {
         plan.FILE: plan.node_plan_schema(),
         STATEMENT: schema.document(*statement),

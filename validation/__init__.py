@@ -2,7 +2,7 @@
 
 It measures a node, judges it and writes one JSON result; temper/ judges a fleet. It needs Python 3.10 and,
 for what is measured rather than read, torch; nothing else. `python -m validation --help` says how;
-docs/validation.md says what.
+docs/operate/validation.md says what.
 
 Each folder imports only from folders above it in this list, and no module imports itself in a circle. That
 holds for late imports and for those of types, too; a contract of import-linter (pyproject.toml) checks it.

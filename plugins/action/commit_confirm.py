@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     #: From a node's name, all jump hosts and its variables: what a failed result says, None where it holds.
     Proof = Callable[[str, Mapping[str, JumpHost], dict[str, Any]], dict[str, Any] | None]
 
-#: Causes of a failed result.
-FORBIDDEN, CUT_OFF, CONTRADICTED = "forwarding-forbidden", "cut-off", "contradicted"
+#: Causes of a failed result, one a line: Ansible's reader of documentation warns of more.
+FORBIDDEN = "forwarding-forbidden"
+CUT_OFF = "cut-off"
+CONTRADICTED = "contradicted"
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types

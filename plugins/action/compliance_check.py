@@ -14,6 +14,7 @@ ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
+from temper.base import DATA  # noqa: E402 - likewise
 from temper.compliance.answers import answer  # noqa: E402 - needs the path above
 from temper.compliance.outside.claims import ClaimsError  # noqa: E402 - likewise
 from temper.compliance.outside.node import Outside  # noqa: E402 - likewise
@@ -22,7 +23,7 @@ from temper.plan.module_answers import node_facts  # noqa: E402 - likewise
 from temper.plan.node_action import NodeAction  # noqa: E402 - likewise
 from temper.plan.node_plan import refused  # noqa: E402 - likewise
 from temper.plan.os_controls import OPERATOR, demanded, load_controls  # noqa: E402 - likewise
-from temper.plan.preflight import DATA, preflight_plan  # noqa: E402 - likewise
+from temper.plan.preflight import preflight_plan  # noqa: E402 - likewise
 from temper.plan.unreadable import SILENT, unreadable  # noqa: E402 - likewise
 
 if TYPE_CHECKING:

@@ -130,7 +130,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         ]
 
     def ahead(self, roles: list[str], parts: dict[str, str], variables: dict[str, Any]) -> list[str]:
-        """The roles of later stages, where this run comes to all of them."""
+        """The roles of later stages, where this run carries out all of them."""
         if not variables.get(AHEAD) or set(variables["ansible_run_tags"]) != {"all"}:
             return []
         order = list(parts)

@@ -176,7 +176,7 @@ def validation_order(groups: Iterable[Values], node: str) -> dict[str, Any]:
 
 
 def validation_attempt(run: Values, order: Values) -> dict[str, Any]:
-    """What came of a node's part in a round, from what its task returned; nothing where it had no order."""
+    """Return the result of a node's part in a round, from its task's; nothing where it had no order."""
     if not order:
         return {}
     outcome = validation_outcome(run)

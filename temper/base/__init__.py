@@ -4,3 +4,5 @@ from pathlib import Path
 
 #: Temper's checkout.
 ROOT = Path(__file__).resolve().parents[2]
+#: Its tables of facts.
+DATA = ROOT / "data"

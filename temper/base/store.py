@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+#: Its name, in the folder of validation's reports unless somebody says otherwise.
+HISTORY = "history.sqlite"
 #: "Tmpr": what marks a database as one of these (PRAGMA application_id).
 APPLICATION_ID = 0x546D7072
 #: Of the file as a whole: of the table `part`. 1 was a file of compliance alone.

@@ -55,29 +55,37 @@ def main(arguments: Sequence[str]) -> int:
 def script() -> str:
     """Return the script for all commands."""
     commands = {"temper": (list(command_line.COMMANDS), ["--help", "--version"])}
-    for name, command in command_line.COMMANDS.items():
-        made: argparse.ArgumentParser = importlib.import_module(command.module).parser()
-        if command.module == command_line.JUDGING:
-            made = dict(_commands_of(made))[name]
-        commands |= dict(_tree(f"temper {name}", made))
+    for name, made in parsers():
+        words = [str(choice) for action in _positional(made) for choice in action.choices or ()]
+        commands[name] = words, options(made)
     cases = (
         f"        {shlex.quote(name)}) words={shlex.quote(' '.join(words))}"
-        f" options={shlex.quote(' '.join(options))} ;;"
-        for name, (words, options) in commands.items()
+        f" options={shlex.quote(' '.join(known))} ;;"
+        for name, (words, known) in commands.items()
     )
     below = " | ".join(shlex.quote(name) for name in commands if name != "temper")
     return SCRIPT.format(commands=below, cases="\n".join(cases))
 
 
-def _tree(name: str, made: argparse.ArgumentParser) -> Iterator[tuple[str, tuple[list[str], list[str]]]]:
-    """Yield a command's name, words and options, then those of the commands below it."""
-    words = [str(choice) for action in _positional(made) for choice in action.choices or ()]
-    options = [
-        option for action in made._actions for option in action.option_strings if option.startswith("--")
-    ]
-    yield name, (words, options)
+def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield the name and the parser of each command, then those of the commands below it."""
+    for name, command in command_line.COMMANDS.items():
+        made: argparse.ArgumentParser = importlib.import_module(command.module).parser()
+        if command.module == command_line.JUDGING:
+            made = dict(_commands_of(made))[name]
+        yield from tree(f"temper {name}", made)
+
+
+def tree(name: str, made: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield a command's name and parser, then those of the commands below it."""
+    yield name, made
     for word, below in _commands_of(made):
-        yield from _tree(f"{name} {word}", below)
+        yield from tree(f"{name} {word}", below)
+
+
+def options(made: argparse.ArgumentParser) -> list[str]:
+    """Return the long options of a command."""
+    return [option for action in made._actions for option in action.option_strings if option.startswith("--")]
 
 
 def _positional(made: argparse.ArgumentParser) -> list[argparse.Action]:

@@ -20,32 +20,29 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from temper.base import DATA, ROOT
 from temper.base.nodes import number_of, utc
-from temper.base.store import HistoryError
+from temper.base.store import HISTORY, HistoryError
 from temper.cli import json_document
 from temper.compliance import document, scans, tailoring
 from temper.compliance.evidence import EvidenceError, heads_of, verify
 from temper.compliance.history import History
 from temper.plan.os_controls import load_controls
 from temper.plan.tables import read_yaml
-from temper.report.compliance import HISTORY
-from temper.report.statement import SUMMARY
 from validation.model.contract import ContractError
 from validation.model.printable import printable
 
 if TYPE_CHECKING:
     from temper.compliance.model import NodeStatement, Statement
 
-ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ROOT / "reports" / "compliance"
-DATA = ROOT / "data"
 USAGE_ERROR = 2
 
 
 def status(given: argparse.Namespace, directory: Path) -> int:
     """Print the newest verdict; returns its exit status."""
     latest = directory / "latest"
-    summary = latest / SUMMARY
+    summary = latest / document.SUMMARY
     # Reports of before have no summary.
     statement = document.read(summary.read_bytes()) if summary.exists() else document.of_report(latest)
     shown = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import os
 import re
 import secrets
 import shlex
@@ -21,8 +22,6 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import yaml
-
 from temper.base import ROOT
 from temper.base.nodes import alike, counted, number_of, printable
 from temper.base.outcome import BAD, GOOD, numbers, tally, worst
@@ -33,7 +32,6 @@ from temper.fleet import identities, pulled
 from temper.fleet.bundle import BundleError
 from temper.fleet.collected import CHOSEN, CollectedError, Said, compliance, defaults, plans, validation
 from temper.fleet.journal import Job, Journal, NodeRecord, same, sealed
-from temper.fleet.run import HERE, FleetRun, places
 from temper.fleet.slices import Board
 from temper.plan import inventory
 from temper.plan.fleet_addresses import fleet as fleet_addresses
@@ -169,7 +167,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--ssh-options", type=_words, default="", help="for the connections to helpers: '-F FILE'"
         )
-    status = commands.add_parser("status", help="what a run came to, node by node")
+    status = commands.add_parser("status", help="the result of a run, node by node")
     json_document.add_option(status)
     status.set_defaults(function=_status)
     for command in (resume, abort, status):
@@ -197,6 +195,7 @@ def _words(text: str) -> str:
 
 def variables_of(texts: Sequence[str]) -> dict[str, Any]:
     """Variables as `-e` gives them: name=value, JSON or YAML in braces, or @FILE. Raises UsageError."""
+    import yaml
     from ansible.errors import AnsibleError
     from ansible.parsing.splitter import parse_kv
 
@@ -298,20 +297,27 @@ def playbook_of(name: str) -> str:
     raise UsageError(f"expected a playbook that can be cut into slices, found {name}: {', '.join(SLICED)}.")
 
 
+def sources_of(given: Sequence[str]) -> tuple[str, ...]:
+    """Return the inventories of the command line, else those of ANSIBLE_INVENTORY, by their whole paths.
+
+    A run records them, so that `resume` works on the same nodes in another shell.
+    """
+    named = given or [one for one in os.environ.get("ANSIBLE_INVENTORY", "").split(",") if one]
+    return tuple(str(Path(path).resolve()) if Path(path).exists() else path for path in named)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     """Begin a run."""
     playbook = playbook_of(arguments.playbook)
     variables = variables_of(arguments.extra_vars)
-    known = inventory.read(arguments.inventory)
-    chosen = inventory.read(arguments.inventory, arguments.limit) if arguments.limit else known
+    sources = sources_of(arguments.inventory)
+    known = inventory.read(sources)
+    chosen = inventory.read(sources, arguments.limit) if arguments.limit else known
     if chosen.unmatched:
         _say(f"--limit: no host and no group matches {', '.join(chosen.unmatched)}")
     options = _tags(playbook, arguments.tags)
     options += ["--check", "--diff"] if arguments.check else []
     options += ["--forks", str(arguments.forks)] if arguments.forks else []
-    sources = tuple(
-        str(Path(path).resolve()) if Path(path).exists() else path for path in arguments.inventory
-    )
     seal = sealed(variables) if variables else ""
     job = Job(
         *(playbook, sources, arguments.limit, variables, tuple(options), tuple(chosen.nodes)),
@@ -387,6 +393,9 @@ def _abort(arguments: argparse.Namespace) -> int:
 
     One that was named may have ended: a node that went away under it could not give its lease back.
     """
+    # Late: ansible-runner and ClusterShell are not needed to look at a run.
+    from temper.fleet.run import FleetRun, places
+
     with _alone():
         journal = _without_values(GivingUp(HISTORY))
         name, job, before = _meant(journal, arguments.run) if arguments.run else (*_cut_off(journal), "")
@@ -513,6 +522,8 @@ def _carry_out(
     name: str, job: Job, journal: Journal, known: inventory.Inventory, arguments: argparse.Namespace
 ) -> int:
     """Run what is not through yet, then report on all nodes."""
+    from temper.fleet.run import HERE, FleetRun, places
+
     helpers = helpers_of(arguments.helpers)
     before = journal.nodes(name)
     if gone := sorted(set(job.nodes) - set(known.variables)):
@@ -592,7 +603,7 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
     if validated and (apart := _apart(job, known)):
         _say(
             f"gpu_validation_fabric: {counted(apart)} not measured with others, which slices cannot do: run "
-            "playbooks/validate.yml as one process (docs/scale.md)."
+            "playbooks/validate.yml as one process (docs/operate/scale.md)."
         )
     records = judged(records, said)
     _say(recap(records, left))
@@ -609,7 +620,7 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
 
 
 def judged(records: Mapping[str, NodeRecord], reports: Iterable[Said]) -> dict[str, NodeRecord]:
-    """The nodes as the reports judge them, where that is worse than what their slices came to."""
+    """The nodes as the reports judge them, where that is worse than the results of their slices."""
     found = dict(records)
     for report in reports:
         for node, state in report.states.items():
@@ -631,7 +642,7 @@ def _apart(job: Job, known: inventory.Inventory) -> list[str]:
 
 
 def recap(records: Mapping[str, NodeRecord], left: Mapping[str, str]) -> str:
-    """How many nodes came to what, and each reason once with its nodes."""
+    """Return how many nodes have each state, and each reason once with its nodes."""
     lines = []
     for state, nodes in tally({node: one.state for node, one in records.items() if node not in left}).items():
         lines.append(f"{state}: {counted(nodes)}")
@@ -653,7 +664,7 @@ def _forget_old_runs(journal: Journal) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    """Say what a run came to."""
+    """Print the result of a run."""
     journal = Journal(HISTORY)
     name, job, ended = _meant(journal, arguments.run)
     records = journal.nodes(name)

@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from temper.base import ROOT, store
 from temper.base.nodes import number_of
 from temper.base.store import HistoryError
 from temper.cli import json_document
@@ -23,7 +24,6 @@ from temper.judge.fabric_search import next_rounds
 from temper.judge.history_store import History
 from temper.judge.proposal import ProposalError
 from temper.judge.results import one_or_more
-from temper.report.make import judge
 from validation.autotune import evidence as documents
 from validation.cli.commands import explain
 from validation.fabric.groups import make_orders, read_rounds
@@ -37,7 +37,7 @@ from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-HISTORY = Path(__file__).resolve().parents[2] / "reports" / "history.sqlite"
+HISTORY = ROOT / "reports" / store.HISTORY
 INTERRUPTED = 130
 
 
@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
         found.set_defaults(function=function)
         return found
 
-    judging = command("report", judge, "judge the results of a fleet and write the report")
+    judging = command("report", _report, "judge the results of a fleet and write the report")
     judging.add_argument(
         "--results", type=Path, help="folder of results, one JSON file a node", metavar="DIR"
     )
@@ -136,6 +136,14 @@ def parser() -> argparse.ArgumentParser:
 
     command("groups", _groups, "say which nodes measure with which in the next rounds")
     return whole
+
+
+def _report(options: argparse.Namespace) -> int:
+    """Judge a fleet, and write its report."""
+    # Late: the other commands make no page.
+    from temper.report.make import judge
+
+    return judge(options)
 
 
 def _compare(options: argparse.Namespace) -> int:

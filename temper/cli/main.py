@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: What every command ends with.
-GOOD, BAD, NOT_CARRIED_OUT, NOT_FINISHED = range(4)
+GOOD, BAD, NOT_CARRIED_OUT, NOT_FINISHED, NOT_TOLD = range(5)
 INTERRUPTED = 130  # as a shell says that Ctrl-C ended a program
 
 
@@ -55,6 +55,11 @@ COMMANDS = {
     "compliance": Command(
         "temper.cli.compliance", "show the newest statement, verify the chain of all, list drifts", "status"
     ),
+    "notify": Command(
+        "temper.cli.notify",
+        "run a scheduled check, and tell people when its state changes",
+        "compliance --settings FILE -- ansible-playbook playbooks/compliance.yml",
+    ),
     "report": Command(
         JUDGING,
         "judge the results of a fleet and write the report",
@@ -84,6 +89,7 @@ Exit status:
   {BAD}    bad: a node, a verdict or a statement is
   {NOT_CARRIED_OUT}    not carried out: the command line, a file or this machine does not allow it
   {NOT_FINISHED}    not finished: nodes are left, or it goes on elsewhere
+  {NOT_TOLD}    nobody was told: a notification could not be sent
   {INTERRUPTED}  interrupted"""
 
 

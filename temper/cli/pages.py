@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from temper.base.store import HistoryError
+from temper.base.store import HISTORY, HistoryError
 from temper.compliance import document
 from temper.judge.history_store import History
 from temper.judge.results import results_in
@@ -41,7 +41,7 @@ def _validation(options: argparse.Namespace) -> Validation:
         print(one_line(f"left out: {why}"), file=sys.stderr)
     expectations = loads(FleetExpectations, (folder / "expectations.json").read_bytes())
     before = options.before
-    history = History(options.history or folder.resolve().parent / "history.sqlite")
+    history = History(options.history or folder.resolve().parent / HISTORY)
     return Validation(
         loads(FleetVerdict, (folder / "summary.json").read_bytes()),
         results,

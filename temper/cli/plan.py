@@ -114,6 +114,8 @@ def _plans(words: Sequence[str], path: Path, progress: int | None = None) -> dic
         variables,
         *words,
     ]
+    # Ansible takes longer than a second to its first word.
+    print("Reading the inventory and its nodes; nothing is changed.", file=sys.stderr, flush=True)
     configuration = os.environ.get("ANSIBLE_CONFIG") or str(ROOT / "ansible.cfg")
     try:
         subprocess.run(  # noqa: S603 - the operator's own words

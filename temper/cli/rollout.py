@@ -34,14 +34,12 @@ cannot be carried out ends with 2.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import getpass
 import os
 import shlex
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -331,6 +329,8 @@ def _proposed(
     given: argparse.Namespace, stack: str, limit: str, now: datetime, policy: Policy
 ) -> tuple[list[Candidate], Rollout]:
     inventory = _inventory(given)
+    # Nodes take longer than a second to answer.
+    print("Reading the inventory and its nodes; nothing is changed.", file=sys.stderr, flush=True)
     plans, previews = preflight(inventory, stack, limit, policy.kernel)
     groups = groups_of(inventory)
     found = candidates(plans, groups, previews, only_kernel=not stack)
@@ -372,6 +372,9 @@ def _confirmed(found: Sequence[Candidate]) -> bool:
 def _carry_out(given: argparse.Namespace, store: RolloutStore, number: int) -> int:
     """Go on until the roll-out has ended, holds, or waits for its window."""
     # Late: a command that only looks needs none of them.
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
     from temper.output.rollout import Terminal
     from temper.rollout.engine import Engine
     from temper.rollout.executor import FleetExecutor

@@ -13,12 +13,12 @@ from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from temper.base import DATA
 from temper.compliance.model import Observation, State
 from temper.compliance.statement import DEMANDED, NODE, OUTSIDE, OUTSIDE_TITLES, TITLES
 from temper.plan.convert import plain
 from temper.plan.node_plan import NodePlan, RolePlan
 from temper.plan.os_controls import OPERATOR, demanded, load_controls
-from temper.plan.preflight import DATA
 from temper.plan.wanted import FileWanted, Kind, Wanted
 from validation.model.bounds import Bounds
 from validation.model.contract import ContractError, decode, parse

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+#: The statement without its nodes, for who asks for the verdict alone.
+SUMMARY = "summary.json"
 FILE, COMPRESSED = "statement.json", "statement.json.gz"
 #: A statement of more nodes is compressed: a node has 80 kB, and 11 kB compressed.
 MOST_PLAIN = 1000

@@ -123,7 +123,7 @@ class Journal:
             )
 
     def end(self, run: str, records: Iterable[NodeRecord]) -> None:
-        """Record what a slice came to."""
+        """Record the outcome of a slice."""
         with self.store.writing() as connection:
             connection.executemany(
                 "UPDATE fleet_node SET attempt = ?, place = ?, state = ?, reason = ?, counts = ?, folder = ? "
@@ -132,12 +132,12 @@ class Journal:
             )
 
     def finish(self, run: str, sentence: str) -> None:
-        """Record that a run is through, and what it came to."""
+        """Record that a run has ended, and its outcome."""
         with self.store.writing() as connection:
             connection.execute("UPDATE fleet_run SET ended = ? WHERE id = ?", (sentence, run))
 
     def last(self, run: str = "") -> tuple[str, Job, str] | None:
-        """The last run, or the named one: id, job, and what it came to; empty where it has not ended."""
+        """The last run, or the named one: id, job, and outcome; empty where it has not ended."""
         with self.store.reading() as connection:
             if connection is None:
                 return None
@@ -199,7 +199,7 @@ class Journal:
         return found
 
     def forget(self, runs: Iterable[str]) -> None:
-        """Forget runs and what their nodes came to; the file's room is used again."""
+        """Forget runs and their nodes' outcomes; the file's room is used again."""
         old = [(run,) for run in runs]
         with self.store.writing() as connection:
             connection.executemany("DELETE FROM fleet_node WHERE run = ?", old)

@@ -97,7 +97,7 @@ class Events:
         return {kind: self.stats.get(kind, {}).get(node, 0) for kind in kinds} if heard else {}
 
     def outcome(self, node: str, part: Slice, place: str) -> NodeOutcome | None:
-        """What a node came to; None where nothing was heard of it."""
+        """Return the outcome of a node; None where nothing is known of it."""
         counts = self.counts(node)
         if not counts:
             return None
@@ -139,11 +139,11 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
         return self.folder / ARTIFACTS / OUTPUT
 
     def last_words(self) -> str:
-        """The end of what Ansible wrote, of a run that came to no node."""
+        """The end of what Ansible wrote, of a run that reached no node."""
         try:
             return last_words(self.output.read_text(encoding="utf-8"))
         except OSError as error:
-            return f"Ansible ended before it came to any node, and its output cannot be read: {error}"
+            return f"Ansible ended before it reached any node, and its output cannot be read: {error}"
 
     def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
         """A line."""

@@ -35,7 +35,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class NodeOutcome:
-    """What a node came to: a state of `temper.output.run.STATES`, and why where it is a bad one."""
+    """The outcome of a node: a state of `temper.output.run.STATES`, and why where it is a bad one."""
 
     state: str
     reason: str = ""
@@ -67,7 +67,7 @@ def cut(nodes: Sequence[str], size: int) -> list[tuple[str, ...]]:
 
 @dataclass
 class Board:
-    """A run: nodes that wait, slices that are under way, and what nodes came to.
+    """A run: nodes that wait, slices that are under way, and the nodes' outcomes.
 
     A node is always in exactly one of these: waiting, under way, done (`outcomes`), or given up (`lost`).
     """

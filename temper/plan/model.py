@@ -141,7 +141,7 @@ class Target:
 class Offer:
     """What a source answers: its part of the plan. With refusals, the rest must not be carried out.
 
-    docs/nvidia_stack.md explains the fields.
+    docs/operate/nvidia_stack.md explains the fields.
     """
 
     stack: str

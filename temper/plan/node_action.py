@@ -12,10 +12,10 @@ from typing import Any
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 
+from temper.base import DATA
 from temper.plan.module_answers import warnings
 from temper.plan.os_controls import load_controls
 from temper.plan.os_systems import systems
-from temper.plan.preflight import DATA
 from temper.plan.refusals import Refusal, refusal, sentences
 from temper.plan.role_variables import planned_variables
 from temper.plan.tables import load_models, load_tables

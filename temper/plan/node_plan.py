@@ -138,8 +138,8 @@ class WaivedControl:
 class NodePlan:
     """What one node gets. With `refusals`, none of it must be carried out.
 
-    Of a node that could not be read nothing is known, not even its `architecture`. docs/nvidia_stack.md
-    describes the fields of the stack.
+    Of a node that could not be read nothing is known, not even its `architecture`.
+    docs/operate/nvidia_stack.md describes the fields of the stack.
     """
 
     schema_version: int = SCHEMA_VERSION

@@ -187,7 +187,7 @@ def waiver_problems(controls: Mapping[str, Any], waivers: Iterable[Mapping[str, 
         name, reason = waiver.get("id"), waiver.get("reason")
         if name not in controls:
             close = difflib.get_close_matches(str(name), controls, n=1)
-            hint = f"did you mean {close[0]}?" if close else "docs/os_hardening.md lists them"
+            hint = f"did you mean {close[0]}?" if close else "docs/reference/os_hardening.md lists them"
             problems.append(f"os_hardening_waivers, entry {number}: there is no control {name!r}; {hint}")
         elif not isinstance(reason, str) or not reason.strip():
             problems.append(f"os_hardening_waivers, entry {number} ({name}): expected a reason, found none")

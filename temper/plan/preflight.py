@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from temper.base import ROOT
+from temper.base import DATA, ROOT
 from temper.plan.contradictions import profiles_of
 from temper.plan.convert import plain
 from temper.plan.facts import NodeFacts
@@ -35,7 +35,6 @@ from validation.model.expectations import file_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DATA = ROOT / "data"
 MODULE_UTILS = ROOT / "module_utils" / "temper"
 CDI_NCCL = MODULE_UTILS / "engines" / "cdi_nccl.py"
 PULL = ROOT / "pull"
@@ -83,7 +82,9 @@ def with_the_driver_that_is_there(plan: NodePlan) -> NodePlan:
     """Turn what forbids only an installation into warnings: this run installs nothing."""
     others = tuple(one for one in plan.refusals if one.code not in of_an_installation())
     left_out = (one for one in plan.refusals if one.code in of_an_installation())
-    warnings = (f"site.yml would refuse this node, which this run does not mind: {one.text}" for one in left_out)
+    warnings = (
+        f"site.yml would refuse this node, which this run does not mind: {one.text}" for one in left_out
+    )
     return replace(plan, refusals=others, warnings=(*plan.warnings, *warnings))
 
 

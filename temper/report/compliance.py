@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from temper.base.store import HISTORY
 from temper.base.version import version
 from temper.compliance import answers, evidence, metrics, waivers
 from temper.compliance.answers import brief, label
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from temper.compliance.model import Statement
     from temper.compliance.waivers import Waiver
 
-#: In the folder of validation's reports, which that of compliance is in unless somebody says otherwise.
-HISTORY = "history.sqlite"
 #: A report's folder: when it was made, in UTC.
 FOLDER = "%Y-%m-%dT%H-%M-%SZ"
 #: The group of all nodes.

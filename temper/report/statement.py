@@ -35,8 +35,6 @@ MOST_REMEDIES = 3
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 #: What an attribute of XML cannot hold as it is: blanks but spaces would be read back as those.
 QUOTED = {'"': "&quot;", "\n": "&#10;", "\r": "&#13;", "\t": "&#09;"}
-#: The statement without its nodes, for who asks for the verdict alone.
-SUMMARY = "summary.json"
 #: How a control that a profile relaxes would come out by the benchmark.
 WOULD = {
     State.FAIL: "would fail",
@@ -53,7 +51,7 @@ def write(directory: Path, statement: Statement) -> None:
     write_atomically(directory / "junit.xml", junit(statement))
     write_atomically(directory / "sarif.json", sarif(statement))
     write_atomically(directory / "oscal.json", oscal.document(statement))
-    write_atomically(directory / SUMMARY, dumps(replace(statement, nodes=(), changed=())))
+    write_atomically(directory / document.SUMMARY, dumps(replace(statement, nodes=(), changed=())))
     document.write(directory, statement)
 
 
@@ -174,7 +172,7 @@ def relaxed_lines(statement: Statement) -> Iterator[str]:
         parts = [f"{counts[state]} {words}" for state, words in WOULD.items() if counts[state]]
         yield (
             f"Relaxed by the hardening's profile, in {counts.total()} places: {', '.join(parts)} "
-            f"(docs/os_hardening.md has the reasons, {document.file_name(statement)} each place)."
+            f"(docs/reference/os_hardening.md has the reasons, {document.file_name(statement)} each place)."
         )
 
 

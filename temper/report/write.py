@@ -8,7 +8,6 @@ import pkgutil
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import jinja2
 from markupsafe import Markup
 
 from temper.compliance.alike import Once
@@ -22,6 +21,8 @@ from validation.processes.files import write_all, write_atomically
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
+
+    import jinja2
 
     from temper.compliance.model import ControlResult
     from temper.report.changes import Change
@@ -198,6 +199,8 @@ class _Rows:
 
 @cache
 def _environment() -> jinja2.Environment:
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("temper.report"),
         autoescape=True,

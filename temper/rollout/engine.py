@@ -54,7 +54,7 @@ class Ticket:
 class Executor(Protocol):
     """Carries out steps, each of which may be carried out again after it was cut off at any point.
 
-    A step says what it came to; what follows from that is decided elsewhere. An exception counts as `failed`.
+    A step returns its outcome; what follows from that is decided elsewhere. An exception counts as `failed`.
     Cancelled, it ends what it has started. temper/rollout/model.py says what each step does.
     """
 

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from temper.base import DATA
 from temper.plan.kernels import kernel_problem
-from temper.plan.preflight import DATA
 from temper.plan.tables import load_tables
 from temper.rollout import gate, gpu_settings
 from temper.rollout.drain.base import Drainer, DrainError, Standing, named, wait_until_idle
@@ -362,7 +362,7 @@ class FleetExecutor:
     # ------------------------------------------------------------ helpers
 
     def _stack(self, ticket: Ticket) -> str:
-        """The stack that the node is on its way to; without one, a kernel comes to the stack that it has."""
+        """Return the stack that the node is brought to; without one, a kernel keeps the stack that it has."""
         back = ticket.record.course is Course.BACK
         return ticket.record.facts["former_stack"] if back or not ticket.stack else ticket.stack
 
@@ -385,7 +385,7 @@ class FleetExecutor:
         played = await self.ansible.playbook(step.playbook, name, f"{self._label(ticket)}-{step}", variables)
         if fencing := played.reported.fencing:
             self.fencing[name] = fencing
-        if played.ok and played.result is None:  # Ansible ends well where it comes to no node
+        if played.ok and played.result is None:  # Ansible ends well where no node was reached
             said = f"nothing was done, as Ansible has no {name} in group gpu_nodes: look at the inventory"
             return replace(played, ok=False, said=said, unreachable=True)
         return played
@@ -527,7 +527,7 @@ def _write(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def _result(played: Played, *, otherwise: Outcome, facts: Mapping[str, str] | None = None) -> StepResult:
-    """A run of Ansible as a step's result; `otherwise` is what it comes to where it failed.
+    """A run of Ansible as a step's result; `otherwise` is its outcome where it failed.
 
     A connection that breaks off is no failure of the node: the network of a whole fleet may be away for
     minutes. Nor is an inventory that cannot be read now.

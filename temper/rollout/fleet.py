@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from temper.base import DATA
 from temper.plan.convert import build, checked, from_node
 from temper.plan.inventory import InventoryError, ansible, last_words
 from temper.plan.kernels import kernel_problem
-from temper.plan.preflight import DATA
 from temper.plan.preview import Transaction
 from temper.plan.tables import load_tables
 from temper.rollout.machine import leave_out

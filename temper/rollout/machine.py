@@ -1,4 +1,4 @@
-"""How a node moves: from its record and what a step came to, to its next record. Pure."""
+"""How a node moves: from its record and the outcome of a step to its next record. Pure."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def interrupted(record: Record) -> Record:
 
 
 def after(record: Record, result: StepResult, now: datetime) -> Record:
-    """The node after the step that is under way came to this. Raises ValueError where there is none."""
+    """Return the node after the step under way had this outcome. Raises ValueError where there is none."""
     transition = upcoming(record)
     if record.step is None or transition is None or transition.step is not record.step:
         raise ValueError(f"no step is under way in state {record.state}, and {result.outcome} came in")

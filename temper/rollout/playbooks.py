@@ -1,4 +1,4 @@
-"""Runs Ansible for one node, and says what became of its tasks.
+"""Runs Ansible for one node, and says how its tasks ended.
 
 Through ansible-runner, which gives events instead of text, ends what it has started when it is told to, and
 can carry the same run out elsewhere.
@@ -33,7 +33,7 @@ FAILED, UNREACHABLE, OK = "runner_on_failed", "runner_on_unreachable", "runner_o
 
 @dataclass(frozen=True)
 class Played:
-    """What a run came to. `result` is what action step_result has reported, None where it was not reached.
+    """The outcome of a run. `result` is what action step_result has reported, None where it was not reached.
 
     `refused`: nothing was changed on the node. `said` is the last failure in the words of its task.
     `unreachable`: it did not come to the node, or not to an end there, and no task has failed.

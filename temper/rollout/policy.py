@@ -11,11 +11,11 @@ import re
 from dataclasses import dataclass, field, fields
 from datetime import date, datetime, time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, available_timezones
 
-import yaml
-
+from temper.base import options
+from temper.base.options import OptionsError, Wrong, items, read_entry, read_fields, text, whole, word
 from temper.plan.convert import plain
 from temper.rollout.windows import DAYS, Calendar, Exclusion, Window
 from validation.model.contract import StringEnum
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-T = TypeVar("T")
-Word = TypeVar("Word", bound=StringEnum)
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 CLOCK = re.compile(r"([01]?[0-9]|2[0-4]):([0-5][0-9])")
 
@@ -42,12 +40,8 @@ DRAIN_OPTIONS = ("delete-emptydir-data", "force")
 SNAPSHOT_COMMANDS = ("take", "check", "remove")
 
 
-class PolicyError(Exception):
-    """A policy that cannot be used; `problems` has a sentence for each thing that is wrong with it."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+class PolicyError(OptionsError):
+    """A policy that cannot be used."""
 
 
 def aim(stack: str, kernel: str) -> str:
@@ -150,28 +144,12 @@ class Policy:
         return Calendar(self.windows, self.exclusions)
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice: YAML takes the last one, and says nothing of the others."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            name = str(key.value)
-            if name in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"found key {name} twice", key.start_mark)
-            seen.add(name)
-        return super().construct_mapping(node, deep)
-
-
 def load(path: Path) -> Policy:
     """The policy of a file. Raises PolicyError."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a safe one
-    except (OSError, ValueError, yaml.YAMLError) as error:  # YAML's own word for the 30th of February
-        reason = " ".join(str(error).split())
-        raise PolicyError(
-            [f"{path}: expected a policy in YAML, found none that can be read: {reason}"]
-        ) from error
+        content = options.load(path, "a policy")
+    except OptionsError as error:
+        raise PolicyError(error.problems) from error
     try:
         return read(content)
     except PolicyError as error:
@@ -181,7 +159,7 @@ def load(path: Path) -> Policy:
 def read(content: Any) -> Policy:
     """A policy from what YAML or JSON has; nothing at all means the defaults. Raises PolicyError."""
     problems: list[str] = []
-    found = _fields(content or {}, READERS, "", problems)
+    found = read_fields(content or {}, READERS, "policy:", problems)
     if problems:
         raise PolicyError(problems)
     policy = Policy(**found)
@@ -239,48 +217,9 @@ def _snapshot_contradictions(policy: Policy) -> list[str]:
     return problems
 
 
-class _Wrong(Exception):  # noqa: N818 - never leaves this module
-    """What was expected of a value."""
-
-
-def _fields(
-    content: Any, readers: Mapping[str, Callable[[Any], Any]], where: str, problems: list[str]
-) -> dict[str, Any]:
-    """Every known key, read; what is wrong goes into `problems`."""
-    if not isinstance(content, dict):
-        problems.append(
-            f"{where or 'policy'}: expected a mapping with {', '.join(readers)}, found {content!r}"
-        )
-        return {}
-    found = {}
-    for key, value in content.items():
-        place = f"{where}.{key}" if where else str(key)
-        if key not in readers:
-            close = difflib.get_close_matches(str(key), readers, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(readers)}"
-            problems.append(f"{place}: no such key; {hint}")
-            continue
-        try:
-            found[key] = readers[key](value)
-        except PolicyError as error:
-            problems += error.problems
-        except _Wrong as error:
-            problems.append(f"{place}: expected {error}, found {value!r}")
-    return found
-
-
-def _whole(least: int, what: str) -> Callable[[Any], int]:
-    def read_it(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise _Wrong(f"{what}, {least} or more")
-        return value
-
-    return read_it
-
-
 def _share(least: float) -> Callable[[Any], Share]:
     def read_it(value: Any) -> Share:
-        expected = _Wrong(f"a number of nodes from {least:g}, or a part such as 10 %")
+        expected = Wrong(f"a number of nodes from {least:g}, or a part such as 10 %")
         if isinstance(value, int) and not isinstance(value, bool) and value >= least:
             return Share(value)
         part = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%", value) if isinstance(value, str) else None
@@ -291,22 +230,13 @@ def _share(least: float) -> Callable[[Any], Share]:
     return read_it
 
 
-def _list(what: str, item: Callable[[Any], T], *, some: bool = False) -> Callable[[Any], tuple[T, ...]]:
-    def read_it(value: Any) -> tuple[T, ...]:
-        if not isinstance(value, list) or (some and not value):
-            raise _Wrong(f"a list of {what}")
-        return tuple(item(child) for child in value)
-
-    return read_it
-
-
 def _clock(value: Any) -> time:
     """Hours and minutes. YAML reads an unquoted 22:00 as 22 * 60."""
     if isinstance(value, int) and not isinstance(value, bool) and 60 <= value <= 24 * 60:
         value = f"{value // 60}:{value % 60:02}"
     found = CLOCK.fullmatch(value) if isinstance(value, str) else None
     if not found or (found[1] == "24" and found[2] != "00"):
-        raise _Wrong('a time of day such as "22:00"')
+        raise Wrong('a time of day such as "22:00"')
     return time(int(found[1]) % 24, int(found[2]))
 
 
@@ -314,18 +244,18 @@ def _zone(value: Any) -> str:
     if isinstance(value, str) and value in available_timezones():
         return str(ZoneInfo(value))
     close = difflib.get_close_matches(str(value), available_timezones(), n=1)
-    raise _Wrong(f"a time zone such as Europe/Berlin{f' (did you mean {close[0]}?)' if close else ''}")
+    raise Wrong(f"a time zone such as Europe/Berlin{f' (did you mean {close[0]}?)' if close else ''}")
 
 
 def _kernel(value: Any) -> str:
     if isinstance(value, str) and (value in ("", NEWEST) or PACKAGE_VERSION.fullmatch(value)):
         return value
-    raise _Wrong("newest, or the version of a kernel's package such as 6.1.140-1")
+    raise Wrong("newest, or the version of a kernel's package such as 6.1.140-1")
 
 
 def _days(value: Any) -> frozenset[int]:
     """Weekdays by three or more letters of their English names; `mon-fri` is a range."""
-    expected = _Wrong(f"a list of days out of {', '.join(DAYS)}, or ranges such as mon-fri")
+    expected = Wrong(f"a list of days out of {', '.join(DAYS)}, or ranges such as mon-fri")
     found: set[int] = set()
     for item in value if isinstance(value, list) else [value]:
         if not isinstance(item, str):
@@ -347,53 +277,38 @@ def _date(value: Any) -> date:
     try:
         return date.fromisoformat(value)
     except (TypeError, ValueError):
-        raise _Wrong("a date such as 2026-12-24") from None
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _Wrong("a text")
-    return value
+        raise Wrong("a date such as 2026-12-24") from None
 
 
 def _names(value: Any) -> frozenset[str]:
-    return frozenset(_list("names of groups", _text)(value))
+    return frozenset(items("names of groups", text)(value))
 
 
 def _limits(value: Any) -> dict[str, int]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise _Wrong("a mapping from patterns of groups to numbers, such as {rack*: 1}")
-    count = _whole(1, "a number of nodes")
+        raise Wrong("a mapping from patterns of groups to numbers, such as {rack*: 1}")
+    count = whole(1, "a number of nodes")
     return {key: count(number) for key, number in value.items()}
-
-
-def _word(kind: type[Word]) -> Callable[[Any], Word]:
-    def read_it(value: Any) -> Word:
-        if value not in list(kind):
-            raise _Wrong(f"one of {', '.join(kind)}")
-        return kind(value)
-
-    return read_it
 
 
 def _drain_option(value: Any) -> str:
     if value not in DRAIN_OPTIONS:
-        raise _Wrong(f"some of {', '.join(DRAIN_OPTIONS)}")
+        raise Wrong(f"some of {', '.join(DRAIN_OPTIONS)}")
     return str(value)
 
 
 def _commands(
     where: str, names: tuple[str, ...], required: tuple[str, ...]
 ) -> Callable[[Any], dict[str, tuple[str, ...]]]:
-    readers = dict.fromkeys(names, _list("words of a command", _text, some=True))
-    return lambda value: _complete(value, readers, where, required) if value else {}
+    readers = dict.fromkeys(names, items("words of a command", text, some=True))
+    return lambda value: read_entry(value, readers, where, required) if value else {}
 
 
 def _window(value: Any) -> Window:
     readers: dict[str, Callable[[Any], Any]] = {
         "days": _days, "start": _clock, "end": _clock, "zone": _zone, "groups": _names,
     }  # fmt: skip
-    window = Window(**_complete(value, readers, "windows", ("days", "start", "end", "zone")))
+    window = Window(**read_entry(value, readers, "windows", ("days", "start", "end", "zone")))
     if window.start == window.end and window.start != time(0):
         raise PolicyError(
             ["windows: a window that ends when it starts is never open; 00:00 to 24:00 is a day"]
@@ -402,55 +317,40 @@ def _window(value: Any) -> Window:
 
 
 def _exclusion(value: Any) -> Exclusion:
-    readers: dict[str, Callable[[Any], Any]] = {"from": _date, "to": _date, "zone": _zone, "reason": _text}
-    found = _complete(value, readers, "exclusions", ("from", "to", "zone"))
+    readers: dict[str, Callable[[Any], Any]] = {"from": _date, "to": _date, "zone": _zone, "reason": text}
+    found = read_entry(value, readers, "exclusions", ("from", "to", "zone"))
     if found["to"] < found["from"]:
         raise PolicyError([f"exclusions: it ends ({found['to']}) before it begins ({found['from']})"])
     return Exclusion(found["from"], found["to"], found["zone"], found.get("reason", ""))
 
 
-def _complete(
-    value: Any, readers: Mapping[str, Callable[[Any], Any]], where: str, required: tuple[str, ...]
-) -> dict[str, Any]:
-    """The fields of an entry of a list, all required ones among them."""
-    problems: list[str] = []
-    found = _fields(value, readers, where, problems)
-    if not problems and (missing := [key for key in required if key not in found]):
-        problems.append(
-            f"{where}: expected the keys {', '.join(missing)}, found {', '.join(value) or 'none'}"
-        )
-    if problems:
-        raise PolicyError(problems)
-    return found
-
-
-_MINUTES = _whole(1, "minutes")
+_MINUTES = whole(1, "minutes")
 READERS: Mapping[str, Callable[[Any], Any]] = {
-    "canaries": _whole(0, "a number of nodes of each cohort"),
-    "soak_minutes": _whole(0, "minutes"),
-    "waves": _list("shares that grow, such as [10 %, 100 %]", _share(1), some=True),
-    "wave_soak_minutes": _whole(0, "minutes"),
+    "canaries": whole(0, "a number of nodes of each cohort"),
+    "soak_minutes": whole(0, "minutes"),
+    "waves": items("shares that grow, such as [10 %, 100 %]", _share(1), some=True),
+    "wave_soak_minutes": whole(0, "minutes"),
     "max_unavailable": _share(1),
     "failure_budget": _share(0),
     "refusal_budget": _share(0),
     "group_limits": _limits,
-    "windows": _list("windows", _window),
-    "exclusions": _list("exclusions", _exclusion),
-    "drain": _word(Drain),
+    "windows": items("windows", _window),
+    "exclusions": items("exclusions", _exclusion),
+    "drain": word(Drain),
     "drain_commands": _commands("drain_commands", COMMANDS, COMMANDS),
-    "drain_options": _list(f"some of {', '.join(DRAIN_OPTIONS)}", _drain_option),
-    "stage_minutes": _whole(0, "minutes"),
-    "drain_minutes": _whole(0, "minutes"),
+    "drain_options": items(f"some of {', '.join(DRAIN_OPTIONS)}", _drain_option),
+    "stage_minutes": whole(0, "minutes"),
+    "drain_minutes": whole(0, "minutes"),
     "work_minutes": _MINUTES,
-    "way_back_minutes": _whole(0, "minutes"),
+    "way_back_minutes": whole(0, "minutes"),
     "measure_minutes": _MINUTES,
-    "measure_runs": _whole(2, "runs on either side"),
-    "gate_numbers": _list("names of tests, such as gpu_*", _text),
-    "gate_accepted": _list("codes of findings", _text),
-    "snapshot": _word(Snapshot),
+    "measure_runs": whole(2, "runs on either side"),
+    "gate_numbers": items("names of tests, such as gpu_*", text),
+    "gate_accepted": items("codes of findings", text),
+    "snapshot": word(Snapshot),
     "snapshot_commands": _commands("snapshot_commands", SNAPSHOT_COMMANDS, ("check",)),
-    "snapshot_gib": _whole(1, "GiB"),
-    "snapshot_max_age_minutes": _whole(0, "minutes"),
+    "snapshot_gib": whole(1, "GiB"),
+    "snapshot_max_age_minutes": whole(0, "minutes"),
     "kernel": _kernel,
 }
 assert set(READERS) == {option.name for option in fields(Policy)}

@@ -391,7 +391,7 @@ class RolloutStore:
     def finish(
         self, lease: Lease, number: int, name: str, step: Step, result: StepResult, now: datetime
     ) -> Record:
-        """Record what a step came to, and what follows from it for the node."""
+        """Record the outcome of a step, and what follows from it for the node."""
         with self._open() as connection:
             self._check(connection, lease)
             before = self._one(connection, number, name)

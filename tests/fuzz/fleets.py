@@ -16,10 +16,11 @@ from unittest.mock import patch
 
 from gpu_validation import validation_outcome
 
+from temper.base import DATA
 from temper.cli import judging
 from temper.compliance.answers import answer
 from temper.fleet import collected, pulled, stream
-from temper.plan.preflight import DATA, preflight_plan
+from temper.plan.preflight import preflight_plan
 from temper.report import compliance as compliance_fleet
 from tests.fuzz import mutations
 from tests.fuzz.inputs import CONTROL, folder

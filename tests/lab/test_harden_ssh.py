@@ -79,7 +79,7 @@ def audit(address: str) -> list[tuple[str, str, str]]:
 
 
 def test_ssh_audit_finds_nothing_but_the_waivers_of_the_documentation(fleet: Fleet) -> None:
-    page = (ROOT / "docs" / "hardening.md").read_text()
+    page = (ROOT / "docs/operate/hardening.md").read_text()
     for node in NODES:
         found = audit(fleet.nodes[node]["address"])
         assert found, "ssh-audit reads nothing"

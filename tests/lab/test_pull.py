@@ -215,7 +215,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, receiver: tuple[type[Receive
 
 
 def install_ansible() -> None:
-    """An environment as docs/pull.md has it made, of the controller's own packages instead of an index."""
+    """Make an environment as docs/operate/pull.md says, of the controller's own packages."""
     on_node(NODE, f"/usr/bin/python3 -m venv --without-pip {ENVIRONMENT}")
     (library,) = (BIN.parent / "lib").glob("python3.11/site-packages")
     target = root() / f"{ENVIRONMENT[1:]}/lib/python3.11/site-packages"

@@ -32,6 +32,7 @@ USUAL_LIMIT_S = 4 * 3600
 STEPS = (
     "lint",
     "documents",
+    "site-docs",
     "generated",
     "unit",
     "component",

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGES = sorted(
-    page for folder in (".", "docs", "examples", "roles/*") for page in ROOT.glob(f"{folder}/*.md")
+    page
+    for pattern in ("*.md", "docs/**/*.md", "examples/*.md", "roles/*/*.md")
+    for page in ROOT.glob(pattern)
 )
 BIN = Path(sys.executable).parent
 ASSIGNMENTS = re.compile(r"^(?:[A-Z_]+=\S+ )+")

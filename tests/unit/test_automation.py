@@ -51,7 +51,7 @@ def test_the_image_has_what_the_controller_has() -> None:
 
 
 def test_the_settings_for_ansible_navigator_follow_its_schema() -> None:
-    page = (ROOT / "docs/automation.md").read_text()
+    page = (ROOT / "docs/operate/automation.md").read_text()
     (block,) = re.findall(r"^```yaml\n(ansible-navigator:\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
     jsonschema.validate(yaml.safe_load(block), schema("ansible-navigator-config"))
     built = re.search(r"ansible-builder build --tag (\S+)", page)

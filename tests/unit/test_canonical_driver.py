@@ -101,7 +101,7 @@ def test_no_kernel_comes_without_modules_and_both_come_when_the_holds_are_ignore
     before = machine.versions()
     machine.run("apt-get", "-q", "-y", "dist-upgrade")
     assert machine.versions() == before
-    # As docs/nvidia_stack.md says.
+    # As docs/operate/nvidia_stack.md says.
     machine.run("apt-get", "-q", "-y", "--ignore-hold", "--allow-change-held-packages", "dist-upgrade")
     after = machine.versions()
     assert after[f"{MODULES}-{NEXT[0]}-generic"] == after["linux-image-generic"] == NEXT[0]

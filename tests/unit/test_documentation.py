@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit import prose
 from tests.unit.each import each
 from tools import role_files
 
@@ -14,10 +15,17 @@ CHECKOUT = role_files.ROLES.parent
 DOCUMENTS = role_files.documents()
 PAGES = sorted(
     page
-    for folder in (".", "docs", "docs/decisions", "examples", "roles/*")
-    for page in CHECKOUT.glob(f"{folder}/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "roles/*/*.md")
+    for page in CHECKOUT.glob(pattern)
 )
+#: What people write by hand and read: not the roles' READMEs, which are made, and not the list of changes.
+READ = [page for page in PAGES if page.name != "CHANGELOG.md" and "roles" not in page.parts]
+MOST_WORDS = 40_000
+MOST_WORDS_OF_A_SENTENCE = 30
+THREE_SCREENS = 120
+WIDTH_OF_A_SCREEN = 100
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # to a file: neither an anchor alone nor an address
+READER_AND_TASK = re.compile(r"# .+\n\n\*For .+: .+\*\n\n")
 each_role = each(*ROLES)
 
 
@@ -66,6 +74,50 @@ def test_every_variable_is_described(role: Path) -> None:
 @each(*PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
+
+
+def test_documentation_is_read_in_a_day() -> None:
+    count = {page.relative_to(CHECKOUT): prose.words(prose.text(page)) for page in READ}
+    assert sum(count.values()) <= MOST_WORDS, sorted(count.items(), key=lambda item: -item[1])[:10]
+
+
+def test_each_page_begins_with_its_reader_and_task() -> None:
+    pages = [page for page in READ if page != CHECKOUT / "README.md"]
+    assert [page for page in pages if not READER_AND_TASK.match(page.read_text())] == []
+
+
+def test_sentences_are_short() -> None:
+    assert [
+        f"{page.relative_to(CHECKOUT)}: {' '.join(sentence.split())}"
+        for page in READ
+        for sentence in prose.sentences(prose.text(page))
+        if prose.words(sentence) > MOST_WORDS_OF_A_SENTENCE
+    ] == []
+
+
+def test_readme_fits_three_screens() -> None:
+    lines = (CHECKOUT / "README.md").read_text().splitlines()
+    assert len(lines) <= THREE_SCREENS
+    assert [line for line in lines if len(line) > WIDTH_OF_A_SCREEN] == []
+
+
+def test_every_page_is_in_the_navigation_of_the_site_once() -> None:
+    named = re.findall(r"^ +- (?:\w+: )?(\S+\.md)$", (CHECKOUT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = [page.relative_to(CHECKOUT).as_posix() for page in PAGES]
+    wanted = [page for page in pages if not re.match(r"roles/|docs/explain/decisions/\d", page)]
+    assert sorted(named) == wanted
+
+
+def test_prose_is_what_is_written_by_hand(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A page\n\nOne `a. b` two. Three [four](five.md)\nsix.\n\n- seven\n\n```\nno word\n```\n"
+        "<!-- t: made by `make docs` from x -->\n| no |\n<!-- end of t -->\n| eight | nine ten |\n"
+    )
+    assert [" ".join(one.split()) for one in prose.sentences(prose.text(page))] == [
+        *("# A page", "One CODE two", "Three four six", "- seven", "eight", "nine ten")
+    ]
+    assert prose.words(prose.text(page)) == 13
 
 
 @pytest.fixture

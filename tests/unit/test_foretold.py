@@ -228,7 +228,8 @@ LINES: list[tuple[dict[str, Any], str]] = [
     ({"gpu_settings_power_limit_w": 650}, "GPU settings: clocks max, power limit 650 W"),
     (
         {"gpu_validation_plan": "burn-in", "gpu_validation_hours": 24, "gpu_validation_timeout_s": 200_000},
-        "validation: plan burn-in (24 h), requires health, gpu_matmul, gpu_transfer",
+        "validation: plan burn-in (24 h, at most 1.73 kWh by the GPUs), requires health, "
+        "gpu_matmul, gpu_transfer",
     ),
     ({"group_names": ["gpu_nodes", "profile_training"]}, "profile: training"),
     (

@@ -12,7 +12,7 @@ from temper.plan.convert import plain
 from tests.unit.planning_roles.plans import whole_plan
 from tests.unit.tables import ROOT, specs
 
-PAGE = ROOT / "docs" / "kubernetes.md"
+PAGE = ROOT / "docs/operate/kubernetes.md"
 #: A block of YAML, named by its first line.
 BLOCK = re.compile(r"^```yaml\n# ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUNTIME = "nvidia"  # the name that nvidia-ctk registers with containerd and CRI-O

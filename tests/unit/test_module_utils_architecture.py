@@ -54,7 +54,7 @@ def against_the_order(package: Path, order: list[str]) -> list[str]:
 
 
 def test_the_architecture_lists_them_in_the_same_order() -> None:
-    document = (ROOT / "docs/architecture.md").read_text()
+    document = (ROOT / "docs/explain/architecture.md").read_text()
     listed = document.partition("\nmodule_utils/")[2].partition("\nvalidation/")[0]
     assert re.findall(r"^  ([\w.]+)  ", listed, re.MULTILINE) == ORDER
 

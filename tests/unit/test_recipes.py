@@ -37,7 +37,7 @@ CODE = (
 )
 PARTS = (*CODE, "data", "docs", "tests/unit", "tests/conftest.py", "pyproject.toml")
 
-NEW_ID = "2fff"
+NEW_ID, NEW_CHIPS_ID = "2fff", "2ffe"
 NEW_MODEL = f"""
   h300_sxm:
     name: H300 SXM
@@ -63,7 +63,7 @@ NEW_CHIP = f"""
     architecture: blackwell
     compute_capability: "12.0"
     gpus:
-      NVIDIA RTX NEW: "{NEW_ID}"
+      NVIDIA RTX NEW: "{NEW_CHIPS_ID}"
 """
 NEW_CONTROL = """
   new-control:
@@ -89,14 +89,19 @@ NEW_CONTROL = """
 """
 
 NEW_ORDER = "    kernel.new_parameter: at least\n"
+#: Inventories with the control as two profiles have it, and without.
+CONTROLLED: tuple[dict[str, Any], ...] = (
+    {},
+    {"os_hardening_profile": "cis-level2"},
+    {"os_hardening_waivers": [{"id": "new-control", "reason": "We debug."}]},
+)
 
 PLAN = """
 import json, sys
 from temper.plan.preflight import preflight_plan
-facts, inventories = json.load(sys.stdin)
 known = {"address": "192.0.2.7", "user": "root", "today": "2026-11-21"}
-result = {"ansible_facts": {"temper": facts}}
-print(json.dumps([preflight_plan(result, variables, known) for variables in inventories]))
+nodes = [({"ansible_facts": {"temper": facts}}, variables) for facts, variables in json.load(sys.stdin)]
+print(json.dumps([preflight_plan(result, variables, known) for result, variables in nodes]))
 """
 CARRIED = """
 import json
@@ -140,21 +145,34 @@ class Checkout:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def plans(self, facts: dict[str, Any], *inventories: dict[str, Any]) -> list[NodePlan]:
-        """The plans of a node, one for each inventory that sets these variables."""
-        made = json.loads(self.python("-c", PLAN, given=[facts, inventories]))
-        plans = [NodePlan.from_fact(fact) for fact in made]
-        assert [plan.problems for plan in plans] == [()] * len(inventories)
+    def plans(self, *nodes: tuple[dict[str, Any], dict[str, Any]]) -> list[NodePlan]:
+        """The plans of nodes, each by its facts and the variables of its inventory."""
+        plans = [NodePlan.from_fact(fact) for fact in json.loads(self.python("-c", PLAN, given=nodes))]
+        assert [plan.problems for plan in plans] == [()] * len(nodes)
         return plans
 
-    def holds(self, tests: str) -> None:
+    def holds(self, *tests: str) -> None:
         """Run tests of the copy: none of them has to be told of what is new."""
-        self.python("-m", "pytest", "-q", "-p", "no:cacheprovider", tests)
+        self.python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Checkout:
-    return Checkout(tmp_path)
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A copy in which three recipes were followed."""
+    made = Checkout(tmp_path_factory.mktemp("checkout"))
+    made.append("data/gpu_models.yml", NEW_MODEL)
+    made.append("data/gpu_ids.yml", NEW_CHIP)
+    made.append("data/os_controls/kernel.yml", NEW_CONTROL)
+    made.append("data/strictness.yml", NEW_ORDER)
+    made.python("-m", "tools.control_docs")
+    return made
+
+
+@pytest.fixture(scope="module")
+def plans(checkout: Checkout) -> list[NodePlan]:
+    """Of nodes with the new model, with a GPU of the new chip, and with each of CONTROLLED."""
+    new = [node(pci=gpus(number, number)) for number in (NEW_ID, NEW_CHIPS_ID)]
+    return checkout.plans(*((facts, {}) for facts in new), *((node(), variables) for variables in CONTROLLED))
 
 
 def verdict(plan: NodePlan, bf16_tflops: float) -> NodeVerdict:
@@ -168,10 +186,8 @@ def verdict(plan: NodePlan, bf16_tflops: float) -> NodeVerdict:
     return judge_node("gpu01", dataclasses.replace(result, gpus=named), expected, {})
 
 
-def test_a_gpu_model_is_one_entry(checkout: Checkout) -> None:
-    checkout.append("data/gpu_models.yml", NEW_MODEL)
-
-    (plan,) = checkout.plans(node(pci=gpus(NEW_ID, NEW_ID)), {})
+def test_a_gpu_model_is_one_entry(checkout: Checkout, plans: list[NodePlan]) -> None:
+    plan = plans[0]
     (gpu,) = plan.gpus
     assert (gpu.model, gpu.name, gpu.architecture, gpu.count) == ("h300_sxm", "H300 SXM", "hopper", 2)
     assert plan.unknown_gpus == ()
@@ -189,23 +205,24 @@ def test_a_gpu_model_is_one_entry(checkout: Checkout) -> None:
 
     carried = References(**json.loads(checkout.python("-c", CARRIED)))
     assert carried.model_of(NEW_ID) == entry
-    checkout.holds("tests/unit/validation/test_gpu_models.py")
 
 
-def test_a_gpu_of_which_nothing_is_measured_is_one_entry(checkout: Checkout) -> None:
-    checkout.append("data/gpu_ids.yml", NEW_CHIP)
-
-    (plan,) = checkout.plans(node(pci=gpus(NEW_ID, NEW_ID)), {})
+def test_a_gpu_of_which_nothing_is_measured_is_one_entry(plans: list[NodePlan]) -> None:
+    plan = plans[1]
     (gpu,) = plan.gpus
     assert (gpu.name, gpu.architecture, gpu.count) == ("NVIDIA RTX NEW", "blackwell", 2)
     assert plan.unknown_gpus == plan.warnings == ()
     assert plan.expectation
     assert plan.expectation.gpu_count == 2
-    model = plan.expectation.references.model_of(NEW_ID)
+    model = plan.expectation.references.model_of(NEW_CHIPS_ID)
     assert model
     assert (model["name"], model["compute_capability"]) == ("NVIDIA RTX NEW", "12.0")
     assert verdict(plan, 1.0).state is State.PASS
-    checkout.holds("tests/unit/test_gpu_ids.py")
+
+
+def test_the_tests_of_data_hold_what_is_new(checkout: Checkout) -> None:
+    unit = ("validation/test_gpu_models.py", "test_gpu_ids.py", "harden/test_os_controls.py")
+    checkout.holds(*(f"tests/unit/{path}" for path in unit))
 
 
 def test_no_program_names_a_gpu_model() -> None:
@@ -223,15 +240,10 @@ def new_settings(plan: NodePlan) -> dict[str, PlannedSetting]:
     return {found.key: found for found in settings if found.controls == ("new-control",)}
 
 
-def assert_control_arrives(checkout: Checkout) -> None:
+def assert_control_arrives(
+    checkout: Checkout, relaxed: NodePlan, strict: NodePlan, taken_out: NodePlan
+) -> None:
     """The settings with their control, the waivers of a profile and of the operator, and the page."""
-    waiver = {"id": "new-control", "reason": "We debug."}
-    inventories: tuple[dict[str, Any], ...] = (
-        {},
-        {"os_hardening_profile": "cis-level2"},
-        {"os_hardening_waivers": [waiver]},
-    )
-    relaxed, strict, taken_out = checkout.plans(node(), *inventories)
     found = new_settings(relaxed)
     assert {(setting.kind, key) for key, setting in found.items()} == {
         (Kind.SYSCTL, "kernel.new_parameter"),
@@ -251,20 +263,17 @@ def assert_control_arrives(checkout: Checkout) -> None:
     (waived,) = (waived for waived in taken_out.waived if waived.id == "new-control")
     assert (waived.reason, waived.by) == ("We debug.", "the operator")
 
-    checkout.python("-m", "tools.control_docs")
-    page = (checkout.root / "docs" / "os_hardening.md").read_text(encoding="utf-8")
+    page = (checkout.root / "docs/reference/os_hardening.md").read_text(encoding="utf-8")
     assert "### new-control\n\nNobody learns where the kernel is (ANSSI R99;" in page
-    checkout.holds("tests/unit/harden/test_os_controls.py")
 
 
-def test_a_control_is_one_entry(checkout: Checkout) -> None:
-    checkout.append("data/os_controls/kernel.yml", NEW_CONTROL)
-    checkout.append("data/strictness.yml", NEW_ORDER)
-    assert_control_arrives(checkout)
+def test_a_control_is_one_entry(checkout: Checkout, plans: list[NodePlan]) -> None:
+    assert_control_arrives(checkout, *plans[2:])
 
 
 @pytest.mark.nightly
-def test_an_area_of_controls_is_one_file(checkout: Checkout) -> None:
+def test_an_area_of_controls_is_one_file(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path)
     area = textwrap.dedent("""\
         ---
         heading: A new area
@@ -272,5 +281,9 @@ def test_an_area_of_controls_is_one_file(checkout: Checkout) -> None:
     """)
     checkout.append("data/os_controls/new.yml", area + NEW_CONTROL)
     checkout.append("data/strictness.yml", NEW_ORDER)
-    assert_control_arrives(checkout)
-    assert "\n## A new area\n" in (checkout.root / "docs" / "os_hardening.md").read_text(encoding="utf-8")
+    checkout.python("-m", "tools.control_docs")
+    assert_control_arrives(checkout, *checkout.plans(*((node(), variables) for variables in CONTROLLED)))
+    checkout.holds("tests/unit/harden/test_os_controls.py")
+    assert "\n## A new area\n" in (checkout.root / "docs/reference/os_hardening.md").read_text(
+        encoding="utf-8"
+    )

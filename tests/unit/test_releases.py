@@ -15,7 +15,7 @@ from tests.unit.each import each
 
 ROOT = Path(__file__).resolve().parents[2]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
-SUPPORT = (ROOT / "docs/releases.md").read_text()
+SUPPORT = (ROOT / "docs/reference/releases.md").read_text()
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TABLES: dict[str, Any] = yaml.safe_load((ROOT / "data/nvidia_compatibility.yml").read_text())
 TORCHES = [tuple(map(int, minor.split("."))) for minor in TABLES["nvidia_torch_releases"]]
@@ -26,7 +26,7 @@ KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 def cells(name: str) -> list[list[str]]:
     """Return the cells of the support table's rows whose first one begins with `name`."""
     rows = [line.strip("| ").split(" | ") for line in SUPPORT.splitlines() if line.startswith(f"| {name}")]
-    assert rows, f"docs/releases.md has no row for {name}"
+    assert rows, f"docs/reference/releases.md has no row for {name}"
     return rows
 
 

@@ -13,7 +13,7 @@ import pytest
 from ansible.errors import ExitCode
 
 from temper.cli import doctor
-from temper.cli.main import BAD, COMMANDS, GOOD, INTERRUPTED, NOT_CARRIED_OUT, NOT_FINISHED, main
+from temper.cli.main import BAD, COMMANDS, GOOD, INTERRUPTED, NOT_CARRIED_OUT, NOT_FINISHED, NOT_TOLD, main
 from tests.unit.each import each
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS
 
@@ -42,12 +42,12 @@ def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_table_of_exit_statuses_has_those_of_the_command_and_of_playbooks() -> None:
-    page = (ROOT / "docs" / "exit_statuses.md").read_text()
+    page = (ROOT / "docs/reference/exit_statuses.md").read_text()
     playbooks, command, payload = (
         {int(number) for number in re.findall(r"^\| (\d+) \|", part, flags=re.MULTILINE)}
         for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]
     )
-    assert command == {GOOD, BAD, NOT_CARRIED_OUT, NOT_FINISHED, INTERRUPTED}
+    assert command == {GOOD, BAD, NOT_CARRIED_OUT, NOT_FINISHED, NOT_TOLD, INTERRUPTED}
     # Of those that Ansible has, one is not used any more.
     assert playbooks == {int(code) for code in ExitCode} - {ExitCode.UNICODE_ERROR}
     assert payload == {EXIT_PASS, EXIT_FAIL, EXIT_ENVIRONMENT, INTERRUPTED}
@@ -64,6 +64,44 @@ def test_a_former_name_answers_with_the_new_one(
     said = capsys.readouterr()
     assert said.err == f"python3 -m {name} is now: temper {name}\n"
     assert said.out.startswith(f"usage: temper {name}")
+
+
+#: What takes long to import, and no help needs; of the rest, `help` imports more only for these.
+HEAVY = (
+    "ansible",
+    "ansible_runner",
+    "asyncio",
+    "ClusterShell",
+    "cryptography",
+    "jinja2",
+    "paramiko",
+    "torch",
+    "yaml",
+)
+LATE = {"completion": ("yaml",), "compliance": ("yaml",), "fleet": ("yaml",), "rollout": ("asyncio", "yaml")}
+HELP = """
+import json, os, sys
+from temper.cli.main import COMMANDS, main
+for words in ([], *([name] for name in COMMANDS)):
+    if not os.fork():
+        sys.stdout = open(os.devnull, "w")
+        try:
+            main([*words, "--help"])
+        except SystemExit:
+            pass
+        print(json.dumps([words, sorted(set(sys.argv[1:]) & set(sys.modules))]), file=sys.stderr, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.mark.component
+def test_help_imports_nothing_that_takes_long() -> None:
+    words = [sys.executable, "-c", HELP, *HEAVY]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = {" ".join(words): set(heavy) for words, heavy in map(json.loads, done.stderr.splitlines())}
+    assert found.keys() == {"", *COMMANDS}
+    assert {name: heavy for name, heavy in found.items() if heavy - set(LATE.get(name, ()))} == {}
 
 
 @pytest.mark.component

@@ -1,4 +1,4 @@
-"""The sandbox of each unit that Temper writes, as docs/units.md has it: systemd's own judgement."""
+"""The sandbox of each unit that Temper writes, as docs/reference/units.md has it: systemd's own judgement."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ JUDGE = "252"
 def documented() -> tuple[dict[str, float], list[tuple[set[str], str]]]:
     """The exposure of each unit, and the directives that rows leave open, with the units that they name."""
     exposures, rows = {}, []
-    for line in (ROOT / "docs" / "units.md").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "docs/reference/units.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("| `") else []
         if len(cells) == 5:
             exposures[cells[0].strip("`")] = float(cells[1])

@@ -30,7 +30,7 @@ WORDS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16:
 class Difference(NamedTuple):
     """How a result differs from the right one: words, rows of the matrix, and bits of a word."""
 
-    count: int
+    changed: int
     first_row: int
     last_row: int
     bits: int
@@ -38,7 +38,7 @@ class Difference(NamedTuple):
     def __str__(self) -> str:
         one = self.first_row == self.last_row
         rows = f"row {self.first_row}" if one else f"rows {self.first_row} to {self.last_row}"
-        return f"{self.count} of its words differ, in {rows}, in bits {self.bits:#x}"
+        return f"{self.changed} of its words differ, in {rows}, in bits {self.bits:#x}"
 
 
 class Kernel(NamedTuple):

@@ -1,7 +1,7 @@
 """What a check is: a class that runs one test and says all that others need to know of it.
 
 Registry, plans, estimate, documents and the choices of inventories are derived from these classes. A class
-with an `id` is a check; its docstring is what docs/validation.md says it measures.
+with an `id` is a check; its docstring is what docs/operate/validation.md says it measures.
 """
 
 from __future__ import annotations

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.checks import registry
+from validation.checks.node import Node
 from validation.checks.registry import CHECKS, HEADLINES, PROVE_A_GPU, TESTS
 from validation.cli import archive
 from validation.findings import catalogue
 from validation.model import gpu_models
 from validation.model.contract import ContractError, dumps
 from validation.model.expectations import ANY_MODEL, Expectation, ExpectedGpus, References, parse_expectation
-from validation.model.plans import PLANS
+from validation.model.plans import PLANS, WHOLE
 from validation.model.run_options import RunOptions
 from validation.model.usage import UsageError
+from validation.probes.nvidia_smi import NvidiaSmiError
 from validation.processes import files
 from validation.report import fleet_report
 from validation.report.progress import Progress
@@ -64,6 +66,10 @@ def run(options: argparse.Namespace) -> int:
         files.ensure_writable(options.output)
     if options.traces:
         _ensure_writable_folder(options.traces)
+    if plan.duration_s:
+        with contextlib.closing(Node(plan, expectation, run_options)) as node:
+            gpus = () if isinstance(node.smi, NvidiaSmiError) else node.smi.gpus
+        print(burn_in.price(plan.duration_s / 3600, [gpu.power_limit_w for gpu in gpus]), file=sys.stderr)
     with burn_in.locked(options.state), Progress(len(tests)) as progress:
         result = run_plan(plan, expectation, options.node, tests, progress, options.state, run_options)
     by_options = registry.asked_for(run_options, required=True)
@@ -124,8 +130,10 @@ def list_tests(_options: argparse.Namespace) -> int:
         print(f"  {check.id:<21} {check.title} ({check.scope}; needs {needs})")
     print("Plans:")
     for plan in PLANS.values():
-        left_out = ", ".join(check.id for check in CHECKS.values() if plan.name not in check.plans)
-        print(f"  {plan.name:<15} {plan.summary}" + (f" (without {left_out})" if left_out else ""))
+        whole = plan.name in WHOLE
+        told = [check.id for check in CHECKS.values() if (plan.name in check.plans) != whole]
+        word = "without" if whole else "only"
+        print(f"  {plan.name:<15} {plan.summary}" + (f" ({word} {', '.join(told)})" if told else ""))
     return EXIT_PASS
 
 

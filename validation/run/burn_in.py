@@ -24,7 +24,7 @@ from validation.model.quantities import is_rate
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from validation.model.contract import Measurement
 
@@ -61,6 +61,22 @@ class Rounds:
         return dataclasses.replace(
             self, elapsed_s=self.elapsed_s + elapsed_s, count=self.count + 1, tests=(*pool, *merged)
         )
+
+
+def price(hours: float, power_limits_w: Sequence[float | None]) -> str:
+    """Say before it starts what a plan costs that goes on for hours, in time and in energy of its GPUs."""
+    known = [watts for watts in power_limits_w if watts]
+    energy = "what the GPUs may draw is not known"
+    if known and len(known) == len(power_limits_w):
+        kilowatts = sum(known) / 1000
+        energy = (
+            f"the GPUs may draw {kilowatts:.3g} kW, {hours * kilowatts:.3g} kWh in all, and the rest of the "
+            "node comes on top"
+        )
+    return (
+        f"It takes {hours:g} h, and the rest of the round that it is in; {energy}. The first fault ends it. "
+        "Interrupted, it goes on with the same --state FILE."
+    )
 
 
 def merge(before: TestResult | None, now: TestResult) -> TestResult:

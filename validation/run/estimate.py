@@ -1,6 +1,6 @@
 """How long a plan takes on an idle node: the sum of what its checks say they cost.
 
-docs/validation.md shows the sum of the quick plan; a test keeps it there, and under a minute.
+docs/operate/validation.md shows the sum of the quick plan; a test keeps it there, and under a minute.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def rows(plan: Plan, gpus: int = 8) -> dict[str, tuple[float, str]]:
 
 
 def table(plan: Plan, gpus: int = 8) -> str:
-    """The sum as docs/validation.md shows it."""
+    """The sum as docs/operate/validation.md shows it."""
     lines = [f"| Test | Seconds on {gpus} GPUs | Made of |", "|---|---|---|"]
     found = rows(plan, gpus)
     lines += [f"| `{test}` | {seconds:.1f} | {words} |" for test, (seconds, words) in found.items()]

@@ -41,7 +41,7 @@ RECORD = Path("/run/temper/gpu-settings.json")
 # How far a live clock may be from a locked one: clocks move in steps of 15 MHz.
 CLOCK_STEP_MHZ = 15
 POWER_STEP_W = 1.0
-# The share of the highest graphics clock that `efficient` locks: docs/tuning.md says why.
+# The share of the highest graphics clock that `efficient` locks: docs/operate/tuning.md says why.
 EFFICIENT_SHARE = 0.7
 # clocks_event_reasons.active (nvml.h, nvmlClocksEventReasons*): power cap 0x4, slowdown 0x8, sync boost 0x10,
 # heat 0x20 and 0x40, power brake 0x80. Its older name is known to every driver.

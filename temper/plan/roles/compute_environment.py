@@ -1,4 +1,4 @@
-"""NCCL's settings and thread counts, by every way in which a job starts. docs/tuning.md has the reasons."""
+"""NCCL's settings and thread counts, by every way in which a job starts: docs/operate/jobs.md says why."""
 
 from __future__ import annotations
 

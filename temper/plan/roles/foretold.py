@@ -166,10 +166,17 @@ def firewall(context: Context) -> Iterator[str]:
 
 
 def validation(context: Context) -> str:
-    """Say which tests are required, and how long they take."""
+    """Say which tests are required, how long they take, and what GPUs draw meanwhile, where that is hours."""
     wish = context.variables.gpu_validation
     plan = PLANS[wish.plan]
     takes = f"{wish.hours:g} h" if wish.hours else plan.summary.partition(":")[0]
+    models = context.models["models"]
+    watts = [
+        gpu.count * models.get(gpu.model, {}).get("tdp_w", {}).get("value", 0) for gpu in context.plan.gpus
+    ]
+    hours = wish.hours or plan.duration_s / 3600
+    if hours and watts and all(watts):
+        takes += f", at most {hours * sum(watts) / 1000:.3g} kWh by the GPUs"
     return f"validation: plan {plan.name} ({takes}), requires {listed(wish.required_tests) or 'no test'}"
 
 

@@ -1,4 +1,4 @@
-"""Limits, kernel parameters and the kernel's values in /sys for GPU jobs. docs/tuning.md has the reasons."""
+"""Limits, kernel parameters and the kernel's values in /sys for GPU jobs. See docs/operate/tuning.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
 """A stand-in for CUDA under the real CUDA builds of torch.
 
-docs/lab.md says what it shows and what it cannot show.
+docs/explain/lab.md says what it shows and what it cannot show.
 """

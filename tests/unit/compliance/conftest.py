@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from temper.plan.preflight import DATA
+from temper.base import DATA
 from temper.report.compliance import Settings, check
 from tests.unit.compliance.fleets import NOW, checked
 

@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
+from temper.base import DATA
 from temper.compliance.model import Observation, State
 from temper.compliance.statement import TITLES, CheckedNode, LastValidation, Rules
 from temper.compliance.waivers import Waiver
 from temper.plan.node_plan import NodePlan
 from temper.plan.os_controls import OPERATOR, demanded, load_controls
-from temper.plan.preflight import DATA, preflight_plan
+from temper.plan.preflight import preflight_plan
 from tests.unit.planning_nodes import node
 from validation.model.contract import State as Measured
 

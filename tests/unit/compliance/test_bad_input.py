@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temper.base import DATA
+from temper.base.store import HISTORY
 from temper.compliance import waivers
 from temper.compliance.evidence import verify
 from temper.compliance.history import History
 from temper.compliance.statement import statement
-from temper.plan.preflight import DATA
-from temper.report.compliance import HISTORY, Settings, check
+from temper.report.compliance import Settings, check
 from tests.unit.compliance.fleets import NOW, RULES, checked, waiver
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from temper.base.store import HistoryError
+from temper.base import DATA
+from temper.base.store import HISTORY, HistoryError
 from temper.cli import compliance as command
 from temper.compliance import evidence
 from temper.compliance.evidence import MANIFEST, SIGNATURE, EvidenceError, digest_of_tree, sign, verify
 from temper.compliance.history import History
 from temper.compliance.model import State
-from temper.plan.preflight import DATA
 from temper.report import statement as report
-from temper.report.compliance import HISTORY, Settings, check
+from temper.report.compliance import Settings, check
 from tests.unit.compliance.fleets import NOW, checked, observation
 
 if TYPE_CHECKING:

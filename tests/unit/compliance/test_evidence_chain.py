@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from temper.base.store import HISTORY
 from temper.cli import compliance as command
 from temper.compliance.evidence import MANIFEST, EvidenceError, Manifest, heads_of, verify
 from temper.compliance.history import History
 from temper.compliance.model import State
-from temper.report.compliance import HISTORY, Settings, check
+from temper.report.compliance import Settings, check
 from tests.unit.compliance.fleets import NOW, checked, observation
 from validation.model.contract import loads
 

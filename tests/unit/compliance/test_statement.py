@@ -15,6 +15,7 @@ import yaml
 from ansible.module_utils.temper.settings.kinds import SIMPLE
 from ansible.module_utils.temper.settings.observe import ASKED
 
+from temper.base import DATA
 from temper.compliance.answers import answer
 from temper.compliance.history import Known
 from temper.compliance.model import (
@@ -31,7 +32,7 @@ from temper.compliance.model import (
 from temper.compliance.statement import CheckedNode, statement
 from temper.plan.node_plan import NodePlan
 from temper.plan.os_controls import demand_of, demanded
-from temper.plan.preflight import DATA, preflight_plan
+from temper.plan.preflight import preflight_plan
 from temper.plan.refusals import refusal
 from temper.report.compliance import checked_node
 from temper.report.fleet import page_of

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temper.base import DATA
 from temper.cli import compliance as cli
 from temper.compliance import tailoring
 from temper.compliance.model import ControlResult, NodeStatement, State, Verdict, WaivedBy
@@ -20,8 +21,8 @@ from tests.unit.each import each
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-CONTROLS = load_controls(cli.DATA / "os_controls")
-TABLE = read_yaml(cli.DATA / "scap" / "rules.yml") | read_yaml(cli.DATA / "scap" / "streams.yml")
+CONTROLS = load_controls(DATA / "os_controls")
+TABLE = read_yaml(DATA / "scap" / "rules.yml") | read_yaml(DATA / "scap" / "streams.yml")
 IN_STREAMS = {rule for group in TABLE["streams"] for rule in group["rules"]}
 ANSWERED = Counter(
     [rule for control in CONTROLS.values() for rule in control.get("scap", ())]

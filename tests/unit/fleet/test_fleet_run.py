@@ -32,6 +32,7 @@ from temper.cli.fleet import (
     name_of_run,
     playbook_of,
     recap,
+    sources_of,
     status_of,
     told,
     variables_again,
@@ -656,6 +657,18 @@ def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     journal.end(CUT_OFF, [NodeRecord(node, 1, HERE, "ok") for node in NODES[:2]])
     journal.start(CUT_OFF, NODES[2:3], 3, HERE)
     return journal
+
+
+def test_a_run_records_the_inventory_of_the_shell_where_none_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    monkeypatch.setenv("ANSIBLE_INVENTORY", "mine,gpu01,")
+    assert sources_of([]) == (str(tmp_path / "mine"), "gpu01")
+    assert sources_of(["other"]) == ("other",)
+    monkeypatch.delenv("ANSIBLE_INVENTORY")
+    assert sources_of([]) == ()
 
 
 def test_no_value_of_a_variable_is_recorded(tmp_path: Path) -> None:

@@ -369,7 +369,7 @@ def test_a_waiver_of_the_operator_takes_a_control_out_and_is_listed() -> None:
 
 @each(
     ({"id": "core-dump", "reason": "x"}, "there is no control 'core-dump'; did you mean core-dumps?"),
-    ({"id": "zzz", "reason": "x"}, "there is no control 'zzz'; docs/os_hardening.md lists them"),
+    ({"id": "zzz", "reason": "x"}, "there is no control 'zzz'; docs/reference/os_hardening.md lists them"),
     ({"id": "core-dumps", "reason": " "}, "entry 1 (core-dumps): expected a reason, found none"),
     ({"id": "core-dumps"}, "expected a reason, found none"),
 )

@@ -20,9 +20,9 @@ BELOW = machine.Layers(Path("/c/rootfs-1"), Path("/c/layer-1/upper"), Path("/c/p
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small checkout."""
     root = tmp_path / "checkout"
-    for name in ("roles/firewall", "inventory/lab", "docs"):
+    for name in ("roles/firewall", "inventory/lab", "docs/explain"):
         (root / name).mkdir(parents=True)
-    for name in (*converged._FILES, "roles/firewall/main.yml", "docs/lab.md"):
+    for name in (*converged._FILES, "roles/firewall/main.yml", "docs/explain/lab.md"):
         (root / name).write_text("first")
     monkeypatch.setattr(converged, "CHECKOUT", root)
     return root
@@ -46,7 +46,7 @@ def test_what_decides_on_the_result_decides_on_the_layer(checkout: Path, node: N
     assert converged.layer(Lab("other", node.lab.cache).node(1), BELOW) == before
     assert converged.layer(node.lab.node(2), BELOW) != before
     assert converged.layer(node, machine.Layers(Path("/c/rootfs-2"), BELOW.lab, BELOW.payload)) != before
-    (checkout / "docs/lab.md").write_text("second")
+    (checkout / "docs/explain/lab.md").write_text("second")
     assert converged.layer(node, BELOW) == before
     for name in ("roles/firewall/main.yml", "site.yml"):
         (checkout / name).write_text("second")

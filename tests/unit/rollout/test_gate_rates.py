@@ -1,6 +1,6 @@
 """How often the gate errs, in whole gates over simulated nodes whose noise has a measured shape.
 
-`python -m tests.unit.rollout.test_gate_rates GATES` prints the table of docs/upgrading.md.
+`python -m tests.unit.rollout.test_gate_rates GATES` prints the table of docs/operate/upgrading.md.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_a_good_driver_is_seldom_rolled_back(gpus: int, sigma: float) -> None:
 
 
 def test_of_many_noisy_numbers_one_has_runs_that_stand_out() -> None:
-    # 3 of 340 gates with other seeds (docs/upgrading.md); one of these 40 may be among them.
+    # 3 of 340 gates with other seeds (docs/operate/upgrading.md); one of these 40 may be among them.
     assert gates(40, 0.02, 0.0, gpus=1, shapes=7).rolled_back <= 0.03
 
 

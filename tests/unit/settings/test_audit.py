@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from ansible.module_utils.temper.settings import audit, observe
 
-from temper.plan.preflight import DATA
+from temper.base import DATA
 from tests.unit.each import each
 
 if TYPE_CHECKING:

@@ -54,8 +54,9 @@ def from_table() -> list[RealReport]:
 
 def from_folder() -> list[RealReport]:
     """Whole ones: ours, and those of the folder that TEMPER_REPORTS names."""
-    folders = [TABLE.parent, *filter(None, [os.environ.get("TEMPER_REPORTS")])]
-    paths = [path for folder in folders for path in sorted(Path(folder).glob("*.xml"))]
+    given = os.environ.get("TEMPER_REPORTS")
+    folders = [TABLE.parent, Path(given)] if given else [TABLE.parent]
+    paths = [path for folder in folders for path in sorted(folder.glob("*.xml"))]
     return [RealReport(path.name, path.read_text(errors="replace")) for path in paths]
 
 

@@ -11,8 +11,9 @@ from validation.backends.protocol import LimitError, PeerLimitError, WorkerError
 from validation.model.not_run import NotRunError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from validation.backends.kernels import Kernel
     from validation.backends.protocol import ImageShape, Operation, Piece, Shape, Training
     from validation.model.shapes import MatmulShape
 
@@ -226,6 +227,10 @@ class ScriptedBackend:
     def checkpoint(self, shape: Shape) -> ScriptedCheckpoint:
         self.calls.append(f"checkpoint of {shape.layers} x {shape.width}")
         return ScriptedCheckpoint(self.saved)
+
+    def kernels(self) -> Iterator[Kernel]:
+        """None: tests of them have torch."""
+        return iter(())
 
     def has_tensor_cores(self) -> bool:
         return self.tensor_cores

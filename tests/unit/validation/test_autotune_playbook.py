@@ -51,7 +51,7 @@ def test_evidence_becomes_a_proposal_that_ansible_reads_or_a_reason(tmp_path: Pa
     target.parent.mkdir(parents=True)
     target.write_text("mine: 1\n")
     nodes = {"node01": won, "node02": {"__gpu_validation_run": broke}, "node03": won}
-    found = failed(tmp_path, "Propose what wins", nodes)
+    found = failed(tmp_path, "Propose the winners", nodes)
     assert found.keys() == {"node02", "node03"}
     assert "GPU 0 is in use by train" in found["node02"]
     assert "stays as it is" in found["node03"]

@@ -1,6 +1,6 @@
 """Autotune's search on simulated nodes whose truth is known and whose noise has a measured shape.
 
-`python -m tests.unit.validation.test_autotune_search KNOBS` prints the table of docs/tuning.md.
+`python -m tests.unit.validation.test_autotune_search KNOBS` prints the table of docs/operate/autotune.md.
 """
 
 from __future__ import annotations

@@ -226,3 +226,9 @@ def test_rounds_keep_the_worst_of_each_number_and_every_finding_once() -> None:
     assert [one.value for one in merged.measurements] == [700.0]
     assert merged.findings == (worn,)
     assert merged.duration_s == 4.0
+
+
+def test_what_hours_of_load_cost_is_said_before_they_begin() -> None:
+    said = burn_in.price(72, [700.0] * 8)
+    assert "72 h" in said and "5.6 kW, 403 kWh" in said
+    assert "not known" in burn_in.price(4, [700.0, None]) and "not known" in burn_in.price(4, [])

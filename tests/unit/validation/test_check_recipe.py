@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: The parts of the tree that the recipe speaks of.
 PARTS = (
     *("validation", "tools", "data", "roles/gpu_validation"),
-    *("docs/validation.md", "docs/findings.md", "docs/xids.md"),
+    *("docs/operate/validation.md", "docs/reference/findings.md", "docs/reference/xids.md"),
 )
 #: The parts of `make docs` that read checks and findings.
 GENERATORS = ("tools.check_docs", "tools.finding_docs")
@@ -141,7 +141,7 @@ def test_a_new_check_is_known_and_runs_in_its_place(tree: Path) -> None:
     assert names == [*TESTS[: names.index("counting")], "counting", *TESTS[names.index("counting") :]]
     assert names[names.index("counting") - 1] == "cpu_all_reduce"
     assert "standard        about 25 minutes on eight GPUs, 5 for each storage path" in listing
-    assert "(without tensorflow, egl, counting)" in listing
+    assert "(without tensorflow, egl, counting, gpu_corruption)" in listing
     result = json.loads(python(tree, "-m", "validation", "run", "--test=counting", "--output=-"))
     assert [(test["id"], test["state"]) for test in result["tests"]] == [("counting", "pass")]
 
@@ -172,17 +172,18 @@ def test_make_docs_writes_a_new_check_where_people_inventories_and_nodes_look(
 ) -> None:
     before, after = contents(tree), contents(documented)
     assert {name for name in after if after[name] != before.get(name)} == {
-        "docs/validation.md",
-        "docs/findings.md",
+        "docs/operate/validation.md",
+        "docs/reference/findings.md",
         "validation/findings/catalogue.json",
         SPECS,
     }
-    page = after["docs/validation.md"].decode()
+    page = after["docs/operate/validation.md"].decode()
     row = "| `counting` | CPU | Counts to a million. Not in `standard` and `burn-in`. | nothing | it takes "
     assert row in page
     assert "| `counting` | 0.5 | count 0.5 |" in page
     assert "counting" in required_tests(after[SPECS].decode())["choices"]
-    assert "| `counting-slow` | It counts slowly | fail | wait | none |" in after["docs/findings.md"].decode()
+    findings = after["docs/reference/findings.md"].decode()
+    assert "| `counting-slow` | It counts slowly | fail | wait | none |" in findings
 
 
 def required_tests(specs: str) -> dict[str, Any]:

@@ -48,4 +48,4 @@ def test_the_standard_plan_says_how_long_it_takes() -> None:
 
 
 def test_the_documentation_shows_the_sum() -> None:
-    assert estimate.table(QUICK) in (ROOT / "docs/validation.md").read_text()
+    assert estimate.table(QUICK) in (ROOT / "docs/operate/validation.md").read_text()

@@ -103,6 +103,18 @@ def in_place_of(path: Path) -> None:
     os.mkfifo(path)
 
 
+def blocked(tree: Path, path: str, probes: Any) -> NodeProbe:
+    """A probe whose process has looked once, and finds a read without an end there when it looks again.
+
+    A busy machine needs longer to start a process than a test waits for what hangs.
+    """
+    probe: NodeProbe = probes("probe_a_tree")
+    assert isinstance(probe.facts(False), Facts)
+    in_place_of(tree / path)
+    probe._budget_s = SHORT_S
+    return probe
+
+
 def test_facts_are_the_same_after_their_way_home() -> None:
     facts = Facts(
         pci_gpus=(PciGpu(GPU, "2330"),),
@@ -154,8 +166,7 @@ def test_what_changes_between_two_looks_is_seen(tree: Path, probes: Any) -> None
 def test_a_read_that_never_comes_back_fails_health_and_says_where(
     blocks: str, stage: str, tree: Path, probes: Any
 ) -> None:
-    in_place_of(tree / blocks)
-    result = Health().run(node(probe=probes("probe_a_tree", SHORT_S)))
+    result = Health().run(node(probe=blocked(tree, blocks, probes)))
     (finding,) = result.findings
     assert (result.state, finding.code, finding.device) == (State.FAIL, "process-hung", None)
     # Where the process can tell it, the line follows.
@@ -165,8 +176,7 @@ def test_a_read_that_never_comes_back_fails_health_and_says_where(
 
 
 def test_no_gpu_is_measured_on_a_node_that_cannot_be_looked_at(tree: Path, probes: Any) -> None:
-    in_place_of(tree / "sys/module/nvidia/version")
-    probe_failure = node(probe=probes("probe_a_tree", SHORT_S))
+    probe_failure = node(probe=blocked(tree, "sys/module/nvidia/version", probes))
     for check in (Platform(), GpuContainer(), GpuMatmul(), HealthAfter()):
         result = check.run(probe_failure)
         assert result.state is State.NOT_RUN

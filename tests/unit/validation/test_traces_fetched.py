@@ -17,7 +17,11 @@ TASKS = ROOT / "roles" / "gpu_validation" / "tasks" / "measure.yml"
 
 
 def test_a_node_whose_traces_cannot_be_fetched_keeps_its_result(tmp_path: Path) -> None:
-    (block,) = [task for task in yaml.safe_load(TASKS.read_text()) if task["name"] == "Bring the traces home"]
+    (block,) = [
+        task
+        for task in yaml.safe_load(TASKS.read_text())
+        if task["name"] == "Fetch the traces to the controller"
+    ]
     went_on = {"name": "Go on", "ansible.builtin.debug": {"msg": "{{ inventory_hostname }} goes on"}}
     play = {"name": "Fetch", "hosts": "all", "gather_facts": False, "tasks": [block, went_on]}
     (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))

@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -108,6 +109,14 @@ int ncclGetUniqueId(unique_id *id) {
     return code;
 }
 
+/* Between two looks at other ranks: as CUDA waits for a GPU, polling unless there are more ranks than CPUs. */
+static void look_again(const struct comm *comm) {
+    if (comm->ranks <= sysconf(_SC_NPROCESSORS_ONLN))
+        sched_yield();
+    else
+        usleep(50);
+}
+
 /* Wait for all ranks; false if somebody gave up. A rank that never comes is waited for, as NCCL does. */
 static bool meet(struct comm *comm) {
     struct meeting *meeting = comm->meeting;
@@ -121,7 +130,7 @@ static bool meet(struct comm *comm) {
         if (atomic_load(&comm->aborted))
             return false;
         if (turns > 200)
-            usleep(50);
+            look_again(comm);
     }
     return true;
 }
@@ -343,7 +352,7 @@ static int run(struct call *calls, int count) {
                     return failed(calls[i].comm, INTERNAL_ERROR, "aborted");
             }
         if (left && !moved)
-            usleep(50);
+            look_again(calls[0].comm);
     }
     return SUCCESS;
 }

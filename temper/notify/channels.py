@@ -1,0 +1,122 @@
+"""Send one message. TLS is verified, and nobody waits longer than the channel's time limit."""
+
+from __future__ import annotations
+
+import html
+import json
+import smtplib
+import threading
+import urllib.error
+import urllib.request
+from email.message import EmailMessage
+from email.utils import formatdate, make_msgid
+from typing import TYPE_CHECKING
+
+from temper.notify.settings import Mail, Tls, Webhook
+from validation.model.printable import one_line
+
+if TYPE_CHECKING:
+    from http.client import HTTPMessage
+    from typing import IO
+
+    from temper.notify.outcome import Message
+
+MOST_COMPLAINT = 300
+
+
+class ChannelError(Exception):
+    """A message that was not taken; the message of the error has no secret."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows nothing: the secret is for the server that the operator has named."""
+
+    def redirect_request(
+        self,
+        _request: urllib.request.Request,
+        _answer: IO[bytes],
+        _code: int,
+        _reason: str,
+        _headers: HTTPMessage,
+        _url: str,
+    ) -> None:
+        """Have the answer treated as an error."""
+
+
+def send(channel: Webhook | Mail, message: Message) -> None:
+    """Send a message. Raises ChannelError.
+
+    Time limits of sockets begin anew with each byte, so the whole runs in a thread that is left behind when
+    its time is over.
+    """
+    failed: list[Exception] = []
+
+    def work() -> None:
+        try:
+            if isinstance(channel, Webhook):
+                _post(channel, message)
+            else:
+                _mail(channel, message)
+        except Exception as error:  # noqa: BLE001 - it is said by the other thread
+            failed.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(channel.timeout_s)
+    if thread.is_alive():
+        raise ChannelError(f"{channel.place}: no answer within {channel.timeout_s} s")
+    if failed:
+        raise ChannelError(f"{channel.place}: {_complaint(failed[0], channel)}") from None
+
+
+def _complaint(error: Exception, channel: Webhook | Mail) -> str:
+    """Return why a message was not taken, in one line; what a server says may repeat a secret."""
+    if isinstance(error, urllib.error.HTTPError):
+        said = f"expected a status from 200 to 299, found {error.code} {error.reason}"
+    elif isinstance(error, smtplib.SMTPRecipientsRefused):
+        said = f"refused the recipients {', '.join(error.recipients)}: {error}"
+    else:
+        said = str(getattr(error, "reason", "") or error) or type(error).__name__
+    secrets = (channel.url, channel.secret) if isinstance(channel, Webhook) else (channel.password,)
+    for secret in filter(None, secrets):
+        said = said.replace(secret, "(secret)")
+    return one_line(said)[:MOST_COMPLAINT]
+
+
+def _post(channel: Webhook, message: Message) -> None:
+    # Slack and those like it take `text`, in which these three characters begin links and mentions.
+    document = {"text": html.escape(message.text, quote=False), **message.document}
+    headers = {"Content-Type": "application/json", "User-Agent": "temper"}
+    if channel.secret:
+        headers[channel.header] = channel.secret
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=channel.context), _NoRedirect)
+    request = urllib.request.Request(channel.url, json.dumps(document).encode(), headers, method="POST")  # noqa: S310 - the settings allow https, and http to this machine
+    try:
+        opener.open(request, timeout=channel.timeout_s).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise
+
+
+def _mail(channel: Mail, message: Message) -> None:
+    mail = EmailMessage()
+    mail["Subject"] = message.subject
+    mail["From"] = channel.sender
+    mail["To"] = ", ".join(channel.to)
+    mail["Date"] = formatdate()
+    mail["Message-ID"] = make_msgid(domain="temper.invalid")
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(message.text)
+    if channel.tls is Tls.SMTPS:
+        server: smtplib.SMTP = smtplib.SMTP_SSL(
+            channel.server, channel.port, timeout=channel.timeout_s, context=channel.context
+        )
+    else:
+        server = smtplib.SMTP(channel.server, channel.port, timeout=channel.timeout_s)
+    with server:
+        if channel.tls is Tls.STARTTLS:
+            server.starttls(context=channel.context)
+        if channel.user:
+            server.login(channel.user, channel.password)
+        if refused := server.send_message(mail):
+            raise smtplib.SMTPRecipientsRefused(refused)

@@ -1,0 +1,46 @@
+"""What people were told last of each scheduled check, as a part of the fleet's history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from temper.base.store import PATIENCE_S, Part, Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: A check is its command: another one asks other nodes, or other things.
+PART = Part(
+    "notification",
+    1,
+    (
+        "CREATE TABLE told (command TEXT, channel TEXT, at TEXT, outcome TEXT, "
+        "PRIMARY KEY (command, channel)) WITHOUT ROWID",
+    ),
+)
+
+
+class Told:
+    """The part of the file. Raises HistoryError throughout."""
+
+    def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
+        self._store = Store(path, PART, patience_s)
+
+    def last(self, command: str, channel: str) -> str | None:
+        """Return the outcome that this channel was told last; None where it was told nothing yet."""
+        with self._store.reading() as connection:
+            row = (
+                connection.execute(
+                    "SELECT outcome FROM told WHERE command = ? AND channel = ?", (command, channel)
+                ).fetchone()
+                if connection
+                else None
+            )
+        return str(row[0]) if row else None
+
+    def record(self, command: str, channel: str, at: str, outcome: str) -> None:
+        """Note that a channel was told an outcome, or has nothing to hear of a good one."""
+        with self._store.writing() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?)", (command, channel, at, outcome)
+            )
