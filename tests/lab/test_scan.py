@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from temper.cli.compliance import DATA
-from temper.compliance.tailoring import CONTENT, PROFILES, Exempted, profile_id, rules_of, tailoring
+from temper.compliance.tailoring import CONTENT, Exempted, profile_id, rules_of, tailoring
+from temper.plan.os_controls import PROFILES
 from temper.plan.tables import read_yaml
 from tools.scap_rules import stream_of
 

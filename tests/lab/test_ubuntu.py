@@ -90,7 +90,7 @@ def test_ubuntus_shape_is_hardened_by_its_own_benchmark_stays_so_and_is_given_ba
         "24.04 LTS Benchmark 1.0.0",
         "as 26.04 has none of its own yet",
     ):
-        assert f"by CIS Ubuntu Linux {release}" in first.said or release in first.said, first.output
+        assert release in first.said, first.output
     settled()
     harden(**STRICT)
     settled(**STRICT)
