@@ -67,7 +67,8 @@ def ufw_file() -> Path | None:
 
     def last(path: Path, name: str) -> str:
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        return ["", *re.findall(rf"^{name}=[\"']?([^\"'\s]*)", text, re.MULTILINE)][-1]
+        found: list[str] = re.findall(rf"^{name}=[\"']?([^\"'\s]*)", text, re.MULTILINE)
+        return found[-1] if found else ""
 
     file = last(UFW, "IPT_SYSCTL")
     return Path(file) if file and last(UFW_STARTS, "ENABLED") in ("yes", "YES") else None
