@@ -8,6 +8,7 @@ Both, and `status`, take the name of a run.
 from __future__ import annotations
 
 import argparse
+import difflib
 import fcntl
 import json
 import os
@@ -294,7 +295,10 @@ def playbook_of(name: str) -> str:
         if path in NOT_SLICED:
             reason, command = NOT_SLICED[path]
             raise UsageError(f"{path} cannot be cut into slices, because {reason}; type: {command}")
-    raise UsageError(f"expected a playbook that can be cut into slices, found {name}: {', '.join(SLICED)}.")
+    short = [Path(path).stem for path in SLICED]
+    close = difflib.get_close_matches(Path(name).stem, short, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(short)}"
+    raise UsageError(f"expected a playbook that can be cut into slices, found {name}; {hint}")
 
 
 def sources_of(given: Sequence[str]) -> tuple[str, ...]:

@@ -34,10 +34,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from tests.lab import node as machine
 from tests.lab import node_state
@@ -45,9 +46,6 @@ from tests.lab.cgroups import ROOT, Group
 from tests.lab.fleet import BIN, Fleet, Run, on_node
 from tests.lab.node_state import VOLATILE, Exemption, State
 from tests.lab.settings import CHECKOUT, Lab, Node
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 Cut = Literal["controller", "module", "power"]
 Start = Literal["bare", "drifted"]

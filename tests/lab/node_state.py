@@ -8,17 +8,14 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 from tests.lab import node as machine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from tests.lab.settings import Node
+from tests.lab.settings import Node
 
 State = dict[str, str]
 

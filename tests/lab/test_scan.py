@@ -3,16 +3,15 @@
 What only a kernel, a partition or a clock can show is left out by name (CONTAINER).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,9 +20,6 @@ from temper.compliance.tailoring import CONTENT, Exempted, profile_id, rules_of,
 from temper.plan.os_controls import PROFILES
 from temper.plan.tables import read_yaml
 from tools.scap_rules import stream_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

@@ -1,7 +1,5 @@
 """A node that answers what it likes says nothing but what an action names."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

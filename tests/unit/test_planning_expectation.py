@@ -1,7 +1,5 @@
 """What validation expects of a node: its GPUs, driver and limits, and the references of its models."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

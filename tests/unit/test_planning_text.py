@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from temper.plan.preflight import preflight_plan
+from tests.unit.each import each
 from tests.unit.planning_nodes import (
     GPU,
     H100,
@@ -63,24 +62,20 @@ def test_text_of_a_bare_node() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("eth0", "networks", "why"),
-    [
-        (25000, ["10.1.0.0/16"], "fab (400 Gb/s) in 10.1.0.0/16, the only interface in the fleet's networks"),
-        (
-            2500,
-            ["192.0.2.0/24", "10.1.0.0/16"],
-            "fab (400 Gb/s) in 10.1.0.0/16, the fastest in the fleet's networks; next is eth0 (2.5 Gb/s) in "
-            "192.0.2.0/24",
-        ),
-        (
-            400_000,
-            ["192.0.2.0/24", "10.1.0.0/16"],
-            "eth0 (400 Gb/s) in 192.0.2.0/24 before fab (400 Gb/s) in 10.1.0.0/16: no slower, and its "
-            "network comes first",
-        ),
-    ],
-    ids=["only", "fastest", "first"],
+@each(
+    (25000, ["10.1.0.0/16"], "fab (400 Gb/s) in 10.1.0.0/16, the only interface in the fleet's networks"),
+    (
+        2500,
+        ["192.0.2.0/24", "10.1.0.0/16"],
+        "fab (400 Gb/s) in 10.1.0.0/16, the fastest in the fleet's networks; next is eth0 (2.5 Gb/s) in "
+        "192.0.2.0/24",
+    ),
+    (
+        400_000,
+        ["192.0.2.0/24", "10.1.0.0/16"],
+        "eth0 (400 Gb/s) in 192.0.2.0/24 before fab (400 Gb/s) in 10.1.0.0/16: no slower, and its "
+        "network comes first",
+    ),
 )
 def test_text_and_the_files_reason_say_which_interface_how_fast_and_why(
     eth0: int, networks: list[str], why: str

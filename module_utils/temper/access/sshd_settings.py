@@ -357,12 +357,11 @@ class Site:
     @property
     def decided(self) -> set[str]:
         """The keywords that the site sets for everybody; the others have sshd's default values."""
-        return {line.keyword for line in self.lines if not line.blocks and not is_default(line.path)}
-
-
-def is_default(path: Path) -> bool:
-    """Whether a file is of the distribution's crypto policy that nobody has changed (Enterprise Linux)."""
-    return os.path.realpath(path).startswith(DEFAULT_POLICY)
+        return {
+            line.keyword
+            for line in self.lines
+            if not line.blocks and not os.path.realpath(line.path).startswith(DEFAULT_POLICY)
+        }
 
 
 def never_weaker(

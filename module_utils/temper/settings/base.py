@@ -30,7 +30,7 @@ class SettingError(Exception):
     """A setting could not be made; the message is a sentence for the operator."""
 
 
-class Node(Protocol):
+class NodeModule(Protocol):
     """What a setting needs of the Ansible module that drives it."""
 
     check_mode: bool
@@ -116,7 +116,7 @@ class Setting:
         """Whether it brings what the other settings of a role work with, and so comes before them all."""
         return False
 
-    def begin(self, node: Node) -> None:
+    def begin(self, node: NodeModule) -> None:
         """Settle what an earlier run has left open, before anything looks at the node."""
 
     def read(self) -> State:

@@ -37,7 +37,7 @@ from ansible.module_utils.temper.units import stop_lost, unit_states
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ansible.module_utils.temper.settings.base import Node, Setting, State
+    from ansible.module_utils.temper.settings.base import NodeModule, Setting, State
 
 UNIT_DIRECTORIES = ("/etc/systemd/system/", "/usr/local/lib/systemd/system/")
 REEXECUTE = ["systemctl", "daemon-reexec"]
@@ -95,7 +95,7 @@ class Planned:
 class Role:
     """The wanted settings of one role beside what is on the node."""
 
-    def __init__(self, node: Node, plan: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
+    def __init__(self, node: NodeModule, plan: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
         self.node = node
         self.name: str = plan["role"]
         self.options: Mapping[str, Any] = {**plan["options"], "check_mode": node.check_mode}
@@ -625,7 +625,7 @@ def may_sudo(account: str) -> bool:
 
 
 def carry_out(
-    node: Node,
+    node: NodeModule,
     plans: list[Mapping[str, Any]],
     secrets: Mapping[str, str],
     after_boot_s: float = 0,
@@ -685,7 +685,7 @@ def check_system(plan: Mapping[str, Any]) -> None:
 
 
 def read_ahead(
-    node: Node, plans: list[Mapping[str, Any]], secrets: Mapping[str, str]
+    node: NodeModule, plans: list[Mapping[str, Any]], secrets: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
     """What `carry_out` would return for each of these roles, up to the first that has something to do.
 

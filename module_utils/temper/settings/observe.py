@@ -105,12 +105,7 @@ def measured(items: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 found += [observed(setting, controls, {}) for setting, _ in built]
         except (RefusedError, *UNREADABLE) as error:
             found.append(unread(key, controls, error))
-    return [{**one, "changes": [brief_change(change) for change in one["changes"]]} for one in found]
-
-
-def brief_change(change: dict[str, str]) -> dict[str, str]:
-    """Without the lines that differ: of what nobody is going to make, the fact is enough."""
-    return {**change, "diff": ""}
+    return [{**one, "changes": [{**change, "diff": ""} for change in one["changes"]]} for one in found]
 
 
 def can_be_loaded(name: str, _wanted: Any) -> str:
@@ -149,7 +144,11 @@ ASKED = {"module": can_be_loaded, "lines": lacks_lines, "separate": no_file_syst
 def audited(items: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Whether the kernel holds the rules of auditd's files, where the role has such files."""
     files = [item for item in items if item["kind"] == "file" and item["key"].startswith(audit.RULES)]
-    texts = [item["wanted"]["content"] for item in files if item["wanted"] and applies_here(item["wanted"])]
+    texts = [
+        item["wanted"]["content"]
+        for item in files
+        if item["wanted"] and (item["wanted"].get("machine") in (None, platform.machine()))
+    ]
     if not texts:
         return
     controls = sorted({control for item in files for control in item["controls"]})
@@ -162,11 +161,6 @@ def audited(items: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         yield unread(AUDIT_KEY, controls, error)
     else:
         yield {**result(AUDIT_KEY, controls, "fail" if reason else "pass", reason), "repair": repair}
-
-
-def applies_here(wanted: Mapping[str, Any]) -> bool:
-    """Whether a file is for this machine's architecture."""
-    return wanted.get("machine") in (None, platform.machine())
 
 
 def grouped(items: list[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

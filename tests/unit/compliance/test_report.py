@@ -1,10 +1,8 @@
 """The forms of a report: the same statement in all of them, and what was not checked a pass in none."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree
 
 import jsonschema
@@ -18,9 +16,6 @@ from temper.report import statement as report
 from tests.unit.compliance.fleets import RULES, checked, observation, waiver
 from tools.schemas import STATEMENT as SCHEMA
 from validation.model.contract import dumps, loads
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SSHD = "ssh_hardening/sshd:PasswordAuthentication"
 FIREWALL = "firewall/firewall:state"

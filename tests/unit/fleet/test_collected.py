@@ -1,10 +1,9 @@
 """One report from what slices have handed over, with the nodes of which nothing came."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,9 +16,6 @@ from temper.plan.node_plan import NodePlan
 from temper.report.compliance import elsewhere
 from tests.unit.each import each
 from validation.model.contract import EXPECTATIONS_VERSION
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SILENT = {"gpu09": "the helper died"}
 KNOWN = Inventory(

@@ -1,7 +1,5 @@
 """What holds for the plans of all roles."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,11 +1,11 @@
 """A stage's roles in one call: in their order, up to where the controller must act, and on from there."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import node_settings
 import pytest
@@ -17,11 +17,7 @@ from ansible.module_utils.temper.settings.base import Difference, RefusedError, 
 
 from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
 

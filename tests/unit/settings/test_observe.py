@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import node_compliance
 import pytest
@@ -13,11 +15,7 @@ from ansible.module_utils.temper.settings import kinds, observe, record, system
 from temper.compliance.repairs import command_of
 from tests.unit.settings.role_plans import item, role_plan
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture

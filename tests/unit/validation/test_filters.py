@@ -1,7 +1,5 @@
 """What passes between plan, payload and report: nothing is lost on the way, and every node has a reason."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
