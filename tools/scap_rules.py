@@ -58,8 +58,8 @@ def text() -> str:
         ]
         groups.setdefault(", ".join(where), []).append(rule)
     parts = [HEAD]
-    for where, names in sorted(groups.items()):
-        parts.append(f"  - in: {{{where}}}\n    rules:\n")
+    for place, names in sorted(groups.items()):
+        parts.append(f"  - in: {{{place}}}\n    rules:\n")
         listed = textwrap.fill(", ".join(names), 130, break_on_hyphens=False, break_long_words=False)
         parts.append(textwrap.indent(f"[{listed}]", " " * 6).replace("\n", "\n ") + "\n")
     return "".join(parts)
