@@ -37,7 +37,10 @@ def test_text_says_how_much_hardening_waives_and_what_lists_it() -> None:
     found = preflight_plan(collected(node()), {}, KNOWN)
     assert len(found["waived"]) > 1
     last = found["text"].splitlines()[-1]
-    assert last.startswith(f"hardening: profile gpu, {len(found['waived'])} controls waived")
+    assert last.startswith(
+        "hardening: profile gpu, by CIS Debian Linux 12 Benchmark 1.1.0, "
+        f"{len(found['waived'])} controls waived"
+    )
     assert "temper plan --waived" in last
     absent = preflight_plan(collected(node()), {"os_hardening_state": "absent"}, KNOWN)
     assert "hardening" not in absent["text"]

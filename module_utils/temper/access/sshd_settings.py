@@ -243,7 +243,8 @@ def commented_out(lines: Iterable[Line]) -> list[list[str]]:
 
 def reload_by_hand() -> list[list[str]]:
     """Return the repair that has sshd read its configuration."""
-    return [["reload", service] for service in SERVICES if is_active(service)][:1]
+    verb = "restart" if active_socket() else "reload"
+    return [[verb, service] for service in SERVICES if is_active(service)][:1]
 
 
 def understood(
