@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from temper.cli.compliance import DATA
+from temper.base import DATA
 from temper.compliance.tailoring import CONTENT, Exempted, profile_id, rules_of, tailoring
 from temper.plan.os_controls import PROFILES
 from temper.plan.tables import read_yaml

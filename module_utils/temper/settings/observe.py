@@ -85,10 +85,10 @@ def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     found += audited(known)
     if record is None:
         return found
-    keys = {entry["key"] for entry in found}
+    known_keys = {entry["key"] for entry in found}
     if not options["absent"]:  # the engine lets them be, too
-        keys |= {key for key in record.originals if key.partition(":")[0] in BROUGHT}
-    return [*found, *left_behind(record, keys, later)]
+        known_keys |= {key for key in record.originals if key.partition(":")[0] in BROUGHT}
+    return [*found, *left_behind(record, known_keys, later)]
 
 
 def measured(items: list[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import random
 import re
 from typing import TYPE_CHECKING
 
-from temper.rollout.gate import Rules, Verdict, judge, judge_baseline
+from temper.rollout.gate import GateState, Rules, judge, judge_baseline
 from tests.lab.rollouts import RUNS, Numbers
 from tests.lab.upgrade_faults import FAULTS
 from tests.unit.rollout.results import GPUS, NEW, drawn_from, recorded_noise, run_of
@@ -24,14 +24,14 @@ def verdict_on(numbers: Numbers) -> GateVerdict:
     for number in range(1, RULES.rounds + 1):
         before += [run_of([1.0] * GPUS, draw=draw, findings=numbers.findings) for _ in range(RUNS)]
         verdict = judge_baseline(before, rules=RULES, round_number=number)
-        if verdict.verdict is not Verdict.MEASURE_AGAIN:
+        if verdict.verdict is not GateState.MEASURE_AGAIN:
             break
-    if verdict.verdict is not Verdict.PASS:
+    if verdict.verdict is not GateState.PASS:
         return verdict
     for number in range(1, RULES.rounds + 1):
         after += [run_of([numbers.after] * GPUS, draw=draw, driver=NEW) for _ in range(RUNS)]
         verdict = judge(before, after, rules=RULES, round_number=number)
-        if verdict.verdict is not Verdict.MEASURE_AGAIN:
+        if verdict.verdict is not GateState.MEASURE_AGAIN:
             break
     return verdict
 
