@@ -9,15 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import NoReturn
 
 from pull.agent import Agent, StoppedError
 from pull.configuration import PATH, Configuration, ConfigurationError
 from pull.result import CHECKED, HELD
-
-if TYPE_CHECKING:
-    from types import FrameType
-    from typing import NoReturn
 
 
 def main() -> int:

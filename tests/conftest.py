@@ -5,15 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import ansible.module_utils
 import hypothesis
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 ROOT = Path(__file__).resolve().parent.parent
 

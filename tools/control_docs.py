@@ -29,8 +29,8 @@ INTRODUCTION = """\
 <!-- Made by `make docs` from data/os_controls: change that. -->
 
 The role [os_hardening](../../roles/os_hardening/README.md) sets what the CIS benchmarks for Debian 12 and
-13 and ANSSI-BP-028 ask of an operating system, as far as GPU jobs, containers and unattended administration
-can bear it.
+13 and Ubuntu 22.04 and 24.04 and ANSSI-BP-028 ask of an operating system, as far as GPU jobs, containers and
+unattended administration can bear it.
 Below is every control: what each profile sets, and why a profile relaxes it. sshd and the firewall have
 roles of their own ([hardening.md](../operate/hardening.md)); of sshd, only what its role waives is here.
 
@@ -144,7 +144,7 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
     lines = [
         f"### {name}",
         "",
-        f"{control['title']} ({references(control)}; {level}{marked}). {control['why'].strip()}",
+        f"{control['title']} ({references(name, control)}; {level}{marked}). {control['why'].strip()}",
         "",
     ]
     seen: list[str] = []

@@ -11,12 +11,10 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tools.documents import ROOT, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOLDER = ROOT / "monitoring" / "dashboards"
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}

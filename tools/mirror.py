@@ -19,14 +19,12 @@ import netrc
 import re
 import sys
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 TIMEOUT_S = 60
 CHUNK_BYTES = 1 << 20

@@ -1,4 +1,4 @@
-"""Write data/scap/streams.yml: which rules ComplianceAsCode's data streams ask of a Debian server.
+"""Write data/scap/streams.yml: which rules ComplianceAsCode's data streams ask of a server.
 
     python3 -m tools.scap_rules    read the streams that `make scap` has unpacked, and say so if they changed
 
@@ -14,18 +14,23 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from temper.compliance.tailoring import CONTENT, STREAM_PROFILES, XCCDF
-from tools.bootstrap import SCAP, SCAP_PACKAGE
+from tools.bootstrap import SCAP, SCAP_PACKAGES
 from tools.documents import ROOT, write
 
 FILE = ROOT / "data" / "scap" / "streams.yml"
-STREAMS = SCAP / "usr" / "share" / "xml" / "scap" / "ssg" / "content"
-PRODUCTS = ("debian12", "debian13")
+PRODUCTS = ("debian12", "debian13", "ubuntu2204", "ubuntu2404")
+SOURCES = " and ".join(Path(package).name for package in SCAP_PACKAGES)
 HEAD = f"""\
 ---
-# Made by `python3 -m tools.scap_rules` from {Path(SCAP_PACKAGE).name}: change that.
+# Made by `python3 -m tools.scap_rules` from {SOURCES}: change that.
 # The rules of each data stream, and which of Temper's profiles are measured by them.
 streams:
 """
+
+
+def stream_of(product: str) -> Path:
+    """Return the file with the data stream of a product."""
+    return next(SCAP.glob(f"*/usr/share/xml/scap/ssg/content/ssg-{product}-ds.xml"))
 
 
 def rules(stream: Path) -> dict[str, list[str]]:
@@ -34,7 +39,9 @@ def rules(stream: Path) -> dict[str, list[str]]:
     # The package's checksum is pinned.
     streamed = {one.get("id"): one for one in ET.parse(stream).getroot().iter(f"{{{XCCDF}}}Profile")}  # noqa: S314
     for profile, name in STREAM_PROFILES.items():
-        selects = streamed[f"{CONTENT}_profile_{name}"].iter(f"{{{XCCDF}}}select")
+        if (found_profile := streamed.get(f"{CONTENT}_profile_{name}")) is None:
+            continue
+        selects = found_profile.iter(f"{{{XCCDF}}}select")
         for rule in (one.get("idref", "") for one in selects if one.get("selected") == "true"):
             if rule.startswith(prefix := f"{CONTENT}_rule_"):
                 found.setdefault(rule.removeprefix(prefix), []).append(profile)
@@ -44,15 +51,15 @@ def rules(stream: Path) -> dict[str, list[str]]:
 def text() -> str:
     """Return the file."""
     groups: dict[str, list[str]] = {}
-    by_product = {product: rules(STREAMS / f"ssg-{product}-ds.xml") for product in PRODUCTS}
+    by_product = {product: rules(stream_of(product)) for product in PRODUCTS}
     for rule in sorted({rule for found in by_product.values() for rule in found}):
         where = [
             f"{product}: [{', '.join(found[rule])}]" for product, found in by_product.items() if rule in found
         ]
         groups.setdefault(", ".join(where), []).append(rule)
     parts = [HEAD]
-    for places, names in sorted(groups.items()):
-        parts.append(f"  - in: {{{places}}}\n    rules:\n")
+    for place, names in sorted(groups.items()):
+        parts.append(f"  - in: {{{place}}}\n    rules:\n")
         listed = textwrap.fill(", ".join(names), 130, break_on_hyphens=False, break_long_words=False)
         parts.append(textwrap.indent(f"[{listed}]", " " * 6).replace("\n", "\n ") + "\n")
     return "".join(parts)

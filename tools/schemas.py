@@ -8,16 +8,13 @@ tests/unit/test_schemas.py fails when a file is not what this would write.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from pull import result
 from temper.compliance import model
 from temper.plan import schema as plan
 from tools.documents import ROOT, write
 from validation.report import schema
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VALIDATION = ROOT / "validation" / "schemas"
 STATEMENT = ROOT / "temper" / "compliance" / "schemas" / "statement.schema.json"

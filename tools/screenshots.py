@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from temper.report.inputs import Report
 from temper.report.write import write
 from tests.unit.pages import made_up
 from tests.unit.pages.browser import chromium
@@ -21,20 +22,31 @@ IMAGES = Path(__file__).resolve().parents[1] / "docs/images"
 MOST_BYTES = 200_000
 NODES = 24
 GPU_MATMUL, GPU_PEERS = (f"section[aria-labelledby$={test}]" for test in ("gpu_matmul", "gpu_peers"))
-WIDTH = 1280
-#: Of each picture: the report's parts, the node that is opened, what it begins at, its height, the scheme.
+#: Of A4 without its margins, in the pixels of CSS.
+PAPER_WIDTH = 703
+
+
+class Picture(NamedTuple):
+    """A part of a page: the report's parts, the node that is opened, what it begins at, how it is seen."""
+
+    part: str
+    height: int
+    node: str = ""
+    begins: str = "body"
+    scheme: str = "light"
+    width: int = 1280
+    media: str = ""
+
+
 PICTURES = {
-    "report-fleet": ("validation", "", "body", 1130, "light"),
-    "report-nodes": ("validation", "", "section[aria-labelledby=nodes]", 760, "light"),
-    "report-telemetry": (
-        "validation",
-        made_up.THROTTLING,
-        f"{GPU_MATMUL} h3",
-        800,
-        "light",
-    ),
-    "report-links": ("validation", made_up.BAD_LINK, GPU_PEERS, 800, "dark"),
-    "report-compliance": ("compliance", "", "body", 880, "light"),
+    "report-fleet": Picture("validation", 1000),
+    "report-nodes": Picture("validation", 900, begins="section[aria-labelledby=nodes]"),
+    "report-telemetry": Picture("validation", 800, made_up.THROTTLING, f"{GPU_MATMUL} h3"),
+    "report-links": Picture("validation", 800, made_up.BAD_LINK, GPU_PEERS, "dark"),
+    "report-compliance": Picture("compliance", 1000),
+    "report-narrow": Picture("compliance", 1030, width=400),
+    # What stands on the first sheet.
+    "report-print": Picture("both", 550, width=PAPER_WIDTH, media="print"),
 }
 
 
@@ -42,19 +54,22 @@ def main() -> int:
     """Take all of them; returns the exit status."""
     whole = made_up.report(NODES)
     reports = {
-        "validation": Report(validation=whole.validation, label=whole.label),
-        "compliance": Report(compliance=whole.compliance, label=whole.label),
+        "validation": replace(whole, compliance=None),
+        "compliance": replace(whole, validation=None),
+        "both": whole,
     }
     IMAGES.mkdir(exist_ok=True)
     too_large = False
-    with tempfile.TemporaryDirectory() as folder, chromium(WIDTH) as browser:
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         files = {part: write(Path(folder, part), report)[-1] for part, report in reports.items()}
-        for name, (part, node, selector, height, scheme) in PICTURES.items():
-            browser.prefer(scheme)
-            browser.open(files[part], f"#node-{node}" if node else "")
-            found = f"document.querySelector('{'article:target ' * bool(node)}{selector}')"
+        for name, one in PICTURES.items():
+            browser.width(one.width)
+            browser.prefer(one.scheme)
+            browser.open(files[one.part], f"#node-{one.node}" if one.node else "")
+            browser.prefer(one.scheme, one.media)
+            found = f"document.querySelector('{'article:target ' * bool(one.node)}{one.begins}')"
             top = browser.ask(f"Math.max(0, {found}.getBoundingClientRect().top + scrollY - 20)")
-            picture = browser.picture(int(top), height, WIDTH)
+            picture = browser.picture(int(top), one.height, one.width)
             (IMAGES / f"{name}.png").write_bytes(picture)
             print(f"{name}.png: {len(picture) / 1e3:.0f} kB")
             too_large |= len(picture) > MOST_BYTES

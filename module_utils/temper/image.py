@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from ansible.module_utils.temper import process, records
 from ansible.module_utils.temper.driver.kernel_modules import installed_kernels
 from ansible.module_utils.temper.files import File
 from ansible.module_utils.temper.mounts import mounts
 from ansible.module_utils.temper.packaging import services
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 DETECT = ["systemd-detect-virt", "--container"]
 MACHINE_ID = "etc/machine-id"

@@ -17,6 +17,7 @@ import fcntl
 import math
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -30,8 +31,6 @@ else:
     import records
     from files import make_directories
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PATH = Path("/var/lib/temper/lease.json")
 WORDS = dict.fromkeys(("owner", "since", "heartbeat", "boot_id", "former"), (str,))

@@ -7,13 +7,11 @@ import os
 import pwd
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.process import CommandError, run, which
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 REBOOT_REQUIRED = Path("/run/reboot-required")
 BOOT = Path("/boot")

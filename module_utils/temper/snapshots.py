@@ -15,16 +15,14 @@ import math
 import os
 import re
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ansible.module_utils.temper import process
 from ansible.module_utils.temper.mounts import Mount, mounts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 MOUNTS = Path("/proc/self/mountinfo")
 #: LVM and ZFS both take such a name, and it is never an option or a path.

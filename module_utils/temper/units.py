@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from ansible.module_utils.temper.process import parsed, run
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Longer than the units that we start give themselves: the fabric manager of an HGX board takes minutes.
 TIMEOUT_S = 600

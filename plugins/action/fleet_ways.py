@@ -16,7 +16,7 @@ if ROOT not in sys.path:
 
 from temper.plan.convert import plain  # noqa: E402 - likewise
 from temper.plan.fleet_addresses import AT_ONCE, fleet, resolve  # noqa: E402 - needs the path above
-from temper.plan.jump_hosts import Node, jump_hosts, named  # noqa: E402 - likewise
+from temper.plan.jump_hosts import SshNode, jump_hosts, named  # noqa: E402 - likewise
 from temper.plan.ssh_client import SshClient, connections  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         nodes = {}
         for name in names:
             way, one = ways.get(name), found.get(name)
-            nodes[name] = Node(
+            nodes[name] = SshNode(
                 frozenset({name, *([one.host] if one else []), *([way.host] if way else [])}), way
             )
         warnings = []

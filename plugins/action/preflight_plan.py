@@ -29,7 +29,7 @@ OF_THE_RUN = {FORBIDDEN, os_hardening.UNHARDENED}
 
 
 class ActionModule(NodeAction):
-    """preflight_plan: known, simulate, installs, hardens, payload_python, lease, image, image_kernel.
+    """preflight_plan: known, simulate, installs, hardens, takes_back, payload_python, lease, image ...
 
     It takes two executions at most.
 
@@ -38,7 +38,10 @@ class ActionModule(NodeAction):
     """
 
     _VALID_ARGS = frozenset(
-        ("known", "simulate", "installs", "hardens", "payload_python", "lease", "image", "image_kernel")
+        (
+            *("known", "simulate", "installs", "hardens", "takes_back"),
+            *("payload_python", "lease", "image", "image_kernel"),
+        )
     )
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -52,6 +55,7 @@ class ActionModule(NodeAction):
         known = self.known(variables)
         for word, role in (("installs", nvidia_stack.ROLE), ("hardens", os_hardening.ROLE)):
             known[word] = boolean(self._task.args[word]) and reaches(role, *tags)
+        known["takes_back"] = boolean(self._task.args.get("takes_back", False))
         python = self._task.args["payload_python"]
         asked: dict[str, Any] = {"payload_python": python} if python else {}
         if self._task.args["lease"] and not self._task.check_mode:

@@ -49,6 +49,7 @@ OWN = frozenset(
         "playbooks/provision.yml",
         "playbooks/release.yml",
         "playbooks/tune.yml",
+        "playbooks/uninstall.yml",
         "playbooks/upgrade.yml",
         "playbooks/upgrade_settle.yml",
         "playbooks/upgrade_step.yml",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import ansible.constants as constants
 import ansible.context as context
-from ansible.errors import AnsibleParserError
+from ansible.errors import AnsibleError, AnsibleParserError
 from ansible.playbook.block import Block
 from ansible.playbook.task_include import TaskInclude
 from ansible.plugins.callback.default import CallbackModule as AnsibleOwn
@@ -154,6 +154,8 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         self.ended.set()
         self.line: Line | None = None
         self.process = os.getpid()
+        #: Whether the last thing that Ansible said is an error that it ends with.
+        self.broken = False
         self.display = self._display.display
         if self.detailed:
             return
@@ -171,6 +173,8 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         text = printable(COLOR_CODES.sub("", msg))
         # Of files of variables, Ansible says what is wrong, and not where.
         error = sys.exception()
+        if kwargs.get("stderr"):
+            self.broken = isinstance(error, AnsibleError)
         if isinstance(error, AnsibleParserError) and error.message in text and "\n" not in text.strip():
             text = f"{text.rstrip()}{place_of_error(error)}"
         # A worker process has a copy of the lock that nobody in it may ever release.
@@ -247,10 +251,14 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
             self.ended.set()
             waiting = self.progress.waiting
             self.end_stage(whole=False)
-            self.say("The run was interrupted before all stages had ended.", "failed")
+            how = (
+                "ended with the error above" if self.broken else "was interrupted before all stages had ended"
+            )
+            self.say(f"The run {how}.", "failed")
             if said := under_way(waiting):
                 self.say(said, last=True)
-            self.say("Next: the same command completes the run.", last=True)
+            first = "correct the error; then " if self.broken else ""
+            self.say(f"Next: {first}the same command completes the run.", last=True)
 
     def give_up(self, error: Exception) -> None:
         """Leave the rest of the run to Ansible's own callback."""

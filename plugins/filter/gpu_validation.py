@@ -79,7 +79,7 @@ def _why_no_result(run: Values) -> str:
 
 
 def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | None = None) -> dict[str, Any]:
-    """Expectations and results of all `nodes`, in the form that `temper report --fleet` reads.
+    """Expectations, results and groups of all `nodes`, in the form that `temper report --fleet` reads.
 
     A node without a result is there too, with the reason: refused, unreachable, or failed in an earlier step.
     One that preflight has not come to is not: under `serial` its batch is yet to come. `fabric` is what was
@@ -87,12 +87,14 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
     """
     expectations: dict[str, Any] = {}
     results: dict[str, Any] = {}
+    groups: dict[str, list[str]] = {}
     for node in nodes:
         variables = hostvars[node]
         if STARTED not in variables:
             continue
         plan = variables.get("preflight_plan") or {}
         outcome = variables.get("__gpu_validation_outcome") or {"problem": _why_not_measured(plan)}
+        groups[node] = list(variables.get("group_names") or ())
         expectations[node] = dict(outcome.get("expectation") or _bare_expectation(plan))
         if "result" in outcome:
             results[node] = outcome["result"]
@@ -101,6 +103,7 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
     return {
         "expectations": {"schema_version": contract().EXPECTATIONS_VERSION, "nodes": expectations},
         "results": results,
+        "groups": groups,
         "fabric": fabric or None,
     }
 

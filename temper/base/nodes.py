@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+
+from validation.model.grouping import by_key
 
 # Words of nodes are made printable here and in the payload by one function; so are numbers with their nouns.
 from validation.model.printable import number_of as number_of
 from validation.model.printable import printable as printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from datetime import datetime
 
 #: What stands for a node's own name and address in a text that several nodes share.
 NODE = "NODE"
@@ -61,9 +59,7 @@ def generic(text: str, own: Iterable[str]) -> str:
 
 def alike(texts: Mapping[str, str], own: Mapping[str, Iterable[str]]) -> list[tuple[tuple[str, ...], str]]:
     """Nodes of which the same is said, and the text, in the order of the first; one node's stays its own."""
-    groups: dict[str, list[str]] = {}
-    for node, text in texts.items():
-        groups.setdefault(generic(text, own.get(node, (node,))), []).append(node)
+    groups = by_key((generic(text, own.get(node, (node,))), node) for node, text in texts.items())
     return [
         (tuple(sorted(nodes)), text if len(nodes) > 1 else texts[nodes[0]]) for text, nodes in groups.items()
     ]

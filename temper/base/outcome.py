@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 #: The better first; of several the worst counts. `not checked`: nothing is known of it that could be judged.
 STATES = ("ok", "changed", "not checked", "refused", "failed", "unreachable")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Mapping
 
 from temper.base.nodes import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
 
 #: Tags that Ansible gives a meaning of its own.
 SPECIAL_TAGS = frozenset(("all", "always", "never", "tagged", "untagged"))

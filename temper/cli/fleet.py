@@ -8,6 +8,7 @@ Both, and `status`, take the name of a run.
 from __future__ import annotations
 
 import argparse
+import difflib
 import fcntl
 import json
 import os
@@ -294,7 +295,10 @@ def playbook_of(name: str) -> str:
         if path in NOT_SLICED:
             reason, command = NOT_SLICED[path]
             raise UsageError(f"{path} cannot be cut into slices, because {reason}; type: {command}")
-    raise UsageError(f"expected a playbook that can be cut into slices, found {name}: {', '.join(SLICED)}.")
+    short = [Path(path).stem for path in SLICED]
+    close = difflib.get_close_matches(Path(name).stem, short, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(short)}"
+    raise UsageError(f"expected a playbook that can be cut into slices, found {name}; {hint}")
 
 
 def sources_of(given: Sequence[str]) -> tuple[str, ...]:
@@ -595,7 +599,7 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
     reports = [plans(folders, silent)] if Path(job.playbook).stem != "compliance" else []
     given = inventory.values(known, job.sources, job.variables, job.nodes[0], CHOSEN) if folders else {}
     chosen = defaults() | given
-    validated = validation(folders, silent, chosen)
+    validated = validation(folders, silent, sources, chosen)
     reports += [validated, compliance(folders, silent, sources, known, chosen)]
     said = [report for report in reports if report]
     for report in said:

@@ -19,7 +19,7 @@ from temper.base import ROOT, store
 from temper.base.nodes import number_of
 from temper.base.store import HistoryError
 from temper.cli import json_document
-from temper.judge import compare, proposal
+from temper.judge import compare, numbers, proposal
 from temper.judge.fabric_search import next_rounds
 from temper.judge.history_store import History
 from temper.judge.proposal import ProposalError
@@ -99,6 +99,13 @@ def parser() -> argparse.ArgumentParser:
         help="folder of node_exporter's textfile collector: write verdicts there",
         metavar="DIR",
     )
+    judging.add_argument(
+        "--inventory",
+        help="what the report calls the fleet, and its commands name; may be given several times",
+        action="append",
+        default=[],
+        metavar="PATH",
+    )
     judging.add_argument("--latest", help="make the link `latest` beside it point to it", action="store_true")
     judging.add_argument(
         "--fail-on-degraded", help="exit status 1 also for a degraded node", action="store_true"
@@ -113,10 +120,14 @@ def parser() -> argparse.ArgumentParser:
     comparing.add_argument("--all", help="list what stayed the same, too", action="store_true")
     json_document.add_option(comparing)
 
-    explaining = command("explain", _explain, "say what a finding means and what to do about it")
+    explaining = command("explain", _explain, "say what a finding means, or whether a number is right")
     explaining.add_argument(
-        "code", help="its code; without one, all are listed", metavar="FINDING", nargs="?"
+        "code",
+        help="the code of a finding (none: all are listed), or with --gpu a number, such as bf16_tflops=640",
+        metavar="FINDING",
+        nargs="?",
     )
+    explaining.add_argument("--gpu", help="the GPU that the number is of, such as 'H100 SXM'")
     json_document.add_option(explaining)
 
     accepting = command("accept", _accept, "let a node be measured by its next runs, not by its earlier ones")
@@ -172,6 +183,11 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     """Say what a finding means, to a person or as the catalogue has it."""
+    if options.gpu is not None:
+        if options.json or options.code is None:
+            raise UsageError("--gpu: expected a number such as bf16_tflops=640, and no --json")
+        print(numbers.explained(options.code, options.gpu), end="")
+        return EXIT_PASS
     known = catalogue.catalogue()
     if not options.json or (options.code and options.code not in known):
         return explain(options)

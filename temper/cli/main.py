@@ -66,10 +66,17 @@ COMMANDS = {
         "--results DIR --expectations FILE --output DIR",
     ),
     "compare": Command(JUDGING, "say what became better or worse between two results", "BEFORE AFTER"),
-    "explain": Command(JUDGING, "say what a finding means and what to do about it", "pcie-link-down-trained"),
+    "explain": Command(
+        JUDGING, "say what a finding means, or whether a number is right", "bf16_tflops=640 --gpu 'H100 SXM'"
+    ),
     "accept": Command(JUDGING, "let a node be measured by its next runs, not by its earlier ones", "gpu01"),
     "propose": Command(JUDGING, "write evidence of autotune as variables", "--evidence evidence.json"),
     "groups": Command(JUDGING, "say which nodes measure with which in the next rounds", "< rounds.json"),
+    "uninstall": Command(
+        "temper.cli.uninstall",
+        "take back what Temper has made on nodes, after a question",
+        "-i inventory/mine --limit gpu07",
+    ),
     "doctor": Command(
         "temper.cli.doctor", "check this machine and an inventory before a run", "-i inventory/mine"
     ),

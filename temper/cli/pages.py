@@ -14,6 +14,7 @@ from temper.compliance import document
 from temper.judge.history_store import History
 from temper.judge.results import results_in
 from temper.judge.unshown import Unshown
+from temper.report import origin
 from temper.report.inputs import Report, Validation
 from temper.report.past import of_runs
 from temper.report.write import write
@@ -28,10 +29,10 @@ USAGE_ERROR = 2
 
 def read(options: argparse.Namespace) -> Report:
     """What the folders hold. Raises OSError, ContractError, HistoryError."""
-    statement = None
-    if options.compliance:
-        statement = document.of_report(options.compliance)
-    return Report(_validation(options) if options.validation else None, statement, options.label)
+    statement = document.of_report(options.compliance) if options.compliance else None
+    validation = _validation(options) if options.validation else None
+    origins = [origin.read(folder) for folder in (options.validation, options.compliance) if folder]
+    return Report(validation, statement, options.label, origin.merged(origins))
 
 
 def _validation(options: argparse.Namespace) -> Validation:

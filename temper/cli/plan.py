@@ -16,20 +16,20 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base.nodes import counted, number_of, printable
 from temper.cli import json_document
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAYBOOK = ROOT / "playbooks" / "preflight.yml"
 #: As preflight writes it by itself.
 PLANS = ROOT / "reports" / "plan.json"
 GOOD, BAD, NOT_CARRIED_OUT = range(3)
+#: As ansible-playbook ends where a node is refused.
+REFUSED = 2
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,6 +54,9 @@ def main(arguments: Sequence[str]) -> int:
     given, others = parser().parse_known_args(arguments)
     if given.waived:
         return _waived(given)
+    if missing := [one for one in given.inventory if "," not in one and not Path(one).exists()]:
+        print(f"temper plan: -i: expected an inventory, found no file {missing[0]}", file=sys.stderr)
+        return NOT_CARRIED_OUT
     words = [word for source in given.inventory for word in ("-i", source)]
     words += ["--limit", given.limit] if given.limit else []
     if not given.json:
@@ -118,7 +121,7 @@ def _plans(words: Sequence[str], path: Path, progress: int | None = None) -> dic
     print("Reading the inventory and its nodes; nothing is changed.", file=sys.stderr, flush=True)
     configuration = os.environ.get("ANSIBLE_CONFIG") or str(ROOT / "ansible.cfg")
     try:
-        subprocess.run(  # noqa: S603 - the operator's own words
+        done = subprocess.run(  # noqa: S603 - the operator's own words
             command,
             env={**os.environ, "ANSIBLE_CONFIG": configuration},
             stdout=progress,
@@ -127,7 +130,8 @@ def _plans(words: Sequence[str], path: Path, progress: int | None = None) -> dic
     except OSError as error:
         print(f"temper plan: {command[0]} cannot be run: {error}; make setup installs it", file=sys.stderr)
         return None
-    if _written(path) in (None, before):
+    # Another run may have written its plans beside this one.
+    if done.returncode not in (GOOD, REFUSED) or _written(path) in (None, before):
         print("temper plan: no plan was made; ansible-playbook says above why", file=sys.stderr)
         return None
     plans: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

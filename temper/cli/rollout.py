@@ -52,7 +52,7 @@ from temper.plan.inventory import NODES, InventoryError, groups_of
 from temper.rollout.fleet import candidates, preflight, proposal
 from temper.rollout.forecast import plan_dict, plan_text
 from temper.rollout.machine import tried_again
-from temper.rollout.model import Mode, Observation, State, Try
+from temper.rollout.model import Mode, NodeState, Observation, Try
 from temper.rollout.planner import decide, some
 from temper.rollout.policy import Drain, Policy, PolicyError, aim, load, read
 from temper.rollout.report import (
@@ -109,7 +109,7 @@ def rollback(given: argparse.Namespace) -> int:
     came_from = {
         name: record.facts["former_stack"]
         for name, record in last.records.items()
-        if record.state is State.RETURNED and "former_stack" in record.facts
+        if record.state is NodeState.RETURNED and "former_stack" in record.facts
     }
     stacks = sorted(set(came_from.values()))
     if not stacks:
@@ -303,7 +303,7 @@ def _never_starts(rollout: Rollout, node: str, verb: Try, now: datetime) -> str:
     Empty where nothing stops it, or where it is on its way at once: one that failed need not start.
     """
     record = rollout.records.get(node)
-    if record is None or record.state not in (State.ROLLED_BACK, State.LEFT_OUT):
+    if record is None or record.state not in (NodeState.ROLLED_BACK, NodeState.LEFT_OUT):
         return ""
     seen = {name: replace(one, accepted=True) for name, one in rollout.records.items()}
     try:

@@ -27,7 +27,7 @@ from temper.compliance.model import (
 )
 from temper.compliance.repairs import command_of
 from temper.compliance.waivers import Use, Waiver, faults
-from temper.plan.os_controls import OPERATOR, demanded, references
+from temper.plan.os_controls import OPERATOR, concerns, demanded, references
 from validation.model.printable import first_of
 
 if TYPE_CHECKING:
@@ -352,7 +352,8 @@ def os_controls(node: CheckedNode, rules: Rules) -> Iterable[tuple[ControlResult
     if role is None or role.options.absent:
         return
     observed, by_benchmark = (tuple(node.observations.get(name, ())) for name in (HARDENING, DEMANDED))
-    for asked, control in hardening_controls(observed, by_benchmark, node.plan.waived, rules):
+    plan = node.plan
+    for asked, control in hardening_controls(observed, by_benchmark, plan.waived, rules, plan.system):
         yield control, role if asked and control.state is State.FAIL else NOTHING
 
 
@@ -362,12 +363,15 @@ def hardening_controls(
     demands: tuple[Observation, ...],
     all_waived: tuple[WaivedControl, ...],
     rules: Rules,
+    system: str | None,
 ) -> tuple[tuple[bool, ControlResult], ...]:
     """Each OS control without its repair, and whether a setting asks for it; once for all nodes alike."""
     relaxed = {waived.id: waived for waived in all_waived}
     asked, by_benchmark = by_control(observed), by_control(demands)
     found = []
     for name, control in rules.os_controls.items():
+        if not concerns(control, system):
+            continue
         result = worst_of(asked.get(name, []))
         waived = relaxed.get(name)
         if waived and waived.by == OPERATOR:
@@ -375,7 +379,7 @@ def hardening_controls(
             result = ControlResult("", "", State.FAIL, f"os_hardening_waivers leaves it out: {waived.reason}")
         elif waived and result.state in (State.PASS, State.NOT_APPLICABLE):
             result = relaxed_by_profile(waived, by_benchmark.get(name, []), rules)
-        title, known = control["title"], references(control)
+        title, known = control["title"], references(name, control, system)
         named = replace(result, id=canonical(name), title=title, references=known)
         found.append((name in asked, named))
     return tuple(found)

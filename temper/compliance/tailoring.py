@@ -28,8 +28,9 @@ STREAM_PROFILES = {
     "anssi-intermediary": "anssi_bp28_intermediary",
     "anssi-enhanced": "anssi_bp28_enhanced",
     "anssi-high": "anssi_bp28_high",
+    "stig": "stig",
 }
-#: The same for all profiles: `gpu` accounts for all of level 2.
+#: The same for all profiles: `gpu` accounts for all of level 2. `stig` measures what any of them has left.
 PROFILES = {"gpu": "cis-level2", **{name: name for name in STREAM_PROFILES}}
 
 

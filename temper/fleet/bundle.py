@@ -19,14 +19,11 @@ import sys
 import sysconfig
 import tarfile
 import time
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from temper.base import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: What a run reads of the checkout.
 PARTS = (

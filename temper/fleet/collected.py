@@ -126,7 +126,7 @@ def report_folder(chosen: Mapping[str, Any], now: datetime) -> str:
     return f"{chosen['gpu_validation_reports_directory']}/{now:%Y-%m-%dT%H-%M-%SZ}"
 
 
-def report_command(chosen: Mapping[str, Any], now: datetime) -> list[str]:
+def report_command(chosen: Mapping[str, Any], sources: Sequence[str], now: datetime) -> list[str]:
     """What judges validation on this machine, as roles/gpu_validation/vars/main.yml starts it."""
     strict = str(chosen["gpu_validation_fail_on_degraded"]).lower() in TRUE
     metrics = chosen["gpu_validation_metrics_directory"]
@@ -134,6 +134,7 @@ def report_command(chosen: Mapping[str, Any], now: datetime) -> list[str]:
         *("-m", "temper", "report", "--fleet", "--latest"),
         f"--history={chosen['gpu_validation_reports_directory']}/history.sqlite",
         f"--output={report_folder(chosen, now)}",
+        *(f"--inventory={source}" for source in sources),
         *(["--fail-on-degraded"] if strict else []),
         *([f"--metrics={metrics}"] if metrics else []),
     ]
@@ -166,8 +167,10 @@ def answers(part: Mapping[str, Any]) -> list[dict[str, Any]]:
     return asked
 
 
-def validation(folders: Sequence[Path], silent: Mapping[str, str], chosen: Mapping[str, Any]) -> Said | None:
-    """Judge all results together. `silent` nodes are named with their reasons."""
+def validation(
+    folders: Sequence[Path], silent: Mapping[str, str], sources: Sequence[str], chosen: Mapping[str, Any]
+) -> Said | None:
+    """Judge all results together. `silent` nodes are named with their reasons; `sources`: the inventories."""
     paths = [path for folder in folders if (path := folder / "validation.json").is_file()]
     if not paths:
         return None
@@ -183,7 +186,7 @@ def validation(folders: Sequence[Path], silent: Mapping[str, str], chosen: Mappi
     }
     now = datetime.now(UTC)
     done = subprocess.run(  # noqa: S603 - from this machine's inventory alone
-        [sys.executable, *report_command(chosen, now)],
+        [sys.executable, *report_command(chosen, sources, now)],
         cwd=ROOT, input=json.dumps(given).encode(), capture_output=True, check=False,
     )  # fmt: skip
     # One that was killed has no status of its own, and is no success.

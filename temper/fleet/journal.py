@@ -6,17 +6,14 @@ import hashlib
 import hmac
 import json
 import secrets
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePath
+from typing import Any
 
 from temper.base.store import DAMAGED, HistoryError, Part, Store
 from temper.fleet.slices import NodeOutcome
 from temper.plan.convert import build
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 #: Playbooks that change nothing on nodes, and take no lease of them.
 READING = ("compliance", "preflight")

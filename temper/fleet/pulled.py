@@ -13,20 +13,18 @@ import os
 import re
 import stat
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pull.result import CHECKED, FAILED, HELD, NOT_FETCHED, REFUSED, SCHEMA_VERSION, Result
 from temper.base.nodes import counted, duration, number_of, printable, utc
 from temper.plan.inventory import InventoryError, groups_of
 from validation.model.contract import ContractError, StringEnum, loads
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from validation.model.grouping import by_key
 
 #: A result with as many controls as a node names has a quarter of that.
 LARGEST_BYTES = 1 << 20
@@ -249,27 +247,22 @@ def judge(folder: Path, names: Iterable[str], intervals: int, now: datetime, com
 
 def text(judgement: Judgement) -> str:
     """The judgement for people: nodes by standing, reasons, controls that drift most, what was repaired."""
-    by_standing: dict[Standing, list[PulledNode]] = defaultdict(list)
-    for node in judgement.nodes:
-        by_standing[node.standing].append(node)
+    by_standing = by_key((node.standing, node) for node in judgement.nodes)
     commit = judgement.commit[:12] or "none"
     lines = [f"{number_of(len(judgement.nodes), 'node')}, newest commit {commit}"]
     lines += [
         f"  {one:<12} {counted(node.name for node in by_standing[one])}"
         for one in Standing
-        if by_standing[one]
+        if one in by_standing
     ]
     for one in Standing:
-        reasons: dict[str, list[str]] = defaultdict(list)
-        for node in by_standing[one]:
-            if node.reason:
-                reasons[one_line(node.reason)].append(node.name)
+        nodes = by_standing.get(one, ())
+        reasons = by_key((one_line(node.reason), node.name) for node in nodes if node.reason)
         lines += [f"{counted(names)} {one}: {reason}" for reason, names in reasons.items()]
     for title, found in (("differs", "left"), ("repaired", "repaired")):
-        controls: dict[str, list[str]] = defaultdict(list)
-        for node in judgement.nodes:
-            for control in getattr(node, found):
-                controls[one_line(control)].append(node.name)
+        controls = by_key(
+            (one_line(control), node.name) for node in judgement.nodes for control in getattr(node, found)
+        )
         ordered = sorted(controls.items(), key=lambda item: (-len(item[1]), item[0]))
         lines += [f"{control} {title} on {counted(names)}" for control, names in ordered]
     if judgement.strangers:
@@ -303,8 +296,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         type=Path,
-        required=True,
-        help="inventory whose nodes are expected; may be given again",
+        help="inventory whose nodes are expected (default: ANSIBLE_INVENTORY); may be given again",
     )
     parser.add_argument(
         "--group", default="gpu_nodes", help="group of the nodes that are expected (%(default)s)"
@@ -348,8 +340,15 @@ def expected(groups: Mapping[str, Iterable[str]], group: str) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the judgement: 0 all as it should be, 1 somebody has to act, 2 something is not known."""
+    named = [Path(one) for one in os.environ.get("ANSIBLE_INVENTORY", "").split(",") if one]
     try:
-        names = expected(groups_of([str(path.resolve()) for path in arguments.inventory]), arguments.group)
+        if not arguments.results.is_dir():
+            raise InventoryError(
+                f"{arguments.results}: expected the folder of the nodes' results, NODE.json each, found none"
+            )
+        if not (sources := arguments.inventory or named):
+            raise InventoryError("expected -i INVENTORY, or its name in ANSIBLE_INVENTORY, found none")
+        names = expected(groups_of([str(path.resolve()) for path in sources]), arguments.group)
         if not names:
             raise InventoryError(
                 f"{arguments.group}: expected nodes of this group in the inventory, found none."

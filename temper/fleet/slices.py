@@ -7,12 +7,9 @@ nodes themselves refuse an earlier one that may still be under way (module_utils
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 #: How often a node's slice may be lost before the node is left for the next run.
 ATTEMPTS = 3

@@ -15,11 +15,9 @@ import re
 import stat
 import zipfile
 import zlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
 
 COLLECTED, OUTPUT = "collected", "stdout"
 #: What a slice may send, and what its archive may hold, unpacked: of its own, and for each of its nodes.

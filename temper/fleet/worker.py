@@ -20,8 +20,9 @@ import stat
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible_runner import run  # type: ignore[import-untyped]  # it ships no types
 from ansible_runner.streaming import Worker  # type: ignore[import-untyped]  # likewise
@@ -30,9 +31,6 @@ from temper.base import ROOT
 from temper.fleet.bundle import in_use
 from temper.fleet.stream import COLLECTED
 from temper.rollout.guard import STOPS, end_descendants, guarded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 IDENT = "slice"
 #: How often a run that has nothing to say gives a sign of life.

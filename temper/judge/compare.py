@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from temper.judge import pairing
 from validation.model import checksums
 from validation.model.contract import State, StringEnum
+from validation.model.grouping import by_key
 from validation.model.printable import one_line
 from validation.model.quantities import label, number, on_gpu, unit
 from validation.verdict.baseline import IQR_TO_SIGMA
@@ -66,9 +67,7 @@ def compare(before: Mapping[str, NodeResult], after: Mapping[str, NodeResult]) -
 
 def text(changes: Iterable[Change], *, everything: bool = False) -> str:
     """The changes for people; what stayed the same is counted, or listed too."""
-    by_node: dict[str, list[Change]] = {}
-    for change in changes:
-        by_node.setdefault(change.node, []).append(change)
+    by_node = by_key((change.node, change) for change in changes)
     lines = []
     for node, found in by_node.items():
         lines.append(f"{one_line(node)}:")

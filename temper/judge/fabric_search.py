@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from validation.fabric.groups import Pairs, common_size_bytes, groups_of
+from validation.model.grouping import by_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -223,12 +224,8 @@ def links_between_good(
 ) -> list[list[Group]]:
     """Of each pair of good nodes that was never fast, how it was each time."""
     did_well = {frozenset(group.nodes) for group in fast}
-    by_pair: dict[frozenset[str], list[Group]] = {}
-    for group in slow:
-        pair = frozenset(group.nodes)
-        if pair <= set(good) and pair not in did_well:
-            by_pair.setdefault(pair, []).append(group)
-    return list(by_pair.values())
+    by_pair = by_key((frozenset(group.nodes), group) for group in slow)
+    return [groups for pair, groups in by_pair.items() if pair <= set(good) and pair not in did_well]
 
 
 def _best(played: list[list[Group]]) -> float:
@@ -246,11 +243,12 @@ def to_blame(
     slow: Sequence[Group], good: Collection[str], met: Mapping[str, set[str]], missing: Collection[str]
 ) -> dict[str, tuple[Group, ...]]:
     """Who was slow with enough good ones, or with all that there are, and in which groups."""
-    with_good: dict[str, list[Group]] = {}
-    for group in slow:
-        for name in group.nodes:
-            if name not in good and any(one in good for one in group.nodes):
-                with_good.setdefault(name, []).append(group)
+    with_good = by_key(
+        (name, group)
+        for group in slow
+        for name in group.nodes
+        if name not in good and any(one in good for one in group.nodes)
+    )
     return {
         name: tuple(groups)
         for name, groups in with_good.items()

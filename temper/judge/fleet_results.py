@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from validation.checks.registry import TESTS
 from validation.findings.catalogue import advised
-from validation.model.contract import ContractError, NodeResult, node_result, parse, refuse_future
+from validation.model.contract import (
+    ContractError,
+    NodeResult,
+    decode,
+    node_result,
+    parse,
+    refuse_future,
+)
 from validation.model.expectations import Expectation, fleet_from
 from validation.model.printable import one_line
 from validation.model.usage import UsageError
@@ -21,12 +28,20 @@ if TYPE_CHECKING:
 MOST_REASON = 2000
 
 
+@dataclasses.dataclass(frozen=True)
+class Groups:
+    """The groups of each node, as a document has them beside its results."""
+
+    groups: dict[str, tuple[str, ...]]
+
+
 class FleetResults:
-    """The results and expectations of a fleet's nodes, by name. Each node has an expectation."""
+    """The results, expectations and groups of a fleet's nodes, by name. Each node has an expectation."""
 
     def __init__(self) -> None:
         self.expectations: dict[str, Expectation] = {}
         self.results: dict[str, NodeResult] = {}
+        self.groups: dict[str, tuple[str, ...]] = {}
         self._known: dict[bytes, Expectation] = {}
         self._now = datetime.now(UTC)
 
@@ -78,6 +93,7 @@ class FleetResults:
             except ContractError as error:
                 unreadable[name] = str(error)
         self.add(expectations, results, unreadable)
+        self.groups |= decode(Groups, {"groups": document.get("groups") or {}}).groups
 
     def add_slice(self, path: Path) -> None:
         """Add the nodes of a file that a slice has handed over. Raises UsageError, OSError."""

@@ -19,6 +19,7 @@ from validation.findings.catalogue import finding
 from validation.model import checksums
 from validation.model.bounds import Count, Moment, Name  # noqa: TC001 - the reader looks at fields' types
 from validation.model.contract import Conditions, State, UnderConditions
+from validation.model.grouping import by_key
 from validation.model.quantities import is_rate
 from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
 
@@ -251,11 +252,7 @@ def _with_sound_bits(verdict: NodeVerdict) -> set[str]:
 
 def _by_kind(runs: Iterable[tuple[PastRun, Iterable[_One]]]) -> dict[_Kind, list[tuple[PastRun, _One]]]:
     """The numbers or digests of runs by what makes them compare: looked for once, and not for each number."""
-    found: dict[_Kind, list[tuple[PastRun, _One]]] = {}
-    for run, ones in runs:
-        for one in ones:
-            found.setdefault(one.kind, []).append((run, one))
-    return found
+    return by_key((one.kind, (run, one)) for run, ones in runs for one in ones)
 
 
 def _is_like(run: PastRun, result: NodeResult) -> bool:

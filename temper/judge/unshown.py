@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from validation.model.contract import ContractError
 from validation.model.printable import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 #: How many are said, and how much of what an error says.

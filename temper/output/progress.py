@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from temper.base.nodes import duration, printable, ranges
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CLEAR = "\r\x1b[K"
 MOST_NAMES = 3

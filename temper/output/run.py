@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from textwrap import indent
-from typing import TYPE_CHECKING
 
 from temper.base.nodes import alike, counted, duration, generic, number_of, printable, ranges
 from temper.base.outcome import BAD, STATES, FinalVerdict, numbers, tally, wording, worst
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from validation.model.grouping import by_key
 
 #: Groups of nodes that changed in the same way, for one task; a fleet in which no two are alike has more.
 MOST_GROUPS = 8
@@ -165,9 +163,7 @@ class Run:
         """A line for each outcome, and of what kind it is: how many nodes, and which of them need a human."""
         lines = []
         for state, nodes in tally({node: state for node, (state, _) in self.worst.items()}).items():
-            stages: dict[str, list[str]] = defaultdict(list)
-            for node in nodes:
-                stages[self.worst[node][1]].append(node)
+            stages = by_key((self.worst[node][1], node) for node in nodes)
             names = "; ".join(
                 f"{ranges(stages[stage])} ({stage})" for stage in sorted(stages, key=self.places.__getitem__)
             )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from temper.plan.convert import build, from_node
 from validation.model.gpu_models import OWN_DRIVERS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: The kernel's own bounds are below these.
 MOST_CPUS = 1 << 16

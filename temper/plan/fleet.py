@@ -17,6 +17,7 @@ from temper.plan.convert import plain
 from temper.plan.identity import twins
 from temper.plan.node_plan import NodePlan, refused
 from temper.plan.refusals import refusal
+from validation.model.grouping import by_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -160,9 +161,7 @@ class FleetPlan:
     @cached_property
     def cohorts(self) -> tuple[Cohort, ...]:
         """All cohorts by their names."""
-        groups: dict[str, list[str]] = defaultdict(list)
-        for name, plan in self.plans.items():
-            groups[cohort_name(plan)].append(name)
+        groups = by_key((cohort_name(plan), name) for name, plan in self.plans.items())
         return tuple(
             Cohort(cohort, tuple(names), tuple(differences({name: self.plans[name] for name in names})))
             for cohort, names in sorted(groups.items())
@@ -199,9 +198,7 @@ def grouped(texts: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]) ->
 
     `parts` is what each role sets on each node: below a text stands which of its nodes get something else.
     """
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name, text in texts.items():
-        groups[text].append(name)
+    groups = by_key((text, name) for name, text in texts.items())
     said = {
         text: [text, *unlike({name: parts.get(name, {}) for name in names})] for text, names in groups.items()
     }
@@ -222,10 +219,7 @@ def unlike(parts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
             for name in others:
                 if bare[name] != most:
                     differing[name].append(role)
-    by_roles: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for name, roles in differing.items():
-        by_roles[tuple(roles)].append(name)
-    for unlike_in, names in by_roles.items():
+    for unlike_in, names in by_key((tuple(roles), name) for name, roles in differing.items()).items():
         yield f"other settings of {', '.join(unlike_in)} on {some(names)}"
 
 
@@ -270,14 +264,12 @@ def differences(plans: dict[str, NodePlan]) -> Iterator[Difference]:
     """What differs among the plans of nodes that should be alike."""
     seen = {name: aspects(plan) for name, plan in plans.items()}
     for aspect, given in ASPECTS.items():
-        comparable: dict[tuple[str, ...], list[str]] = defaultdict(list)
-        for name, found in seen.items():
-            comparable[tuple(str(found[key]) for key in given)].append(name)
+        comparable = by_key((tuple(str(found[key]) for key in given), name) for name, found in seen.items())
         for names in comparable.values():
             for part in sorted(set().union(*(seen[name][aspect] for name in names))):
-                by_value: dict[str, list[str]] = defaultdict(list)
-                for name in names:
-                    by_value[seen[name][aspect].get(part, "absent") or "any version"].append(name)
+                by_value = by_key(
+                    (seen[name][aspect].get(part, "absent") or "any version", name) for name in names
+                )
                 if len(by_value) > 1:
                     ordered = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[0]))
                     values = tuple(Shared(value, tuple(holders)) for value, holders in ordered)
@@ -294,9 +286,7 @@ def network_warnings(plans: Mapping[str, NodePlan]) -> Iterator[str]:
         if (found := plan.environment.networks) and found.used and not plan.problems:
             fleets[found.wanted][name] = found
     for wanted, nodes in fleets.items():
-        by_network: dict[str, list[str]] = defaultdict(list)
-        for name, found in nodes.items():
-            by_network[found.used].append(name)
+        by_network = by_key((found.used, name) for name, found in nodes.items())
         if len(by_network) == 1:
             continue
         where = "; ".join(f"{used} on {some(names)}" for used, names in sorted(by_network.items()))

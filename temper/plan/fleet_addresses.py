@@ -5,11 +5,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 AT_ONCE = 32  # a name server that does not answer costs seconds for each name
 

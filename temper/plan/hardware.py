@@ -11,6 +11,7 @@ from temper.plan.facts import BRIDGE_CLASS, GPU_CLASSES, VGA_CLASS
 from temper.plan.model import Gpu
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.rules import drives
+from validation.model.grouping import by_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -138,9 +139,7 @@ def given_gpus(node: NodeFacts) -> tuple[PciDevice, ...]:
 
 def given_findings(given: Sequence[PciDevice], expected: int) -> tuple[list[Refusal], list[str]]:
     """Problems and warnings about GPUs that another driver has; `expected` are those that stay the node's."""
-    by_driver: dict[str, list[str]] = {}
-    for device in given:
-        by_driver.setdefault(device.driver, []).append(device.address)
+    by_driver = by_key((device.driver, device.address) for device in given)
     whose = ", ".join(f"{driver} ({', '.join(addresses)})" for driver, addresses in by_driver.items())
     if given and expected:
         return [], [

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from temper.plan.convert import build, from_node
 from temper.plan.facts import Interface  # noqa: TC001 - `build` reads the hint
 from temper.plan.preview import shown
 from temper.plan.refusals import Refusal, refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from validation.model.grouping import by_key
 
 
 class Machine(Protocol):
@@ -61,10 +60,7 @@ def machine_of(node: Machine) -> tuple[str, ...]:
 
 def twins(machines: Mapping[str, Iterable[str]]) -> dict[str, Refusal]:
     """Return a refusal for each name of a machine that has several in the inventory."""
-    names: dict[str, list[str]] = defaultdict(list)
-    for name, ids in machines.items():
-        for one in ids:
-            names[one].append(name)
+    names = by_key((one, name) for name, ids in machines.items() for one in ids)
     others: dict[str, set[str]] = defaultdict(set)
     for same in names.values():
         for name in same:

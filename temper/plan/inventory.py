@@ -13,16 +13,14 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base import ROOT
 from temper.base.selection import NOTHING_DONE, no_nodes
 from validation.model.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 #: The group whose nodes Temper's playbooks are for.
 NODES = "gpu_nodes"

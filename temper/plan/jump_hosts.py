@@ -27,7 +27,7 @@ OPEN, NEW_IN_A_MINUTE = 2, 6
 
 
 @dataclass(frozen=True)
-class Node:
+class SshNode:
     """What a node is called in the inventory and by ssh, and how ssh reaches it; None where it does not."""
 
     names: frozenset[str]
@@ -90,7 +90,7 @@ def _is_loopback(name: str) -> bool:
 
 
 def jump_hosts(
-    nodes: Mapping[str, Node], resolve: Callable[[Collection[str]], Mapping[str, Collection[str]]]
+    nodes: Mapping[str, SshNode], resolve: Callable[[Collection[str]], Mapping[str, Collection[str]]]
 ) -> dict[str, JumpHost]:
     """Return the nodes that others are reached through, by their names in the inventory.
 
@@ -147,7 +147,7 @@ def _held(hop: Hop, holders: Mapping[str, set[str]]) -> set[str]:
     return {node for name in hop.names for node in holders.get(_same(name), ())}
 
 
-def _nodes_of(hop: Hop, nodes: Mapping[str, Node], holders: Mapping[str, set[str]]) -> set[str]:
+def _nodes_of(hop: Hop, nodes: Mapping[str, SshNode], holders: Mapping[str, set[str]]) -> set[str]:
     """Return the nodes that a hop may be. Nodes that share an address (NAT) are told apart by their ports."""
     found = _held(hop, holders)
     if not hop.port:

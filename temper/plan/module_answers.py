@@ -36,10 +36,14 @@ class Diff:
 
 @dataclass(frozen=True)
 class RoleResults:
-    """What later tasks read of a role: the port that sshd moves to, sentences about the firewall."""
+    """What later tasks read of a role: the port that sshd moves to, sentences about the firewall.
+
+    `left` has what is taken back only once a change of a way in is confirmed.
+    """
 
     port: int | None = None
     report: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

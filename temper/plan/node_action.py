@@ -15,6 +15,7 @@ from ansible.plugins.action import ActionBase
 from temper.base import DATA
 from temper.plan.module_answers import warnings
 from temper.plan.os_controls import load_controls
+from temper.plan.os_systems import systems
 from temper.plan.refusals import Refusal, refusal, sentences
 from temper.plan.role_variables import planned_variables
 from temper.plan.tables import load_models, load_tables
@@ -23,6 +24,7 @@ planned_variables()
 load_tables(DATA)
 load_models(DATA)
 load_controls(DATA / "os_controls")
+systems()
 sentences("refusals")
 sentences("remedies")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from temper.plan.convert import plain
 from temper.plan.node_plan import PlannedSetting, WaivedControl
+from temper.plan.os_systems import systems
 from temper.plan.strictness import ALONE, ASKED, EXACTLY, TELLS_NOTHING, WHOLE, order_of, orders_of_files
 from temper.plan.tables import read_yaml
 from temper.plan.wanted import (
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 # From the least to the most strict.
 PROFILES = ("gpu", "cis-level1", "cis-level2", "anssi-intermediary", "anssi-enhanced", "anssi-high")
+
+# The system whose values stand where none is asked.
+USUAL = "debian-13"
 
 # Who waives a control, where it is not a profile.
 OPERATOR = "the operator"
@@ -106,6 +110,11 @@ def profile_of(control: Mapping[str, Any], wish: OsHardening, options: Mapping[s
     return PROFILES[0] if "router" in control and options.get("forwards") else wish.profile
 
 
+def concerns(control: Mapping[str, Any], system: object) -> bool:
+    """Whether a control is about a system, such as debian-13; about one that is not known all are."""
+    return not system or "of" not in control or str(system).partition("-")[0] in control["of"]
+
+
 def waiver_of(control: Mapping[str, Any], profile: str) -> str | None:
     """Why a profile does less than it should, or None."""
     waivers: dict[str, str] = control.get("waivers", {})
@@ -139,7 +148,7 @@ def demanded(controls: Mapping[str, Any], names: Iterable[str]) -> list[dict[str
 
 def alone(asker: Asker, settings: Mapping[str, Any]) -> list[PlannedSetting]:
     """The settings of one control without the files that several controls share, and without packages."""
-    composer = Composer({"banner": BANNER, "kernels": ""})
+    composer = Composer({**systems()[USUAL].values, "banner": BANNER, "kernels": ""})
     composer.add(asker, {key: value for key, value in settings.items() if key in OF_ITS_OWN})
     composer.lines = {}
     return [
@@ -149,18 +158,26 @@ def alone(asker: Asker, settings: Mapping[str, Any]) -> list[PlannedSetting]:
     ]
 
 
-def references(control: Mapping[str, Any]) -> str:
-    """The benchmarks' numbers of a control, in one line."""
-    parts = [
-        f"{name} {', '.join(control[key])}"
-        for key, name in (
-            ("cis_debian12", "CIS Debian 12"),
-            ("cis_debian13", "CIS Debian 13"),
-            ("anssi", "ANSSI"),
-        )
-        if key in control
-    ]
-    return "; ".join(parts) or "no benchmark"
+def references(name: str, control: Mapping[str, Any], system: object = None) -> str:
+    """The benchmarks' numbers of a control, in one line: those of one system, or of all that Temper knows."""
+    rows = [known] if (known := systems().get(str(system))) else [*systems().values()]
+    found = {row.benchmark: numbers for row in rows if (numbers := row.numbers_of(name, control))}
+    found |= {"ANSSI": tuple(control["anssi"])} if "anssi" in control else {}
+    return "; ".join(f"{name} {', '.join(numbers)}" for name, numbers in found.items()) or "no benchmark"
+
+
+def on_system(settings: Mapping[str, Any], system: object) -> dict[str, Any]:
+    """The settings of a control with what `systems` says of one system: null takes an entry out."""
+
+    def merged(general: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, Any]:
+        found = {**general, **special}
+        for key in general.keys() & special.keys():
+            if isinstance(general[key], dict) and isinstance(special[key], dict):
+                found[key] = merged(general[key], special[key])
+        return {key: value for key, value in found.items() if value is not None}
+
+    rest = {key: value for key, value in settings.items() if key != "systems"}
+    return merged(rest, settings.get("systems", {}).get(system, {}))
 
 
 def waiver_problems(controls: Mapping[str, Any], waivers: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -328,15 +345,22 @@ def waived_controls(
 ) -> tuple[WaivedControl, ...]:
     """What the profile, or the operator, relaxes."""
     own = {waiver.id: waiver.reason for waiver in wish.waivers}
+    system = options.get("system")
     found = []
     for name, control in controls.items():
+        if not concerns(control, system):
+            continue
         reason, by = own.get(name), OPERATOR
+        if reason is None and system in control.get("lacking", ()):
+            reason, by = control["lacking"][system], str(system)
         if reason is None and profile_of(control, wish, options) != wish.profile:
             reason, by = control["router"], "what the node does"
         if reason is None and not options.get(control.get("option", "")):
             reason, by = waiver_of(control, wish.profile), f"the profile {wish.profile}"
         if reason is not None:
-            found.append(WaivedControl(name, control["title"], references(control), reason.strip(), by))
+            found.append(
+                WaivedControl(name, control["title"], references(name, control, system), reason.strip(), by)
+            )
     return tuple(found)
 
 
@@ -365,17 +389,22 @@ def hardening(
     reasons = {waiver.id: waiver.reason for waiver in waived}
     by_operator = {waiver.id for waiver in wish.waivers}
     kernels = [] if wish.upgrade_kernels else KERNELS
+    system = options.get("system")
+    own = systems().get(str(system))
     composer = Composer(
-        {"banner": wish.banner or BANNER, "kernels": "\n".join(f'  "{name}";' for name in kernels)}
+        {
+            **systems()[USUAL].values,
+            **(own.values if own else {}),
+            "banner": wish.banner or BANNER,
+            "kernels": "\n".join(f'  "{name}";' for name in kernels),
+        }
     )
     for name, control in controls.items():
-        if name not in by_operator:
+        if name not in by_operator and concerns(control, system) and system not in control.get("lacking", ()):
             strictest = bool(options.get(control.get("option", "")))
             asker = Asker(name, control["title"], reasons.get(name))
             profile = PROFILES[-1] if strictest else profile_of(control, wish, options)
-            settings = settings_of(control, profile)
-            composer.add(asker, settings)
-            composer.add(asker, settings.get("systems", {}).get(options.get("system"), {}))
+            composer.add(asker, on_system(settings_of(control, profile), system))
     waivers = PlannedSetting(
         Kind.FILE,
         WAIVER_FILE,

@@ -58,6 +58,10 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     """The plan of one node. With `refusals`, it must not be carried out."""
     image = variables.preflight.image
     distribution, problems = distribution_of(node, tables)
+    stack = variables.nvidia_stack.state == "present"
+    if not stack:
+        # What cannot have a stack can be without one.
+        problems = []
     hardware = gpu_hardware(node.own_pci, tables)
     given = given_gpus(node)
     gpus = hardware.known + hardware.similar
@@ -67,8 +71,8 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         hardware, given, tables, newer_ok=variables.preflight.unknown_gpu_ok
     )
     # Of an image it is said otherwise that no GPU is named.
-    problems += gpu_problems if not image or node.pci else []
-    warnings += fabric_warnings(gpus, fabric, tables, wanted)
+    problems += gpu_problems if stack and (not image or node.pci) else []
+    warnings = warnings + fabric_warnings(gpus, fabric, tables, wanted) if stack else []
     if distribution:
         problems += environment_problems(variables.compute_environment, distribution.name)
     problems += interface_problems(variables.compute_environment, node.interfaces)
@@ -88,9 +92,9 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     warnings += tuning_warnings(variables.os_tuning, node.tunables)
     warnings += engine_warnings(node.other_engines, variables.container_engines)
 
-    offer = Offer(stack=wanted.name)
+    offer = Offer(stack=wanted.name if stack else "")
     signed = False
-    if distribution:
+    if distribution and stack:
         request = Request(node, tables, variables, distribution, gpus, hardware.newer, fabric, target.today)
         offer = SOURCES[wanted.source](request)
         signed = distro_source.has_signed_modules(request)
@@ -100,7 +104,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     problems += offer.refusals
     # The distribution signs what it builds itself.
     builds = bool(offer.driver and offer.driver.dkms)
-    if distribution and not settled and not distribution.release.booted_in_lab:
+    if stack and distribution and not settled and not distribution.release.booted_in_lab:
         warnings.append(
             f"the lab does not boot {distribution.name}: this plan comes from tables; try one node first"
         )

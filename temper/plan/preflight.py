@@ -38,6 +38,25 @@ if TYPE_CHECKING:
 MODULE_UTILS = ROOT / "module_utils" / "temper"
 CDI_NCCL = MODULE_UTILS / "engines" / "cdi_nccl.py"
 PULL = ROOT / "pull"
+#: The variables by which every role takes itself back.
+TAKEN_BACK: Mapping[str, object] = {
+    **{
+        f"{role}_state": "absent"
+        for role in (
+            "nvidia_stack",
+            "container_engines",
+            "gpu_settings",
+            "compute_environment",
+            "os_tuning",
+            "admin_accounts",
+            "firewall",
+            "ssh_hardening",
+            "os_hardening",
+        )
+    },
+    **dict.fromkeys(("profiling_tools_install", "monitoring_enabled", "pull_enabled"), False),
+    "gpu_settings_mig": None,
+}
 #: Refusals about one variable that planning finds: it has the values alone, and not where they stand.
 ABOUT = {"stack-name": "nvidia_stack_name"}
 
@@ -99,11 +118,11 @@ def preflight_plan(
     `result` is what the task with module node_facts returned, `host_variables` the node's variables. `known`
     is what the controller knows: the node's `address`, `user` and `port` in the inventory, `today`
     ("2026-11-21"), the `fleet` and the `jump_hosts` as action fleet_ways returns them, and whether this run
-    `installs` the stack or `hardens` the system. `preview` is what module package_preview returned, where it
-    has been asked.
+    `installs` the stack, `hardens` the system, or `takes_back` all that Temper has made. `preview` is what
+    module package_preview returned, where it has been asked.
     """
     checked = role_variables(host_variables, argument_specs())
-    variables = typed_variables(checked["values"])
+    variables = typed_variables(checked["values"] | (TAKEN_BACK if known.get("takes_back") else {}))
     certificate = Certificate()
     problems = [refusal("variable-value", reason=one) for one in checked["problems"]]
     name = str(host_variables.get("inventory_hostname", ""))
@@ -163,4 +182,8 @@ def preflight_plan(
         given=frozenset(host_variables),
         profiles=profiles_of(host_variables.get("group_names") or ()),
     )
-    return complete(context).as_fact()
+    made = complete(context)
+    if known.get("takes_back"):
+        machine = made.text.partition("\n")[0]
+        made = replace(made, text=f"{machine}\nwhat Temper has made here is taken back", warnings=())
+    return made.as_fact()

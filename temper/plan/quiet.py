@@ -7,10 +7,7 @@ for the others, and there is nothing to report, their roles end before that.
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 #: Fact of a node: the run, the roles of the present stage, and which of them have nothing to say.
 QUIET = "temper_quiet"

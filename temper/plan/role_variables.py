@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ansible.module_utils
 from ansible.errors import AnsibleError
@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULE_UTILS = str(ROOT / "module_utils")
 if MODULE_UTILS not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(MODULE_UTILS)
+from collections.abc import Callable, Iterable
+
 from ansible.module_utils.temper.access.administrators import parse_users
 from ansible.module_utils.temper.access.nftables_rules import interfaces, networks, parse_rule, parse_service
 from ansible.module_utils.temper.access.ssh_keys import public_keys
@@ -32,7 +34,7 @@ from ansible.module_utils.temper.settings.base import RefusedError
 from temper.plan import fleet_networks
 from temper.plan.contradictions import instance_problems, profile_problems, slurm_problems
 from temper.plan.convert import build
-from temper.plan.origin import place, place_of
+from temper.plan.origin import place, place_of, place_of_error
 from temper.plan.os_controls import load_controls, waiver_problems
 from temper.plan.pip_options import configuration
 from temper.plan.tables import read_yaml
@@ -40,27 +42,17 @@ from temper.plan.value_types import validated
 from temper.plan.variables import Variables
 from validation.model.plans import MOST_HOURS, PLANS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 #: Of the highest clock, what gpu_settings_clocks: efficient locks.
 EFFICIENT_SHARE = gpu_settings.EFFICIENT_SHARE
 #: `75%` or `512G`, and the memory, to bytes.
 size_bytes = tmpfs.size_bytes
 PLAN = "preflight_plan"  # the fact that this is about to make, which a run may make more than once
 LAST_PORT = 65535
-MOST_BUFFER_MIB = 2047
-MOST_READ_AHEAD_KB = 65536
 #: The kernel's own soft limit of open files, and a stack with which every program still starts: with less,
 #: nobody can log in, root and Ansible included.
 LEAST_NOFILE = 1024
 LEAST_STACK_KIB = 1024
 LONGEST_SLIP = 2  # characters that a typo adds or leaves out
-
-
-def is_port(value: Any) -> bool:
-    """Whether a value is a TCP or UDP port number."""
-    return isinstance(value, int) and 1 <= value <= LAST_PORT
 
 
 def is_network(value: Any) -> bool:
@@ -72,17 +64,28 @@ def is_network(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def is_size(value: Any) -> bool:
-    """Whether a value is a size in bytes, with a binary unit or none; an empty text says nothing."""
-    return isinstance(value, str) and bool(re.fullmatch(r"(?i)[0-9]+ ?[kmgt]?(i?b)?|", value))
-
-
 # Argument specs know types but no ranges; a variable's name says what it holds.
 CONVENTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "port": (is_port, f"a port number from 1 to {LAST_PORT}"),
+    "port": (
+        lambda value: isinstance(value, int) and 1 <= value <= LAST_PORT,
+        f"a port number from 1 to {LAST_PORT}",
+    ),
     "network": (is_network, "a network such as 192.0.2.0/24 or 2001:db8::/32"),
-    "size": (is_size, "a size such as 1G or 512M"),
+    "size": (
+        lambda value: isinstance(value, str) and bool(re.fullmatch(r"(?i)[0-9]+ ?[kmgt]?(i?b)?|", value)),
+        "a size such as 1G or 512M",
+    ),
 }
+
+
+def within(holds: Callable[[Any], bool], expected: str) -> Callable[[Any], None]:
+    """Return a check that refuses a value for which `holds` is false."""
+
+    def check(value: Any) -> None:
+        if not holds(value):
+            raise RefusedError(f"expected {expected}, found {value!r}")
+
+    return check
 
 
 def check_waivers(waivers: list[Mapping[str, Any]]) -> None:
@@ -99,30 +102,6 @@ def check_pip_args(arguments: str) -> None:
         raise RefusedError(str(error)) from None
 
 
-def check_hours(hours: float) -> None:
-    """Refuse a time that the payload would refuse."""
-    if not 0 <= hours <= MOST_HOURS:
-        raise RefusedError(f"expected hours, 0 (what the plan says) to {MOST_HOURS}, found {hours:g}")
-
-
-def check_percent(percent: float | None) -> None:
-    """Refuse a share that no GPU can have; whether a GPU takes it, the node knows."""
-    if percent is not None and not 0 < percent < math.inf:
-        raise RefusedError(f"expected more than 0 % of the GPU's default, found {percent:g}")
-
-
-def check_floor(floor: float) -> None:
-    """Refuse a floor that nothing could be compared with."""
-    if not 0 <= floor < math.inf:
-        raise RefusedError(f"expected GB/s, 0 (no floor) or above, found {floor}")
-
-
-def check_rounds(count: int) -> None:
-    """Refuse a number of rounds that nobody can count."""
-    if count < 1:
-        raise RefusedError(f"expected 1 or more, found {count}; gpu_validation_fabric_pairs says whether")
-
-
 def check_shm(size: str) -> None:
     """Refuse a size of /dev/shm that no memory has."""
     try:
@@ -130,38 +109,6 @@ def check_shm(size: str) -> None:
             raise RefusedError(f"expected 1% to 100% of the memory, or a size above 0, found {size}")
     except ValueError as error:
         raise RefusedError(str(error)) from error
-
-
-def check_buffer(mib: int) -> None:
-    """Refuse buffers that the kernel does not take: it counts their bytes in 31 bits."""
-    if not 0 <= mib <= MOST_BUFFER_MIB:
-        raise RefusedError(f"expected MiB, 0 (the kernel's) to {MOST_BUFFER_MIB}, found {mib}")
-
-
-def check_read_ahead(kib: int | None) -> None:
-    """Refuse a read-ahead that no drive has: the kernel counts it in pages of 4 KiB."""
-    if kib is not None and (not 0 <= kib <= MOST_READ_AHEAD_KB or kib % 4):
-        raise RefusedError(f"expected KiB in steps of 4, 0 to {MOST_READ_AHEAD_KB}, found {kib}")
-
-
-def check_nofile(count: int) -> None:
-    """Refuse so few files that no login shell could load its libraries."""
-    if count < LEAST_NOFILE:
-        raise RefusedError(f"expected {LEAST_NOFILE} or more, because with fewer logins fail, found {count}")
-
-
-def check_stack(kib: int) -> None:
-    """Refuse a stack on which no login shell could start, and one without a limit."""
-    if kib < LEAST_STACK_KIB:
-        raise RefusedError(
-            f"expected KiB, {LEAST_STACK_KIB} or more, because with less logins fail, found {kib}"
-        )
-
-
-def check_memlock(text: str) -> None:
-    """Refuse what pam_limits and systemd would pass over."""
-    if not re.fullmatch(r"unlimited|[0-9]+", text):
-        raise RefusedError(f"expected unlimited, or KiB as a number, found {text!r}")
 
 
 def check_sysctls(values: Mapping[str, object]) -> None:
@@ -185,22 +132,10 @@ def check_nccl(values: Mapping[str, object]) -> None:
             raise RefusedError(f"expected one line of text or a number for {name}, found {value!r}")
 
 
-def check_ifname(text: str) -> None:
-    """Refuse a list that NCCL would read as one name: it separates names by commas."""
-    if re.search(r"\s", text):
-        raise RefusedError(f"expected names of interfaces with commas and no blanks, found {text!r}")
-
-
 def check_fleet_networks(texts: list[str]) -> None:
     """Refuse networks that cannot join nodes."""
     if problem := fleet_networks.list_problem(texts):
         raise RefusedError(problem)
-
-
-def check_threads(count: int) -> None:
-    """Refuse a number of threads that no program can start."""
-    if count < 0:
-        raise RefusedError(f"expected 1 or more, or 0 for physical cores divided by GPUs, found {count}")
 
 
 def check_cgroup(values: Mapping[str, object]) -> None:
@@ -209,18 +144,6 @@ def check_cgroup(values: Mapping[str, object]) -> None:
         text = str(value) if isinstance(value, (str, int, float)) else ""
         if not re.fullmatch(r"\w+", str(name)) or not text or "\n" in text:
             raise RefusedError(f"expected a word or number for each parameter, found {value!r} for {name}")
-
-
-def check_folder(path: str) -> None:
-    """Refuse a path that is another one on every node."""
-    if not path.startswith("/"):
-        raise RefusedError(f"expected an absolute path, found {path!r}")
-
-
-def check_ref(name: str) -> None:
-    """Refuse a name that git would take for an option, or for more than one place of a pattern."""
-    if name and (not re.fullmatch(r"[\w.*][\w./*-]*", name) or ".." in name or name.count("*") > 1):
-        raise RefusedError(f"expected a name of git's with at most one *, found {name!r}")
 
 
 def check_signers(signers: list[Mapping[str, Any]]) -> None:
@@ -265,15 +188,28 @@ FALLBACK = re.compile(r"\{\{ (\w+) \| default\(\[\]\) \}\}")
 #: More digits than Python makes a number of.
 MANY_DIGITS = re.compile(r"^\s*[-+]?[0-9]{1000}")
 
+FLOOR = within(lambda floor: 0 <= floor < math.inf, "GB/s, 0 (no floor) or above")
+#: What git would take for an option, or for more than one place of a pattern, is no name.
+REF = within(
+    lambda name: (
+        not name or bool(re.fullmatch(r"[\w.*][\w./*-]*", name) and ".." not in name and name.count("*") <= 1)
+    ),
+    "a name of git's with at most one *",
+)
+
 # What the modules would refuse on the node, in the middle of a run, as far as it does not depend on the node.
 CONTENTS: dict[str, Callable[[Any], object]] = {
     "admin_accounts_users": parse_users,
     "compute_environment_fleet_networks": check_fleet_networks,
     "compute_environment_nccl": check_nccl,
-    "compute_environment_nccl_socket_ifname": check_ifname,
-    "compute_environment_omp_num_threads": check_threads,
+    "compute_environment_nccl_socket_ifname": within(
+        lambda text: not re.search(r"\s", text), "names of interfaces with commas and no blanks"
+    ),
+    "compute_environment_omp_num_threads": within(
+        lambda count: count >= 0, "1 or more, or 0 for physical cores divided by GPUs"
+    ),
     "compute_environment_slurm_cgroup": check_cgroup,
-    "compute_environment_slurm_directory": check_folder,
+    "compute_environment_slurm_directory": within(lambda path: path.startswith("/"), "an absolute path"),
     "firewall_peer_addresses": lambda items: networks("peers", items or []),
     "firewall_rules": lambda rules: [parse_rule(index, rule) for index, rule in enumerate(rules)],
     "firewall_services": lambda services: [parse_service(*service) for service in services.items()],
@@ -282,23 +218,41 @@ CONTENTS: dict[str, Callable[[Any], object]] = {
     "gpu_settings_clocks": gpu_settings.check_clocks,
     "gpu_settings_compute_mode": gpu_settings.check_compute_mode,
     "gpu_settings_mig": mig.check,
-    "gpu_settings_power_limit_percent": check_percent,
-    "gpu_validation_hours": check_hours,
-    "gpu_validation_fabric_floor_gb_s": check_floor,
-    "gpu_validation_fabric_pair_rounds": check_rounds,
+    # Whether a GPU takes it, the node knows.
+    "gpu_settings_power_limit_percent": within(
+        lambda percent: percent is None or 0 < percent < math.inf, "more than 0 % of the GPU's default"
+    ),
+    "gpu_validation_hours": within(
+        lambda hours: 0 <= hours <= MOST_HOURS, f"hours, 0 (what the plan says) to {MOST_HOURS}"
+    ),
+    "gpu_validation_fabric_floor_gb_s": FLOOR,
+    "gpu_validation_fabric_pair_rounds": within(
+        lambda count: count >= 1, "1 or more (gpu_validation_fabric_pairs says whether there are any)"
+    ),
     "gpu_validation_pip_args": check_pip_args,
-    "gpu_validation_storage_floor_gb_s": check_floor,
-    "pull_branch": check_ref,
+    "gpu_validation_storage_floor_gb_s": FLOOR,
+    "pull_branch": REF,
     "pull_signers": check_signers,
-    "pull_tags": check_ref,
+    "pull_tags": REF,
     "os_hardening_waivers": check_waivers,
     "ssh_hardening_extra_options": merge,
-    "os_tuning_memlock": check_memlock,
-    "os_tuning_network_buffer_mib": check_buffer,
-    "os_tuning_nofile": check_nofile,
-    "os_tuning_nvme_read_ahead_kb": check_read_ahead,
+    # Anything else is passed over by pam_limits and systemd.
+    "os_tuning_memlock": within(
+        lambda text: bool(re.fullmatch(r"unlimited|[0-9]+", text)), "unlimited, or KiB as a number"
+    ),
+    # The kernel counts the bytes of a buffer in 31 bits.
+    "os_tuning_network_buffer_mib": within(lambda mib: 0 <= mib <= 2047, "MiB, 0 (the kernel's) to 2047"),
+    "os_tuning_nofile": within(
+        lambda count: count >= LEAST_NOFILE, f"{LEAST_NOFILE} or more, because with fewer logins fail"
+    ),
+    # The kernel counts the read-ahead in pages of 4 KiB.
+    "os_tuning_nvme_read_ahead_kb": within(
+        lambda kib: kib is None or (0 <= kib <= 65536 and kib % 4 == 0), "KiB in steps of 4, 0 to 65536"
+    ),
     "os_tuning_shm": check_shm,
-    "os_tuning_stack_kib": check_stack,
+    "os_tuning_stack_kib": within(
+        lambda kib: kib >= LEAST_STACK_KIB, f"KiB, {LEAST_STACK_KIB} or more, because with less logins fail"
+    ),
     "os_tuning_sysctls": check_sysctls,
     "ssh_hardening_revoked_keys": lambda texts: public_keys("revoked keys", texts),
     "ssh_hardening_user_ca_keys": lambda texts: public_keys("user CA keys", texts),
@@ -489,7 +443,8 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
         try:
             given[name] = host_variables[name]
         except AnsibleError as error:
-            problems.append(f"{name}: its value cannot be evaluated: {error}")
+            where = place_of_error(error) or place(raw.get(name))
+            problems.append(f"{name}: its value cannot be evaluated: {error}{where}")
     keys = {str(name): name for name in host_variables}
     values: dict[str, Any] = {}
     for name, spec in options.items():

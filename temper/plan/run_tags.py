@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 from temper.plan.node_plan import Stage
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 #: Roles that preflight refuses a run for, with the stages whose tags select them.
 STAGES = {"nvidia_stack": Stage.PROVISION, "os_hardening": Stage.HARDEN}

@@ -8,15 +8,13 @@ A test fails when the file is not what this would write.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from temper.plan.node_plan import SCHEMA_VERSION, NodePlan
 from temper.plan.wanted import Kind, parameters_of, type_of
 from validation.report.schema import document, schema_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FILE = Path(__file__).parent / "schemas" / "node-plan.schema.json"
 

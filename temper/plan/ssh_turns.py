@@ -12,14 +12,12 @@ import hashlib
 import threading
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from types import TracebackType
+from typing import IO
 
 from ansible.constants import config
 
 from validation.processes.files import own
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 #: A connection that has not been greeted within this time keeps the next one from beginning no longer.
 LONGEST_S = 3.0

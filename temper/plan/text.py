@@ -51,9 +51,10 @@ def plan_text(plan: NodePlan, node: NodeFacts, not_tuned: Sequence[str] = ()) ->
     return "\n".join(lines)
 
 
-def waiver_text(profile: str, waived: Sequence[WaivedControl]) -> str:
-    """How much hardening leaves out, and what lists it with its reasons."""
+def waiver_text(profile: str, edition: str, waived: Sequence[WaivedControl]) -> str:
+    """Return by which benchmark hardening is measured, how much it leaves out, and what lists that."""
     number = number_of(len(waived), "control")
     return (
-        f"hardening: profile {profile}, {number} waived (temper plan --waived lists them with their reasons)"
+        f"hardening: profile {profile}, by {edition}, {number} waived (temper plan --waived lists them with "
+        "their reasons)"
     )

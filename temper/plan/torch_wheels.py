@@ -113,7 +113,7 @@ def payload_plan(situation: Situation) -> tuple[Payload, list[Refusal], list[str
     if there and (not there.version or not (there.torch or there.environment)):
         # Nobody can tell what it is: the role asks it.
         return Payload(torch), [], []
-    if there and same_torch(there.torch, torch) and (named or not there.environment):
+    if there and (torch in (there.torch, there.torch.partition("+")[0])) and (named or not there.environment):
         # The operator has brought it, whatever it was built for.
         return Payload(torch, there.version), [], []
     if there and not there.environment:
@@ -150,11 +150,6 @@ def choice(releases: Iterable[str], situation: Situation) -> tuple[Payload, list
     torch, python = installable[0]
     reason = next(useless(situation.wheel(torch), situation))
     return payload_of(torch, python, situation), [f"{reason.text}: tests on GPUs do not run"]
-
-
-def same_torch(found: str, wanted: str) -> bool:
-    """Whether a torch is the wanted one; a local version ("+cu126") counts only where it is asked for."""
-    return wanted in (found, found.partition("+")[0])
 
 
 def payload_of(torch: str, python: str, situation: Situation) -> Payload:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.errors import (
@@ -13,9 +14,6 @@ from ansible.module_utils.errors import (
 )
 
 from temper.plan.origin import place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 #: Types of Ansible's argument specs, as a person calls one of them and several.
 WORDS = {

@@ -150,6 +150,7 @@ class Firewall:
 class GpuSettings:
     """Variables of the role gpu_settings."""
 
+    state: Literal["present", "absent"]
     busy_ok: bool
     clocks: Any
     compute_mode: str | None
@@ -201,6 +202,7 @@ class Monitoring:
 class NvidiaStack:
     """Variables of the role nvidia_stack."""
 
+    state: Literal["present", "absent"]
     source: Literal["nvidia", "distro"]
     name: str
     kernel_modules: Literal["auto", "open", "proprietary"]

@@ -5,19 +5,16 @@ The form in JSON is what module_utils/temper/settings reads on the node.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypedDict, cast, get_type_hints
+from typing import Any, TypeAlias, TypedDict, cast, get_type_hints
 
 from temper.plan.convert import plain
 from temper.plan.model import ModuleStream, Repository, Runtime
 from temper.plan.tables import LockedClocks
 from temper.plan.variables import FirewallRule  # noqa: TC001 - the types of parameters are resolved
 from validation.model.contract import ContractError, StringEnum, decode
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import TypeAlias
 
 
 class Kind(StringEnum):

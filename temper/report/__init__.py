@@ -2,6 +2,7 @@
 
 It runs on the controller. Each module imports only from those above it in this list:
 
+    origin      the fleet, its inventories, the controller, the groups of its nodes
     inputs      what a report is made from
     past        earlier numbers from the history of validation
     words       how numbers, conditions and states are written
@@ -9,6 +10,7 @@ It runs on the controller. Each module imports only from those above it in this 
     metrics     the fleet's numbers by metric: distributions, and what each number stands beside
     changes     what is another than last time
     advice      what measurements recommend to whoever trains here
+    to_do       what to do about a node that is not good
     node        what a page of a node shows
     fleet       what the page of a fleet shows
     write       templates and files

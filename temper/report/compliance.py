@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from temper.base.nodes import utc
 from temper.base.store import HISTORY
 from temper.base.version import version
 from temper.compliance import answers, evidence, metrics, waivers
@@ -16,7 +17,9 @@ from temper.compliance.history import History
 from temper.compliance.statement import CLOCKS, CheckedNode, LastValidation, Rules, statement
 from temper.plan.identity import twins
 from temper.plan.os_controls import load_controls
+from temper.report import origin
 from temper.report import statement as report
+from temper.report.origin import typed
 from validation.model.contract import ContractError, Machine, decode, loads, parse
 from validation.processes.files import own
 from validation.report.fleet_report import point_latest_to
@@ -41,7 +44,7 @@ class Settings:
     """Where reports go, what is read beside the nodes, and how a repair names the inventory.
 
     `directory` holds the reports of compliance, `validations` those of validation and the history, `data` the
-    tables, `inventory` its files and folders, and `options` the words that name it on a command line.
+    tables, `inventory` its files and folders, and `inventories` what one types to name it.
     Where they are given, `key` signs, and `metrics` gets a file for each node.
     """
 
@@ -50,7 +53,7 @@ class Settings:
     data: Path
     inventory: tuple[Path, ...]
     validation_max_age: timedelta
-    options: str
+    inventories: tuple[str, ...] = ()
     key: str = ""
     metrics: Path | None = None
 
@@ -65,10 +68,6 @@ def settings_of(chosen: Mapping[str, Any], sources: Iterable[str], root: Path) -
     def path(text: str) -> Path:
         return root / Path(text).expanduser()
 
-    def short(source: str) -> str:
-        """An inventory as one types it in the checkout."""
-        return str(Path(source).relative_to(root)) if Path(source).is_relative_to(root) else source
-
     given = list(sources)
     return Settings(
         directory=path(chosen["directory"]),
@@ -76,7 +75,7 @@ def settings_of(chosen: Mapping[str, Any], sources: Iterable[str], root: Path) -
         data=root / "data",
         inventory=tuple(Path(source) for source in given if Path(source).exists()),
         validation_max_age=timedelta(days=chosen["validation_max_age_days"]),
-        options="".join(f" -i {short(source)}" for source in given),
+        inventories=tuple(typed(source, root) for source in given),
         key=str(chosen["key"] or ""),
         metrics=path(chosen["metrics"]) if chosen["metrics"] else None,
     )
@@ -189,8 +188,9 @@ def check(
     before = history.states()
     known = list(nodes)
     measured = validations(settings.validations, {node.name for node in known}, now)
+    comes_from = origin.origin(settings.inventories, utc(now), {node.name: node.groups for node in known})
     rules = Rules(
-        now, settings.validation_max_age, load_controls(settings.data / "os_controls"), settings.options
+        now, settings.validation_max_age, load_controls(settings.data / "os_controls"), comes_from.options
     )
     made = replace(
         statement(
@@ -213,7 +213,7 @@ def check(
     own(folder.parent)
     folder.mkdir()
     try:
-        report.write(folder, made)
+        report.write(folder, made, comes_from)
         sealed = evidence.seal(folder, manifest, settings.key)
         history.record(made, folder.name, sealed, head.report)
     except BaseException:

@@ -8,9 +8,10 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from temper.base.nodes import ranges
 from temper.compliance.alike import Once
 from temper.compliance.model import HARDENING, WaivedBy
-from temper.report import changes, svg
+from temper.report import changes, svg, to_do
 from temper.report.words import KINDS, conditions, kind, moment, quantity, slug
 from validation.checks.registry import CHECKS
 from validation.model.contract import State
@@ -18,7 +19,7 @@ from validation.model.printable import first_of
 from validation.model.quantities import label, unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from markupsafe import Markup
 
@@ -26,19 +27,28 @@ if TYPE_CHECKING:
     from temper.report.changes import Change
     from temper.report.inputs import Report
     from temper.report.metrics import Distribution, Key
+    from temper.report.origin import Origin
+    from temper.report.to_do import Step
     from validation.verdict.verdicts import NodeVerdict
 
 #: Controls have areas: what stands before the slash of their name. In former statements, those of the
 #: hardening have none.
 #: Of long lists, how much the page of the fleet shows; the pages of the nodes have all.
-MOST_CHANGES, MOST_ATTENTION, MOST_FAILING, MOST_METRICS, MOST_GPUS, MOST_NOTES = 200, 100, 60, 240, 500, 60
+MOST_CHANGES, MOST_ATTENTION, MOST_FAILING, MOST_METRICS, MOST_GPUS, MOST_NOTES = 20, 100, 60, 240, 500, 60
 #: The sentence of a cell that did not pass, at most.
 LONGEST_TITLE = 160
 #: The cells of so many nodes have their state in words, too, and why a test was not run; those of more have
 #: a sign, which the legend explains, and the lists below the table say the rest.
 MOST_WITH_REASONS = 200
-#: How the kinds of nodes are called where they are counted.
-NAMES = {"fail": "failing", "unknown": "not known", "degraded": "degraded", "good": "good"}
+#: How the kinds of nodes are called where they are counted, and what is said of one and of several nodes.
+NAMES = {"fail": "failing", "unknown": "unknown", "degraded": "degraded", "good": "good"}
+SAID = {
+    "fail": ("fails", "fail"),
+    "unknown": ("is unknown", "are unknown"),
+    "degraded": ("is degraded", "are degraded"),
+}
+#: Of a kind of nodes, so many names or ranges of names.
+MOST_NAMES = 12
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,8 @@ class NodeRow:
     state: str
     compliance: str
     gpus: str
+    racks: str
+    groups: str
     cells: tuple[Cell | None, ...]
 
 
@@ -102,21 +114,35 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class FleetPage:
-    """All that the page of a fleet shows."""
+class Attention:
+    """A node that is not good: why, and what to do."""
 
-    label: str
+    kind: str
+    name: str
+    reasons: tuple[str, ...]
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class FleetPage:
+    """All that the page of a fleet shows.
+
+    `counts` are a kind of nodes, its name, how many there are and, where they are not good, which. `choices`
+    are the columns of the table of nodes that one chooses from: title, place, values.
+    """
+
+    headline: str
+    facts: tuple[tuple[str, str], ...]
     verdicts: tuple[tuple[str, str, str, str], ...]
     kind: str
     nodes: int
     few: bool
-    good: int
-    counts: tuple[tuple[str, str, int], ...]
-    chart: Markup
+    counts: tuple[tuple[str, str, int, str], ...]
+    choices: tuple[tuple[str, int, tuple[str, ...]], ...]
     compared: tuple[str, ...]
     changed: tuple[Change, ...]
     more_changes: int
-    attention: tuple[tuple[str, str, str, str, tuple[str, ...]], ...]
+    attention: tuple[Attention, ...]
     more_attention: int
     findings: tuple[Failing, ...]
     controls: tuple[Failing, ...]
@@ -131,6 +157,8 @@ class FleetPage:
     notes: tuple[tuple[str, str, str], ...]
     has_validation: bool
     has_compliance: bool
+    has_racks: bool
+    has_groups: bool
 
 
 def changed_on(report: Report) -> list[Change]:
@@ -157,28 +185,39 @@ def page_of(
     names = sorted({*judged, *stated})
     few = len(names) <= MOST_WITH_REASONS
     rows = tuple(
-        _row(name, judged.get(name), stated.get(name), tests, areas, cells_of, reasons=few) for name in names
+        _row(name, judged.get(name), stated.get(name), tests, areas, cells_of, report.origin, reasons=few)
+        for name in names
     )
-    count = Counter(row.kind for row in rows)
-    counts = tuple((name, NAMES[name], count[name]) for name in KINDS)
-    attention = list(_attention(rows, judged, stated))
+    of_kind: dict[str, list[str]] = {name: [] for name in KINDS}
+    for row in rows:
+        of_kind[row.kind].append(row.name)
+    order = list(KINDS)
+    bad = sorted(
+        (row for row in rows if row.kind != "good"), key=lambda row: (order.index(row.kind), row.name)
+    )
     spreads = list(_spreads(numbers))
     return FleetPage(
-        label=report.label,
+        headline=headline({name: len(members) for name, members in of_kind.items()}),
+        facts=tuple(_facts(report, last_measured)),
         verdicts=tuple(_verdicts(report, last_measured)),
         kind=kind(
             *(str(one.state) for one in [verdict] if one), *(str(one.verdict) for one in [statement] if one)
         ),
         nodes=len(rows),
         few=few,
-        good=count["good"],
-        counts=counts,
-        chart=svg.parts([(name, words, number) for name, words, number in counts], "Nodes by verdict"),
+        counts=tuple(
+            (name, NAMES[name], len(members), "" if name == "good" else _ranges(members))
+            for name, members in of_kind.items()
+        ),
+        choices=tuple(_choices(rows)),
         compared=tuple(_compared(report)),
         changed=tuple(changed[:MOST_CHANGES]),
         more_changes=max(0, len(changed) - MOST_CHANGES),
-        attention=tuple(attention[:MOST_ATTENTION]),
-        more_attention=max(0, len(attention) - MOST_ATTENTION),
+        attention=tuple(
+            _attention(row, judged.get(row.name), stated.get(row.name), report.origin.options)
+            for row in bad[:MOST_ATTENTION]
+        ),
+        more_attention=max(0, len(bad) - MOST_ATTENTION),
         findings=tuple(_findings(judged.values()))[:MOST_FAILING],
         controls=tuple(_controls(stated.values()))[:MOST_FAILING],
         waivers=tuple(finding.text for finding in statement.waivers) if statement else (),
@@ -192,7 +231,56 @@ def page_of(
         notes=tuple(islice(_alike(_notes(judged.values())), MOST_NOTES)),
         has_validation=verdict is not None,
         has_compliance=statement is not None,
+        has_racks=any(row.racks for row in rows),
+        has_groups=any(row.groups for row in rows),
     )
+
+
+def headline(counts: Mapping[str, int]) -> str:
+    """Say what is wrong first: `3 of 24 nodes fail, 2 are unknown`."""
+    nodes = sum(counts.values())
+    bad = [(kind, counts[kind]) for kind in SAID if counts[kind]]
+    if not nodes:
+        return "There is no node in this report"
+    if not bad:
+        return "The node is good" if nodes == 1 else f"All {nodes} nodes are good"
+    if nodes == 1:
+        return f"The node {SAID[bad[0][0]][0]}"
+    whole = [f" of {nodes} nodes", "", ""]
+    return ", ".join(
+        f"{count}{of} {SAID[kind][count > 1]}" for (kind, count), of in zip(bad, whole, strict=False)
+    )
+
+
+def _ranges(names: Iterable[str]) -> str:
+    return first_of(ranges(names).split(", "), MOST_NAMES)
+
+
+def _choices(rows: Collection[NodeRow]) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+    """Yield the columns that one chooses rows by, as far as the nodes differ there."""
+    columns = {
+        "GPUs": {row.gpus for row in rows},
+        "Rack": {row.racks for row in rows},
+        "Group": {row.groups for row in rows},
+    }
+    place = 0
+    for title, cells in columns.items():
+        place += title == "GPUs" or any(cells)
+        if len(cells) > 1:
+            yield title, place, tuple(sorted({part for cell in cells for part in cell.split(", ") if part}))
+
+
+def _facts(report: Report, last: str) -> Iterator[tuple[str, str]]:
+    """Yield where the report comes from, as far as that is known."""
+    found = report.origin
+    stated = report.compliance.made_at if report.compliance else ""
+    known = {
+        "Fleet": found.fleet,
+        "Time": moment(found.made_at or stated or last),
+        "Controller": found.controller,
+        "Inventory": ", ".join(found.inventories),
+    }
+    yield from ((name, value) for name, value in known.items() if value)
 
 
 def _verdicts(report: Report, last: str) -> Iterator[tuple[str, str, str, str]]:
@@ -246,6 +334,7 @@ def _row(
     tests: tuple[str, ...],
     areas: tuple[str, ...],
     cells_of: Callable[[tuple[ControlResult, ...]], dict[str, Cell | None]],
+    origin: Origin,
     *,
     reasons: bool,
 ) -> NodeRow:
@@ -266,6 +355,8 @@ def _row(
         verdict.state if verdict else "",
         statement.verdict if statement else "",
         gpus,
+        ", ".join(origin.racks(name)),
+        ", ".join(origin.other_groups(name)),
         tuple(cells),
     )
 
@@ -294,29 +385,11 @@ def _cut(words: str) -> str:
 
 
 def _attention(
-    rows: Iterable[NodeRow], judged: Mapping[str, NodeVerdict], stated: Mapping[str, NodeStatement]
-) -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
-    """Each node that is not good: kind, name, slug, the first reason, and what to do; worst first."""
-    order = list(KINDS)
-    for row in sorted(
-        (row for row in rows if row.kind != "good"), key=lambda row: (order.index(row.kind), row.name)
-    ):
-        verdict, statement = judged.get(row.name), stated.get(row.name)
-        reasons = list(verdict.reasons[:1]) if verdict and verdict.state is not State.PASS else []
-        if statement and statement.reason:
-            reasons.append(statement.reason)
-        failing = [one for one in statement.shown if one.state == "fail"] if statement else []
-        if failing:
-            reasons.append(f"controls fail: {first_of(map(_failing, failing), 3)}")
-        said = [reason.partition(". What to do: ") for reason in reasons]
-        remedies = [action for _, _, action in said if action][:1]
-        remedies += statement.repairs if statement else ()
-        yield row.kind, row.name, row.slug, " · ".join(words for words, _, _ in said), tuple(remedies)
-
-
-def _failing(control: ControlResult) -> str:
-    """A control and what was found and wanted."""
-    return f"{control.id} ({_cut(control.why)})" if control.why else control.id
+    row: NodeRow, verdict: NodeVerdict | None, statement: NodeStatement | None, options: str
+) -> Attention:
+    """A node that is not good, why, and what to do."""
+    steps = to_do.steps(row.name, verdict, statement, options)
+    return Attention(row.kind, row.name, tuple(to_do.reasons(verdict, statement)), tuple(steps))
 
 
 def _findings(nodes: Iterable[NodeVerdict]) -> list[Failing]:

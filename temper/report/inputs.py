@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from temper.report.origin import Origin
+
 if TYPE_CHECKING:
     from temper.compliance.model import Statement
     from validation.model.contract import Measurement, NodeResult, TestResult
@@ -64,8 +66,9 @@ class Validation:
 
 @dataclass(frozen=True)
 class Report:
-    """What there is of a fleet; a part that nobody has is None. `label` says where the data comes from."""
+    """What there is of a fleet; a part that nobody has is None. `label` stands on top of every page."""
 
     validation: Validation | None = None
     compliance: Statement | None = None
     label: str = ""
+    origin: Origin = field(default_factory=Origin)

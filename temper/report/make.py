@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from temper.base.garbage import uncollected
+from temper.base.nodes import utc
 from temper.judge import cohort, fleet_metrics
 from temper.judge.fabric import judge_fabric
 from temper.judge.fleet_results import FleetResults, is_document
 from temper.judge.own_past import OwnPast
 from temper.judge.results import results_in
 from temper.judge.unshown import Unshown
+from temper.report import origin
 from temper.report.inputs import Report, Validation
 from temper.report.past import of_runs
 from temper.report.write import write
@@ -67,7 +70,13 @@ def judge(options: argparse.Namespace) -> int:
         before,
         before_name,
     )
-    write(options.output, Report(shown), unshown=unshown)
+    comes_from = origin.origin(
+        options.inventory,
+        utc(datetime.now(UTC)),
+        {name: measured.groups.get(name, ()) for name in measured.expectations},
+    )
+    origin.write(options.output, comes_from)
+    write(options.output, Report(shown, origin=comes_from), unshown=unshown)
     fleet_report.write(options.output, fleet, measured.expectations, fabric)
     fleet_report.conclude(options.output, fleet)
     past.add(fleet.nodes, results)

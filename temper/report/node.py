@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from temper.compliance.model import WaivedBy
-from temper.report import advice, changes, svg
+from temper.report import advice, changes, svg, to_do
 from temper.report.inputs import Metric, Past, metric_of
 from temper.report.metrics import OF_PAIRS, Beside, FleetNumbers
 from temper.report.words import (
@@ -174,6 +174,7 @@ class NodePage:
     state: str
     compliance: str
     sentence: str
+    steps: tuple[to_do.Step, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     changed: tuple[Change, ...] = ()
     moved: tuple[Group, ...] = ()
@@ -199,8 +200,8 @@ class Known:
     changed: tuple[Change, ...] = ()
 
 
-def page_of(known: Known, fleet: FleetNumbers, past: Past | None = None) -> NodePage:
-    """The page of a node."""
+def page_of(known: Known, fleet: FleetNumbers, past: Past | None = None, options: str = "") -> NodePage:
+    """The page of a node. `options` name the inventory in commands."""
     verdict, result, statement = known.verdict, known.result, known.statement
     states = [one for one in (verdict and verdict.state, statement and statement.verdict) if one]
     numbers = Numbers(result, fleet, past or {}) if result else None
@@ -218,6 +219,7 @@ def page_of(known: Known, fleet: FleetNumbers, past: Past | None = None) -> Node
         state=verdict.state if verdict else "",
         compliance=statement.verdict if statement else "",
         sentence=_sentence(verdict, statement),
+        steps=tuple(to_do.steps(known.name, verdict, statement, options)),
         facts=tuple(_facts(result, verdict, statement)),
         changed=known.changed,
         moved=grouped(moved),
@@ -253,7 +255,7 @@ def unshown(known: Known, why: str) -> NodePage:
 def _sentence(verdict: NodeVerdict | None, statement: NodeStatement | None) -> str:
     parts = []
     if verdict:
-        parts.append(verdict.reasons[0] if verdict.reasons else "Every test that ran passed")
+        parts += to_do.reasons(verdict, None)[:1] or ["Every test that ran passed"]
     if statement and statement.reason:
         parts.append(statement.reason)
     elif statement:

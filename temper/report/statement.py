@@ -15,6 +15,7 @@ from xml.sax import saxutils
 from temper.compliance import document, oscal
 from temper.compliance.alike import Once, uuid_of
 from temper.compliance.model import ControlResult, State, Verdict, WaivedBy, former
+from temper.report import origin
 from temper.report import write as pages
 from temper.report.inputs import Report
 from validation.model.contract import Encoded, dumps, encoded, json_text
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from temper.compliance.model import NodeStatement, Statement
+    from temper.report.origin import Origin
 
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 MOST_CHANGES = 20
@@ -44,10 +46,11 @@ WOULD = {
 }
 
 
-def write(directory: Path, statement: Statement) -> None:
+def write(directory: Path, statement: Statement, comes_from: Origin) -> None:
     """Write the report in all its forms. Raises OSError."""
+    origin.write(directory, comes_from)
     write_atomically(directory / "report.txt", text(statement))
-    pages.write(directory, Report(compliance=statement))
+    pages.write(directory, Report(compliance=statement, origin=comes_from))
     write_atomically(directory / "junit.xml", junit(statement))
     write_atomically(directory / "sarif.json", sarif(statement))
     write_atomically(directory / "oscal.json", oscal.document(statement))

@@ -215,22 +215,6 @@ def lines(series: Sequence[Line], x: Axis, y: Axis, title: str, floors: Sequence
     return chart(570, plot_y + plot_h + 44 + 16 * rows, title, said, "".join(body))
 
 
-def parts(counts: Sequence[tuple[str, str, float]], title: str) -> Markup:
-    """Parts of a whole as one bar: each with a class, a name and a number above 0."""
-    found = [(kind, name, count) for kind, name, count in counts if is_number(count) and count > 0]
-    whole = sum(count for _, _, count in found)
-    if not whole:
-        return Markup("")
-    body, start = [], 0.0
-    for kind, _, count in found:
-        width = 560 * count / whole
-        shown = max(0.0, width - 1)
-        body.append(f'<rect class="part {escape(kind)}" x="{start:.1f}" width="{shown:.1f}" height="14"/>')
-        start += width
-    words = ", ".join(f"{name} {number(count)}" for _, name, count in found)
-    return chart(560, 14, title, words, "".join(body), "chart parts")
-
-
 def shares(found: Sequence[tuple[str, str, float]], title: str) -> Markup:
     """Parts of a time that may overlap, each as a bar of its own: a class, a name, and the part (0 to 1)."""
     shown = [(kind, name, part) for kind, name, part in found if is_number(part)]

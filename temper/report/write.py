@@ -145,7 +145,9 @@ class NodePages:
         result = known.result
         return self._attempt(
             name,
-            lambda: node.page_of(known, self._numbers, past(result) if result else None),
+            lambda: node.page_of(
+                known, self._numbers, past(result) if result else None, self._report.origin.options
+            ),
             node.unshown,
         )
 
@@ -184,7 +186,9 @@ def _rows() -> dict[str, _Rows]:
 
 
 def _render(report: Report, template: str, **values: Any) -> str:
-    return printable(_environment().get_template(template).render(label=report.label, **values))
+    return printable(
+        _environment().get_template(template).render(label=report.label, origin=report.origin, **values)
+    )
 
 
 class _Rows:

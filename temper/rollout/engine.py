@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
-from temper.rollout.model import Mode, Observation, Outcome, Rollout, State, Step, StepResult
+from temper.rollout.model import Mode, NodeState, Observation, Outcome, Rollout, Step, StepResult
 from temper.rollout.planner import decide
 from temper.rollout.store import Owner, StoreError
 from validation.model.printable import one_line
@@ -19,7 +19,7 @@ from validation.model.printable import one_line
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
-    from temper.rollout.model import Node, Record, Transition
+    from temper.rollout.model import Record, RolloutNode, Transition
     from temper.rollout.policy import Policy
     from temper.rollout.store import Lease, RolloutStore
 
@@ -42,7 +42,7 @@ class Ticket:
 
     rollout: int
     stack: str
-    node: Node
+    node: RolloutNode
     step: Step
     record: Record
     fence: int
@@ -236,7 +236,7 @@ class Engine:
 
     async def _observe(self, rollout: Rollout, now: datetime) -> None:
         """Look who is out of service, where that decides anything and is not known from just now."""
-        waits = any(record.state is State.PENDING for record in rollout.records.values())
+        waits = any(record.state is NodeState.PENDING for record in rollout.records.values())
         recent = self._observed_at and abs((now - self._observed_at).total_seconds()) < OBSERVATION_S
         if rollout.mode is not Mode.RUNNING or not waits or recent:
             return

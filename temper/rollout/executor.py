@@ -43,9 +43,9 @@ LEASE_MARGIN = timedelta(hours=1)
 #: A drain ends so long before its step does, so that it says itself what was in the way.
 DRAIN_MARGIN = timedelta(minutes=1)
 OUTCOMES = {
-    gate.Verdict.PASS: Outcome.DONE,
-    gate.Verdict.FAIL: Outcome.FAILED,
-    gate.Verdict.MEASURE_AGAIN: Outcome.AGAIN,
+    gate.GateState.PASS: Outcome.DONE,
+    gate.GateState.FAIL: Outcome.FAILED,
+    gate.GateState.MEASURE_AGAIN: Outcome.AGAIN,
 }
 
 

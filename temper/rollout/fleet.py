@@ -15,7 +15,7 @@ from temper.plan.kernels import kernel_problem
 from temper.plan.preview import Transaction
 from temper.plan.tables import load_tables
 from temper.rollout.machine import leave_out
-from temper.rollout.model import Mode, Node, Record, Rollout, State
+from temper.rollout.model import Mode, NodeState, Record, Rollout, RolloutNode
 from temper.rollout.planner import limits_of, waves
 
 if TYPE_CHECKING:
@@ -176,7 +176,9 @@ def proposal(
     `groups` are those of each node of the inventory, as policies are the fleet's and a roll-out may be of one
     node. Raises InventoryError where a limit of the policy names groups that no node is in.
     """
-    nodes = {node.name: Node(node.name, node.cohort, node.groups, place) for place, node in enumerate(found)}
+    nodes = {
+        node.name: RolloutNode(node.name, node.cohort, node.groups, place) for place, node in enumerate(found)
+    }
     known = {group for node in found for group in node.groups}.union(*(groups or {}).values())
     for pattern in policy.group_limits:
         if not limits_of(tuple(known), ((pattern, 1),)):
@@ -188,7 +190,7 @@ def proposal(
             raise InventoryError(f"windows: expected groups of the inventory, found {', '.join(unknown)}")
     taking_part = [nodes[node.name] for node in found if not node.problems]
     numbers = waves(taking_part, policy, {node.name: node.jump_level for node in found})
-    records = {name: Record(State.PENDING, now, wave=numbers.get(name, 0)) for name in nodes}
+    records = {name: Record(NodeState.PENDING, now, wave=numbers.get(name, 0)) for name in nodes}
     for node in found:
         if node.problems:
             records[node.name] = leave_out(records[node.name], "; ".join(node.problems), now)

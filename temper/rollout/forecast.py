@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from temper.base.nodes import counted, duration, utc
 from temper.rollout.machine import after, begun
-from temper.rollout.model import Mode, Observation, Outcome, Record, Rollout, State, Step, StepResult
+from temper.rollout.model import Mode, NodeState, Observation, Outcome, Record, Rollout, Step, StepResult
 from temper.rollout.planner import decide, moment
 from temper.rollout.policy import Drain, aim
 from temper.rollout.snapshots import sentence
+from validation.model.grouping import by_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,7 +112,7 @@ def _waves(records: dict[str, Record], begins: dict[str, datetime]) -> tuple[Wav
 
 
 def _left_out(records: dict[str, Record]) -> dict[str, str]:
-    return {name: record.reason for name, record in records.items() if record.state is State.LEFT_OUT}
+    return {name: record.reason for name, record in records.items() if record.state is NodeState.LEFT_OUT}
 
 
 def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> str:
@@ -140,7 +141,7 @@ def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> st
     if seen.obstacle:
         lines.append(f"It would not end by itself: {seen.obstacle}")
     lines += _transactions(found)
-    for reason, names in _by_reason(seen.left_out).items():
+    for reason, names in by_key((why, name) for name, why in seen.left_out.items()).items():
         lines.append(f"left out: {counted(names)}: {reason}")
     return "\n".join(lines)
 
@@ -191,18 +192,8 @@ def plan_dict(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> di
 
 def _transactions(found: Sequence[Candidate]) -> list[str]:
     """What the package manager would change, once for all nodes of which it is the same."""
-    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for node in found:
-        if not node.problems:
-            groups.setdefault((node.cohort, node.transaction), []).append(node.name)
+    groups = by_key(((node.cohort, node.transaction), node.name) for node in found if not node.problems)
     lines = []
     for (cohort, transaction), names in groups.items():
         lines += [f"{counted(names)}: {cohort}", *(f"  {line}" for line in transaction)]
     return lines
-
-
-def _by_reason(left_out: dict[str, str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for name, reason in left_out.items():
-        found.setdefault(reason, []).append(name)
-    return found

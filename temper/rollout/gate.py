@@ -22,6 +22,7 @@ from temper.rollout import gpu_settings
 from temper.rollout.noise import Series
 from validation.model import checksums
 from validation.model.contract import Finding, State, StringEnum
+from validation.model.grouping import by_key
 from validation.model.quantities import label, number, unit
 from validation.verdict.chance import among
 
@@ -41,7 +42,7 @@ NOT_OF_THE_DRIVER = frozenset(
 OF_GPUS = "gpu_"
 
 
-class Verdict(StringEnum):
+class GateState(StringEnum):
     """What the gate says of a node."""
 
     PASS = "pass"  # noqa: S105 - a verdict
@@ -114,7 +115,7 @@ class GateVerdict:
     `numbers` are losses and noise by name, as parts, for a report and for machines.
     """
 
-    verdict: Verdict
+    verdict: GateState
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -138,13 +139,13 @@ class _Said:
             for name in (".".join((one.test, one.name, *(text for _, text in one.conditions))),)
             for what, value in (("loss", one.loss), ("noise", one.noise))
         }
-        verdict, reasons = Verdict.PASS, list[str]()
+        verdict, reasons = GateState.PASS, list[str]()
         if self.fail:
-            verdict, reasons = Verdict.FAIL, self.fail
+            verdict, reasons = GateState.FAIL, self.fail
         elif self.again and round_number < rules.rounds:
-            verdict, reasons = Verdict.MEASURE_AGAIN, self.again
+            verdict, reasons = GateState.MEASURE_AGAIN, self.again
         elif self.again:
-            verdict = Verdict.FAIL
+            verdict = GateState.FAIL
             reasons = [
                 f"{one.rstrip('.')} (still so in round {round_number}, the last)." for one in self.again
             ]
@@ -342,12 +343,8 @@ def _something_ran(runs: Sequence[NodeResult], side: str, said: _Said) -> None:
 
 
 def _required_and_not_run(judged: Sequence[NodeVerdict]) -> dict[str, list[TestVerdict]]:
-    found: dict[str, list[TestVerdict]] = {}
-    for run in judged:
-        for test in run.tests:
-            if test.required and test.state is State.NOT_RUN:
-                found.setdefault(test.id, []).append(test)
-    return found
+    every = (test for run in judged for test in run.tests)
+    return by_key((test.id, test) for test in every if test.required and test.state is State.NOT_RUN)
 
 
 def _gpus(before: Sequence[NodeResult], after: Sequence[NodeResult], said: _Said) -> None:
@@ -366,11 +363,7 @@ def _gpus(before: Sequence[NodeResult], after: Sequence[NodeResult], said: _Said
 
 
 def _states(runs: Sequence[NodeResult]) -> dict[str, list[State]]:
-    found: dict[str, list[State]] = {}
-    for run in runs:
-        for test in run.tests:
-            found.setdefault(test.id, []).append(test.state)
-    return found
+    return by_key((test.id, test.state) for run in runs for test in run.tests)
 
 
 def _tests(before: Sequence[NodeResult], after: Sequence[NodeResult], said: _Said) -> None:
@@ -584,7 +577,10 @@ def _compared(
     key: _SeriesKey, series: Series, loss: float, noise: float, losses: Mapping[str | None, float]
 ) -> Compared:
     test, name, conditions = key
-    was, now = (_middle(side, series.devices) for side in (series.before, series.after))
+    was, now = (
+        statistics.median(value for device in series.devices for value in side[device])
+        for side in (series.before, series.after)
+    )
     gpus = {gpu: value for gpu, value in losses.items() if gpu is not None}
     of = f", median of {len(gpus)} GPUs" if len(gpus) > 1 else ""
     said = f"{_name(*key)}: {number(was)} -> {number(now)} {unit(name)} ({percent(-loss, '+.1f')}{of})"
@@ -594,10 +590,6 @@ def _compared(
 def percent(part: float, form: str = ".0f") -> str:
     """Write a part as people read it: `-18.5 %`."""
     return f"{100 * part:{form}} %"
-
-
-def _middle(side: Mapping[str | None, Sequence[float]], devices: Sequence[str | None]) -> float:
-    return statistics.median(value for device in devices for value in side[device])
 
 
 def _name(test: str, name: str, conditions: tuple[tuple[str, str], ...]) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
 
 from temper.rollout.model import (
     BACK,
@@ -19,23 +18,20 @@ from temper.rollout.model import (
     UNCHANGED,
     WATCH,
     Course,
+    NodeState,
     Outcome,
     Record,
-    State,
     Step,
     StepResult,
     Transition,
     Try,
 )
 
-if TYPE_CHECKING:
-    from datetime import datetime
-
 #: Of a node that failed, where its scheduler could not be told.
 NOT_TAKEN_OUT = "nobody has confirmed that it is out of service"
 
 #: Stages of a way back at which the former driver is loaded and was compared with what was there.
-RETURNABLE = frozenset({State.LOADED, State.SETTLED, State.PROVEN})
+RETURNABLE = frozenset({NodeState.LOADED, NodeState.SETTLED, NodeState.PROVEN})
 
 _FORWARD = {row.before: row for row in FORWARD}
 _BACK = {row.before: row for row in BACK}
@@ -102,7 +98,7 @@ def after(record: Record, result: StepResult, now: datetime) -> Record:
     if transition is KEEP_OUT:
         if result.outcome is not Outcome.DONE:
             record = replace(record, reason=_joined(record.reason, f"{NOT_TAKEN_OUT}: {result.reason}"))
-        return replace(record, state=State.FAILED, stage=record.state, since=now)
+        return replace(record, state=NodeState.FAILED, stage=record.state, since=now)
     if result.outcome is Outcome.DONE:
         return _done(record, transition, now)
     reason = result.reason or f"step {transition.step} gave no reason"
@@ -116,7 +112,7 @@ def _done(record: Record, transition: Transition, now: datetime) -> Record:
         return replace(record, watched=True)
     if transition is RELEASE:
         return _released(record, now)
-    if record.course is Course.BACK and transition.after is not State.ROLLED_BACK:
+    if record.course is Course.BACK and transition.after is not NodeState.ROLLED_BACK:
         return replace(record, stage=transition.after)
     out = record.out and transition.step is not Step.RETURN
     reason = record.reason if record.course is Course.BACK else ""
@@ -125,16 +121,16 @@ def _done(record: Record, transition: Transition, now: datetime) -> Record:
 
 def _released(record: Record, now: datetime) -> Record:
     """A node that is as it was found."""
-    if record.then is State.PENDING:
+    if record.then is NodeState.PENDING:
         return replace(fresh(record, now), reason=record.reason)
-    return replace(record, state=State.LEFT_OUT, since=now, out=False)
+    return replace(record, state=NodeState.LEFT_OUT, since=now, out=False)
 
 
 def _gave_up(record: Record, transition: Transition, result: StepResult, now: datetime) -> Record:
     if transition is WATCH:
         record = replace(record, watched=False)
         if result.outcome is Outcome.FAILED:
-            return _back(record, State.RETURNED, f"in the soak: {result.reason}", now)
+            return _back(record, NodeState.RETURNED, f"in the soak: {result.reason}", now)
         # Nobody knows: no reason to take it away from whoever works there.
         return failed(replace(record, reason=f"nobody could look at it after its soak: {result.reason}"))
     if record.course is Course.BACK:
@@ -148,16 +144,16 @@ def _gave_up(record: Record, transition: Transition, result: StepResult, now: da
             return failed(keep_out(record, reason))
         # It was in service all the time, or does not answer; its lease on the node ends by itself.
         silent = result.outcome is Outcome.FAILED
-        return replace(record, state=State.LEFT_OUT, since=now, out=silent, reason=reason)
+        return replace(record, state=NodeState.LEFT_OUT, since=now, out=silent, reason=reason)
     if transition.step is Step.LEASE:
         silent = result.outcome is Outcome.FAILED
-        return replace(record, state=State.LEFT_OUT, since=now, out=silent, reason=result.reason)
+        return replace(record, state=NodeState.LEFT_OUT, since=now, out=silent, reason=result.reason)
     if transition.step is Step.RETURN:
         return failed(keep_out(record, f"it is proven, and could not be returned: {result.reason}"))
     unchanged = not transition.changes_node or result.outcome is Outcome.REFUSED
     if record.unchanged and unchanged:
-        return release(record, State.LEFT_OUT, result.reason)
-    return _back(record, State.PENDING, f"{transition.step}: {result.reason}", now)
+        return release(record, NodeState.LEFT_OUT, result.reason)
+    return _back(record, NodeState.PENDING, f"{transition.step}: {result.reason}", now)
 
 
 def _joined(first: str, second: str) -> str:
@@ -165,14 +161,16 @@ def _joined(first: str, second: str) -> str:
     return f"{first.rstrip('.')}; {second}" if first else second
 
 
-def _back(record: Record, stage: State, reason: str, now: datetime) -> Record:
+def _back(record: Record, stage: NodeState, reason: str, now: datetime) -> Record:
     """The node at the beginning of its way back, with one more failure."""
     return failed(
-        replace(record, state=State.ROLLING_BACK, stage=stage, course=Course.BACK, since=now, reason=reason)
+        replace(
+            record, state=NodeState.ROLLING_BACK, stage=stage, course=Course.BACK, since=now, reason=reason
+        )
     )
 
 
-def release(record: Record, then: State, reason: str) -> Record:
+def release(record: Record, then: NodeState, reason: str) -> Record:
     """The node on its way back to how it was found; nothing was changed on it."""
     return replace(record, course=Course.RELEASE, then=then, reason=reason, attempt=0, not_before=None)
 
@@ -191,7 +189,7 @@ def fresh(record: Record, now: datetime) -> Record:
     """The node at its beginning. What has failed on it stays counted, and what a person said of it stays."""
     facts = {OVERRULED: record.overruled} if record.overruled else {}
     return Record(
-        State.PENDING,
+        NodeState.PENDING,
         now,
         wave=record.wave,
         failures=record.failures,
@@ -218,7 +216,7 @@ def seen_back(record: Record) -> Record:
 
 def leave_out(record: Record, reason: str, now: datetime) -> Record:
     """A pending node that takes no part."""
-    return replace(record, state=State.LEFT_OUT, since=now, reason=reason)
+    return replace(record, state=NodeState.LEFT_OUT, since=now, reason=reason)
 
 
 def retried(record: Record, now: datetime) -> Record:
@@ -230,18 +228,18 @@ def retried(record: Record, now: datetime) -> Record:
     """
     said = (OVERRULED, NEW_BASELINE)
     record = replace(record, facts={name: text for name, text in record.facts.items() if name not in said})
-    if record.state in (State.LEFT_OUT, State.ROLLED_BACK):
+    if record.state in (NodeState.LEFT_OUT, NodeState.ROLLED_BACK):
         return replace(fresh(record, now), accepted=True)
-    if record.state is not State.FAILED:
+    if record.state is not NodeState.FAILED:
         raise ValueError(f"expected a node that is left-out, rolled-back or failed, found {record.state}")
     again = replace(record, since=now, attempt=0, not_before=None, accepted=True, out=True)
-    if record.stage is State.PROVEN:
-        return replace(again, state=State.SETTLED, course=Course.FORWARD, stage=State.PENDING)
+    if record.stage is NodeState.PROVEN:
+        return replace(again, state=NodeState.SETTLED, course=Course.FORWARD, stage=NodeState.PENDING)
     if record.stage in UNCHANGED:
-        return replace(again, state=State.DRAINED, course=Course.RELEASE, stage=State.PENDING)
+        return replace(again, state=NodeState.DRAINED, course=Course.RELEASE, stage=NodeState.PENDING)
     # After an error in its soak it was in service: whatever ran there may not have ended.
-    stage = State.RETURNED if record.watched is False else State.PENDING
-    return replace(again, state=State.ROLLING_BACK, course=Course.BACK, stage=stage)
+    stage = NodeState.RETURNED if record.watched is False else NodeState.PENDING
+    return replace(again, state=NodeState.ROLLING_BACK, course=Course.BACK, stage=stage)
 
 
 def tried_again(record: Record, verb: Try, why: str, now: datetime) -> Record:
@@ -266,7 +264,7 @@ def choices(record: Record, now: datetime) -> list[Try]:
 
 def _measured_again(record: Record, again: Record, why: str) -> Record:
     """Judge a failed node without its former baseline."""
-    if record.state is not State.FAILED:
+    if record.state is not NodeState.FAILED:
         raise ValueError(
             f"expected a node that failed, found {record.state}: `retry` gives others a new baseline anyway"
         )
@@ -282,13 +280,13 @@ def _overruled(record: Record, again: Record, why: str) -> Record:
     left out or rolled back has another try in which neither numbers nor weaknesses decide.
     """
     again = replace(again, facts={**again.facts, OVERRULED: why})
-    if record.state is not State.FAILED or record.stage in UNCHANGED:
+    if record.state is not NodeState.FAILED or record.stage in UNCHANGED:
         return again
-    if record.stage is State.PROVEN:
-        return replace(again, state=State.PROVEN)
+    if record.stage is NodeState.PROVEN:
+        return replace(again, state=NodeState.PROVEN)
     if record.facts.get(BACK_AT) not in RETURNABLE:
         raise ValueError(
             "expected a node that has loaded its former driver again, and its way back ended before that: "
             "`retry` goes on with it"
         )
-    return replace(again, stage=State.PROVEN)
+    return replace(again, stage=NodeState.PROVEN)

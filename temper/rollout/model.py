@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from temper.rollout.policy import Policy
 
 
-class State(StringEnum):
+class NodeState(StringEnum):
     """How far a node is. Each state has been reached: what leads to the next one is a step."""
 
     PENDING = "pending"
@@ -39,9 +39,11 @@ class State(StringEnum):
 
 
 #: Where a node's part of the roll-out is over, until somebody asks for another try.
-ENDED = frozenset({State.RETURNED, State.ROLLED_BACK, State.FAILED, State.LEFT_OUT})
+ENDED = frozenset({NodeState.RETURNED, NodeState.ROLLED_BACK, NodeState.FAILED, NodeState.LEFT_OUT})
 #: Nothing was changed on the node yet but its lease, its downloads and its place in the scheduler.
-UNCHANGED = frozenset({State.PENDING, State.LEASED, State.STAGED, State.DRAINED, State.BASELINE})
+UNCHANGED = frozenset(
+    {NodeState.PENDING, NodeState.LEASED, NodeState.STAGED, NodeState.DRAINED, NodeState.BASELINE}
+)
 
 
 class Course(StringEnum):
@@ -106,8 +108,8 @@ class Transition:
 
     step: Step
     course: Course
-    before: State
-    after: State
+    before: NodeState
+    after: NodeState
     what: str
     unfinished: str
     out_of_service: bool = False
@@ -118,7 +120,7 @@ class Transition:
 
 
 _F, _B = Course.FORWARD, Course.BACK
-_S = State
+_S = NodeState
 FORWARD: tuple[Transition, ...] = (
     Transition(
         Step.LEASE,
@@ -274,7 +276,7 @@ WATCH = Transition(
 TRANSITIONS = (*FORWARD, *BACK, RELEASE, KEEP_OUT, WATCH)
 
 #: Every state that may follow a state. What is not here is refused by the store.
-ALLOWED: Mapping[State, frozenset[State]] = {
+ALLOWED: Mapping[NodeState, frozenset[NodeState]] = {
     _S.PENDING: frozenset({_S.LEASED, _S.LEFT_OUT}),
     _S.LEASED: frozenset({_S.STAGED, _S.PENDING, _S.LEFT_OUT}),
     _S.STAGED: frozenset({_S.DRAINED, _S.PENDING, _S.LEFT_OUT, _S.FAILED}),
@@ -313,7 +315,7 @@ WITHHELD = "withheld"
 
 
 @dataclass(frozen=True)
-class Node:
+class RolloutNode:
     """A node of the roll-out. `cohort` is what it has in common with nodes like it: GPUs, system, driver.
 
     `place` is its turn in the whole roll-out.
@@ -339,18 +341,18 @@ class Record:
     failure, or that the node was left out, and went on.
     """
 
-    state: State
+    state: NodeState
     since: datetime
     wave: int = 0
     course: Course = Course.FORWARD
-    stage: State = State.PENDING
+    stage: NodeState = NodeState.PENDING
     step: Step | None = None
     step_since: datetime | None = None
     attempt: int = 0
     not_before: datetime | None = None
     out: bool = False
     cut_off: bool = False
-    then: State = State.LEFT_OUT
+    then: NodeState = NodeState.LEFT_OUT
     reason: str = ""
     started_at: datetime | None = None
     watched: bool | None = None
@@ -380,7 +382,7 @@ class Record:
 
         What the plan has left out never had one.
         """
-        return self.state is State.LEFT_OUT and bool(self.started_at or self.out_since)
+        return self.state is NodeState.LEFT_OUT and bool(self.started_at or self.out_since)
 
     @property
     def overruled(self) -> str:
@@ -390,13 +392,13 @@ class Record:
     @property
     def withheld(self) -> str:
         """Why a node that was given back is out of service all the same, by somebody else, or empty."""
-        given_back = self.state in (State.RETURNED, State.ROLLED_BACK)
+        given_back = self.state in (NodeState.RETURNED, NodeState.ROLLED_BACK)
         return self.facts.get(WITHHELD, "") if given_back else ""
 
     @property
     def under_way(self) -> bool:
         """Whether the node has begun and not ended."""
-        begun = self.state is not State.PENDING or self.step is not None
+        begun = self.state is not NodeState.PENDING or self.step is not None
         return begun and not self.ended
 
     @property
@@ -433,7 +435,7 @@ class Rollout:
 
     stack: str
     policy: Policy
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, RolloutNode]
     records: Mapping[str, Record]
     mode: Mode = Mode.RUNNING
     reason: str = ""
@@ -446,9 +448,9 @@ class Rollout:
         A node that the plan has left out took no part.
         """
         states = [
-            record.state is State.RETURNED and record.watched is not False and not record.withheld
+            record.state is NodeState.RETURNED and record.watched is not False and not record.withheld
             for record in self.records.values()
-            if record.state is not State.LEFT_OUT or record.refused or record.failures
+            if record.state is not NodeState.LEFT_OUT or record.refused or record.failures
         ]
         return self.mode is Mode.DONE and bool(states) and all(states)
 

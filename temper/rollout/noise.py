@@ -9,15 +9,12 @@ node at once (heat, power, other work) is in it, and is not averaged away by the
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import TYPE_CHECKING
 
 from validation.verdict.baseline import OUTLIER_Z
 from validation.verdict.chance import FEW_RUNS, MEDIAN_ERROR, usual_scatter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True)

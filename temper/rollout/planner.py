@@ -20,11 +20,11 @@ from temper.rollout.model import (
     WATCH,
     Course,
     Mode,
-    Node,
+    NodeState,
     Observation,
     Record,
     Rollout,
-    State,
+    RolloutNode,
     Step,
     Transition,
 )
@@ -73,7 +73,7 @@ class Decision:
 
 
 def waves(
-    nodes: Iterable[Node], policy: Policy, jump_levels: Mapping[str, int] | None = None
+    nodes: Iterable[RolloutNode], policy: Policy, jump_levels: Mapping[str, int] | None = None
 ) -> dict[str, int]:
     """The wave of each node: 0 for the first nodes of each cohort, the canaries, then the policy's waves.
 
@@ -129,14 +129,14 @@ def decide(rollout: Rollout, now: datetime, observation: Observation) -> Decisio
     return _Planner(rollout, now, observation).decision()
 
 
-def needed_minutes(policy: Policy) -> dict[State, int]:
+def needed_minutes(policy: Policy) -> dict[NodeState, int]:
     """Return what must remain of a window for a node in each state to go on; later it goes on anyway."""
     change = policy.work_minutes + policy.way_back_minutes
     return {
-        State.PENDING: policy.stage_minutes + policy.drain_minutes + change,
-        State.STAGED: policy.drain_minutes + change,
-        State.DRAINED: change,
-        State.BASELINE: change - policy.measure_minutes,
+        NodeState.PENDING: policy.stage_minutes + policy.drain_minutes + change,
+        NodeState.STAGED: policy.drain_minutes + change,
+        NodeState.DRAINED: change,
+        NodeState.BASELINE: change - policy.measure_minutes,
     }
 
 
@@ -163,7 +163,7 @@ class _Planner:
         self.refused: list[str] = []
         self.watching = 0
         self.canaries: list[str] = []
-        self.ended: Counter[State] = Counter()
+        self.ended: Counter[NodeState] = Counter()
         self.failures: dict[str, int] = {}
         for name, record in self.records.items():
             state = record.state
@@ -171,7 +171,7 @@ class _Planner:
                 self.failures[name] = record.failures
             if record.wave == 0:
                 self.canaries.append(name)
-            if state is State.PENDING and record.step is None:
+            if state is NodeState.PENDING and record.step is None:
                 self.pending[record.wave].append(name)
                 if record.failures and not record.accepted:
                     self.failed.append(name)
@@ -245,7 +245,7 @@ class _Planner:
     def _stop_reason(self) -> str:
         for name in self.failed:
             record = self.records[name]
-            if record.state is State.FAILED or record.course is Course.KEEP_OUT:
+            if record.state is NodeState.FAILED or record.course is Course.KEEP_OUT:
                 return f"{name} stays out of service: {record.reason}"
             if record.watched is False:
                 return f"{name} did not pass its soak: {record.reason}"
@@ -273,7 +273,7 @@ class _Planner:
                 elif not self._fits(name, record.state):
                     why = "its window would have closed before it could end"
                 if why:
-                    record = release(record, State.PENDING, why)
+                    record = release(record, NodeState.PENDING, why)
                     self.moves[name] = record
             if record.not_before and self.now < record.not_before:
                 self._soonest(record.not_before)
@@ -281,7 +281,7 @@ class _Planner:
             if transition := upcoming(record):
                 self.starts.append(Start(name, transition))
 
-    def _fits(self, name: str, state: State) -> bool:
+    def _fits(self, name: str, state: NodeState) -> bool:
         """Whether a node in this state can end inside its window."""
         needed = self.needed_minutes.get(state)
         calendar = self.policy.calendar
@@ -370,7 +370,7 @@ class _Planner:
         returned: Counter[str] = Counter()
         for name in self.canaries:
             record = self.records[name]
-            if record.state is State.RETURNED and not record.overruled:
+            if record.state is NodeState.RETURNED and not record.overruled:
                 returned[self.rollout.nodes[name].cohort] += 1
         promoted = []
         nodes = self.rollout.nodes
@@ -396,7 +396,7 @@ class _Planner:
         """Whether all waves, or those before one, were in service for long enough, and looked at then."""
         unwatched: dict[int, dict[str, Record]] = defaultdict(dict)
         for name, record in self.records.items():
-            if record.state is not State.RETURNED or record.watched is not None:
+            if record.state is not NodeState.RETURNED or record.watched is not None:
                 continue
             if (before is None or record.wave < before) and self._soak_minutes(record.wave):
                 unwatched[record.wave][name] = record
@@ -432,12 +432,12 @@ class _Planner:
         opens: datetime | None = None
         never: list[str] = []
         fitting: dict[tuple[str, ...], bool] = {}
-        transition = upcoming(Record(State.PENDING, self.now))
+        transition = upcoming(Record(NodeState.PENDING, self.now))
         assert transition and transition.step is Step.LEASE
         for name in sorted(candidates, key=lambda name: self.rollout.nodes[name].place):
             groups = self.rollout.nodes[name].groups
             if groups not in fitting:
-                fitting[groups] = self._fits(name, State.PENDING)
+                fitting[groups] = self._fits(name, NodeState.PENDING)
             if not fitting[groups]:
                 start = self._next_start(groups)
                 if start is None:
@@ -472,7 +472,7 @@ class _Planner:
         return started
 
     def _next_start(self, groups: tuple[str, ...]) -> datetime | None:
-        needed = timedelta(minutes=self.needed_minutes[State.PENDING])
+        needed = timedelta(minutes=self.needed_minutes[NodeState.PENDING])
         return self.policy.calendar.next_start(self.now, needed, groups)
 
     def _no_room(self, most: int, waiting: list[str]) -> None:

@@ -11,15 +11,13 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base.nodes import printable
 from temper.rollout.node_step import NodeStepResult
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 #: The action that reports the result of a step.

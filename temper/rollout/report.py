@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from temper.base.nodes import counted, duration, printable, utc
 from temper.rollout.machine import choices, upcoming
-from temper.rollout.model import ENDED, Course, Mode, Outcome, Record, Rollout, State, Step, Try
+from temper.rollout.model import ENDED, Course, Mode, NodeState, Outcome, Record, Rollout, Step, Try
 from temper.rollout.planner import NAMED, moment
 from temper.rollout.policy import aim
+from validation.model.grouping import by_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,22 +21,22 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 #: What is true of a node in each state.
-SENTENCES: dict[State, str] = {
-    State.PENDING: "It waits for its turn; nothing was done.",
-    State.LEASED: "This controller has its lease; it is in service.",
-    State.STAGED: "The packages of both stacks are on it and verified; it is in service.",
-    State.DRAINED: "It is out of service, and nothing uses its GPUs; nothing was changed.",
-    State.BASELINE: "It was measured on the former driver; nothing was changed.",
-    State.INSTALLED: "The new stack is installed and not loaded yet.",
-    State.REBOOTED: "It has rebooted into the new stack.",
-    State.LOADED: "The new driver is loaded, with all GPUs.",
-    State.SETTLED: "The GPUs have their settings.",
-    State.PROVEN: "The new driver is proven; it is not in service yet.",
-    State.RETURNED: "It is in service with the new driver.",
-    State.ROLLING_BACK: "It is on its way back to the former stack, out of service.",
-    State.ROLLED_BACK: "It is in service with the former stack, measured as no worse than before.",
-    State.FAILED: "It stays out of service until somebody has looked at it.",
-    State.LEFT_OUT: "It takes no part; nothing was changed on it.",
+SENTENCES: dict[NodeState, str] = {
+    NodeState.PENDING: "It waits for its turn; nothing was done.",
+    NodeState.LEASED: "This controller has its lease; it is in service.",
+    NodeState.STAGED: "The packages of both stacks are on it and verified; it is in service.",
+    NodeState.DRAINED: "It is out of service, and nothing uses its GPUs; nothing was changed.",
+    NodeState.BASELINE: "It was measured on the former driver; nothing was changed.",
+    NodeState.INSTALLED: "The new stack is installed and not loaded yet.",
+    NodeState.REBOOTED: "It has rebooted into the new stack.",
+    NodeState.LOADED: "The new driver is loaded, with all GPUs.",
+    NodeState.SETTLED: "The GPUs have their settings.",
+    NodeState.PROVEN: "The new driver is proven; it is not in service yet.",
+    NodeState.RETURNED: "It is in service with the new driver.",
+    NodeState.ROLLING_BACK: "It is on its way back to the former stack, out of service.",
+    NodeState.ROLLED_BACK: "It is in service with the former stack, measured as no worse than before.",
+    NodeState.FAILED: "It stays out of service until somebody has looked at it.",
+    NodeState.LEFT_OUT: "It takes no part; nothing was changed on it.",
 }
 
 
@@ -43,7 +44,7 @@ def sentence(record: Record) -> str:
     """What is true of a node, why, and what is being done."""
     said = SENTENCES[record.state]
     if record.withheld:
-        has = "the new driver" if record.state is State.RETURNED else "the former stack"
+        has = "the new driver" if record.state is NodeState.RETURNED else "the former stack"
         said = f"It has {has}, and somebody else keeps it out of service: {record.withheld.rstrip('.')}."
     transition = upcoming(record)
     if record.course is Course.RELEASE and not record.ended:
@@ -82,10 +83,11 @@ def what_to_do(rollout: Rollout, now: datetime, command: Callable[[str], str] = 
 
     `command` makes a command of words behind `temper rollout`.
     """
-    alike: dict[tuple[bool, tuple[Try, ...]], list[str]] = defaultdict(list)
-    for name, record in rollout.records.items():
-        if record.state in (State.FAILED, State.ROLLED_BACK) or record.refused:
-            alike[record.state is State.FAILED, tuple(choices(record, now))].append(name)
+    alike = by_key(
+        ((record.state is NodeState.FAILED, tuple(choices(record, now))), name)
+        for name, record in rollout.records.items()
+        if record.state in (NodeState.FAILED, NodeState.ROLLED_BACK) or record.refused
+    )
     lines = []
     for (failed, verbs), names in alike.items():
         one = names[0] if len(names) == 1 else "NODE"
@@ -95,7 +97,7 @@ def what_to_do(rollout: Rollout, now: datetime, command: Callable[[str], str] = 
                 reason = "" if verb is Try.RETRY else " --reason WHY"
                 lines.append(f"  {command(f'{verb} {one}{reason}')}: {meaning}")
     if rollout.mode in (Mode.HELD, Mode.STOPPED):
-        waiting = sum(record.state is State.PENDING for record in rollout.records.values())
+        waiting = sum(record.state is NodeState.PENDING for record in rollout.records.values())
         then = f"goes on with {waiting} pending" if waiting else "carries that out"
         lines.append(f"{'Then ' if lines else ''}{command('resume')}: the roll-out {then}")
     elif lines and rollout.mode is Mode.DONE:
@@ -120,7 +122,7 @@ def longest_steps(events: Iterable[Event]) -> dict[Step, float]:
 class Stay:
     """How long a node was in a state; `until` is None where it still is."""
 
-    state: State
+    state: NodeState
     begun: datetime
     until: datetime | None
     minutes: float
@@ -150,24 +152,21 @@ class Overhead:
 
 def timelines(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[str, Timeline]:
     """The timeline of each node that did anything, in the order of the roll-out."""
-    by_node: dict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        if event.node:
-            by_node[event.node].append(event)
+    by_node = by_key((event.node, event) for event in events if event.node)
     return {name: _timeline(name, by_node[name], now) for name in rollout.nodes if name in by_node}
 
 
 def _timeline(name: str, events: list[Event], now: datetime) -> Timeline:
     stays: list[Stay] = []
-    state, since = State(events[0].state), events[0].at
+    state, since = NodeState(events[0].state), events[0].at
     out_since: datetime | None = None
     out = 0.0
     for event in [*events, None]:
         at = event.at if event else now
-        found = State(event.state) if event else None
+        found = NodeState(event.state) if event else None
         if event and event.step == Step.DRAIN and event.outcome == "begun" and out_since is None:
             out_since = at
-        back = found in (State.RETURNED, State.ROLLED_BACK, State.LEFT_OUT, State.PENDING)
+        back = found in (NodeState.RETURNED, NodeState.ROLLED_BACK, NodeState.LEFT_OUT, NodeState.PENDING)
         if out_since is not None and (back or event is None):
             out += _minutes(out_since, at)
             out_since = None
@@ -210,17 +209,8 @@ def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[st
     ways = timelines(rollout, events, now)
     steps: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
-        steps[event.node].append(
-            {
-                "at": utc(event.at),
-                "state": event.state,
-                "step": event.step,
-                "outcome": event.outcome,
-                "reason": event.reason,
-                "numbers": dict(event.numbers),
-                "who": event.who,
-            }
-        )
+        said = asdict(event) | {"at": utc(event.at)}
+        steps[said.pop("node")].append(said)
     nodes = {}
     for name, record in rollout.records.items():
         way = ways.get(name)
@@ -263,41 +253,36 @@ def status_text(
         lines[0] += f", {rollout.reason.rstrip('.')}"
     elif said:
         lines.append(said)
-    by_state: dict[State, list[str]] = defaultdict(list)
-    for name, record in rollout.records.items():
-        by_state[record.state].append(name)
-    lines += [f"  {state:<12} {counted(by_state[state])}" for state in State if by_state[state]]
+    by_state = by_key((record.state, name) for name, record in rollout.records.items())
+    lines += [f"  {state:<12} {counted(by_state[state])}" for state in NodeState if state in by_state]
     lines += [
         f"{name} (wave {record.wave}, {duration((now - record.since).total_seconds())}): {sentence(record)}"
         for name, record in rollout.records.items()
         if record.under_way
         or record.step
-        or record.state in (State.FAILED, State.ROLLED_BACK)
+        or record.state in (NodeState.FAILED, NodeState.ROLLED_BACK)
         or record.facts.get("snapshot")  # it should be gone
         or record.withheld
         or record.overruled
     ]
     waiting = {
         reason: names
-        for reason, names in _reasons(rollout, State.PENDING).items()
+        for reason, names in _reasons(rollout, NodeState.PENDING).items()
         if rollout.records[names[0]].out_since
     }
     lines += [f"{counted(names)}: {reason}" for reason, names in list(waiting.items())[:NAMED]]
     if len(waiting) > NAMED:
         lines.append(f"... and {len(waiting) - NAMED} more: `report --json` has all")
-    for reason, names in _reasons(rollout, State.LEFT_OUT).items():
+    for reason, names in _reasons(rollout, NodeState.LEFT_OUT).items():
         lines.append(f"{counted(names)} left out: {reason.rstrip('.')}")
     lines += what_to_do(rollout, now, command)
     return printable("\n".join(lines))
 
 
-def _reasons(rollout: Rollout, state: State) -> dict[str, list[str]]:
+def _reasons(rollout: Rollout, state: NodeState) -> dict[str, list[str]]:
     """Nodes in a state by their reason."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for name, record in rollout.records.items():
-        if record.state is state:
-            found[record.reason].append(name)
-    return found
+    records = rollout.records.items()
+    return by_key((record.reason, name) for name, record in records if record.state is state)
 
 
 def timeline_text(rollout: Rollout, events: Sequence[Event], now: datetime) -> str:

@@ -29,10 +29,10 @@ from temper.rollout.model import (
     WATCH,
     Course,
     Mode,
-    Node,
+    NodeState,
     Record,
     Rollout,
-    State,
+    RolloutNode,
     Step,
     StepResult,
     Try,
@@ -271,7 +271,7 @@ class RolloutStore:
         self,
         stack: str,
         policy: Policy,
-        nodes: Mapping[str, Node],
+        nodes: Mapping[str, RolloutNode],
         records: Mapping[str, Record],
         now: datetime,
         inventory: Sequence[str] = (),
@@ -344,7 +344,7 @@ class RolloutStore:
                 f"SELECT name, cohort, groups, place, {_COLUMNS} FROM node WHERE rollout = ? ORDER BY place",  # noqa: S608 - the columns are ours
                 (row[0],),
             ):
-                nodes[name] = Node(name, cohort, tuple(json.loads(groups)), place)
+                nodes[name] = RolloutNode(name, cohort, tuple(json.loads(groups)), place)
                 records[name] = _record(values)
         return Rollout(row[1], read(json.loads(row[2])), nodes, records, Mode(row[3]), row[4], row[0])
 
@@ -440,7 +440,7 @@ class RolloutStore:
 
     def _begin(self, connection: sqlite3.Connection, number: int, start: Start, now: datetime) -> Record:
         before = self._one(connection, number, start.node)
-        watches = start.transition is WATCH and before.state is State.RETURNED
+        watches = start.transition is WATCH and before.state is NodeState.RETURNED
         if before.step or (upcoming(before) != start.transition and not watches):
             busy = f" with step {before.step} under way" if before.step else ""
             raise StoreError(
@@ -618,7 +618,7 @@ def _row(record: Record) -> tuple[Any, ...]:
             value = value and _text(value)
         elif name == "facts":
             value = json.dumps(dict(value))
-        elif isinstance(value, (State, Course, Step)):
+        elif isinstance(value, (NodeState, Course, Step)):
             value = value.value
         found.append(value)
     return tuple(found)
@@ -628,7 +628,7 @@ def _record(values: list[Any]) -> Record:
     """A record from a row."""
     found = dict(zip(_RECORD, values, strict=True))
     for name in _STATES:
-        found[name] = State(found[name])
+        found[name] = NodeState(found[name])
     for name in _TIMES:
         found[name] = found[name] and _time(found[name])
     found |= {name: bool(found[name]) for name in ("out", "accepted", "cut_off")}

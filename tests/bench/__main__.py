@@ -10,8 +10,6 @@ bare nodes. The numbers are this machine's, so they are printed and nothing is a
 the first command that failed, else 0.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ A packet that one side sends over the link comes to this program through a TUN i
 through the other's: real TCP of this kernel on both sides, over a link that nobody else uses.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -16,13 +14,10 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab.process import run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 #: Their addresses are 10.254.1.1 and 10.254.1.2.

@@ -8,8 +8,6 @@ compared with the first choice of the same round. Printed are the first one's me
 the median gain with the limits between which it lies with 95 % confidence. Nothing is asserted.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -19,20 +17,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.bench import os_network
 from validation.autotune.knobs import read_ahead_file
 from validation.autotune.search import Pair, gain_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    Rates = Mapping[str, float]
-    #: What to measure with each choice, the kernel's own first.
-    Choices = Mapping[str, Callable[[], Rates]]
+Rates = Mapping[str, float]
+Choices = Mapping[str, Callable[[], Rates]]
 
 #: Names a Python with torch.
 PYTHON = "TEMPER_PAYLOAD_PYTHON"

@@ -5,8 +5,6 @@
 A rate is what there is more of, the better. `memory` and `batches` need torch, the others nothing.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os
@@ -14,11 +12,8 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MIB = 1 << 20
 #: What a read of a dataset takes at once: an image, or a piece of a row in a table.

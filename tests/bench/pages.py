@@ -7,8 +7,6 @@ All nodes have the results of a few, so that making the fleet does not take long
 clock and CPU time of this one process are printed, for a busy machine is no measure; nothing is asserted.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import resource

@@ -11,8 +11,6 @@ that median: on a busy machine it says how far to trust it. Last, the tests that
 platform), as a whole program, by the clock and in CPU time. The numbers are printed, nothing is asserted.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -193,7 +193,7 @@ def judge_validation(folder: Path, _count: int) -> None:
     """Verdict, all its files, and the history."""
     from temper.fleet import collected
 
-    said = collected.validation(folders(folder, "validation"), {}, chosen(folder))
+    said = collected.validation(folders(folder, "validation"), {}, [], chosen(folder))
     assert said is not None and (folder / "validation" / "latest" / "summary.json").is_file(), said
 
 

@@ -7,8 +7,6 @@ seconds are those of all processes, memory is the largest of any one; both count
 seconds by the clock are this machine's. Prints a table in Markdown; asserts nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -3,20 +3,15 @@
 A failure is repeated alone by its seed: `python -m tests.fuzz --reader NAME --seed N`.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from tests import conftest  # noqa: F401 - makes module_utils/ importable
 from tests.fuzz import guard
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROOT = guard.ROOT
 

@@ -109,7 +109,6 @@ def stated(given: Any) -> dict[str, Any]:
         DATA,
         (),
         timedelta(days=30),
-        "",
         metrics=root / "metrics",
     )
     (root / "metrics").mkdir()

@@ -1,7 +1,5 @@
 """Run a reader over hostile inputs, in a process of its own with bounds of time and memory."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import mmap
@@ -15,16 +13,14 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.fuzz import mutations
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 #: CPU time that one input may cost, and memory beyond what the tests themselves need.

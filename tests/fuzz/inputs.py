@@ -1,22 +1,18 @@
 """Ways to hand an input to a reader, and the samples that are in a file."""
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import yaml
 
 from tests.fuzz import mutations
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: What a terminal acts on, and what cannot be written: lines and tabs are neither.
 CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

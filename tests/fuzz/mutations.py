@@ -1,16 +1,12 @@
 """Change a sample into hostile input, text or a JSON document: the same seed gives the same input."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from random import Random
+from random import Random
+from typing import Any
 
 #: Python refuses to make a number of more than 4,300 digits.
 HUGE = "9" * 4301

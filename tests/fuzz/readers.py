@@ -29,7 +29,7 @@ from ansible.module_utils.temper.access import (
 from ansible.module_utils.temper.driver import gpu_settings, mig, secure_boot, smi
 from ansible.module_utils.temper.engines import cdi_nccl, config_dump, daemon_json, others, toolkit_config
 from ansible.module_utils.temper.kernel import grub, upgrade
-from ansible.module_utils.temper.packaging import apt_preview, apt_sources, openpgp, packages, rpm_files
+from ansible.module_utils.temper.packaging import apt, apt_preview, apt_sources, openpgp, packages, rpm_files
 from ansible.module_utils.temper.settings import audit, files, modprobe, pam_lines, record, system
 from ansible.module_utils.temper.settings.base import RefusedError, SettingError
 from ansible.module_utils.temper.settings.site_lines import UnreadableError
@@ -572,6 +572,9 @@ READERS = (
     ),
     Reader("ip, for the facts", said(node_facts, "run_text", node_facts.interfaces), of("ip"), NODE_ERRORS),
     Reader("dpkg-query", lambda text: packages.parse_dpkg(text, "amd64"), of("dpkg"), NODE_ERRORS),
+    Reader(
+        "dpkg-query, what packages need", lambda text: sorted(apt.parse_needs(text)), of("needs"), NODE_ERRORS
+    ),
     Reader("dnf's table", lambda text: test_dnf.Scripted().parse(text), these(test_dnf.TABLE), NODE_ERRORS),
     Reader("rpm -q", rpm_files.identities, of("rpm"), NODE_ERRORS),
     Reader("rpm headers", rpm_header, these(test_rpm_files.HEADER), NODE_ERRORS),

@@ -1,7 +1,5 @@
 """The lab's command line: python3 -m tests.lab COMMAND."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,19 +1,14 @@
 """What is built once per machine and shared by all labs: built aside, then renamed into place."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib
 import os
 import shutil
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab.process import LabError, say
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 
 @contextlib.contextmanager

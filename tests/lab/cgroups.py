@@ -4,20 +4,15 @@ They are also how the lab finds and ends its processes: what runs in a node's gr
 node's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab.process import LabError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROOT = "temper-lab"
 #: All labs together would weigh as one process of this machine does (version 1's setting and version 2's).

@@ -18,8 +18,6 @@ Prints a table in Markdown on standard output, progress on standard error; logs 
 reports/compliance-campaign/. Exit status: 0 all was found and repaired, 1 not, 2 the fleet did not come up.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io
@@ -31,9 +29,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.cli.compliance import main as compliance
 from tests.bench.__main__ import table, with_pings
@@ -41,12 +40,7 @@ from tests.lab import many_nodes
 from tests.lab.cutoff import CampaignError, failure, lab_command, note
 from tests.lab.fleet import BIN, Fleet, Run, on_node
 from tests.lab.lab import status
-from tests.lab.settings import CHECKOUT, Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.lab.settings import Node
+from tests.lab.settings import CHECKOUT, Lab, Node
 
 #: Seconds after which a node that hangs counts as not checked. Thirty nodes share the CPUs of one machine.
 BOUND_S = 240

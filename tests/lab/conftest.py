@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from tests.lab.hardening import ENVIRONMENT, ROOT, Fleet
+from tests.lab.repository_faults import Repositories
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+
+@pytest.fixture(scope="module")
+def lab(request: pytest.FixtureRequest) -> Iterator[None]:
+    """New nodes of the file's FLEET, and nothing left of them afterwards."""
+    with request.module.FLEET.booted():
+        yield
+
+
+@pytest.fixture
+def repositories(request: pytest.FixtureRequest, lab: None) -> Iterator[Repositories]:
+    """The lab's repositories, for a test to change; whole again for the next."""
+    own = Repositories(request.module.LAB)
+    yield own
+    own.close()
 
 
 @pytest.fixture(scope="session")

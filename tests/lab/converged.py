@@ -4,21 +4,14 @@ A layer holds the addresses of the lab that made it. The playbook that a test ru
 finds packages, driver and hardening in place; installing those is what takes long.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.lab import node as machine
 from tests.lab.cache import digest, obtain, remove_tree, tree_parts
 from tests.lab.gpu_simulator import repository
 from tests.lab.process import LabError, run
-from tests.lab.settings import CHECKOUT, STATE_ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.lab.settings import Node
+from tests.lab.settings import CHECKOUT, STATE_ROOT, Node
 
 # Raised when the way of building changes, so that nothing built the old way is used.
 _RECIPE = "1"

@@ -34,10 +34,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from tests.lab import node as machine
 from tests.lab import node_state
@@ -45,9 +46,6 @@ from tests.lab.cgroups import ROOT, Group
 from tests.lab.fleet import BIN, Fleet, Run, on_node
 from tests.lab.node_state import VOLATILE, Exemption, State
 from tests.lab.settings import CHECKOUT, Lab, Node
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 Cut = Literal["controller", "module", "power"]
 Start = Literal["bare", "drifted"]
@@ -178,18 +176,18 @@ class Disks:
 
 
 class Controller:
-    """A run of site.yml in a control group of its own.
+    """A run of Ansible, site.yml unless told otherwise, in a control group of its own.
 
     Ansible's workers and its shared SSH connections have sessions of their own, so the process group of
     ansible-playbook would not do.
     """
 
-    def __init__(self, fleet: Fleet, log: Path) -> None:
+    def __init__(self, fleet: Fleet, log: Path, words: Sequence[str] = SITE) -> None:
         self.log = log
         self.group = Group(f"{ROOT}/{fleet.lab.name}/controller")
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                self.group.command([str(BIN / SITE[0]), *SITE[1:]]),
+                self.group.command([str(BIN / words[0]), *words[1:]]),
                 cwd=CHECKOUT,
                 # Else Ansible names a task only with its first result.
                 env={**fleet.environment, "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "true"},

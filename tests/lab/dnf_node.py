@@ -1,9 +1,10 @@
 """A root directory in which a real dnf installs packages, and what is asked of it there."""
 
-from __future__ import annotations
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+import pytest
 from ansible.module_utils.temper.packaging import dnf_preview, packages, repositories, signing_keys
 from ansible.module_utils.temper.packaging.dnf import Dnf
 from ansible.module_utils.temper.packaging.node import PackageState
@@ -11,12 +12,6 @@ from ansible.module_utils.temper.packaging.package_settings import PackageSet
 from ansible.module_utils.temper.packaging.packages import Wish
 
 from tests.lab.rpm_archive import RpmArchive, make_root, run
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import pytest
 
 
 def make_node(folder: Path, monkeypatch: pytest.MonkeyPatch, major: str = "9", **manager: Any) -> Dnf:

@@ -1,23 +1,16 @@
 """Playbooks against a lab, for tests: run them, read what they say, look at a node without them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab import node as machine
-from tests.lab.settings import CHECKOUT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tests.lab.settings import Lab, Node
+from tests.lab.settings import CHECKOUT, Lab, Node
 
 BIN = Path(sys.executable).parent
 

@@ -22,8 +22,6 @@ reports/fleet-campaign/. The same seed gives the same moments.
 Exit status: 0 all is as it must be, 1 something is not, 2 already an uninterrupted run failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os
@@ -31,8 +29,9 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from tests.lab import helpers, many_nodes, node_state
 from tests.lab import node as machine
@@ -49,13 +48,8 @@ from tests.lab.cutoff import (
     wait_until,
 )
 from tests.lab.fleet import Fleet, Run, on_node
-from tests.lab.node_state import Exemption
+from tests.lab.node_state import Exemption, State
 from tests.lab.settings import CHECKOUT, Lab, Node
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from tests.lab.node_state import State
 
 Cut = Literal["helper", "network", "controller"]
 CUTS: tuple[Cut, ...] = get_args(Cut)

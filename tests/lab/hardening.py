@@ -1,20 +1,16 @@
 """What the hardening tests share: the nodes, Ansible's way into them, an administrator's, the side door."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tests import waiting
 from tests.lab.fleet import Run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 # So soon is undone what a test has made fail, and given up what cannot connect. What is to last has the
@@ -39,12 +35,9 @@ EXPORTER = {"name": "exporter", "ports": [9100], "sources": ["10.213.0.0/16", "f
 NO_NEW_CONNECTION = '-o ProxyCommand="sleep 600"'
 
 
-def wait_until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Wait for a condition; the test fails where it does not come true in time."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {patience_s} s: {what}"
-        time.sleep(0.2)
+def wait_until(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
+    """Wait for a condition, as long as a busy machine may take."""
+    waiting.wait_until(condition, what, patience_s)
 
 
 class Fleet:

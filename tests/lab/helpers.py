@@ -1,19 +1,11 @@
 """Lab nodes as helpers: machines from which slices of a run are carried out."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab import lab as labs
-from tests.lab.fleet import BIN, on_node
-from tests.lab.settings import ADMINISTRATOR
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.lab.fleet import Fleet
-    from tests.lab.settings import Node
+from tests.lab.fleet import BIN, Fleet, on_node
+from tests.lab.settings import ADMINISTRATOR, Node
 
 
 def equip(fleet: Fleet, helpers: Iterable[Node]) -> None:

@@ -3,20 +3,15 @@
 The nodes take all of it over, for their own release, so that they reach what the host reaches.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re
 import urllib.parse
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab.process import LabError, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 

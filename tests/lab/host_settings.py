@@ -1,7 +1,5 @@
 """Settings of the host that a lab needs, put back when the last lab of this machine ends."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

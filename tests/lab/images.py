@@ -1,19 +1,13 @@
 """The layers under every node: Debian's root file system, and the little that makes it a node of the lab."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab import host_apt, sysctl_tree
 from tests.lab.cache import digest, obtain, tree_parts
 from tests.lab.process import LabError, build, step
-from tests.lab.settings import ADMINISTRATOR
-
-if TYPE_CHECKING:
-    from tests.lab.settings import Lab, Release
+from tests.lab.settings import ADMINISTRATOR, Lab, Release
 
 HERE = Path(__file__).parent
 LAYER = HERE / "layer"

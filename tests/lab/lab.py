@@ -1,7 +1,5 @@
 """The lab as a whole: up, down, reset, what it consists of."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -9,8 +7,9 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.lab import (
     cgroups,
@@ -28,12 +27,7 @@ from tests.lab.cache import locked, remove_tree
 from tests.lab.gpu_simulator.faults import FAULTS
 from tests.lab.gpu_simulator.profiles import hardware
 from tests.lab.process import LabError, run, say, tail, warn
-from tests.lab.settings import CHECKOUT, RUNTIME_ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tests.lab.settings import Lab, Node
+from tests.lab.settings import CHECKOUT, RUNTIME_ROOT, Lab, Node
 
 _NODES_AT_ONCE = 4 * (os.cpu_count() or 1)
 

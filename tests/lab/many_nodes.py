@@ -1,21 +1,16 @@
 """Fleets of many nodes: the first of each release is made, and its disk copied to the others."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab import node as machine
 from tests.lab.cutoff import CampaignError, is_off, lab_command, wait_until
-
-if TYPE_CHECKING:
-    from tests.lab.fleet import Fleet
-    from tests.lab.settings import Node
+from tests.lab.fleet import Fleet
+from tests.lab.settings import Node
 
 BOOT_ATTEMPTS = 3
 # What is a node's own, and so is not copied.

@@ -1,18 +1,14 @@
 """The lab's network on the host: a bridge, one veth pair and network namespace a node, NAT to the outside."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import re
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.lab.process import LabError, run
-
-if TYPE_CHECKING:
-    from tests.lab.settings import Lab, Node
+from tests.lab.settings import Lab, Node
 
 _NAMESPACES = Path("/run/netns")
 # The first `ip netns add` mounts the directory over itself; a second one at the same time would do it again.

@@ -1,29 +1,23 @@
 """One node: its upper layer, its boot, its state, and the side door into it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import socket
 import subprocess
+import threading
 import time
 import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from tests.lab import network
 from tests.lab.cache import remove_tree
 from tests.lab.cgroups import ROOT, Group
 from tests.lab.process import LabError, run, tail
-from tests.lab.settings import ADMINISTRATOR, PAYLOAD_TREE_ON_NODE, REPOSITORY_PORT
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Mapping, Sequence
-
-    from tests.lab.settings import Node
+from tests.lab.settings import ADMINISTRATOR, PAYLOAD_TREE_ON_NODE, REPOSITORY_PORT, Node
 
 State = Literal["off", "starting", "running", "degraded", "stopping"]
 

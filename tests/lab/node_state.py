@@ -8,17 +8,14 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 from tests.lab import node as machine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from tests.lab.settings import Node
+from tests.lab.settings import Node
 
 State = dict[str, str]
 
@@ -198,6 +195,24 @@ VOLATILE = (
         r"dpkg-db-backup|systemd-tmpfiles-clean|nvidia-cdi-refresh).*",
         "runs while somebody is logged in, asks, or a timer has come",
     ),
+)
+
+
+_PURGED = "a purge of Debian's packages leaves it"
+# What packages leave that came and were purged again.
+PURGED = (
+    Exemption(r"(account|group|password) (nvpd|prometheus|_chrony)", _PURGED, only="new"),
+    Exemption(
+        r"file /etc/(passwd|group|shadow|gshadow|subuid|subgid)",
+        "accounts and groups are compared one by one",
+        only="content",
+    ),
+    Exemption(r"file /var/lib/(ucf|pam)/.*", _PURGED),
+    Exemption(r"file /var/cache/debconf/.*", _PURGED),
+    Exemption(r"file /var/cache/(cracklib|apparmor)(/.*)?", _PURGED, only="new"),
+    Exemption(r"file /etc/ld\.so\.cache", _PURGED, only="content"),
+    Exemption(r"file /var/lib/dkms(/mok\.(key|pub))?", "somebody may have enrolled the key", only="new"),
+    Exemption(r"file /usr/lib/modules/[^/]+/(modules\..*|updates(/dkms)?)", "depmod's, or empty", only="new"),
 )
 
 

@@ -4,21 +4,15 @@ Debian 12's Python finds its library relative to its own program. So a copy of b
 13 too, whose own Python is another version, and one tree serves all nodes.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab import images
 from tests.lab.cache import digest, obtain
 from tests.lab.process import build, step
-from tests.lab.settings import BOOKWORM
-
-if TYPE_CHECKING:
-    from tests.lab.settings import Lab
+from tests.lab.settings import BOOKWORM, Lab
 
 REQUIREMENTS = Path(__file__).with_name("payload_requirements.txt")
 

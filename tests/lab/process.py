@@ -1,17 +1,12 @@
 """Running commands, and saying what takes long."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 # A build gets namespaces of its own: nobody else sees its mounts, and when this process dies, however that
 # happens, every process of the build dies with it.

@@ -1,20 +1,14 @@
 """The simulated NVIDIA repositories of a lab: built once per machine, served on the lab's bridge."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab.cache import locked, obtain
 from tests.lab.cgroups import ROOT, Group
 from tests.lab.gpu_simulator import repository
-from tests.lab.settings import REPOSITORY_PORT
-
-if TYPE_CHECKING:
-    from tests.lab.settings import Lab
+from tests.lab.settings import REPOSITORY_PORT, Lab
 
 _SERVER = Path(__file__).with_name("repository_server.py")
 

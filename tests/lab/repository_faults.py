@@ -4,8 +4,6 @@ A lab's server normally shows the repositories that all labs of this machine sha
 its own; `up` and `reset` of the lab go back to the shared ones.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os
@@ -13,17 +11,12 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 from tests.lab import repositories
 from tests.lab.gpu_simulator import deb, nvidia_packages, repository
-from tests.lab.settings import CHECKOUT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from tests.lab.settings import Lab, Node
+from tests.lab.settings import CHECKOUT, Lab, Node
 
 # Newer than everything that a stack names.
 NEWER_DRIVER = "595.99.01"

@@ -3,8 +3,6 @@
 Run as a program of its own: repository_server.py ADDRESS PORT DIRECTORY
 """
 
-from __future__ import annotations
-
 import functools
 import http.server
 import sys

@@ -1,23 +1,16 @@
 """What the lab needs of the machine, checked before anything is built; every lack is one sentence."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab import host_apt, network
 from tests.lab.process import LabError, run
-from tests.lab.settings import STATE_ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.lab.settings import Lab
+from tests.lab.settings import STATE_ROOT, Lab
 
 # Tool: Debian package.
 TOOLS = {

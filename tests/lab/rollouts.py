@@ -4,43 +4,33 @@ Leases, packages, reboots, drivers and settings are those of the nodes. The lab 
 numbers that the gate judges are made up here, from the recorded scatter of runs and what a test takes away.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random
 import subprocess
 import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from temper.rollout import gate
+from temper.rollout.drain.base import Drainer
 from temper.rollout.drain.commands import Idle
-from temper.rollout.engine import Clock, Engine, Ticket
+from temper.rollout.engine import Clock, Ending, Engine, Ticket
 from temper.rollout.executor import FleetExecutor
-from temper.rollout.model import Course, Outcome, Record, State, Step, StepResult
-from temper.rollout.model import Node as RolloutNode
+from temper.rollout.model import Course, NodeState, Outcome, Record, RolloutNode, Step, StepResult
 from temper.rollout.playbooks import Ansible
 from temper.rollout.policy import Policy
+from temper.rollout.store import RolloutStore
 from tests.lab.cutoff import note
-from tests.lab.settings import CHECKOUT
+from tests.lab.fleet import Fleet
+from tests.lab.settings import CHECKOUT, Node
 from tests.unit.rollout.results import drawn_from, recorded_noise, run_of
-from validation.model.contract import dumps
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
-    from temper.rollout.drain.base import Drainer
-    from temper.rollout.engine import Ending
-    from temper.rollout.store import RolloutStore
-    from tests.lab.fleet import Fleet
-    from tests.lab.settings import Node
-    from validation.model.contract import Finding
+from validation.model.contract import Finding, dumps
 
 OLD, NEW = "r580-cuda13.0", "r595-cuda13.2"
 DRIVERS = {OLD: "580.178.04", NEW: "595.91.07"}
@@ -95,7 +85,7 @@ class Way:
     def ticket(self, step: Step, course: Course = Course.FORWARD) -> Ticket:
         """What the engine hands to the executor with this step."""
         record = Record(
-            State.PENDING,
+            NodeState.PENDING,
             self.begun,
             course=course,
             step=step,

@@ -1,17 +1,12 @@
 """Repositories of empty rpm packages, built and signed here, and a root directory for a real dnf."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from tests.unit.openpgp_keys import KeyRing
+from tests.unit.openpgp_keys import KeyRing
 
 RELEASE = "1.el9"
 

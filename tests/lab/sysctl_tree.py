@@ -1,7 +1,5 @@
 """The pristine sysctl tree that every node boots with: the host's keys, a Debian kernel's values."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

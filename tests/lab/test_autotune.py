@@ -4,10 +4,8 @@ No simulation but the GPUs, which say how many processes a job has: eight of the
 every CPU, train on the few CPUs that a machine of tests has. No GPU computes.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,9 +14,6 @@ from tests.lab.fleet import Fleet, on_node
 from tests.lab.settings import CHECKOUT, Lab
 from validation.autotune import evidence as documents
 from validation.autotune.search import SearchStage
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

@@ -4,10 +4,8 @@ Their traffic is real. The slow network is the lab's own, limited for the while;
 node to node. A bridge of one address on both is what container engines leave everywhere, and leads nowhere.
 """
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,9 +14,6 @@ from tests.lab import network
 from tests.lab.fleet import Fleet, on_node
 from tests.lab.settings import CHECKOUT, Lab
 from validation.autotune import evidence as documents
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

@@ -3,14 +3,12 @@
 One lab of two bare nodes for the whole file; the tests run in the order in which they stand.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,25 +16,12 @@ from tests.lab.fleet import BIN, Fleet, Run, on_node
 from tests.lab.gpu_simulator import profiles
 from tests.lab.settings import CHECKOUT, Lab, Node
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
 
 LAB = Lab(name="badinput")
 FIRST, SECOND = LAB.nodes(2)
 WAIT_TIMEOUT_S = 600
 FLEET = Fleet(LAB)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lab() -> Iterator[None]:
-    """Two bare nodes, and nothing left of them afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
-    yield
-    FLEET.command("down")
 
 
 def playbook(name: str, *arguments: str, **variables: object) -> Run:

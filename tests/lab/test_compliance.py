@@ -1,20 +1,16 @@
 """Compliance on a real node: what site.yml made is compliant; each drift is named and repaired as printed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.lab import node_state
 from tests.lab.fleet import BIN, Fleet, Run, on_node
 from tests.lab.settings import CHECKOUT, Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.lab
 

@@ -8,12 +8,9 @@ this machine's kernel would boot without it is where the proof ends.
 Three compilations of minutes each on two cores: not part of `make lab-test`, but of `make slow-test`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,10 +19,7 @@ from tests.lab.gpu_simulator import profiles
 from tests.lab.settings import Lab, Node
 from tests.unit.settings.role_plans import item, role_plan
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-pytestmark = [pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.usefixtures("lab")]
 
 LAB = Lab(name="debdriver")
 FLEET = Fleet(LAB)
@@ -54,15 +48,6 @@ def prepare(node: Node) -> None:
         "for kernel in $(ls /lib/modules); do touch /boot/vmlinuz-$kernel; done",
         INSTALL_TIMEOUT_S,
     )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lab() -> Iterator[None]:
-    """Two bare nodes, and nothing left of them afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
-    yield
-    FLEET.command("down")
 
 
 @pytest.fixture(scope="module", params=[BOOKWORM, TRIXIE], ids=["debian12", "debian13"])

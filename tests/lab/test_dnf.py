@@ -3,12 +3,12 @@
 What no Debian can show is RHEL itself; see the support matrix in the README.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.driver.module_builds import HEADERS
@@ -29,13 +29,8 @@ from tests.lab.dnf_node import (
 )
 from tests.lab.rpm_archive import RELEASE, RpmArchive, kernel_provides
 from tests.unit import openpgp_keys
+from tests.unit.openpgp_keys import KeyRing
 from tests.unit.planning_nodes import assert_says
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.unit.openpgp_keys import KeyRing
 
 pytestmark = [
     pytest.mark.lab,

@@ -4,19 +4,21 @@ The repository has what the plans name, exactly, beside other versions of the sa
 on each other as NVIDIA's do. What no such repository can show is whether NVIDIA's has these versions.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from ansible.module_utils.temper.packaging.dnf import Dnf
 
 from tests.lab.dnf_node import configure, held, make_node, preview, repository_of, settle
 from tests.lab.rpm_archive import Rpm, RpmArchive, kernel_provides, run
 from tests.unit import openpgp_keys
+from tests.unit.openpgp_keys import KeyRing
 from tests.unit.planning_nodes import (
     B200,
     GPU,
@@ -31,14 +33,6 @@ from tests.unit.planning_nodes import (
     system,
 )
 from tools.bare_node import pci
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from ansible.module_utils.temper.packaging.dnf import Dnf
-
-    from tests.unit.openpgp_keys import KeyRing
 
 pytestmark = [
     pytest.mark.lab,

@@ -4,14 +4,14 @@ The root directory and the signed repository are those of `test_dnf`; the reposi
 because dnf takes packages from a directory without a download.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.packaging import dnf_staging, rpm_files
@@ -21,13 +21,10 @@ from ansible.module_utils.temper.packaging.packages import PackageError, Wish
 from tests.lab.dnf_node import configure, held, make_node, repository_of, settle, snapshot, versions
 from tests.lab.rpm_archive import RELEASE, RpmArchive, run
 from tests.unit import openpgp_keys
+from tests.unit.openpgp_keys import KeyRing
 from tests.unit.planning_nodes import assert_says
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.unit.openpgp_keys import KeyRing
+Stage = Callable[..., dict[str, str]]
 
 pytestmark = [
     pytest.mark.lab,
@@ -118,7 +115,7 @@ def node(tmp_path: Path, repository: dict[str, Any], monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def stage(node: Dnf, repository: dict[str, Any]) -> Callable[..., dict[str, str]]:
+def stage(node: Dnf, repository: dict[str, Any]) -> Stage:
     """Stage the new driver; returns what leads back, and proves that nothing of the node changes besides."""
 
     def run(wanted: dict[str, str] | None = None) -> dict[str, str]:
@@ -170,9 +167,7 @@ def kept_repositories(node: Dnf) -> str:
 # ---------------------------------------------------------------- there and back
 
 
-def test_both_ways_need_nobody_else(
-    stage: Callable[..., dict[str, str]], node: Dnf, server: ThreadingHTTPServer
-) -> None:
+def test_both_ways_need_nobody_else(stage: Stage, node: Dnf, server: ThreadingHTTPServer) -> None:
     former = versions(node)
     assert stage() == former
     silence(server, node)
@@ -185,7 +180,7 @@ def test_both_ways_need_nobody_else(
 
 
 def test_a_way_back_that_was_cut_off_is_completed(
-    stage: Callable[..., dict[str, str]], node: Dnf, server: ThreadingHTTPServer
+    stage: Stage, node: Dnf, server: ThreadingHTTPServer
 ) -> None:
     stage()
     go_to(node, NEW)
@@ -197,16 +192,14 @@ def test_a_way_back_that_was_cut_off_is_completed(
     assert versions(node) == dict.fromkeys(NAMES, f"3:{OLD}-{RELEASE}")
 
 
-def test_without_its_folder_nothing_of_it_stays(stage: Callable[..., dict[str, str]], node: Dnf) -> None:
+def test_without_its_folder_nothing_of_it_stays(stage: Stage, node: Dnf) -> None:
     before = snapshot(node.root)
     stage()
     shutil.rmtree(node.path(KEPT))
     assert snapshot(node.root) == before
 
 
-def test_what_the_kept_packages_do_not_have_comes_from_the_repositories(
-    stage: Callable[..., dict[str, str]], node: Dnf
-) -> None:
+def test_what_the_kept_packages_do_not_have_comes_from_the_repositories(stage: Stage, node: Dnf) -> None:
     stage()
     settle(node, TOOLKIT)
     assert versions(node)["nvidia-container-toolkit"] == f"1.20.0-{RELEASE}"
@@ -216,7 +209,7 @@ def test_what_the_kept_packages_do_not_have_comes_from_the_repositories(
 
 
 def test_a_kept_package_that_somebody_else_has_signed_is_not_installed(
-    stage: Callable[..., dict[str, str]], node: Dnf, archive: RpmArchive
+    stage: Stage, node: Dnf, archive: RpmArchive
 ) -> None:
     former = stage()
     packages = node.path(KEPT) / "packages"
@@ -233,11 +226,7 @@ def test_a_kept_package_that_somebody_else_has_signed_is_not_installed(
 
 
 def test_what_its_owner_does_not_sign_leads_back_too(
-    stage: Callable[..., dict[str, str]],
-    node: Dnf,
-    repository: dict[str, Any],
-    archive: RpmArchive,
-    server: ThreadingHTTPServer,
+    stage: Stage, node: Dnf, repository: dict[str, Any], archive: RpmArchive, server: ThreadingHTTPServer
 ) -> None:
     """NVIDIA's repository of the container toolkit signs its metadata only."""
     repository |= {"signed": "metadata"}
@@ -259,9 +248,7 @@ def test_what_its_owner_does_not_sign_leads_back_too(
     assert versions(node).items() >= former.items()
 
 
-def test_with_signed_packages_only_none_goes_unchecked(
-    stage: Callable[..., dict[str, str]], node: Dnf
-) -> None:
+def test_with_signed_packages_only_none_goes_unchecked(stage: Stage, node: Dnf) -> None:
     stage()
     assert "\ngpgcheck=1" in kept_repositories(node)
     assert "\ngpgcheck=0" not in kept_repositories(node)
@@ -271,7 +258,7 @@ def test_with_signed_packages_only_none_goes_unchecked(
 
 
 def test_a_second_run_fetches_nothing_and_comes_to_the_same(
-    stage: Callable[..., dict[str, str]], node: Dnf, fetched: list[str]
+    stage: Stage, node: Dnf, fetched: list[str]
 ) -> None:
     first = stage()
     before = snapshot(node.path(KEPT))
@@ -283,7 +270,7 @@ def test_a_second_run_fetches_nothing_and_comes_to_the_same(
 
 @pytest.mark.parametrize("version", [OLD, NEW], ids=["former", "new"])
 def test_a_file_that_was_cut_off_is_completed(
-    stage: Callable[..., dict[str, str]], node: Dnf, fetched: list[str], version: str
+    stage: Stage, node: Dnf, fetched: list[str], version: str
 ) -> None:
     stage()
     victim = node.path(KEPT) / f"packages/libnvidia-ml-{version}-{RELEASE}.noarch.rpm"
@@ -296,9 +283,7 @@ def test_a_file_that_was_cut_off_is_completed(
     assert victim.read_bytes() == whole
 
 
-def test_what_an_earlier_staging_has_left_is_removed(
-    stage: Callable[..., dict[str, str]], node: Dnf, archive: RpmArchive
-) -> None:
+def test_what_an_earlier_staging_has_left_is_removed(stage: Stage, node: Dnf, archive: RpmArchive) -> None:
     stage()
     before = kept_files(node)
     packages = node.path(KEPT) / "packages"
@@ -315,7 +300,7 @@ def test_what_an_earlier_staging_has_left_is_removed(
     ids=["missing", "corrupt"],
 )
 def test_a_download_that_fails_is_one_sentence_and_the_next_run_completes(
-    stage: Callable[..., dict[str, str]],
+    stage: Stage,
     node: Dnf,
     archive: RpmArchive,
     version: str,
@@ -357,7 +342,7 @@ def test_a_disk_with_too_little_room_is_named_before_anything_is_fetched(
 
 
 def test_a_disk_that_becomes_full_is_said(
-    stage: Callable[..., dict[str, str]],
+    stage: Stage,
     node: Dnf,
     small_disk: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -374,7 +359,7 @@ def test_a_disk_that_becomes_full_is_said(
 
 
 def test_a_former_version_that_nobody_offers_any_more_is_refused_before_any_download(
-    stage: Callable[..., dict[str, str]], archive: RpmArchive, fetched: list[str]
+    stage: Stage, archive: RpmArchive, fetched: list[str]
 ) -> None:
     archive.file("libnvidia-ml", OLD).unlink()
     archive.publish()
@@ -391,7 +376,7 @@ def test_a_former_version_that_nobody_offers_any_more_is_refused_before_any_down
 
 
 def test_one_that_the_nodes_cache_still_has_is_taken_from_there(
-    stage: Callable[..., dict[str, str]], node: Dnf, archive: RpmArchive
+    stage: Stage, node: Dnf, archive: RpmArchive
 ) -> None:
     file = archive.file("libnvidia-ml", OLD)
     cache = node.path("/var/cache/dnf/temper-nvidia-cuda-0123456789abcdef/packages")
@@ -402,9 +387,7 @@ def test_one_that_the_nodes_cache_still_has_is_taken_from_there(
     assert file.name in kept_files(node)
 
 
-def test_another_build_of_the_same_version_is_no_way_back(
-    stage: Callable[..., dict[str, str]], archive: RpmArchive
-) -> None:
+def test_another_build_of_the_same_version_is_no_way_back(stage: Stage, archive: RpmArchive) -> None:
     archive.add("libnvidia-ml", OLD, "Provides: something-else", epoch=3)
     archive.publish()
     with pytest.raises(PackageError, match=f"libnvidia-ml 3:{OLD}-{RELEASE} is not the package that is inst"):

@@ -4,24 +4,19 @@ Odd nodes of the lab are Debian 12: the first is the controller, the others comp
 asks scontrol and squeue of the controller through the lab's side door.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from temper.rollout.drain.base import DrainError, wait_until_idle
 from temper.rollout.drain.slurm import Slurm
 from tests.lab import hardening
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

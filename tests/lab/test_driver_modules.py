@@ -4,11 +4,11 @@ Real runs on two nodes, one of which becomes an HGX B200 with Secure Boot. What 
 where the kernel shows it.
 """
 
-from __future__ import annotations
-
 import json
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +16,6 @@ from tests.lab.fleet import Fleet, installed, on_node
 from tests.lab.gpu_simulator import profiles
 from tests.lab.settings import Lab, Node
 from tests.unit.modules_on_disk import Certificate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -37,13 +33,11 @@ X509 = bytes.fromhex("a159c0a5e494a74a87b5ab155c2bf072")
 @pytest.fixture(scope="module", autouse=True)
 def lab() -> Iterator[None]:
     """Two bare nodes, the first an HGX B200, and nothing left of them afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
     hardware = json.dumps(profiles.hardware("hgx-b200-8", B200.name))
-    on_node(B200, f"cat >/var/lib/gpu-simulator/hardware.json <<'END'\n{hardware}\nEND")
-    FLEET.command("reboot", B200.name)
-    yield
-    FLEET.command("down")
+    with FLEET.booted():
+        on_node(B200, f"cat >/var/lib/gpu-simulator/hardware.json <<'END'\n{hardware}\nEND")
+        FLEET.command("reboot", B200.name)
+        yield
 
 
 @pytest.fixture(scope="module")

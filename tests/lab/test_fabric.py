@@ -3,8 +3,6 @@
 The payload and its rounds as the playbook runs them, without Ansible between: four bare nodes, gloo.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -12,8 +10,8 @@ import re
 import secrets
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,9 +21,6 @@ from tests.lab.settings import CHECKOUT, Lab
 from validation.cli import archive
 from validation.fabric.groups import Attempt, Fleet, Member, Pairs, Part, groups_of, make_orders
 from validation.model.contract import FABRIC_VERSION, ContractError, dumps, loads
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

@@ -1,12 +1,11 @@
 """One run over slices on helpers: nodes that are helpers, a helper and a controller that die, a held node."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,13 +13,7 @@ from tests.lab import helpers, many_nodes
 from tests.lab import node as machine
 from tests.lab.cutoff import wait_until
 from tests.lab.fleet import Fleet, on_node
-from tests.lab.settings import CHECKOUT, Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.lab.settings import Node
+from tests.lab.settings import CHECKOUT, Lab, Node
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 FLEET = Fleet(Lab(name="slicing"), 5)

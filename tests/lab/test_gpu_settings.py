@@ -3,10 +3,10 @@
 The tests run in the order in which they stand. The node's nvidia-smi is the lab's, with eight H100.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +15,6 @@ from tests.lab import lab as labs
 from tests.lab.fleet import Fleet, Run, on_node
 from tests.lab.hardening import wait_until
 from tests.lab.settings import Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -37,14 +33,10 @@ UNIT = "temper-gpu-settings"
 @pytest.fixture(scope="module", autouse=True)
 def lab() -> Iterator[None]:
     """A node with the stack, and nothing left of it afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
-    try:
+    with FLEET.booted():
         run = FLEET.playbook("provision")
         assert run.status == 0, run.output
         yield
-    finally:
-        FLEET.command("down")
 
 
 def tune(**variables: Any) -> Run:

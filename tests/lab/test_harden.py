@@ -1,7 +1,5 @@
 """Nobody is locked out: changes of sshd and nftables go wrong on real nodes, which come back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

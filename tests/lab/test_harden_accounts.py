@@ -1,18 +1,14 @@
 """Administrators on real nodes: added, rotated, revoked, and given back; Ansible's own account stays in."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.lab.hardening import NODES, ROLLBACK_S, SOON, Fleet, changed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.lab
 

@@ -1,7 +1,5 @@
 """The firewall on real nodes: what passes and what does not, what survives, what the run reports."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import socket

@@ -1,24 +1,19 @@
 """A node that is reached through a tunnel which ends on it stays reachable, long after a change."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.lab.fleet import Run
 from tests.lab.hardening import LAB_NAME, NODES, SOON, Fleet, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.lab.fleet import Run
 
 pytestmark = pytest.mark.lab
 

@@ -4,12 +4,11 @@ One node is both: at first its hardware description is taken away, and its upper
 kernel is put there, which nobody runs: what the driver is built for must not follow the builder.
 """
 
-from __future__ import annotations
-
 import json
 import re
-import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +16,7 @@ from tests.lab import node as machine
 from tests.lab.fleet import Fleet, Run, assert_refused, installed, on_node
 from tests.lab.gpu_simulator import profiles
 from tests.lab.settings import CHECKOUT, Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -76,12 +72,7 @@ def build(*arguments: str) -> Run:
 def power_off() -> None:
     """Shut the tree down as an operator does, and wait until nothing of it runs."""
     machine.run_inside(TREE, ["systemctl", "poweroff"])
-    deadline = time.monotonic() + SHUTDOWN_S
-    while machine.group(TREE).processes():
-        assert time.monotonic() < deadline, (
-            f"{TREE.name} still runs {SHUTDOWN_S} s after `systemctl poweroff`"
-        )
-        time.sleep(0.1)
+    wait_until(lambda: not machine.group(TREE).processes(), f"{TREE.name} is off", SHUTDOWN_S)
 
 
 def upper(path: str) -> Path:

@@ -4,12 +4,12 @@ One lab of two bare nodes for the whole file. Each test writes an inventory and 
 hardening read the nodes through it; none leaves a node changed.
 """
 
-from __future__ import annotations
-
 import json
 import stat
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,11 +17,7 @@ import yaml
 from tests.lab.fleet import BIN, Fleet, Run, on_node
 from tests.lab.settings import ADMINISTRATOR, CHECKOUT, Lab
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
 
 LAB = Lab(name="inventory")
 FLEET = Fleet(LAB)
@@ -29,12 +25,6 @@ FIRST, SECOND = NODES = LAB.nodes(2)
 HOSTS = {node.name: {"ansible_host": node.address} for node in NODES}
 PORT = 2222
 SITE, PASSWORD = "site", "Correct-Horse-9"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lab() -> Iterator[None]:
-    with FLEET.booted():
-        yield
 
 
 def shared(**changes: Any) -> dict[str, Any]:

@@ -5,24 +5,17 @@ which are new enough for CDI there. containerd is asked through its CRI plugin, 
 NCCL itself is not asked: that a variable wins over /etc/nccl.conf is in its source.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.lab import lab as labs
 from tests.lab.fleet import Fleet, Run, on_node
 from tests.lab.process import LabError
-from tests.lab.settings import ADMINISTRATOR, CHECKOUT, Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.lab.settings import Node
+from tests.lab.settings import ADMINISTRATOR, CHECKOUT, Lab, Node
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

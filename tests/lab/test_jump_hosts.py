@@ -1,22 +1,16 @@
 """A node that the other is reached through: hardened last, it still forwards, and that is proven first."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.lab.fleet import Run
 from tests.lab.hardening import NODES, SOON, Fleet, changed, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.lab.fleet import Run
 
 pytestmark = pytest.mark.lab
 #: Later in sshd's order than the role's file, and read by sshd when the role has it reload.

@@ -4,11 +4,10 @@ The node's boot loader and kernels are those of tests/lab/boot_simulator, which 
 Measuring is left out, as in test_upgrade_steps. The tests run in the order in which they stand.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +18,6 @@ from tests.lab.boot_simulator import release_of
 from tests.lab.fleet import Fleet, installed, loaded_driver, on_node
 from tests.lab.rollouts import DRIVERS, OLD, Way
 from tests.lab.settings import CHECKOUT, Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

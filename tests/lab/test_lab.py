@@ -1,24 +1,20 @@
 """The lab's own behaviour, on labs of these tests' own: it boots, reboots, recovers and leaves nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.lab import cgroups, network
 from tests.lab.settings import CHECKOUT, PAYLOAD_TREE_ON_NODE, Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.lab,
@@ -84,14 +80,6 @@ def ssh(node: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def boot_id(node: str) -> str:
     return inside(node, "cat", "/proc/sys/kernel/random/boot_id")
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 60) -> None:
-    """Wait for a condition; the test fails if it does not come true in time."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.002)
 
 
 def inventory(lab: Lab, checkout: Path = CHECKOUT) -> subprocess.CompletedProcess[str]:
@@ -201,7 +189,7 @@ def test_up_leaves_running_nodes_alone() -> None:
 def test_up_starts_a_node_that_was_switched_off_with_what_it_had_stored() -> None:
     inside("gpu02", "touch", "/etc/kept")
     inside("gpu02", "systemctl", "poweroff")
-    wait_until(lambda: not cgroups.Group(f"{cgroups.ROOT}/{LAB.name}/gpu02").processes())
+    wait_until(lambda: not cgroups.Group(f"{cgroups.ROOT}/{LAB.name}/gpu02").processes(), "it is off", 60)
     other = boot_id("gpu01")
 
     run(LAB, "up")
@@ -352,7 +340,7 @@ def victim() -> Iterator[None]:
 )
 def test_up_recovers_from_an_up_that_was_killed(moment: Callable[[], object]) -> None:
     with command(VICTIM, "up", nodes=1) as killed:
-        wait_until(moment)
+        wait_until(moment, "its moment comes", 60, pause_s=0.002)
         killed.kill()
 
     run(VICTIM, "up", nodes=1)
@@ -396,7 +384,7 @@ def test_lab_of_a_checkout_that_is_gone_is_taken_over() -> None:
 @pytest.mark.usefixtures("victim")
 def test_a_second_up_waits_for_the_first() -> None:
     with command(VICTIM, "up", nodes=1) as first:
-        wait_until(VICTIM.description.exists)
+        wait_until(VICTIM.description.exists, "the first begins", 60, pause_s=0.002)
         second = run(VICTIM, "up", nodes=1)
 
     assert first.returncode == 0

@@ -1,21 +1,17 @@
 """More ways of locking people out, also of those that come between a change and its confirmation."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.lab.hardening import ENVIRONMENT, NODES, ROOT, SOON, Fleet, changed, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.lab
 

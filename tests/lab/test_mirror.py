@@ -1,12 +1,11 @@
 """A bare node installs the whole stack from a mirror that has only what was listed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -14,25 +13,12 @@ import pytest
 from tests.lab.fleet import Fleet, on_node
 from tests.lab.settings import CHECKOUT, Lab
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-pytestmark = [pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.usefixtures("lab")]
 
 LAB = Lab(name="mirror")
 FLEET = Fleet(LAB, size=1)
 (NODE,) = LAB.nodes(1)
 PORT = 8081
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lab() -> Iterator[None]:
-    """A bare node, and nothing left of it afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
-    yield
-    FLEET.command("down")
 
 
 @contextlib.contextmanager

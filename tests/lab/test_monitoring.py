@@ -3,21 +3,14 @@
 The tests run in the order in which they stand, on one lab; each also runs alone.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from tests.lab import lab as labs
 from tests.lab.fleet import Fleet, Run, on_node
 from tests.lab.hardening import wait_until
-from tests.lab.settings import Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.lab.settings import Node
+from tests.lab.settings import Lab, Node
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -38,9 +31,7 @@ each_node = pytest.mark.parametrize("node", NODES, ids=lambda node: node.name)
 @pytest.fixture(scope="module", autouse=True)
 def lab() -> Iterator[None]:
     """Two nodes with the stack, and nothing left of them afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
-    try:
+    with FLEET.booted():
         run = FLEET.playbook("provision")
         assert run.status == 0, run.output
         checked = FLEET.run(
@@ -49,8 +40,6 @@ def lab() -> Iterator[None]:
         assert checked.status == 0, checked.output
         tune()
         yield
-    finally:
-        FLEET.command("down")
 
 
 def tune(*, enabled: bool = True) -> Run:

@@ -1,17 +1,13 @@
 """What a node does not say of itself is seen from outside, and keeps a change from being confirmed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.lab.hardening import ENVIRONMENT, NODES, ROOT, SOON, Fleet
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.lab
 

@@ -3,10 +3,10 @@
 One lab of two bare nodes for the whole file; no test leaves them changed.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,22 +15,12 @@ from tests.lab.fleet import Fleet, Run, on_node
 from tests.lab.repository_faults import Repositories
 from tests.lab.settings import Lab, Node
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab")]
 
 LAB = Lab(name="preflight")
 FLEET = Fleet(LAB)
 BOOKWORM, TRIXIE = LAB.nodes(2)
 DRIVER = "580.178.04"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lab() -> Iterator[None]:
-    with FLEET.booted():
-        yield
 
 
 @pytest.fixture(scope="module")

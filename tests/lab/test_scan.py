@@ -3,26 +3,23 @@
 What only a kernel, a partition or a clock can show is left out by name (CONTAINER).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from temper.base import DATA
-from temper.compliance.tailoring import CONTENT, PROFILES, Exempted, profile_id, rules_of, tailoring
+from temper.compliance.tailoring import CONTENT, Exempted, profile_id, rules_of, tailoring
+from temper.plan.os_controls import PROFILES
 from temper.plan.tables import read_yaml
-from tools.scap_rules import STREAMS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tools.scap_rules import stream_of
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -95,7 +92,7 @@ def nodes() -> Iterator[None]:
             f"apt-get install -yqq --no-install-recommends {PACKAGES}",
         )
         stream = f"ssg-{product}-ds.xml"
-        inside(node, f"cat > /root/{stream}", (STREAMS / stream).read_text(encoding="utf-8"))
+        inside(node, f"cat > /root/{stream}", stream_of(product).read_text(encoding="utf-8"))
     yield
     lab("down")
 

@@ -4,25 +4,18 @@ Each node is a cluster of its own. The GPUs are links to /dev/null; control grou
 from the others' GPUs, are not the lab's to make.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.lab import hardening
 from tests.lab.fleet import Fleet, Run, on_node
-from tests.lab.settings import Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.lab.settings import Node
+from tests.lab.settings import Lab, Node
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

@@ -4,12 +4,12 @@ The steps are those of a roll-out; the file system is not the node's root, which
 a device mapper and ZFS its module, which the lab's kernel need not have: they have unit tests only.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,10 +21,6 @@ from tests.lab import rollouts
 from tests.lab.fleet import Fleet, on_node
 from tests.lab.rollouts import Way
 from tests.lab.settings import Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

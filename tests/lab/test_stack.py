@@ -3,9 +3,8 @@
 Real apt and dpkg on two nodes, against the simulated repositories. Each test also runs alone.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -15,31 +14,12 @@ from tests.lab.gpu_simulator import nvidia_packages
 from tests.lab.repository_faults import NEWER_DRIVER, Repositories, bystander, newer_driver
 from tests.lab.settings import Lab, Node
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("repositories")]
 
 LAB = Lab(name="stack")
 FLEET = Fleet(LAB)
 BOOKWORM, TRIXIE = LAB.nodes(2)
 DRIVER = "580.178.04"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lab() -> Iterator[None]:
-    """Two nodes, and nothing left of them afterwards."""
-    with FLEET.booted():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def repositories(lab: None) -> Iterator[Repositories]:
-    """The lab's repositories, for a test to change; whole again for the next."""
-    own = Repositories(LAB)
-    yield own
-    own.close()
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ Real apt and dpkg on bare nodes, against the simulated repositories. Every failu
 leaves nothing half-configured that the next run does not complete.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,31 +14,13 @@ from tests.lab.fleet import Fleet, Run, assert_refused, on_node, stack_packages
 from tests.lab.repository_faults import Repositories
 from tests.lab.settings import Lab, Node
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("repositories")]
 
 LAB = Lab(name="bare")
 FLEET = Fleet(LAB)
 BOOKWORM, TRIXIE = LAB.nodes(2)
 DRIVER = "580.178.04"
 NCCL = "2.28.9-1+cuda13.0"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lab() -> Iterator[None]:
-    """Two bare nodes, and nothing left of them afterwards."""
-    with FLEET.booted():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def repositories(lab: None) -> Iterator[Repositories]:
-    """The lab's repositories, for a test to change; whole again for the next."""
-    own = Repositories(LAB)
-    yield own
-    own.close()
 
 
 @pytest.fixture

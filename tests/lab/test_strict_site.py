@@ -1,18 +1,14 @@
 """A site that is stricter than the hardening stays so: after a run, after a reboot, and in compliance."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.lab.fleet import Fleet, on_node
 from tests.lab.settings import Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.lab
 

@@ -4,9 +4,8 @@ Measuring is left out: what the gate makes of numbers has tests of its own, and 
 beside each other is no measure. The tests run in the order in which they stand.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,10 +16,6 @@ from tests.lab.fleet import Fleet, loaded_driver, on_node
 from tests.lab.repository_faults import Repositories
 from tests.lab.rollouts import DRIVERS, NEW, OLD, Way
 from tests.lab.settings import Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.lab
 

@@ -3,28 +3,24 @@
 One lab of two provisioned nodes for the whole file.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.lab.fleet import on_node
 from tests.lab.gpu_simulator.faults import FAULTS
 from tests.lab.settings import CHECKOUT, Lab
+from tests.waiting import wait_until
 from validation.cli import archive
 from validation.model.contract import State, node_result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.lab
 
@@ -185,11 +181,12 @@ def test_a_run_that_takes_too_long_is_given_up_and_leaves_no_process(limit: str,
     (node,) = summary["nodes"]
     assert node["state"] == "not-run"
     assert "ended after gpu_validation_timeout_s" in node["reasons"][0]
-    deadline = time.monotonic() + 150
     running = "ps -eo args | grep -c '[v]alidation'; true"
-    while int(lab_command("shell", SECOND.name, "sh", "-c", running)):
-        assert time.monotonic() < deadline, "the payload's processes are still there"
-        time.sleep(0.2)
+    wait_until(
+        lambda: not int(lab_command("shell", SECOND.name, "sh", "-c", running)),
+        "the payload's processes are gone",
+        150,
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,10 +207,9 @@ def test_a_node_that_goes_down_while_it_is_measured_is_named_soon(
     )
     run.start()
     try:
-        deadline = time.monotonic() + 120
-        while not int(lab_command("shell", SECOND.name, "sh", "-c", running)):
-            assert time.monotonic() < deadline, "the payload does not start"
-            time.sleep(0.2)
+        wait_until(
+            lambda: int(lab_command("shell", SECOND.name, "sh", "-c", running)), "the payload starts", 120
+        )
         lab_command(*command)
         # Far less than the hour that a run may take.
         run.join(240)

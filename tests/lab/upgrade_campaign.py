@@ -17,8 +17,6 @@ reports/upgrade-campaign/.
 Exit status: 0 all ended as expected, 1 not, 2 the nodes did not come up.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib
@@ -29,16 +27,18 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.plan.inventory import groups_of
 from temper.rollout.drain.commands import Idle
 from temper.rollout.fleet import candidates, preflight, proposal
 from temper.rollout.forecast import plan_text
-from temper.rollout.model import Course, Record, State, Step
+from temper.rollout.model import Course, NodeState, Record, Rollout, Step
+from temper.rollout.policy import Policy
 from temper.rollout.report import overhead, timeline_text
 from temper.rollout.store import RolloutStore
 from tests.lab import many_nodes
@@ -48,16 +48,8 @@ from tests.lab.cutoff import CampaignError, failure, lab_command, note
 from tests.lab.fleet import Fleet, loaded_driver
 from tests.lab.repository_faults import Repositories
 from tests.lab.rollouts import DRIVERS, NEW, OLD, LabExecutor, Numbers, carry_out, kept_inventory
-from tests.lab.settings import CHECKOUT, Lab
-from tests.lab.upgrade_faults import BACK, FAULTS, FORWARD, POLICY, Scheduler, Trial
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from temper.rollout.model import Rollout
-    from temper.rollout.policy import Policy
-    from tests.lab.settings import Node
-    from tests.lab.upgrade_faults import Fault
+from tests.lab.settings import CHECKOUT, Lab, Node
+from tests.lab.upgrade_faults import BACK, FAULTS, FORWARD, POLICY, Fault, Scheduler, Trial
 
 LOGS = CHECKOUT / "reports" / "upgrade-campaign"
 TIMEOUT_S = 3600.0
@@ -113,7 +105,8 @@ def upgrade_fleet(count: int) -> bool:
         problems = [
             f"{node.name}: {rollout.records[node.name].state}, driver {loaded_driver(node)} is loaded"
             for node in nodes
-            if rollout.records[node.name].state is not State.RETURNED or loaded_driver(node) != DRIVERS[NEW]
+            if rollout.records[node.name].state is not NodeState.RETURNED
+            or loaded_driver(node) != DRIVERS[NEW]
         ]
         problems += _order(rollout, events)
         spent = overhead(events)
@@ -141,7 +134,7 @@ def _order(rollout: Rollout, events: Sequence[Any]) -> list[str]:
                 problems.append(f"{event.node} of wave {wave} began before {', '.join(early)} had ended")
         if event.step == Step.DRAIN and event.outcome == "begun":
             out.add(event.node)
-        if event.state in (State.RETURNED, State.ROLLED_BACK, State.LEFT_OUT):
+        if event.state in (NodeState.RETURNED, NodeState.ROLLED_BACK, NodeState.LEFT_OUT):
             ended.add(event.node)
             out.discard(event.node)
         most = POLICY.max_unavailable.of(len(rollout.nodes), 1)
@@ -286,7 +279,11 @@ def _record(store: RolloutStore, number: int, trial: Trial) -> Record:
 def _truth(trial: Trial, record: Record) -> list[str]:
     """What is not true on the node of what its state says."""
     has = loaded_driver(trial.node)
-    wanted = {State.RETURNED: trial.target, State.LEFT_OUT: trial.former, State.ROLLED_BACK: trial.former}
+    wanted = {
+        NodeState.RETURNED: trial.target,
+        NodeState.LEFT_OUT: trial.former,
+        NodeState.ROLLED_BACK: trial.former,
+    }
     problems = []
     if record.state in wanted and has != DRIVERS[wanted[record.state]]:
         problems.append(f"{record.state} with driver {has or 'none'} loaded")

@@ -6,22 +6,17 @@ What a step does to a node is in its file before the step has ended, so that it 
 line is printed as each step begins, is half done, and ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import random
 import sys
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from temper.rollout.engine import Engine, Ticket
 from temper.rollout.model import Course, Observation, Outcome, Step, StepResult
 from temper.rollout.store import RolloutStore
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 STORE = "rollout.sqlite"
 BARE = {"drained": False, "installed": "old", "loaded": "old", "proven": "", "fence": 0}

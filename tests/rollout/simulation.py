@@ -19,7 +19,6 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from datetime import time as time_of_day
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from temper.rollout.machine import NOT_TAKEN_OUT, after, begun, interrupted, retried
@@ -29,21 +28,19 @@ from temper.rollout.model import (
     WATCH,
     Course,
     Mode,
-    Node,
+    NodeState,
     Observation,
     Outcome,
     Record,
     Rollout,
-    State,
+    RolloutNode,
     Step,
     StepResult,
+    Transition,
 )
 from temper.rollout.planner import PATIENCE, Decision, decide, limits_of, needed_minutes, waves
 from temper.rollout.policy import Policy, Share
 from temper.rollout.windows import Window
-
-if TYPE_CHECKING:
-    from temper.rollout.model import Transition
 
 BEGIN = datetime(2027, 3, 26, 12, 0, tzinfo=UTC)  # two days before the clocks of Europe change
 OLD, NEW, PARTIAL = "old", "new", "partial"
@@ -130,11 +127,11 @@ class World:
         self.random = random.Random(seed)
         self.policy, self.faults = policy, faults
         self.nodes = {
-            name: Node(name, f"cohort{place % cohorts}", (f"rack{place // 16}", "gpu_nodes"), place)
+            name: RolloutNode(name, f"cohort{place % cohorts}", (f"rack{place // 16}", "gpu_nodes"), place)
             for place, name in enumerate(f"gpu{number:04}" for number in range(size))
         }
         numbers = waves(self.nodes.values(), policy)
-        self.records = {name: Record(State.PENDING, BEGIN, wave=numbers[name]) for name in self.nodes}
+        self.records = {name: Record(NodeState.PENDING, BEGIN, wave=numbers[name]) for name in self.nodes}
         self.rollout = Rollout("new", policy, self.nodes, self.records)
         self.truth = {name: Truth() for name in self.nodes}
         self.foreign: dict[str, str] = {}
@@ -199,12 +196,12 @@ class World:
     def _go_on(self) -> None:
         """Somebody looks at it, repairs some nodes, and goes on."""
         for name, record in list(self.records.items()):
-            tries = record.state in (State.FAILED, State.LEFT_OUT, State.ROLLED_BACK)
+            tries = record.state in (NodeState.FAILED, NodeState.LEFT_OUT, NodeState.ROLLED_BACK)
             if tries and self.random.random() < 0.5:
                 self.truth[name].dead = False
                 self._move(name, retried(record, self.now))
                 self.outcomes.retried += 1
-            elif record.failures or record.state is State.LEFT_OUT or record.out_since:
+            elif record.failures or record.state is NodeState.LEFT_OUT or record.out_since:
                 self.records[name] = replace(record, accepted=True)
         self.rollout = replace(self.rollout, mode=Mode.RUNNING, reason="")
         self.outcomes.resumed += 1
@@ -399,7 +396,7 @@ class World:
         gone = {
             name
             for name, record in decision.moves.items()
-            if record.state is State.LEFT_OUT and name in self.foreign | self.seen_out
+            if record.state is NodeState.LEFT_OUT and name in self.foreign | self.seen_out
         }
         for name in gone:
             begun_out = self.seen_out.get(name, self.now)
@@ -416,7 +413,7 @@ class World:
         """By brute force, minute by minute: whether all that the node may need is inside windows."""
         if not self.policy.windows:
             return True
-        needed = needed_minutes(self.policy)[State.PENDING]
+        needed = needed_minutes(self.policy)[NodeState.PENDING]
         moments = (self.now + timedelta(minutes=minute) for minute in range(0, needed, 5))
         return all(any(_is_open(window, instant) for window in self.policy.windows) for instant in moments)
 
@@ -425,21 +422,21 @@ class World:
         for name, record in self.records.items():
             truth, state = self.truth[name], record.state
             must(record.step is None and truth.step is None, f"{name} is left with a step under way")
-            must(state in ENDED or state is State.PENDING, f"{name} is left in state {state}")
-            if state is State.RETURNED:
+            must(state in ENDED or state is NodeState.PENDING, f"{name} is left in state {state}")
+            if state is NodeState.RETURNED:
                 must(truth.loaded == truth.proven == NEW and truth.drained_by != "us", f"{name}: {truth}")
-            elif state is State.ROLLED_BACK:
+            elif state is NodeState.ROLLED_BACK:
                 must(truth.loaded == truth.proven == OLD and truth.drained_by != "us", f"{name}: {truth}")
-            elif state is State.FAILED:
+            elif state is NodeState.FAILED:
                 said = truth.drained_by or truth.dead or NOT_TAKEN_OUT in record.reason
                 must(bool(said), f"{name} failed, and is in service")
-            elif state is State.PENDING or record.started_at is None:
+            elif state is NodeState.PENDING or record.started_at is None:
                 must(truth.drained_by != "us", f"{name} is {state}, and drained by us")
                 must(truth.loaded == truth.installed != PARTIAL, f"{name} is {state}, and changed: {truth}")
         if self.rollout.mode is Mode.DONE:
             must(all(record.ended for record in self.records.values()), "done, and nodes have not ended")
             for name, record in self.records.items():
-                unwatched = record.state is State.RETURNED and record.watched is None
+                unwatched = record.state is NodeState.RETURNED and record.watched is None
                 must(
                     not unwatched or not self._soak(record),
                     f"done, and nobody looked at {name} after its soak",

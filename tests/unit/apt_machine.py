@@ -1,7 +1,5 @@
 """A root directory with an apt and a dpkg of its own, and repositories of empty packages to install there."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os
@@ -9,12 +7,10 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.packaging import packages
 
-if TYPE_CHECKING:
-    from tests.unit.openpgp_keys import KeyRing
+from tests.unit.openpgp_keys import KeyRing
 
 
 @functools.cache

@@ -8,7 +8,9 @@ import json
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.common import warnings
@@ -21,13 +23,8 @@ from ansible.utils import display  # noqa: F401 (asks ldconfig for the C library
 
 from tests.unit import openpgp_keys
 from tests.unit.apt_machine import Archive, Machine
+from tests.unit.openpgp_keys import KeyRing
 from tests.unit.settings.role_plans import carried_out, item, role_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
-    from pathlib import Path
-
-    from tests.unit.openpgp_keys import KeyRing
 
 #: What Python tells its audit hooks when a process is started (https://docs.python.org/3/library/audit_events.html).
 STARTS = frozenset(("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"))

@@ -1,7 +1,5 @@
 """Every value that a profile or the benchmark asks for, by kind and key of its setting."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One test for a table: `each` calls it with every row and names those that it fails for."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import traceback

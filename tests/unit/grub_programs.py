@@ -9,10 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 UUID = "11111111-2222-3333-4444-555555555555"
 ENTRY = """{indent}menuentry '{title}' --class debian --class os $menuentry_id_option '{identity}' {{

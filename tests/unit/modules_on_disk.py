@@ -5,12 +5,9 @@ from __future__ import annotations
 import struct
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.lab.gpu_simulator import libraries
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True)

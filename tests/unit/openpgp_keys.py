@@ -1,7 +1,5 @@
 """Real OpenPGP keys, made by GnuPG for one run of the tests."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -9,14 +7,13 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.packaging import openpgp
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.waiting import wait_until
 
 AGENT_TIMEOUT_S = 30
 
@@ -53,10 +50,7 @@ class KeyRing:
                 words = (process / "cmdline").read_bytes().split(b"\0")
                 if b"gpg-agent" in words[0] and str(self.home).encode() in words:
                     os.kill(int(process.name), signal.SIGTERM)
-        deadline = time.monotonic() + AGENT_TIMEOUT_S
-        while any(self.home.glob("S.*")):
-            assert time.monotonic() < deadline, f"gpg-agent of {self.home} does not end"
-            time.sleep(0.01)
+        wait_until(lambda: not any(self.home.glob("S.*")), f"gpg-agent of {self.home} ends", AGENT_TIMEOUT_S)
 
 
 @contextlib.contextmanager

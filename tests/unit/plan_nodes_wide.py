@@ -1,13 +1,9 @@
 """Nodes of all kinds: GPUs x systems x kernels x Secure Boot, and what an operator may ask for on them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from tools.bare_node import PYTHONS, bare_node, pci
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 GPU, DISPLAY, SWITCH = "0302", "0300", ("22a3", "0680")
 

@@ -5,13 +5,9 @@ distributions: nothing here reads data/ or asks temper/plan/. So a wrong row or 
 violation.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 PROPRIETARY, OPEN, BOTH = {"proprietary"}, {"open"}, {"open", "proprietary"}
 ANY = 9999

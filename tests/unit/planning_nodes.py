@@ -1,7 +1,5 @@
 """Nodes as node_facts reports them, and their plans from the real tables."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from temper.plan.facts import NodeFacts

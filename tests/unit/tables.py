@@ -1,7 +1,5 @@
 """The data files and argument specs as the preflight role reads them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,16 +1,11 @@
 """Whose mirror a node uses, from what `apt-get indextargets` prints."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
 from ansible.module_utils.temper.packaging import apt_sources
 
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def target(

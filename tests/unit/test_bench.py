@@ -1,7 +1,5 @@
 """The bench of the payload, with shapes that take no time: on a GPU it is started by tools/record_gpu.py."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,11 +1,10 @@
 """data/stacks.yml and data/nvidia_compatibility.yml agree with themselves and with data/gpu_models.yml."""
 
-from __future__ import annotations
-
 import datetime
 import re
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.plan.rules import own_problems
 from temper.plan.tables import Tables
@@ -13,9 +12,6 @@ from temper.plan.versions import branch, minor, parts, version
 from tests.unit.each import each
 from tests.unit.planning_nodes import gpus, plan, system
 from tests.unit.tables import ROOT, tables
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TABLES = tables()
 STACKS: dict[str, dict[str, Any]] = TABLES["nvidia_stacks"]

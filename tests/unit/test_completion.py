@@ -1,17 +1,12 @@
 """`temper completion bash`: what a real bash completes with the script."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from temper.cli import main as command_line
 from temper.cli.completion import script
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

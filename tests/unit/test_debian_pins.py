@@ -1,26 +1,15 @@
 """What NVIDIA's packages for Debian pull in has the driver's version, whatever else there is: real apt."""
 
-from __future__ import annotations
-
-import os
-import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper.packaging.packages import FAMILY
 
-from tests.unit.apt_machine import Archive
+from tests.unit.apt_machine import Archive, Machine
+from tests.unit.needs import root_and
 from tests.unit.planning_nodes import plan
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.unit.apt_machine import Machine
-
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb"))),
-    reason="needs root and Debian's package tools",
-)
+pytestmark = root_and("apt-get", "dpkg-deb")
 # Of the names in lists of installed packages of 580.105.08 and 610.57.04, those without nvidia- in front.
 LIBRARIES = ("libcudadebugger1", "libnvcuvid1", "libnvoptix1", "libnvidia-ml1", "libegl-nvidia0")
 FOUND = ("libcuda1", *LIBRARIES, "firmware-nvidia-gsp", "nvidia-driver-cuda")

@@ -1,7 +1,5 @@
 """The plan with the distribution's own driver: what it has, and why it does not do for every node."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

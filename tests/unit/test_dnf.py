@@ -1,9 +1,8 @@
 """What dnf's output means, without a dnf: what a real one does is tested in the lab."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import package_preview
 import pytest
@@ -11,14 +10,8 @@ import yaml
 from ansible.module_utils.temper import process
 from ansible.module_utils.temper.packaging import dnf_staging
 from ansible.module_utils.temper.packaging.dnf import KEPT, Dnf, kept_stream
-from ansible.module_utils.temper.packaging.packages import OthersUnreadableError, Package, PackageError
-from ansible.module_utils.temper.packaging.preview import refused
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from ansible.module_utils.temper.packaging.packages import Wish
-    from ansible.module_utils.temper.packaging.preview import Preview
+from ansible.module_utils.temper.packaging.packages import OthersUnreadableError, Package, PackageError, Wish
+from ansible.module_utils.temper.packaging.preview import Preview, refused
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = Path("/tmp/temper-dnf-abc")

@@ -1,13 +1,12 @@
 """Keys are fetched the way that the node's package manager fetches packages, above all through its proxy."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper.packaging import download as downloads
@@ -21,9 +20,7 @@ from ansible.module_utils.temper.packaging.repositories import normal_uri
 
 from tests.unit.each import each
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+Says = Callable[..., None]
 
 # Nobody answers under this name: whoever gets the key has asked the proxy.
 URL = "http://keys.invalid/key"
@@ -122,7 +119,7 @@ def no_other_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def apt_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def apt_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Says:
     """Give apt these lines of configuration."""
 
     def write(*lines: str) -> None:
@@ -135,7 +132,7 @@ def apt_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
 
 
 @pytest.fixture
-def dnf_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def dnf_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Says:
     """Give dnf these lines of configuration."""
     path = tmp_path / "dnf.conf"
     monkeypatch.setattr(downloads, "DNF_CONFIGURATION", path)
@@ -151,7 +148,7 @@ needs_apt = pytest.mark.skipif(not downloads.APT_HELPER.exists(), reason="this i
 
 @pytest.mark.component
 @needs_apt
-def test_apts_proxy_is_used(proxy: Proxy, apt_says: Callable[..., None]) -> None:
+def test_apts_proxy_is_used(proxy: Proxy, apt_says: Says) -> None:
     apt_says(f'Acquire::http::Proxy "http://{proxy.address}";')
     assert download(URL, "apt", LIMIT_BYTES) == b"the key"
     assert proxy.asked == [URL]
@@ -159,7 +156,7 @@ def test_apts_proxy_is_used(proxy: Proxy, apt_says: Callable[..., None]) -> None
 
 @pytest.mark.component
 @needs_apt
-def test_apts_proxy_for_one_host_is_used_with_its_login(proxy: Proxy, apt_says: Callable[..., None]) -> None:
+def test_apts_proxy_for_one_host_is_used_with_its_login(proxy: Proxy, apt_says: Says) -> None:
     proxy.login = "node:s3cret"
     apt_says(f'Acquire::http::Proxy::keys.invalid "http://node:s3cret@{proxy.address}";')
     assert download(URL, "apt", LIMIT_BYTES) == b"the key"
@@ -167,7 +164,7 @@ def test_apts_proxy_for_one_host_is_used_with_its_login(proxy: Proxy, apt_says: 
 
 @pytest.mark.component
 @needs_apt
-def test_a_host_that_apt_asks_directly_is_asked_directly(proxy: Proxy, apt_says: Callable[..., None]) -> None:
+def test_a_host_that_apt_asks_directly_is_asked_directly(proxy: Proxy, apt_says: Says) -> None:
     # It is the server that is asked, and sees no address with a host in its request.
     apt_says('Acquire::http::Proxy "http://127.0.0.1:1";', 'Acquire::http::Proxy::127.0.0.1 "DIRECT";')
     assert download(f"http://{proxy.address}/key", "apt", LIMIT_BYTES) == b"the key"
@@ -176,7 +173,7 @@ def test_a_host_that_apt_asks_directly_is_asked_directly(proxy: Proxy, apt_says:
 
 @pytest.mark.component
 @needs_apt
-def test_a_proxy_that_refuses_is_told_without_its_login(proxy: Proxy, apt_says: Callable[..., None]) -> None:
+def test_a_proxy_that_refuses_is_told_without_its_login(proxy: Proxy, apt_says: Says) -> None:
     proxy.login = "node:s3cret"
     apt_says(f'Acquire::http::Proxy "http://node:wr0ng@{proxy.address}";')
     with pytest.raises(DownloadError) as refusal:
@@ -188,7 +185,7 @@ def test_a_proxy_that_refuses_is_told_without_its_login(proxy: Proxy, apt_says: 
 
 @pytest.mark.component
 @needs_apt
-def test_an_answer_without_an_end_fills_no_disk(endless: Sender, apt_says: Callable[..., None]) -> None:
+def test_an_answer_without_an_end_fills_no_disk(endless: Sender, apt_says: Says) -> None:
     with contextlib.suppress(DownloadError):
         download(f"http://127.0.0.1:{endless.server_port}/key", "apt", LIMIT_BYTES)
     # With each try, and what is on its way.
@@ -203,20 +200,18 @@ def test_an_answer_that_trickles_has_an_end(endless: Sender, monkeypatch: pytest
 
 @pytest.mark.component
 @needs_apt
-def test_no_more_is_read_than_wanted(proxy: Proxy, apt_says: Callable[..., None]) -> None:
+def test_no_more_is_read_than_wanted(proxy: Proxy, apt_says: Says) -> None:
     assert download(f"http://{proxy.address}/key", "apt", 3) == b"the"
 
 
-def test_dnfs_proxy_is_used_with_its_login(proxy: Proxy, dnf_says: Callable[..., None]) -> None:
+def test_dnfs_proxy_is_used_with_its_login(proxy: Proxy, dnf_says: Says) -> None:
     proxy.login = "node:s3:cret@home"
     dnf_says(f"proxy=http://{proxy.address}", "proxy_username = node", "proxy_password = s3:cret@home")
     assert download(URL, "dnf", LIMIT_BYTES) == b"the key"
     assert proxy.asked == [URL]
 
 
-def test_dnfs_proxy_that_refuses_is_told_without_its_login(
-    proxy: Proxy, dnf_says: Callable[..., None]
-) -> None:
+def test_dnfs_proxy_that_refuses_is_told_without_its_login(proxy: Proxy, dnf_says: Says) -> None:
     proxy.login = "node:s3cret"
     dnf_says(f"proxy=http://node:wr0ng@{proxy.address}")
     with pytest.raises(DownloadError, match="407") as refusal:
@@ -226,16 +221,14 @@ def test_dnfs_proxy_that_refuses_is_told_without_its_login(
 
 @pytest.mark.parametrize("lines", [(), ("proxy=",), ("proxy=_none_",)])
 def test_without_a_proxy_of_dnf_the_environment_counts(
-    proxy: Proxy, dnf_says: Callable[..., None], monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...]
+    proxy: Proxy, dnf_says: Says, monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...]
 ) -> None:
     dnf_says(*lines)
     monkeypatch.setenv("http_proxy", f"http://{proxy.address}")
     assert download(URL, "dnf", LIMIT_BYTES) == b"the key"
 
 
-def test_dnfs_proxy_is_nobody_elses(
-    proxy: Proxy, dnf_says: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dnfs_proxy_is_nobody_elses(proxy: Proxy, dnf_says: Says, monkeypatch: pytest.MonkeyPatch) -> None:
     dnf_says("proxy=http://127.0.0.1:1")
     monkeypatch.setenv("http_proxy", f"http://{proxy.address}")
     with pytest.raises(DownloadError):

@@ -1,10 +1,8 @@
 """No kernel is left that would boot without the driver: built where it can be, named where it cannot."""
 
-from __future__ import annotations
-
 import os
 import ssl
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper import process
@@ -16,9 +14,6 @@ from ansible.module_utils.temper.settings.base import SettingError
 
 from tests.lab.gpu_simulator import contents, libraries
 from tests.unit.modules_on_disk import Certificate, install_kernel, install_module
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

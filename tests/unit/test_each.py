@@ -1,7 +1,5 @@
 """A table that is one test names every row that fails, and nothing that a row leaves reaches the next."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,10 +1,9 @@
 """Examples: preflight accepts the static inventories, those of plugins choose machines with GPUs."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -15,9 +14,6 @@ from tests.unit.planning_nodes import H100, gpus, node
 from tests.unit.planning_roles.plans import whole_plan
 from tests.unit.tables import ROOT, specs
 from tests.unit.test_profiles import DEBIAN, inventory, own, variables
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOLDER = ROOT / "examples/inventories"
 VAULT = FOLDER / "vault"

@@ -1,22 +1,18 @@
 """Files are written only where they differ, in one step, with the wanted owner and mode."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper import files
 from ansible.module_utils.temper.files import File, put_back, saved
 
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
 

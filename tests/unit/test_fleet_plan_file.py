@@ -1,29 +1,22 @@
 """The file with all plans: replaced at one go, and the play that writes it runs in step."""
 
-from __future__ import annotations
-
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 import yaml
 
+from plugins.action import fleet_plan
 from tests.unit.ansible_commands import ansible
 
 ROOT = Path(__file__).resolve().parents[2]
-SPEC = importlib.util.spec_from_file_location("fleet_plan_action", ROOT / "plugins/action/fleet_plan.py")
-assert SPEC
-assert SPEC.loader
-ACTION = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(ACTION)
 
 
 def test_a_file_is_replaced_with_the_mode_it_had(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text("a longer text than the new one")
     path.chmod(0o640)
-    ACTION.write_whole(path, "new")
+    fleet_plan.write_whole(path, "new")
     assert path.read_text() == "new"
     assert path.stat().st_mode & 0o777 == 0o640
     assert list(tmp_path.iterdir()) == [path]
@@ -33,12 +26,12 @@ def test_a_reader_that_has_the_file_open_keeps_the_whole_old_one(tmp_path: Path)
     path = tmp_path / "plan.json"
     path.write_text("old")
     with path.open() as reader:
-        ACTION.write_whole(path, "new")
+        fleet_plan.write_whole(path, "new")
         assert reader.read() == "old"
 
 
 def test_what_is_no_regular_file_is_never_replaced() -> None:
-    ACTION.write_whole(Path("/dev/null"), "gone")
+    fleet_plan.write_whole(Path("/dev/null"), "gone")
     assert Path("/dev/null").is_char_device()
 
 

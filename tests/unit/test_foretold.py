@@ -1,7 +1,5 @@
 """What the plan says of a run before it begins, and which nodes it shows together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from temper.plan.fleet import grouped, unlike

@@ -1,18 +1,14 @@
 """A short look at every reader of foreign input, with the same inputs each time: `make fuzz` in small."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.fuzz import mutations
 from tests.fuzz.guard import Reader, examine
 from tests.fuzz.readers import READERS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.component
 

@@ -1,23 +1,21 @@
 """Processes that hold GPUs are named, with their container or service."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gpu_holders
 import pytest
 from ansible.module_utils.temper.driver import holders
 
 from tests.unit.each import each
-from tests.unit.validation.samples import eventually
+from tests.waiting import wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Run = Callable[..., dict[str, Any]]
 
 ID = "0123456789ab" + "c" * 52
 
@@ -61,9 +59,7 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Proc:
     return Proc(tmp_path)
 
 
-def test_a_process_that_only_keeps_a_device_open_is_named(
-    proc: Proc, run_module: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_process_that_only_keeps_a_device_open_is_named(proc: Proc, run_module: Run) -> None:
     proc.add(7, "python3", "/dev/nvidia0", "/dev/nvidiactl", "/dev/null")
     proc.add(8, "bash", "/dev/null")
     found = run_module(gpu_holders.main)
@@ -72,7 +68,7 @@ def test_a_process_that_only_keeps_a_device_open_is_named(
     assert not found["changed"]
 
 
-def test_only_names_of_device_files_count(proc: Proc, run_module: Callable[..., dict[str, Any]]) -> None:
+def test_only_names_of_device_files_count(proc: Proc, run_module: Run) -> None:
     """A user has any names in /dev, in a namespace of its own."""
     proc.add(
         7, "python3", *(f"/dev/nvidia0{'x' * length}" for length in range(1, 9)), "/dev/nvidia1 (deleted)"
@@ -82,7 +78,7 @@ def test_only_names_of_device_files_count(proc: Proc, run_module: Callable[..., 
     assert one["devices"] == ["/dev/nvidia1"]
 
 
-def test_the_drivers_own_services_are_left_out(proc: Proc, run_module: Callable[..., dict[str, Any]]) -> None:
+def test_the_drivers_own_services_are_left_out(proc: Proc, run_module: Run) -> None:
     ours = ("persistenced", "fabricmanager", "imex", "dcgm", "dcgm-exporter")
     for pid, service in enumerate([*(f"nvidia-{name}" for name in ours), "jupyter"], 1):
         proc.add(pid, service, "/dev/nvidia0", cgroup=f"/system.slice/{service}.service")
@@ -91,7 +87,7 @@ def test_the_drivers_own_services_are_left_out(proc: Proc, run_module: Callable[
 
 
 def test_pods_that_watch_stay_through_a_drain_and_those_that_compute_are_named(
-    proc: Proc, run_module: Callable[..., dict[str, Any]]
+    proc: Proc, run_module: Run
 ) -> None:
     pod = (
         f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/cri-containerd-{ID}.scope"
@@ -110,9 +106,7 @@ def test_pods_that_watch_stay_through_a_drain_and_those_that_compute_are_named(
     ]
 
 
-def test_a_virtual_machine_is_named_with_the_gpus_that_it_has(
-    proc: Proc, run_module: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_virtual_machine_is_named_with_the_gpus_that_it_has(proc: Proc, run_module: Run) -> None:
     proc.device("0000:19:00.0", 13)
     proc.device("0000:19:00.1", 13, driver="snd_hda_intel")
     (proc.device("0000:3b:00.0", 14) / "vfio-dev/vfio2").mkdir(parents=True)
@@ -332,7 +326,7 @@ def test_a_real_process_whose_first_thread_has_ended_is_found(
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
-        eventually(
+        wait_until(
             lambda: "State:\tZ" in Path(f"/proc/{process.pid}/status").read_text(),
             "its first thread has ended",
         )

@@ -1,7 +1,5 @@
 """data/gpu_ids.yml has every GPU since Maxwell once, beside those of data/gpu_models.yml."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from typing import Any

@@ -1,13 +1,12 @@
 """GPU settings are set, read back and set again when the driver forgot them, with an nvidia-smi made here."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper import process
@@ -17,12 +16,10 @@ from ansible.module_utils.temper.driver.gpus import GpuSettings
 from ansible.module_utils.temper.driver.smi import SettingsError
 
 from temper.plan.preflight import programs
+from tests.unit.each import each
 from tests.unit.settings.role_plans import item
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.component
 
@@ -188,22 +185,44 @@ NAME = f"GPU 0 ({H100['name']})"
 # ---------------------------------------------------------------- the way to the wanted settings
 
 
+WITHOUT_LIMIT = H100 | {field: "[N/A]" for field in H100 if field.startswith("power.")}
+ON = "0 -pm 1"
+
+
+@each(
+    ([H100], wish("default"), [ON]),
+    # Persistence comes first.
+    (
+        [H100],
+        wish({"graphics": 1410, "memory": 1593}, 500),
+        [ON, "0 -pl 500", "0 -lgc 1410,1410", "0 -lmc 1593,1593"],
+    ),
+    ([H100 | {"persistence_mode": "Enabled"}, H100], wish("default"), ["1 -pm 1"]),
+    ([WITHOUT_LIMIT], wish("default"), [ON]),
+    ([H100], wish() | {"power_limit_w": "500"}, [ON, "0 -pl 500"]),  # from a file
+    (
+        [P100 | {"clocks.applications.memory": "405"}],
+        wish({"graphics": 1189, "memory": 715}, locked=PASCAL),
+        [ON, "0 -ac 715,1189"],
+    ),
+    ([H100 | {"compute_mode": "Exclusive_Process", "ecc.mode.pending": "Disabled"}], wish(), [ON]),
+    ([H100, P100], wish(power_limit_percent=80), [ON, "0 -pl 560", "1 -pm 1", "1 -pl 200"]),
+    ([H100 | {"supported": {}}], wish({"graphics": 1400}), [ON, "0 -lgc 1400,1400"]),
+)
+def test_what_differs_from_the_wish_is_set_and_nothing_else(
+    gpus: list[dict[str, Any]], wanted: dict[str, Any], setters: list[str], driver: Driver
+) -> None:
+    driver.boot(*gpus)
+    settle(wanted)
+    assert driver.setters() == setters
+
+
 def test_max_locks_the_graphics_clock_and_leaves_the_memory_alone(driver: Driver) -> None:
     changes = settle(wish("max"))
     assert changes == {
         NAME: {"persistence mode": "Disabled -> Enabled", "graphics clock": "default -> 1980 MHz"}
     }
     assert driver.setters() == ["0 -pm 1", "0 -lgc 1980,1980"]
-
-
-def test_default_sets_persistence_only(driver: Driver) -> None:
-    settle(wish("default"))
-    assert driver.setters() == ["0 -pm 1"]
-
-
-def test_persistence_comes_first_and_every_setting_is_set(driver: Driver) -> None:
-    settle(wish({"graphics": 1410, "memory": 1593}, 500))
-    assert driver.setters() == ["0 -pm 1", "0 -pl 500", "0 -lgc 1410,1410", "0 -lmc 1593,1593"]
 
 
 @pytest.mark.parametrize("locked", [HOPPER, PASCAL], ids=["locked clocks", "application clocks"])
@@ -213,12 +232,6 @@ def test_the_second_run_only_looks(driver: Driver, locked: dict[str, bool]) -> N
     driver.setters()
     assert settle(wanted) == {}
     assert driver.setters() == []
-
-
-def test_only_the_gpus_that_differ_are_set(driver: Driver) -> None:
-    driver.boot(H100 | {"persistence_mode": "Enabled"}, H100)
-    settle(wish("default"))
-    assert driver.setters() == ["1 -pm 1"]
 
 
 def test_looking_changes_nothing(driver: Driver) -> None:
@@ -240,26 +253,6 @@ def test_from_locked_to_default(driver: Driver) -> None:
     assert driver.setters() == ["0 -pl 700", "0 -rgc", "0 -rmc"]
 
 
-def test_a_gpu_without_a_power_limit_has_none_set(driver: Driver) -> None:
-    driver.boot(H100 | {field: "[N/A]" for field in H100 if field.startswith("power.")})
-    settle(wish("default"))
-    assert driver.setters() == ["0 -pm 1"]
-
-
-@pytest.mark.parametrize("name", ["power_limit_w", "power_limit_percent"])
-def test_a_power_limit_that_a_gpu_cannot_have_is_refused_and_not_passed_over(
-    driver: Driver, name: str
-) -> None:
-    driver.boot(H100 | {field: "[N/A]" for field in H100 if field.startswith("power.")})
-    with pytest.raises(SettingsError, match="has no power limit to set"):
-        settle(wish() | {name: 80})
-
-
-def test_a_power_limit_of_a_file_may_be_text(driver: Driver) -> None:
-    settle(wish() | {"power_limit_w": "500"})
-    assert "0 -pl 500" in driver.setters()
-
-
 # ---------------------------------------------------------------- application clocks
 
 
@@ -271,12 +264,6 @@ def test_application_clocks_where_clocks_cannot_be_locked(driver: Driver) -> Non
     assert not gpu_settings.RECORD.exists()
 
 
-def test_an_application_clock_of_the_memory_alone_differs(driver: Driver) -> None:
-    driver.boot(P100 | {"clocks.applications.memory": "405"})
-    settle(wish({"graphics": 1189, "memory": 715}, locked=PASCAL))
-    assert "0 -ac 715,1189" in driver.setters()
-
-
 def test_application_clocks_return_to_the_default(driver: Driver) -> None:
     driver.boot(P100)
     settle(wish("max", locked=PASCAL))
@@ -285,30 +272,16 @@ def test_application_clocks_return_to_the_default(driver: Driver) -> None:
     assert driver.setters() == ["0 -rac"]
 
 
-def test_a_memory_clock_without_a_graphics_clock_is_no_pair(driver: Driver) -> None:
-    driver.boot(P100)
-    with pytest.raises(SettingsError, match="set in pairs; add `graphics`"):
-        settle(wish({"memory": 715}, locked=PASCAL))
-
-
 @pytest.mark.parametrize(("clocks", "said"), [("default", 0), ("max", 1)])
 def test_a_gpu_without_application_clocks_keeps_its_own_and_says_so(
     driver: Driver, clocks: str, said: int
 ) -> None:
     """GeForce before Volta: "Setting applications clocks is not supported"."""
-    driver.boot(P100 | {field: "[N/A]" for field in P100 if "applications" in field})
+    driver.boot(NO_CLOCKS)
     wanted = wish(clocks, locked=PASCAL)
     settle(wanted)
     assert driver.setters() == ["0 -pm 1"]
     assert len(gpu_settings.look(wanted).notes) == said
-
-
-@pytest.mark.parametrize("clocks", ["efficient", {"graphics": 1189}])
-def test_a_clock_for_a_gpu_that_takes_none_is_refused(driver: Driver, clocks: Any) -> None:
-    driver.boot(P100 | {field: "[N/A]" for field in P100 if "applications" in field})
-    with pytest.raises(SettingsError, match="neither be locked nor set as application clocks"):
-        settle(wish(clocks, locked=PASCAL))
-    assert driver.setters() == []
 
 
 # ---------------------------------------------------------------- what the driver forgets
@@ -439,67 +412,56 @@ def test_a_lock_that_the_live_clock_exceeds_is_an_error(driver: Driver) -> None:
         settle(wish({"graphics": 1410}))
 
 
-@pytest.mark.parametrize(
-    ("clocks", "power_w", "locked", "complaint"),
-    [
-        (
-            {"graphics": 1981},
+NO_CLOCKS = P100 | {field: "[N/A]" for field in P100 if "applications" in field}
+NO_ECC = H100 | {"ecc.mode.current": "[N/A]", "ecc.mode.pending": "[N/A]"}
+NOT_A_CLOCK = "expected a graphics clock that it has, found"
+RANGE = "expected a power limit from 29 to 100 % of 700 W (200 to 700 W), found"
+
+
+@each(
+    (H100, wish({"graphics": 1981}), f"{NAME}: {NOT_A_CLOCK} 1981 MHz; nearest: 1980 MHz"),
+    (H100, wish({"graphics": 1400}), f"{NAME}: {NOT_A_CLOCK} 1400 MHz; nearest: 1395 and 1410 MHz"),
+    (H100, wish({"memory": 2620}), "expected a memory clock that it has, found 2620 MHz; nearest: 2619 MHz"),
+    (H100, wish({"memory": 1593}, locked=VOLTA), "its memory clock cannot be locked (Ampere and newer only)"),
+    (H100, wish("max", 701), "expected a power limit from 200 to 700 W, found 701 W"),
+    (H100, wish("max", 199), "expected a power limit from 200 to 700 W, found 199 W"),
+    (H100, wish(power_limit_percent=120), f"{RANGE} 120 %"),
+    (H100, wish(power_limit_percent=28), f"{RANGE} 28 %"),
+    (H100 | {"supported": {}}, wish({"graphics": 1981}), "up to 1980 MHz, found 1981 MHz"),
+    (H100 | {"supported": {}}, wish("efficient"), "lists no supported clocks"),
+    (H100, wish(compute_mode="prohibited"), "would let no program"),
+    (H100, wish(compute_mode="shared"), "found shared"),
+    (NO_ECC, wish(ecc=True), f"{NAME}: it has no ECC mode to set"),
+    (WITHOUT_LIMIT, wish() | {"power_limit_w": 80}, "has no power limit to set"),
+    (WITHOUT_LIMIT, wish() | {"power_limit_percent": 80}, "has no power limit to set"),
+    (P100, wish({"memory": 715}, locked=PASCAL), "set in pairs; add `graphics`"),
+    (NO_CLOCKS, wish("efficient", locked=PASCAL), "neither be locked nor set as application clocks"),
+    (NO_CLOCKS, wish({"graphics": 1189}, locked=PASCAL), "neither be locked nor set as application clocks"),
+    # A wish that cannot be understood does not mean default.
+    *(
+        (H100, wish(clocks), "gpu_settings_clocks: expected max, default")
+        for clocks in (
+            "maximum",
+            "",
             None,
-            HOPPER,
-            "expected a graphics clock that it has, found 1981 MHz; nearest: 1980 MHz",
-        ),
-        (
-            {"graphics": 1400},
-            None,
-            HOPPER,
-            "expected a graphics clock that it has, found 1400 MHz; nearest: 1395 and 1410 MHz",
-        ),
-        (
-            {"memory": 2620},
-            None,
-            HOPPER,
-            "expected a memory clock that it has, found 2620 MHz; nearest: 2619 MHz",
-        ),
-        ({"memory": 1593}, None, VOLTA, "its memory clock cannot be locked (Ampere and newer only)"),
-        ("max", 701, HOPPER, "expected a power limit from 200 to 700 W, found 701 W"),
-        ("max", 199, HOPPER, "expected a power limit from 200 to 700 W, found 199 W"),
-    ],
+            1410,
+            {},
+            {"graphic": 1410},
+            {"graphics": "1410"},
+            {"graphics": 0},
+            {"graphics": True},
+            {"memory": -1},
+        )
+    ),
 )
-def test_a_value_that_the_gpu_cannot_have_is_refused_before_anything_is_set(
-    driver: Driver, clocks: Any, power_w: float | None, locked: dict[str, bool], complaint: str
+def test_what_a_gpu_cannot_have_is_refused_before_anything_is_set(
+    gpu: dict[str, Any], wanted: dict[str, Any], complaint: str, driver: Driver
 ) -> None:
+    driver.boot(gpu)
     with pytest.raises(SettingsError) as error:
-        settle(wish(clocks, power_w, locked))
-    assert str(error.value).startswith(f"{NAME}: {complaint}")
+        settle(wanted)
+    assert complaint in str(error.value)
     assert driver.setters() == []
-
-
-@pytest.mark.parametrize(
-    "clocks",
-    [
-        "maximum",
-        "",
-        None,
-        1410,
-        {},
-        {"graphic": 1410},
-        {"graphics": "1410"},
-        {"graphics": 0},
-        {"graphics": True},
-        {"memory": -1},
-    ],
-)
-def test_a_wish_that_cannot_be_understood_does_not_mean_default(driver: Driver, clocks: Any) -> None:
-    with pytest.raises(SettingsError, match=r"gpu_settings_clocks: expected max, default"):
-        settle(wish(clocks))
-
-
-def test_of_a_gpu_that_lists_no_clocks_only_the_highest_is_known(driver: Driver) -> None:
-    driver.boot(H100 | {"supported": {}})
-    settle(wish({"graphics": 1400}))
-    assert "0 -lgc 1400,1400" in driver.setters()
-    with pytest.raises(SettingsError, match="up to 1980 MHz, found 1981 MHz"):
-        settle(wish({"graphics": 1981}))
 
 
 # ---------------------------------------------------------------- efficient clocks, power in percent
@@ -515,29 +477,6 @@ def test_efficient_is_the_highest_clock_up_to_the_share(
     settle(wish("efficient", locked=locked))
     assert driver.setters() == ["0 -pm 1", setter]
     assert settle(wish("efficient", locked=locked)) == {}
-
-
-def test_no_efficient_clock_is_made_up(driver: Driver) -> None:
-    driver.boot(H100 | {"supported": {}})
-    with pytest.raises(SettingsError, match="lists no supported clocks"):
-        settle(wish("efficient"))
-    assert driver.setters() == []
-
-
-def test_each_of_mixed_gpus_gets_its_own_watts(driver: Driver) -> None:
-    driver.boot(H100, P100)
-    settle(wish(power_limit_percent=80))
-    assert [setter for setter in driver.setters() if "-pl" in setter] == ["0 -pl 560", "1 -pl 200"]
-
-
-@pytest.mark.parametrize("percent", [120, 28])
-def test_a_share_outside_of_the_range_is_refused_with_the_range(driver: Driver, percent: float) -> None:
-    with pytest.raises(SettingsError) as error:
-        settle(wish(power_limit_percent=percent))
-    assert str(error.value) == (
-        f"{NAME}: expected a power limit from 29 to 100 % of 700 W (200 to 700 W), found {percent} %"
-    )
-    assert driver.setters() == []
 
 
 # ---------------------------------------------------------------- modes
@@ -561,12 +500,6 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
             (process / "fd" / str(number)).symlink_to(path)
 
     return add
-
-
-def test_modes_are_left_alone_unless_they_are_wanted(driver: Driver) -> None:
-    driver.boot(H100 | {"compute_mode": "Exclusive_Process", "ecc.mode.pending": "Disabled"})
-    settle(wish())
-    assert driver.setters() == ["0 -pm 1"]
 
 
 def test_modes_are_set_once_and_ecc_waits_for_the_reboot(driver: Driver, user: Callable[..., None]) -> None:
@@ -593,22 +526,6 @@ def test_a_mode_that_did_not_take_is_an_error(
     driver.change(unsupported=unsupported, ignored=ignored)
     with pytest.raises(SettingsError, match=complaint):
         settle(wish(compute_mode="exclusive_process", ecc=False))
-
-
-def test_a_gpu_without_ecc_is_told_so(driver: Driver) -> None:
-    driver.boot(H100 | {"ecc.mode.current": "[N/A]", "ecc.mode.pending": "[N/A]"})
-    with pytest.raises(SettingsError, match=r"GPU 0 .*: it has no ECC mode to set"):
-        settle(wish(ecc=True))
-    assert driver.setters() == []
-
-
-@pytest.mark.parametrize(
-    ("mode", "word"), [("prohibited", "would let no program"), ("shared", "found shared")]
-)
-def test_a_compute_mode_that_helps_nobody_is_refused(driver: Driver, mode: str, word: str) -> None:
-    with pytest.raises(SettingsError, match=rf"expected default or exclusive_process, .*{word}"):
-        settle(wish(compute_mode=mode))
-    assert driver.setters() == []
 
 
 def test_modes_of_a_gpu_that_computes_change_only_where_that_is_allowed(
@@ -760,6 +677,24 @@ def test_a_driver_without_settings_gets_its_defaults_back(driver: Driver) -> Non
     driver.setters()
     setting.restore(before)
     assert driver.setters() == ["0 -pl 700", "0 -rgc"]
+
+
+def test_a_driver_that_does_not_answer_does_not_keep_its_settings_from_being_taken_back(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = GpuSettings(wish("max", 500))
+    before = setting.read()
+    setting.apply()
+    assert not setting.is_at(before)
+
+    def fallen_off(*_: object) -> None:
+        raise SettingsError("GPU 0 is lost")
+
+    monkeypatch.setattr(gpu_settings, "settle_back", fallen_off)
+    setting.restore(before)
+    assert ["GPU 0 is lost" in word for word in setting.after()] == [True]
+    # Those of a GPU that is gone are nobody's.
+    assert setting.is_at({"GPU-gone": {"graphics_mhz": 1000, "memory_mhz": None, "power_w": 300}})
 
 
 def program(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:

@@ -1,7 +1,5 @@
 """nvidia_stack_graphics: the driver's libraries for graphics, and who is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ansible.module_utils.temper.packaging.packages import FAMILY

@@ -1,9 +1,7 @@
 """Which kernel GRUB boots: by default, once, and what it says where it cannot be told."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper import process
@@ -11,9 +9,6 @@ from ansible.module_utils.temper.kernel import grub
 from ansible.module_utils.temper.settings.base import SettingError
 
 from tests.unit.grub_programs import UUID, Grub
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

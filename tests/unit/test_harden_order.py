@@ -1,16 +1,12 @@
 """In which order one run hardens nodes: what is reached through another node comes before that one."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.hostile.test_hostile_node import EVIL, GOOD, NAMES, Fleet
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 JUMP, BEHIND = EVIL, GOOD
 pytestmark = pytest.mark.component

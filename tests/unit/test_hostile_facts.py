@@ -1,7 +1,5 @@
 """What a node reports, whatever it is: a plan of its own or a refusal in a sentence, and printable words."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,11 +1,11 @@
 """The tree of an image: what is planned, what must not stay in it, and who is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper import image, process
@@ -17,7 +17,7 @@ from ansible.module_utils.temper.settings.system import Unit
 from temper.plan.facts import NodeFacts
 from temper.plan.image import LIVE, as_image
 from temper.plan.preflight import preflight_plan
-from temper.plan.refusals import advice, refusal
+from temper.plan.refusals import Refusal, advice, refusal
 from temper.plan.role_variables import typed_variables
 from temper.plan.tables import load_tables
 from temper.plan.variables import PreflightImageGpu
@@ -26,12 +26,6 @@ from tests.unit.each import each
 from tests.unit.modules_on_disk import depmod, dkms_build, install_kernel, install_module
 from tests.unit.planning_nodes import DEFAULTS, node
 from tests.unit.tables import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from temper.plan.refusals import Refusal
 
 TABLES = load_tables(ROOT / "data")
 H100S = [{"gpu": "h100_sxm_80gb", "count": 8}]

@@ -1,7 +1,5 @@
 """A wrong value is named with file, line, entry and what was meant; what looks like ours is asked about."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -10,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
 
 from temper.plan.inventory import InventoryError, read
 from temper.plan.node_action import TaskValues
@@ -82,6 +81,17 @@ def test_a_stack_that_there_is_not_is_named_with_its_line_and_the_nearest(tmp_pa
     (problem,) = preflight_plan({"ansible_facts": {"temper": node()}}, values, known)["problems"]
     assert f"({path}:2)" in problem
     assert problem.endswith("did you mean r580-cuda13.0?")
+
+
+def test_a_template_that_cannot_be_evaluated_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "all.yml"
+    path.write_text("\nfirewall_management_networks: '{{ my_nets }}'\n")
+    own = DataLoader().load_from_file(str(path), trusted_as_template=True)
+    variables = {"inventory_hostname": "n", "hostvars": {"n": own}, **own}
+    values = TaskValues(variables, Templar(DataLoader(), variables=variables))
+    (problem,) = role_variables(values, specs())["problems"]
+    assert "'my_nets' is undefined" in problem
+    assert problem.endswith(f"({path}:2)")
 
 
 def test_elsewhere_the_whole_path_is_named(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Values of an inventory are evaluated as in any task, by real Ansible on played nodes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,18 +1,18 @@
 """Which nodes are jump hosts, in which order they are hardened, and what their plans keep."""
 
-from __future__ import annotations
-
 import json
 import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure
 
 from plugins.action import commit_confirm, nodes_behind
 from pull.playbooks import FIXED
-from temper.plan.jump_hosts import JumpHost, Node, jump_hosts, problems
+from temper.plan.jump_hosts import JumpHost, SshNode, jump_hosts, problems
 from temper.plan.preflight import preflight_plan
 from temper.plan.role_variables import typed_variables
 from temper.plan.ssh_client import Look
@@ -20,10 +20,6 @@ from temper.plan.ssh_ways import Hop, Way
 from tests.unit.ansible_commands import ansible
 from tests.unit.each import each
 from tests.unit.planning_nodes import DEFAULTS, node
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
 
 ADDRESSES = {"bastion.example": ["192.0.2.1"], "gpu3": ["192.0.2.3"]}
 BEHIND = JumpHost(("gpu2",), 1, (22,), ("ops",))
@@ -33,11 +29,11 @@ def resolve(names: Collection[str]) -> Mapping[str, Collection[str]]:
     return {name: ADDRESSES.get(name, [name] if name[0].isdigit() else []) for name in names}
 
 
-def fleet(ways: dict[str, tuple[Hop, ...]], **ports: int) -> dict[str, Node]:
+def fleet(ways: dict[str, tuple[Hop, ...]], **ports: int) -> dict[str, SshNode]:
     """Nodes gpu1 .. gpu9 at 192.0.2.1 and so on, gpu3 by its name, with these ways."""
     names = [f"gpu{number}" for number in range(1, 10)]
     return {
-        name: Node(
+        name: SshNode(
             frozenset({name} if name == "gpu3" else {name, f"192.0.2.{name[-1]}"}),
             Way(f"192.0.2.{name[-1]}", ports.get(name, 22), ways.get(name, ())),
         )
@@ -74,14 +70,14 @@ def test_a_proxy_of_another_kind_needs_no_forwarding_of_sshd() -> None:
 def test_nodes_that_share_an_address_are_told_apart_by_their_ports() -> None:
     nodes = fleet({"gpu2": (ssh("203.0.113.1", 2204),)}, gpu4=2204, gpu5=2205)
     for name in ("gpu4", "gpu5"):
-        nodes[name] = Node(frozenset({name, "203.0.113.1"}), nodes[name].way)
+        nodes[name] = SshNode(frozenset({name, "203.0.113.1"}), nodes[name].way)
     assert list(jump_hosts(nodes, resolve)) == ["gpu4"]
 
 
 def test_machine_whose_address_nodes_share_is_none_of_them() -> None:
     nat = "nat.example"
     nodes = {
-        f"gpu{port}": Node(frozenset({f"gpu{port}", nat}), Way(nat, port, (ssh(nat),)))
+        f"gpu{port}": SshNode(frozenset({f"gpu{port}", nat}), Way(nat, port, (ssh(nat),)))
         for port in range(2000, 2010)
     }
     assert jump_hosts(nodes, resolve) == {}
@@ -91,7 +87,7 @@ def test_more_nodes_one_behind_the_other_than_calls_may_be() -> None:
     names = [f"gpu{number}" for number in range(sys.getrecursionlimit() + 1)]
     hops = ((), *((ssh(name),) for name in names))
     nodes = {
-        name: Node(frozenset({name}), Way(name, 22, hop)) for name, hop in zip(names, hops, strict=False)
+        name: SshNode(frozenset({name}), Way(name, 22, hop)) for name, hop in zip(names, hops, strict=False)
     }
     assert {one.level for one in jump_hosts(nodes, resolve).values()} == {1, 2, 3}
 
@@ -110,8 +106,8 @@ def test_order(ways: dict[str, tuple[str, ...]], levels: dict[str, int]) -> None
 
 
 def test_connection_of_another_kind_has_no_way() -> None:
-    nodes = {"gpu1": Node(frozenset({"gpu1"}), None), **fleet({"gpu2": (ssh("gpu1"),)})}
-    nodes["gpu1"] = Node(frozenset({"gpu1"}), None)
+    nodes = {"gpu1": SshNode(frozenset({"gpu1"}), None), **fleet({"gpu2": (ssh("gpu1"),)})}
+    nodes["gpu1"] = SshNode(frozenset({"gpu1"}), None)
     assert list(jump_hosts(nodes, resolve)) == ["gpu1"]
 
 

@@ -1,18 +1,13 @@
 """Which kernels a node could boot, and which nvidia module each would load."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper.driver import kernel_modules
 
 from tests.unit.each import each
 from tests.unit.modules_on_disk import Certificate, depmod, dkms_build, install_kernel, install_module
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NEW, OLD = "6.1.0-56-amd64", "6.1.0-50-amd64"
 VERSION = "580.178.04"

@@ -1,25 +1,21 @@
 """Processes that are killed while they write: what is there afterwards is whole, and nothing is lost."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random
 import signal
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper import lease
 
 from temper.fleet.journal import Job, Journal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from multiprocessing.connection import Connection
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

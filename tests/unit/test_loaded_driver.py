@@ -1,8 +1,6 @@
 """The driver as a setting: what is loaded is told from what is installed, and proven after a change."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper.driver import loaded_state, module_builds, runtime
@@ -11,9 +9,6 @@ from ansible.module_utils.temper.packaging import node, packages
 from ansible.module_utils.temper.settings.base import SettingError
 
 from tests.unit.modules_on_disk import install_kernel, install_module
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

@@ -1,13 +1,13 @@
 """MIG layouts: what is read, what fits, and what a run and the boot unit do, on the simulated nvidia-smi."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper import process
@@ -19,10 +19,6 @@ from ansible.module_utils.temper.driver.smi import SettingsError
 from temper.plan.preflight import programs
 from tests.unit.each import each
 from tests.unit.gpu_simulator.conftest import PACKAGES, SimulatedNode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
 FIRST = f"GPU 0 ({H100})"
@@ -100,8 +96,11 @@ class Machine:
             (self.node.root / folder / "fd" / str(number)).symlink_to(name)
 
 
+MakeMachine = Callable[..., Machine]
+
+
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeMachine:
     def make(profile: str = "hgx-h100-8", version: str = "580.178.04", flavour: str = "open") -> Machine:
         node = SimulatedNode(tmp_path / profile, profile)
         node.install(version, flavour)
@@ -154,12 +153,12 @@ def test_profiles_of_other_gpus_and_drivers_are_read(
     assert mig.profiles() == {gpu: {name: mig.Profile(name, number, most, (0,), 8)}}
 
 
-def test_profiles_are_read_with_their_places(machine: Callable[..., Machine]) -> None:
+def test_profiles_are_read_with_their_places(machine: MakeMachine) -> None:
     machine()
     assert mig.profiles()[7] == {name: mig.Profile(name, *rest) for name, rest in PROFILES.items()}
 
 
-def test_a_gpu_of_which_the_driver_lists_nothing_is_not_guessed(machine: Callable[..., Machine]) -> None:
+def test_a_gpu_of_which_the_driver_lists_nothing_is_not_guessed(machine: MakeMachine) -> None:
     """The simulator does not know the profiles of a B200."""
     node = machine("hgx-b200-8", "580.178.04")
     with pytest.raises(SettingsError, match=r"GPU 0 .* the driver lists no MIG profile"):
@@ -196,7 +195,7 @@ def test_what_fits_is_what_the_places_allow(layout: list[str], fits: bool) -> No
 # ---------------------------------------------------------------- a run
 
 
-def test_a_layout_is_made_once_on_the_gpus_that_are_named(machine: Callable[..., Machine]) -> None:
+def test_a_layout_is_made_once_on_the_gpus_that_are_named(machine: MakeMachine) -> None:
     node = machine()
     wanted = wish({"0": ["1g.10gb", "3g.40gb"], "3": "disabled"})
     changes = settle(wanted)
@@ -208,14 +207,14 @@ def test_a_layout_is_made_once_on_the_gpus_that_are_named(machine: Callable[...,
     assert GpuSettings(wanted).settled()
 
 
-def test_an_index_counts_before_a_product_and_that_before_all(machine: Callable[..., Machine]) -> None:
+def test_an_index_counts_before_a_product_and_that_before_all(machine: MakeMachine) -> None:
     cards = [mig.Card(0, H100, "a", "Enabled", "Enabled"), mig.Card(1, H100, "b", "Enabled", "Enabled")]
     cards += [mig.Card(2, A100, "c", "Enabled", "Enabled"), mig.Card(3, "L4", "d", "[N/A]", "[N/A]")]
     wanted: dict[str, Any] = {"all": "disabled", H100: ["7g.80gb"], "1": ["3g.40gb"]}
     assert mig.layouts(wanted, cards) == {0: ["7g.80gb"], 1: ["3g.40gb"], 2: None}
 
 
-def test_another_layout_replaces_the_instances(machine: Callable[..., Machine]) -> None:
+def test_another_layout_replaces_the_instances(machine: MakeMachine) -> None:
     node = machine()
     settle(wish({0: ["7g.80gb"]}))
     node.changes()
@@ -223,7 +222,7 @@ def test_another_layout_replaces_the_instances(machine: Callable[..., Machine]) 
     assert node.changes() == ["mig -i 0 -dci", "mig -i 0 -dgi", "mig -i 0 -cgi 19:0,19:1 -C"]
 
 
-def test_disabled_takes_instances_and_mode(machine: Callable[..., Machine]) -> None:
+def test_disabled_takes_instances_and_mode(machine: MakeMachine) -> None:
     node = machine()
     settle(wish({0: ["7g.80gb"]}))
     node.changes()
@@ -232,7 +231,7 @@ def test_disabled_takes_instances_and_mode(machine: Callable[..., Machine]) -> N
     assert {row[0] for row in node.node.query("mig.mode.current")} == {"Disabled"}
 
 
-def test_an_instance_without_its_compute_instance_is_made_anew(machine: Callable[..., Machine]) -> None:
+def test_an_instance_without_its_compute_instance_is_made_anew(machine: MakeMachine) -> None:
     node = machine()
     settle(wish({0: ["7g.80gb"]}))
     node.node.smi("mig", "-i", "0", "-dci")
@@ -241,7 +240,7 @@ def test_an_instance_without_its_compute_instance_is_made_anew(machine: Callable
     assert settle(wish({0: ["7g.80gb"]})) == {}
 
 
-def test_unset_leaves_somebodys_instances_alone(machine: Callable[..., Machine]) -> None:
+def test_unset_leaves_somebodys_instances_alone(machine: MakeMachine) -> None:
     node = machine()
     node.node.smi("-i", "0", "-mig", "1")
     node.node.smi("mig", "-i", "0", "-cgi", "19,14", "-C")
@@ -250,7 +249,7 @@ def test_unset_leaves_somebodys_instances_alone(machine: Callable[..., Machine])
     assert node.layout() == ["1g.10gb", "2g.20gb"]
 
 
-def test_clocks_that_a_reset_took_are_locked_again(machine: Callable[..., Machine]) -> None:
+def test_clocks_that_a_reset_took_are_locked_again(machine: MakeMachine) -> None:
     node = machine("a100-sxm-8")
     locked = wish(None) | {"clocks": {"graphics": 1200}}
     settle(locked)
@@ -282,7 +281,7 @@ def test_clocks_that_a_reset_took_are_locked_again(machine: Callable[..., Machin
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_destroyed(
-    machine: Callable[..., Machine], layouts: Any, complaint: str
+    machine: MakeMachine, layouts: Any, complaint: str
 ) -> None:
     node = machine()
     settle(wish({0: ["2g.20gb"]}))
@@ -294,7 +293,7 @@ def test_what_cannot_be_is_refused_before_anything_is_destroyed(
     assert (node.changes(), node.layout()) == ([], ["2g.20gb"])
 
 
-def test_the_nearest_profiles_and_what_fits_are_named(machine: Callable[..., Machine]) -> None:
+def test_the_nearest_profiles_and_what_fits_are_named(machine: MakeMachine) -> None:
     machine()
     with pytest.raises(SettingsError, match=r"the nearest are 1g\.10gb, "):
         settle(wish({0: ["1g.1gb"]}))
@@ -302,9 +301,7 @@ def test_the_nearest_profiles_and_what_fits_are_named(machine: Callable[..., Mac
         settle(wish({0: ["3g.40gb", "1g.10gb", "3g.40gb"]}))
 
 
-def test_a_gpu_without_mig_is_refused_layouts_and_needs_nothing_to_be_disabled(
-    machine: Callable[..., Machine],
-) -> None:
+def test_a_gpu_without_mig_is_refused_layouts_and_needs_nothing_to_be_disabled(machine: MakeMachine) -> None:
     node = machine("l4-1")
     with pytest.raises(SettingsError, match=r"GPU 0 \(NVIDIA L4\): it cannot be divided"):
         settle(wish({"all": ["1g.10gb"]}))
@@ -312,7 +309,7 @@ def test_a_gpu_without_mig_is_refused_layouts_and_needs_nothing_to_be_disabled(
     assert node.changes() == []
 
 
-def test_a_change_that_nobody_allowed_is_refused_and_shown(machine: Callable[..., Machine]) -> None:
+def test_a_change_that_nobody_allowed_is_refused_and_shown(machine: MakeMachine) -> None:
     node = machine()
     wanted = wish({0: ["7g.80gb"]}, change_ok=False)
     with pytest.raises(SettingsError, match="set gpu_settings_mig_change_ok: true"):
@@ -323,7 +320,7 @@ def test_a_change_that_nobody_allowed_is_refused_and_shown(machine: Callable[...
     assert node.changes() == []
 
 
-def test_who_uses_the_gpu_is_named_and_nothing_changed(machine: Callable[..., Machine]) -> None:
+def test_who_uses_the_gpu_is_named_and_nothing_changed(machine: MakeMachine) -> None:
     node = machine()
     settle(wish({0: ["7g.80gb"]}))
     node.changes()
@@ -339,7 +336,7 @@ def test_who_uses_the_gpu_is_named_and_nothing_changed(machine: Callable[..., Ma
     assert node.layout(1) == ["7g.80gb"]
 
 
-def test_exclusive_process_and_mig_exclude_each_other(machine: Callable[..., Machine]) -> None:
+def test_exclusive_process_and_mig_exclude_each_other(machine: MakeMachine) -> None:
     node = machine()
     for _ in ("before MIG mode", "in MIG mode"):
         with pytest.raises(SettingsError, match=r"expected .*default"):
@@ -349,7 +346,7 @@ def test_exclusive_process_and_mig_exclude_each_other(machine: Callable[..., Mac
 
 
 def test_profiles_that_are_known_only_with_the_mode_on_put_it_off_again(
-    machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
+    machine: MakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Older drivers list no profiles before."""
     node = machine()
@@ -384,9 +381,7 @@ def test_a_mode_that_waits_for_a_reboot_counts_as_set(
     assert [str(one) for one in found] == ([change] if change else [])
 
 
-def test_a_layout_that_the_driver_would_not_make_is_completed_by_the_next_run(
-    machine: Callable[..., Machine],
-) -> None:
+def test_a_layout_that_the_driver_would_not_make_is_completed_by_the_next_run(machine: MakeMachine) -> None:
     node = machine()
     node.node.smi("-i", "0", "-mig", "1")
     node.node.fault("compute-process")  # which no file gives away
@@ -402,7 +397,7 @@ def test_a_layout_that_the_driver_would_not_make_is_completed_by_the_next_run(
 
 
 def test_a_mode_that_waits_is_a_pending_reboot_after_which_the_unit_makes_the_instances(
-    machine: Callable[..., Machine],
+    machine: MakeMachine,
 ) -> None:
     """On Ampere, a GPU that cannot be reset changes its mode with the next boot."""
     node = machine("a100-sxm-8")
@@ -418,7 +413,7 @@ def test_a_mode_that_waits_is_a_pending_reboot_after_which_the_unit_makes_the_in
     assert node.layout() == ["3g.20gb", "3g.20gb"]
 
 
-def test_the_boot_unit_makes_what_the_reboot_took(machine: Callable[..., Machine]) -> None:
+def test_the_boot_unit_makes_what_the_reboot_took(machine: MakeMachine) -> None:
     node = machine()
     wanted = wish({0: ["3g.40gb", "3g.40gb"]}, change_ok=False)
     settle(wanted | {"mig_change_ok": True})
@@ -431,10 +426,7 @@ def test_the_boot_unit_makes_what_the_reboot_took(machine: Callable[..., Machine
 
 
 def test_the_boot_unit_destroys_nothing_and_switches_no_mode(
-    machine: Callable[..., Machine],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    machine: MakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = machine()
     settle(wish({0: ["7g.80gb"]}))
@@ -448,10 +440,7 @@ def test_the_boot_unit_destroys_nothing_and_switches_no_mode(
 
 
 def test_a_layout_that_cannot_be_keeps_no_gpu_from_its_clocks_at_boot(
-    machine: Callable[..., Machine],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    machine: MakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A GPU that has fallen off the bus may be one of those that were to be divided."""
     node = machine("l4-1")
@@ -464,9 +453,7 @@ def test_a_layout_that_cannot_be_keeps_no_gpu_from_its_clocks_at_boot(
 
 
 @pytest.mark.component
-def test_the_installed_program_divides_without_ansible(
-    machine: Callable[..., Machine], tmp_path: Path
-) -> None:
+def test_the_installed_program_divides_without_ansible(machine: MakeMachine, tmp_path: Path) -> None:
     node = machine()
     binary = tmp_path / "nvidia-smi"
     binary.write_text(

@@ -1,24 +1,20 @@
 """A mirror serves exactly what the planned nodes download, with the checksums of the list."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
 import threading
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from temper.plan.mirror_list import downloads, mirror_list
 from tests.unit.each import each
 from tools import mirror
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CUDA = "https://nvidia.example/cuda/debian12/x86_64/"
 

@@ -1,7 +1,5 @@
 """A node that answers what it likes says nothing but what an action names."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -48,11 +46,13 @@ def keys_of(value: Any) -> set[str]:
 
 
 def test_a_role_says_what_later_tasks_read_of_it() -> None:
-    said = answer(diff=[DIFF], results={"port": 2222, "report": ["tcp 80"]}, needs={"driver": DRIVER})
+    said = answer(
+        diff=[DIFF], results={"port": 2222, "report": ["tcp 80"], "left": ["f"]}, needs={"driver": DRIVER}
+    )
     assert said == {
         **SETTLED,
         "diff": [DIFF],
-        "results": {"port": 2222, "report": ["tcp 80"]},
+        "results": {"port": 2222, "report": ["tcp 80"], "left": ["f"]},
         "needs": {"driver": DRIVER},
     }
 

@@ -1,10 +1,9 @@
 """A module's DOCUMENTATION says what its argument spec says: every option, type, default and choice."""
 
-from __future__ import annotations
-
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -13,9 +12,6 @@ from ansible.plugins.loader import fragment_loader
 from ansible.utils.plugin_docs import add_fragments
 
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LIBRARY = Path(__file__).resolve().parents[2] / "library"
 MODULES = sorted(path.stem for path in LIBRARY.glob("*.py"))

@@ -1,7 +1,5 @@
 """`ansible_python_interpreter` names the Python of every module, as operators expect and as documented."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,16 +1,11 @@
 """The nightly run has every target, goes on after a failure, and says how each step ended."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.nightly import __main__ as nightly
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_every_target_is_a_step_or_left_out_for_a_reason() -> None:

@@ -1,23 +1,18 @@
 """Conditions of a node: a reboot that is due, updates of security, who may become root."""
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd
 import shlex
 import time
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from ansible.module_utils.temper import node_conditions as conditions
 from ansible.module_utils.temper.process import CommandError
 
 from temper.compliance.repairs import command_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # What apt-get prints on Debian 12 and on Ubuntu 22.04.
 SIMULATED = """\

@@ -1,14 +1,13 @@
 """What is read of a node, from a file tree and from programs that answer as the real ones do."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import node_facts
 import pytest
@@ -19,10 +18,7 @@ from temper.plan.facts import Interface
 from tests.unit.each import each
 from tests.unit.tables import specs
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 RELEASE = "6.1.0-37-amd64"
 BOOKWORM = """\

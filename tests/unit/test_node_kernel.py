@@ -1,12 +1,12 @@
 """A node's way to another kernel and back, with a real apt and dpkg: see grub_programs for GRUB."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import node_kernel
 import pytest
@@ -16,24 +16,16 @@ from ansible.module_utils.temper.kernel import grub, upgrade
 from ansible.module_utils.temper.packaging import repositories, staging
 from ansible.module_utils.temper.packaging.apt import Apt
 
-from tests.unit.apt_machine import Archive
+from tests.unit.apt_machine import Archive, Machine
 from tests.unit.grub_programs import Grub
 from tests.unit.modules_on_disk import depmod, install_module
+from tests.unit.needs import root_and
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.unit.apt_machine import Machine
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = [
     pytest.mark.component,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb", "depmod"))),
-        reason="needs root and Debian's package tools",
-    ),
+    root_and("apt-get", "dpkg-deb", "depmod"),
 ]
 OLD, NEW, NEWER = "6.1.0-40-amd64", "6.1.0-41-amd64", "6.1.0-42-amd64"
 VERSIONS = {OLD: "6.1.150-1", NEW: "6.1.160-1", NEWER: "6.1.170-1"}

@@ -1,11 +1,12 @@
 """One controller a node: who gets the lease, who is refused, and what a reboot and wrong clocks do to it."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 import node_facts
 import node_lease
@@ -13,10 +14,7 @@ import pytest
 from ansible.module_utils.temper import lease
 from ansible.module_utils.temper.lease import Lease, LeaseError, Now, acquire, read, release
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from multiprocessing.connection import Connection
-    from pathlib import Path
+Run = Callable[..., dict[str, Any]]
 
 TTL_S = 600.0
 
@@ -182,9 +180,7 @@ def test_of_processes_that_race_exactly_one_gets_it(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def on_node(
-    path: Path, monkeypatch: pytest.MonkeyPatch, run_module: Callable[..., dict[str, Any]]
-) -> Callable[..., dict[str, Any]]:
+def on_node(path: Path, monkeypatch: pytest.MonkeyPatch, run_module: Run) -> Run:
     monkeypatch.setattr(lease, "PATH", path)
 
     def run(**parameters: Any) -> dict[str, Any]:
@@ -193,7 +189,7 @@ def on_node(
     return run
 
 
-def test_the_module_takes_renews_and_gives_back(on_node: Callable[..., dict[str, Any]]) -> None:
+def test_the_module_takes_renews_and_gives_back(on_node: Run) -> None:
     taken = on_node(owner="night-1@ctl")
     assert taken["changed"]
     number = taken["lease"]["fencing"]
@@ -208,9 +204,7 @@ def test_the_module_takes_renews_and_gives_back(on_node: Callable[..., dict[str,
     assert not on_node(owner="night-1@ctl", fencing=number, state="free")["changed"]
 
 
-def test_check_mode_tells_the_truth_and_writes_nothing(
-    on_node: Callable[..., dict[str, Any]], path: Path
-) -> None:
+def test_check_mode_tells_the_truth_and_writes_nothing(on_node: Run, path: Path) -> None:
     would = on_node(owner="night-1@ctl", check_mode=True)
     assert would["changed"]
     assert "temper_lease" not in would["ansible_facts"]
@@ -222,7 +216,7 @@ def test_check_mode_tells_the_truth_and_writes_nothing(
     assert json.loads(path.read_text()) == before
 
 
-def test_nobody_holds_a_node_that_was_never_leased(on_node: Callable[..., dict[str, Any]]) -> None:
+def test_nobody_holds_a_node_that_was_never_leased(on_node: Run) -> None:
     assert on_node(state="query")["lease"]["owner"] == ""
     assert Lease(**{key: value for key, value in on_node(state="query")["lease"].items() if key != "expired"})
 
@@ -253,7 +247,7 @@ def test_an_earlier_attempt_is_refused_also_where_a_later_one_has_given_the_node
 
 
 def test_a_heartbeat_is_known_by_its_number_and_keeps_the_attempt(
-    path: Path, clock: Clock, on_node: Callable[..., dict[str, Any]]
+    path: Path, clock: Clock, on_node: Run
 ) -> None:
     """What a role knows of its lease are owner and number."""
     first = acquire("run 1", TTL_S, attempt=1, path=path)
@@ -322,7 +316,7 @@ def test_two_runs_never_change_a_node_at_once(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_reading_a_node_takes_its_lease_where_it_is_asked_for(
-    path: Path, monkeypatch: pytest.MonkeyPatch, run_module: Callable[..., dict[str, Any]]
+    path: Path, monkeypatch: pytest.MonkeyPatch, run_module: Run
 ) -> None:
     monkeypatch.setattr(lease, "PATH", path)
     monkeypatch.setattr(node_facts, "gather", lambda payload, image_kernel: {"os": payload})

@@ -1,7 +1,5 @@
 """The plan of a node, from the real tables: what is installed, and every reason to refuse."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

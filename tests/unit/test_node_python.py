@@ -1,15 +1,10 @@
 """What runs on a node keeps to Python 3.9: Enterprise Linux 9 has no newer one of its own."""
 
-from __future__ import annotations
-
 import ast
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 NODE_CODE = sorted(

@@ -1,11 +1,9 @@
 """A node is rebooted only by the run whose it is, and by nobody in the middle of a change."""
 
-from __future__ import annotations
-
-import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import node_reboot
 import pytest
@@ -13,18 +11,12 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.module_utils.temper import lease, process
 from ansible.module_utils.temper.driver import holders
 
+from plugins.action import reboot_node
 from tests.unit.each import each
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Run = Callable[..., dict[str, Any]]
 
 ROOT = Path(__file__).resolve().parents[2]
-SPEC = importlib.util.spec_from_file_location("reboot_node", ROOT / "plugins/action/reboot_node.py")
-assert SPEC
-assert SPEC.loader
-ACTION = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(ACTION)
-
 RUN = "fleet run 1"
 
 
@@ -39,23 +31,21 @@ def reboots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
 
 
 @pytest.fixture
-def reboot(run_module: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+def reboot(run_module: Run) -> Run:
     def run(**given: Any) -> dict[str, Any]:
         return run_module(node_reboot.main, message="a new driver", **given)
 
     return run
 
 
-def test_whose_the_node_is_reboots_it(
-    reboots: list[list[str]], reboot: Callable[..., dict[str, Any]]
-) -> None:
+def test_whose_the_node_is_reboots_it(reboots: list[list[str]], reboot: Run) -> None:
     taken = lease.acquire(RUN, 60, attempt=1, path=lease.PATH)
     assert reboot(lease={"owner": RUN, "fencing": taken.fencing})["changed"]
     assert reboots == [["shutdown", "-r", "now", "a new driver"]]
 
 
 def test_an_attempt_that_was_given_up_does_not_reboot_under_a_later_one(
-    reboots: list[list[str]], reboot: Callable[..., dict[str, Any]]
+    reboots: list[list[str]], reboot: Run
 ) -> None:
     first = lease.acquire(RUN, 60, attempt=1, path=lease.PATH)
     lease.acquire(RUN, 60, attempt=2, path=lease.PATH)
@@ -66,7 +56,7 @@ def test_an_attempt_that_was_given_up_does_not_reboot_under_a_later_one(
 
 
 def test_nobody_reboots_in_the_middle_of_a_change(
-    reboots: list[list[str]], reboot: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    reboots: list[list[str]], reboot: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "SETTINGS_TIMEOUT_S", 0.05)
     with lease.working():
@@ -76,7 +66,7 @@ def test_nobody_reboots_in_the_middle_of_a_change(
 
 
 def test_who_has_begun_to_use_a_gpu_since_is_not_rebooted_under(
-    reboots: list[list[str]], reboot: Callable[..., dict[str, Any]]
+    reboots: list[list[str]], reboot: Run
 ) -> None:
     descriptors = holders.PROC / "7/fd"
     descriptors.mkdir(parents=True)
@@ -91,14 +81,14 @@ def test_who_has_begun_to_use_a_gpu_since_is_not_rebooted_under(
     assert len(reboots) == 1
 
 
-def test_check_mode_reboots_nothing(reboots: list[list[str]], reboot: Callable[..., dict[str, Any]]) -> None:
+def test_check_mode_reboots_nothing(reboots: list[list[str]], reboot: Run) -> None:
     assert reboot(check_mode=True)["changed"]
     assert reboots == []
 
 
-def begun(execute: Callable[..., dict[str, Any]], **facts: Any) -> dict[str, Any]:
+def begun(execute: Run, **facts: Any) -> dict[str, Any]:
     """What the action makes of the module's answer."""
-    action = object.__new__(ACTION.ActionModule)
+    action = object.__new__(reboot_node.ActionModule)
     action._task = SimpleNamespace(args={"msg": "a new driver", "reboot_timeout": 600})
     action._execute_module = execute
     result: dict[str, Any] = action.perform_reboot({"ansible_facts": facts}, {})

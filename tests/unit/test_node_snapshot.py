@@ -5,20 +5,16 @@ of the origin is that of lvs 2.03.16; its snapshots, which need a device mapper,
 say.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import node_snapshot
 import pytest
 from ansible.module_utils.temper import process, snapshots
 from ansible.module_utils.temper.snapshots import GIB, Root, SnapshotError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 NAME = "temper-7-x"
 NOW = 1795387800.0  # 2026-11-22T22:50:00Z

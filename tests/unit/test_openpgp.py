@@ -1,22 +1,15 @@
 """Fingerprints of real keys are GnuPG's, and nothing but public keys passes."""
 
-from __future__ import annotations
-
 import base64
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper.packaging import openpgp
 from ansible.module_utils.temper.packaging.openpgp import OpenPGPError, dearmor, packets
 
 from tests.unit import openpgp_keys
-from tests.unit.openpgp_keys import forged
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.unit.openpgp_keys import KeyRing
+from tests.unit.openpgp_keys import KeyRing, forged
 
 pytestmark = pytest.mark.component
 

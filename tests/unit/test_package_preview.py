@@ -1,43 +1,34 @@
 """A transaction is simulated with what the node is to get, and the node stays as it is."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import signal
 import threading
 from collections import namedtuple
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import package_preview
 import pytest
 from ansible.module_utils.temper.packaging import packages, repositories, signing_keys
 
 from tests.unit import openpgp_keys
-from tests.unit.apt_machine import Archive
+from tests.unit.apt_machine import Archive, Machine
+from tests.unit.needs import root_and
+from tests.unit.openpgp_keys import KeyRing
 from tests.unit.planning_nodes import assert_says
 from tests.unit.settings.role_plans import item, role_plan
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.unit.apt_machine import Machine
-    from tests.unit.openpgp_keys import KeyRing
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = [
     pytest.mark.component,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb", "gpgv"))),
-        reason="needs root and Debian's package tools",
-    ),
+    root_and("apt-get", "dpkg-deb", "gpgv"),
 ]
 DRIVER = {"nvidia-driver-cuda": "580-1"}
 PINS = [{"packages": "libcuda1 nvidia-*", "version": "580-1"}]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ansible.module_utils.temper.driver import loaded_state
 from ansible.module_utils.temper.packaging import node, packages, repositories
 from ansible.module_utils.temper.packaging.node import PackageState
 from ansible.module_utils.temper.packaging.package_settings import PackageSet
 from ansible.module_utils.temper.packaging.packages import Package, Wish
 from ansible.module_utils.temper.packaging.repository_settings import Repositories
+from ansible.module_utils.temper.settings import brought
 from ansible.module_utils.temper.settings.base import SettingError
+from ansible.module_utils.temper.settings.brought import BroughtPackages
 
 from tests.unit.apt_machine import Archive
 
@@ -137,31 +141,168 @@ def test_libraries_are_to_be_proven_after_a_change_of_theirs(machine: Machine) -
 
 
 @pytest.mark.component
-def test_packages_are_not_removed(machine: Machine) -> None:
-    assert "does not remove packages" in str(PackageSet.from_items({"package:desktop": None}, {}).obstacle())
+def test_packages_that_must_not_be_there_are_the_operators_to_remove(machine: Machine) -> None:
+    obstacle = str(PackageSet.from_items({"package:desktop": None}, {}).obstacle())
+    assert "desktop" in obstacle
+    assert "by hand" in obstacle
+
+
+# ---------------------------------------------------------------- taken back
+
+
+class Noted:
+    """A set of packages that is made, and what its record has then."""
+
+    def __init__(self, items: dict[str, Any]) -> None:
+        self.state: dict[str, str | None] = {}
+        setting = PackageSet.from_items(items, {})
+        setting.note = self.note
+        if not setting.settled():
+            setting.apply()
+
+    def note(self, former: dict[str, str | None], failed: bool = False) -> None:
+        for name, version in former.items():
+            if failed:
+                self.state.pop(name, None)
+            else:
+                self.state.setdefault(name, version)
+
+    def back(self, *, engines: bool = False) -> BroughtPackages:
+        node.NODE.forget()
+        setting = BroughtPackages(engines)
+        setting.recall({setting.key: {"spec": {}, "state": self.state}})
+        return setting
+
+
+@pytest.fixture
+def no_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root without a driver, processes and containers."""
+    root = tmp_path / "node"
+    root.mkdir()
+    monkeypatch.setattr(brought, "ROOT", root)
+    monkeypatch.setattr(loaded_state, "gpu_users", lambda _root: (["python train.py"], None))
+    return root
+
+
+def load_driver(root: Path) -> None:
+    (root / "sys/module/nvidia").mkdir(parents=True)
+    (root / "sys/module/nvidia/version").write_text("580.95.05\n")
 
 
 @pytest.mark.component
-def test_holds_are_released_and_versions_that_stay_are_named(machine: Machine) -> None:
-    setting = PackageSet.from_items(ITEMS, {})
-    before = setting.read()
-    setting.apply()
-    with pytest.raises(SettingError, match=r"no way back.*libcuda1 \(was not installed\)"):
-        setting.restore(before)
+def test_what_transactions_have_brought_is_purged_and_nothing_else(machine: Machine, no_gpus: Path) -> None:
+    machine.install("linux-headers-amd64")
+    noted = Noted({**ITEMS, "package:nvidia-driver-cuda": {"version": "580-1", "held": True}})
+    setting = noted.back()
+    (packages_,) = setting.taken_back()
+    assert packages_.before.split() == ["desktop", "libcuda1", "nvidia-driver-cuda"]
+    assert (setting.obstacle(), setting.warnings()) == (None, [])
+    setting.restore(noted.state)
+    assert machine.versions() == {"linux-headers-amd64": "6.1"}
+    assert (machine.held(), packages.recorded_holds()) == ([], set())
+    assert noted.back().is_at(noted.state)
+
+
+@pytest.mark.component
+def test_what_others_need_stays_and_is_named(machine: Machine, no_gpus: Path) -> None:
+    noted = Noted(ITEMS)
+    machine.install("nvidia-driver-cuda=580-1")
+    setting = noted.back()
+    assert ["stays: libcuda1" in word for word in setting.warnings()] == [True]
+    setting.restore(noted.state)
+    assert machine.versions() == {"libcuda1": "580-1", "nvidia-driver-cuda": "580-1"}
     assert machine.held() == []
-    assert packages.recorded_holds() == set()
+    assert noted.back().is_at(noted.state)
 
 
 @pytest.mark.component
-def test_holds_of_somebody_else_stay(machine: Machine) -> None:
-    machine.install("libcuda1=580-1")
-    setting = PackageSet(Wish({"libcuda1": "580-1"}), ["580-1"], state=PackageState())
-    before = setting.read()
-    setting.apply()
-    machine.install("desktop")
+def test_what_was_there_before_stays_and_its_hold_goes(machine: Machine, no_gpus: Path) -> None:
+    machine.install("libcuda1=550-1", "desktop")
     machine.run("apt-mark", "hold", "desktop")
-    setting.restore(before)
+    noted = Noted(ITEMS)
+    setting = noted.back()
+    assert noted.state == {"libcuda1": "550-1"}
+    assert any("libcuda1 580-1 (was 550-1)" in word for word in setting.warnings())
+    setting.restore(noted.state)
+    assert machine.versions() == {"libcuda1": "580-1", "desktop": "1"}
     assert machine.held() == ["desktop"]
+
+
+@pytest.mark.component
+def test_a_transaction_that_failed_has_brought_nothing(machine: Machine, no_gpus: Path) -> None:
+    state: dict[str, str | None] = {}
+
+    def note(former: dict[str, str | None], failed: bool = False) -> None:
+        for name in former:
+            if failed:
+                del state[name]
+            else:
+                state[name] = None
+
+    setting = PackageSet.from_items({"package:nvidia-fails": {"version": "", "held": True}}, {})
+    setting.note = note
+    with pytest.raises(packages.PackageError):
+        setting.apply()
+    assert state == {}
+
+
+@pytest.mark.component
+def test_a_kernel_stays(machine: Machine, no_gpus: Path) -> None:
+    noted = Noted({"package:linux-image-6.99": {"version": "", "held": True}})
+    assert any("linux-image-6.99" in word for word in noted.back().warnings())
+    noted.back().restore(noted.state)
+    assert "linux-image-6.99" in machine.versions()
+
+
+@pytest.mark.component
+def test_a_driver_in_use_is_not_removed_unless_that_is_allowed(machine: Machine, no_gpus: Path) -> None:
+    noted = Noted(ITEMS)
+    assert noted.back().obstacle() is None
+    load_driver(no_gpus)
+    setting = noted.back()
+    assert "python train.py" in str(setting.obstacle())
+    setting.busy_ok = True
+    assert setting.obstacle() is None
+    tools = Noted({"package:linux-headers-amd64": {"version": "", "held": False}})
+    assert tools.back().obstacle() is None
+
+
+@pytest.mark.component
+def test_a_driver_that_stays_loaded_is_said_to_need_a_reboot(machine: Machine, no_gpus: Path) -> None:
+    noted = Noted(ITEMS)
+    load_driver(no_gpus)
+    setting = noted.back()
+    setting.restore(noted.state)
+    assert any("reboot required" in word for word in setting.after())
+
+
+@pytest.mark.component
+def test_an_engine_with_containers_is_not_removed(machine: Machine, no_gpus: Path) -> None:
+    noted = Noted({"package:desktop": {"version": "", "held": False}})
+    (no_gpus / "var/lib/docker/containers/0123").mkdir(parents=True)
+    assert "containers/0123" in str(noted.back(engines=True).obstacle())
+    assert noted.back().obstacle() is None
+
+
+@pytest.mark.component
+@pytest.mark.parametrize(
+    "cut_off_in", ["install ok installed", "purge ok half-installed", "purge ok config-files"]
+)
+def test_a_removal_that_was_cut_off_is_completed(
+    machine: Machine, no_gpus: Path, tmp_path: Path, cut_off_in: str
+) -> None:
+    """Its script makes dpkg keep the package's configuration until the purge."""
+    archive = Archive(tmp_path / "recorders")
+    archive.add("recorder", "1", removal="exit 0")
+    machine.use(archive)
+    noted = Noted({"package:recorder": {"version": "", "held": False}})
+    if "config-files" in cut_off_in:
+        machine.run("dpkg", "--remove", "recorder")
+    status = machine.root / "var/lib/dpkg/status"
+    status.write_text(re.sub(r"^Status: .*", f"Status: {cut_off_in}", status.read_text(), flags=re.MULTILINE))
+    noted.back().restore(noted.state)
+    assert packages.query() == {}
+    assert noted.back().is_at(noted.state)
 
 
 # ---------------------------------------------------------------- repositories

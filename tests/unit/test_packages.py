@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.temper.packaging import packages
-from ansible.module_utils.temper.packaging.apt import Apt
-from ansible.module_utils.temper.packaging.packages import Package, Wish
+from ansible.module_utils.temper.packaging.apt import Apt, needed, parse_needs
+from ansible.module_utils.temper.packaging.packages import Package, Wish, closed
 
 from tests.unit.each import each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     Run = Callable[..., dict[str, Any]]
 
@@ -156,3 +156,35 @@ def test_a_transaction_is_dangerous_that_takes_what_nobody_asked_for(
     dangers: list[str],
 ) -> None:
     assert packages.dangers(Apt().parse(simulation), asked, known, set(ours)) == dangers
+
+
+def test_what_stays_for_others_is_told_by_what_they_need() -> None:
+    """By name, by what a package provides, and as one of several; and what those need in turn."""
+    listing = (
+        "driver\tinstalled\t\t\tlibc, gcc | clang\n"
+        "gcc\tinstalled\tc-compiler\t\tcpp (>= 12)\n"
+        "cpp\tinstalled\t\t\t\n"
+        "fonts\tinstalled\t\t\t\n"
+        "mail\tinstalled\tmta (= 1)\t\t\n"
+        "cron\tinstalled\t\tdebconf\tmta | postfix\n"
+        "site\tinstalled\t\t\tc-compiler:any\n"
+        "gone\tconfig-files\t\t\tfonts\n"
+        "debconf\tinstalled\t\t\t\n"
+        "libc\tinstalled\t\t\t\n"
+    )
+    packages_ = parse_needs(listing)
+    assert needed(packages_, {"driver", "gcc", "cpp", "fonts"}) == {"gcc", "cpp"}
+    assert needed(packages_, {"driver", "gcc", "cpp", "fonts", "site"}) == set()
+    assert needed(packages_, {"mail", "fonts"}) == {"mail"}
+    assert needed(packages_, {"mail", "cron"}) == set()
+
+
+def test_a_removal_that_takes_others_along_is_tried_one_by_one() -> None:
+    """The package manager knows versions, which what packages need does not tell."""
+
+    def touched(names: Sequence[str]) -> set[str]:
+        return {*names, *(["site"] if "gcc" in names else [])}
+
+    assert closed(["gcc", "fonts"], touched) == ["fonts"]
+    assert closed([], touched) == []
+    assert closed(["fonts", "mail"], lambda names: {*names, *(["site"] if len(names) > 1 else [])}) == []

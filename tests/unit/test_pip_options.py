@@ -1,19 +1,14 @@
 """Arguments of pip become its configuration file, and nothing in them undoes what is pinned."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from temper.plan.pip_options import configuration
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def told(folder: Path, arguments: str) -> dict[str, str]:

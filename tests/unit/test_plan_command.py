@@ -1,7 +1,5 @@
 """`temper plan`: preflight from any folder, its document for programs, and the exit status."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path
@@ -23,7 +21,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def preflight_leaves(monkeypatch: pytest.MonkeyPatch, nodes: dict[str, Any] | None) -> list[list[str]]:
+def preflight_leaves(
+    monkeypatch: pytest.MonkeyPatch, nodes: dict[str, Any] | None, status: int = 0
+) -> list[list[str]]:
     """Replace ansible-playbook by what preflight leaves; returns the command lines that it is given."""
     commands: list[list[str]] = []
 
@@ -32,7 +32,7 @@ def preflight_leaves(monkeypatch: pytest.MonkeyPatch, nodes: dict[str, Any] | No
         if nodes is not None:
             path = Path(json.loads(command[3])["preflight_plan_file"])
             path.write_text(json.dumps({"schema_version": 2, "nodes": nodes}))
-        return subprocess.CompletedProcess(command, 0)
+        return subprocess.CompletedProcess(command, status)
 
     monkeypatch.setattr(subprocess, "run", run)
     return commands
@@ -67,6 +67,25 @@ def test_a_plan_of_an_earlier_run_is_not_taken_for_this_one(
     preflight_leaves(monkeypatch, None)
     assert main(["plan"]) == 2
     assert "no plan was made" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("ended", "status"), [(0, 0), (2, 0), (1, 2), (4, 2), (99, 2)])
+def test_a_plan_of_another_run_is_not_taken_for_one_that_broke_off(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, ended: int, status: int
+) -> None:
+    monkeypatch.setattr(plan, "PLANS", elsewhere / "plan.json")
+    preflight_leaves(monkeypatch, {"gpu01": {"problems": []}}, ended)
+    assert main(["plan"]) == status
+
+
+def test_an_inventory_that_is_not_there_is_named(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = preflight_leaves(monkeypatch, {})
+    assert main(["plan", "-i", str(elsewhere / "nosuch")]) == 2
+    assert str(elsewhere / "nosuch") in capsys.readouterr().err
+    main(["plan", "-i", "gpu01,gpu02"])
+    assert len(commands) == 1
 
 
 def test_other_options_are_ansible_playbooks(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

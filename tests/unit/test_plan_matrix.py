@@ -1,15 +1,11 @@
 """The plans of all GPUs on all systems, beside rules that come from NVIDIA's documents and not from data/."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tests.unit.each import each
 from tools import plan_matrix
-
-if TYPE_CHECKING:
-    from tools.plan_matrix import Case
+from tools.plan_matrix import Case
 
 
 class Generation(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,9 +23,6 @@ from tests.unit.plan_nodes_wide import (
 )
 from tests.unit.plan_oracle import violations
 from tests.unit.planning_nodes import DEFAULTS, TABLES, plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 MIRROR = "http://mirror.example/cuda"
 ADDRESSES = (TABLES["nvidia_repository"]["url"], MIRROR)

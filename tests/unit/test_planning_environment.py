@@ -1,7 +1,5 @@
 """NCCL's settings and thread counts of a node."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from temper.plan.node_plan import NodePlan

@@ -1,7 +1,5 @@
 """What validation expects of a node: its GPUs, driver and limits, and the references of its models."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -45,15 +43,15 @@ def test_the_payload_reads_what_the_plan_expects() -> None:
 
 
 @each(
-    ({}, 672),
-    ({"gpu_settings_clocks": "default"}, 672),
-    ({"gpu_settings_clocks": "efficient"}, 470.4),
-    ({"gpu_settings_clocks": {"graphics": 990}}, 336),
-    ({"gpu_settings_clocks": {"graphics": 1980}}, 672),
-    ({"gpu_settings_clocks": {"memory": 1593}}, 672),
-    ({"gpu_settings_power_limit_w": 700}, 672),
+    ({}, 620),
+    ({"gpu_settings_clocks": "default"}, 620),
+    ({"gpu_settings_clocks": "efficient"}, 434),
+    ({"gpu_settings_clocks": {"graphics": 990}}, 310),
+    ({"gpu_settings_clocks": {"graphics": 1980}}, 620),
+    ({"gpu_settings_clocks": {"memory": 1593}}, 620),
+    ({"gpu_settings_power_limit_w": 700}, 620),
     ({"gpu_settings_power_limit_w": 500}, None),
-    ({"gpu_settings_power_limit_percent": 100}, 672),
+    ({"gpu_settings_power_limit_percent": 100}, 620),
     ({"gpu_settings_power_limit_percent": 80, "gpu_settings_clocks": "efficient"}, None),
 )
 def test_what_an_inventory_takes_from_gpus_is_not_asked_of_them(
@@ -61,9 +59,9 @@ def test_what_an_inventory_takes_from_gpus_is_not_asked_of_them(
 ) -> None:
     floors = expected(**given).references.models["h100_sxm_80gb"]["floor"]
     assert floors.get("bf16_tflops", {}).get("value") == bf16
-    assert (floors.get("bf16_tflops", {}).get("limit") is not None) == (bf16 not in (None, 672))
+    assert (floors.get("bf16_tflops", {}).get("limit") is not None) == (bf16 not in (None, 620))
     assert floors["busbw_gb_s"][0]["value"] == 460
-    assert TABLES["models"]["h100_sxm_80gb"]["floor"]["bf16_tflops"]["value"] == 672
+    assert TABLES["models"]["h100_sxm_80gb"]["floor"]["bf16_tflops"]["value"] == 620
 
 
 def test_gpus_that_the_driver_has_are_counted_and_no_others() -> None:

@@ -1,7 +1,5 @@
 """Which interface NCCL gets on machines of many kinds, and where the plan is in doubt."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ansible.module_utils.temper.access.network_interfaces import GUESTS

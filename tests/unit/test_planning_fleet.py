@@ -1,7 +1,5 @@
 """The plans of a fleet in one document: refused nodes, nodes that differ from their like, no secrets."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,8 +1,7 @@
 """Which GPUs a node has, by PCI ids: known, between known ones, beyond or before them; for a monitor."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from temper.plan.hardware import Place, nearest_id, place_of
 from temper.plan.tables import load_tables
@@ -25,9 +24,6 @@ from tests.unit.planning_nodes import (
 )
 from tests.unit.tables import ROOT
 from tools.bare_node import pci
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T1000, P400, A100, GB300, K80, GT_710, THOR = "1fb0", "1cb3", "20b2", "31c2", "102d", "128b", "2b00"
 TABLES = load_tables(ROOT / "data")

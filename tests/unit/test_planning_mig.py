@@ -1,7 +1,5 @@
 """Products that gpu_settings_mig names: misspelt ones, other nodes' ones, and those that nobody has."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from temper.plan.fleet import FleetPlan

@@ -1,9 +1,8 @@
 """The typed plan: real plans fit it, it survives JSON, and nothing else is read."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import jsonschema
 import pytest
@@ -15,9 +14,6 @@ from tests.unit.each import each
 from tests.unit.planning_nodes import H100, L4, NVSWITCH, SWITCH, gpus, node, plan, system
 from tools.bare_node import pci
 from validation.model.contract import ContractError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SCHEMA = json.loads(FILE.read_text())
 PLANS: dict[str, Callable[[], dict[str, Any]]] = {

@@ -1,11 +1,10 @@
 """What the simulated transaction adds to a plan, and the filters around it."""
 
-from __future__ import annotations
-
 import hashlib
 import ssl
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +14,6 @@ from temper.plan.preview import Preview, with_preview
 from temper.plan.secure_boot import Certificate, read_certificate
 from tests.unit.each import each
 from tests.unit.planning_nodes import assert_says, node, plan, system
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLAN = NodePlan.from_dict(plan() | {"text": "the plan"})
 KNOWN = {"address": "192.0.2.7", "user": "ops", "today": ""}

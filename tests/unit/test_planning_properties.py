@@ -1,7 +1,5 @@
 """What holds for every node: any GPUs, any system, any options."""
 
-from __future__ import annotations
-
 import copy
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Each rule of data/nvidia_compatibility.yml refuses or warns, and names a remedy."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

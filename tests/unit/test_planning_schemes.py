@@ -1,7 +1,5 @@
 """Package names, versions and repositories of each distribution."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatch
 from typing import Any
 

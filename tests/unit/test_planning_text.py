@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from temper.plan.preflight import preflight_plan
+from tests.unit.each import each
 from tests.unit.planning_nodes import (
     GPU,
     H100,
@@ -38,7 +37,10 @@ def test_text_says_how_much_hardening_waives_and_what_lists_it() -> None:
     found = preflight_plan(collected(node()), {}, KNOWN)
     assert len(found["waived"]) > 1
     last = found["text"].splitlines()[-1]
-    assert last.startswith(f"hardening: profile gpu, {len(found['waived'])} controls waived")
+    assert last.startswith(
+        "hardening: profile gpu, by CIS Debian Linux 12 Benchmark 1.1.0, "
+        f"{len(found['waived'])} controls waived"
+    )
     assert "temper plan --waived" in last
     absent = preflight_plan(collected(node()), {"os_hardening_state": "absent"}, KNOWN)
     assert "hardening" not in absent["text"]
@@ -60,24 +62,20 @@ def test_text_of_a_bare_node() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("eth0", "networks", "why"),
-    [
-        (25000, ["10.1.0.0/16"], "fab (400 Gb/s) in 10.1.0.0/16, the only interface in the fleet's networks"),
-        (
-            2500,
-            ["192.0.2.0/24", "10.1.0.0/16"],
-            "fab (400 Gb/s) in 10.1.0.0/16, the fastest in the fleet's networks; next is eth0 (2.5 Gb/s) in "
-            "192.0.2.0/24",
-        ),
-        (
-            400_000,
-            ["192.0.2.0/24", "10.1.0.0/16"],
-            "eth0 (400 Gb/s) in 192.0.2.0/24 before fab (400 Gb/s) in 10.1.0.0/16: no slower, and its "
-            "network comes first",
-        ),
-    ],
-    ids=["only", "fastest", "first"],
+@each(
+    (25000, ["10.1.0.0/16"], "fab (400 Gb/s) in 10.1.0.0/16, the only interface in the fleet's networks"),
+    (
+        2500,
+        ["192.0.2.0/24", "10.1.0.0/16"],
+        "fab (400 Gb/s) in 10.1.0.0/16, the fastest in the fleet's networks; next is eth0 (2.5 Gb/s) in "
+        "192.0.2.0/24",
+    ),
+    (
+        400_000,
+        ["192.0.2.0/24", "10.1.0.0/16"],
+        "eth0 (400 Gb/s) in 192.0.2.0/24 before fab (400 Gb/s) in 10.1.0.0/16: no slower, and its "
+        "network comes first",
+    ),
 )
 def test_text_and_the_files_reason_say_which_interface_how_fast_and_why(
     eth0: int, networks: list[str], why: str

@@ -34,7 +34,9 @@ UNTYPED_FUNCTIONS = {
     "os_controls.py": {
         *("add", "alone", "demand_of", "demanded", "hardening", "load_controls", "profile_of", "references"),
         *("settings_of", "waived_controls", "waiver_of", "waiver_problems"),
+        *("on_system", "merged", "concerns"),
     },
+    "os_systems.py": {"numbers_of", "whole"},
     # The content of data/gpu_models.yml, of which validation knows the fields, and the rows that others add.
     "expectation.py": {"expectation", "as_limited"},
     "tables.py": {"load_models", "chip_models"},

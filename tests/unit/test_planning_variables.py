@@ -1,7 +1,5 @@
 """An inventory's values as the typed variables that are made from the argument specs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from temper.plan.role_variables import argument_specs, role_variables, typed_variables

@@ -1,26 +1,15 @@
 """Preflight's one task: which executions on the node it takes, and what of theirs it passes on."""
 
-from __future__ import annotations
-
-import importlib.util
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
+from plugins.action import preflight_plan
 from temper.plan.ssh_client import Look
 from tests.unit.planning_nodes import node, system
 from tools.bare_node import pci
-
-SPEC = importlib.util.spec_from_file_location(
-    "preflight_plan", Path(__file__).resolve().parents[2] / "plugins/action/preflight_plan.py"
-)
-assert SPEC
-assert SPEC.loader
-ACTION = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(ACTION)
 
 KNOWN = {"address": "192.0.2.7", "user": "root", "today": "2026-11-22", "fleet": {}}
 # Ansible fills in these two defaults, which name other variables.
@@ -50,7 +39,7 @@ class Controller:
         return answer
 
     def task(self, *, simulate: bool = True, payload_python: str = "") -> dict[str, Any]:
-        action = object.__new__(ACTION.ActionModule)
+        action = object.__new__(preflight_plan.ActionModule)
         action._task = SimpleNamespace(
             args={
                 "known": KNOWN,
@@ -177,7 +166,7 @@ def test_address_account_and_port_are_those_of_the_connection(
 def test_a_node_behind_another_learns_what_is_wrong_there(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, look: Look, said: str
 ) -> None:
-    monkeypatch.setattr(ACTION, "look_on_the_way", lambda *_: (["gpu09"], look))
+    monkeypatch.setattr(preflight_plan, "look_on_the_way", lambda *_: (["gpu09"], look))
     controller.answers["node_facts"] = AnsibleConnectionFailure("closed")
     _, *more = controller.task()["plan"]["problems"]
     assert [said in sentence for sentence in more] == [True] * bool(said)

@@ -1,14 +1,13 @@
 """The bounded runner of programs, with a kernel that says when a process ends and with one that does not."""
 
-from __future__ import annotations
-
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper import process
+
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.component
 
@@ -63,10 +62,7 @@ def test_program_that_prints_without_end_is_ended_with_its_children(
         # Nobody may have taken its status yet.
         return not child.exists() or child.read_text().split()[2] == "Z"
 
-    deadline = time.monotonic() + 10
-    while not ended() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert ended()
+    wait_until(ended, "the child ends")
 
 
 def test_program_that_fills_a_folder_is_ended(tmp_path: Path) -> None:

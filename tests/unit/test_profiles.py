@@ -1,9 +1,8 @@
 """Profiles: groups of the example inventory, read as Ansible reads them and planned with the real tables."""
 
-from __future__ import annotations
-
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml
 from ansible.inventory.manager import InventoryManager
@@ -12,17 +11,13 @@ from ansible.parsing.vault import VaultSecret
 from ansible.vars.manager import VariableManager
 
 from temper.plan.contradictions import PROFILE
+from temper.plan.node_plan import NodePlan
 from temper.plan.role_variables import role_variables
 from temper.plan.wanted import Kind
 from tests.unit.each import each
 from tests.unit.planning_nodes import GPU, H100, L4, assert_says, gpus, node
 from tests.unit.planning_roles.plans import contents, wanted, whole_plan
 from tests.unit.tables import ROOT, specs
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from temper.plan.node_plan import NodePlan
 
 EXAMPLE = ROOT / "inventory/example"
 PROFILES = sorted(path.stem for path in (EXAMPLE / "group_vars").glob(f"{PROFILE}*.yml"))

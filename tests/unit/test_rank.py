@@ -3,28 +3,22 @@
 Larger machines are a plan's input alone: their CPUs are given in place of the kernel's answer.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper import rank
 
 from tests.unit.rollout.slurm_cluster import programs
-from tests.unit.test_slurm_takes_gpus import cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.unit.test_slurm_takes_gpus import Cluster
+from tests.unit.test_slurm_takes_gpus import Cluster, cluster
 
 pytestmark = pytest.mark.component
 

@@ -1,10 +1,8 @@
 """Readers of other programs: a text that is cut off, foreign or huge is a sentence, never a traceback."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
@@ -18,9 +16,6 @@ from ansible.module_utils.temper.settings import audit
 from ansible.module_utils.temper.settings.base import RefusedError, SettingError
 
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HERE = Path(__file__)
 UNITS = "LoadState=loaded\nActiveState=active\n\nLoadState=not-found\nActiveState=inactive\n"

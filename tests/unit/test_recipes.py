@@ -54,7 +54,7 @@ NEW_MODEL = f"""
     peak:
       bf16_tflops: {{value: 1200, source: ml_engineering}}
     measured:
-      bf16_tflops: {{value: 1000, source: gpu_fryer, shape: [8192, 8192, 8192]}}
+      bf16_tflops: {{value: 1000, source: gpu_benchmark, shape: [8192, 8192, 8192]}}
     floor:
       bf16_tflops: {{value: 920, source: temper_floor, shape: [8192, 8192, 8192]}}
 """

@@ -1,12 +1,11 @@
 """Records on a node: read as they were written, and left alone where nobody can read them."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import node_settings
 import pytest
@@ -20,9 +19,6 @@ from ansible.module_utils.temper.settings import record
 
 from tests.unit.each import each
 from tests.unit.settings.role_plans import item, role_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DAMAGED = {
     "empty": b"",

@@ -1,9 +1,8 @@
 """The catalogue of reasons to refuse a node, and what rules, plans and documents make of it."""
 
-from __future__ import annotations
-
 import ast
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,9 +14,6 @@ from tests.unit.planning_nodes import node, plan
 from tests.unit.tables import ROOT
 from tools import refusal_docs
 from validation.model.contract import ContractError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SECTIONS = {"refusal": "refusals", "advice": "remedies"}
 

@@ -1,19 +1,15 @@
 """What the plan says of repositories is what apt and dnf are given, on every supported distribution."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.packaging import repositories
 
 from tests.unit.planning_nodes import plan, system
 from tests.unit.settings.role_plans import item
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
 NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos"

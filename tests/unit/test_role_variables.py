@@ -1,17 +1,15 @@
 """Variables that are misspelt or of the wrong kind are found before anything is planned."""
 
-from __future__ import annotations
-
 import re
 from collections import UserDict
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ansible.errors import AnsibleUndefinedVariable
 from ansible.parsing.dataloader import DataLoader
 
 from temper.plan.role_variables import role_variables, unknown_variables
+from tests.unit.each import each
 from tests.unit.tables import specs
 
 
@@ -53,16 +51,13 @@ def values(**variables: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------- logins
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("nvidia_stack_cuda_repository_url", "https://ops:s3cret@mirror.example/cuda"),
-        ("nvidia_stack_cuda_key_url", "http://s3cret@mirror.example/key"),
-        ("nvidia_stack_container_repository_url", "HTTPS://ops:s3cret@x@mirror.example/cuda"),
-        ("gpu_validation_pip_args", "--pre --index-url https://ops:s3cret@mirror.example/simple"),
-        ("pull_url", "ssh://git:s3cret@git.example.org/fleet.git"),
-        ("os_tuning_sysctls", {"kernel.x": "https://ops:s3cret@mirror.example"}),
-    ],
+@each(
+    ("nvidia_stack_cuda_repository_url", "https://ops:s3cret@mirror.example/cuda"),
+    ("nvidia_stack_cuda_key_url", "http://s3cret@mirror.example/key"),
+    ("nvidia_stack_container_repository_url", "HTTPS://ops:s3cret@x@mirror.example/cuda"),
+    ("gpu_validation_pip_args", "--pre --index-url https://ops:s3cret@mirror.example/simple"),
+    ("pull_url", "ssh://git:s3cret@git.example.org/fleet.git"),
+    ("os_tuning_sysctls", {"kernel.x": "https://ops:s3cret@mirror.example"}),
 )
 def test_a_login_in_an_address_is_refused_and_never_repeated(name: str, value: Any) -> None:
     found = role_variables({name: value}, specs())
@@ -70,9 +65,7 @@ def test_a_login_in_an_address_is_refused_and_never_repeated(name: str, value: A
     assert "s3cret" not in str(found)
 
 
-@pytest.mark.parametrize(
-    "value", ["ssh://git@git.example.org/fleet.git", "https://git.example.org/a@b", "https://[::1]:8080/x"]
-)
+@each("ssh://git@git.example.org/fleet.git", "https://git.example.org/a@b", "https://[::1]:8080/x")
 def test_an_address_without_a_password_is_taken(value: str) -> None:
     found = role_variables({"pull_url": value}, specs())
     assert found["values"]["pull_url"] == value
@@ -98,9 +91,7 @@ def test_all_typos_are_found_at_once() -> None:
     assert len(problems({"firewall_stat": 1, "firewall_lgo": 1, "firewall_rat": 1})) == 3
 
 
-@pytest.mark.parametrize(
-    "name", ["ansible_host", "firewalls", "firewall", "__firewall_internal", "my_firewall_x"]
-)
+@each("ansible_host", "firewalls", "firewall", "__firewall_internal", "my_firewall_x")
 def test_a_name_without_the_prefix_of_a_role_is_none_of_our_business(name: str) -> None:
     assert problems({name: "x"}) == []
 
@@ -108,38 +99,35 @@ def test_a_name_without_the_prefix_of_a_role_is_none_of_our_business(name: str) 
 # ---------------------------------------------------------------- values
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "problem"),
-    [
-        ("firewall_log", "maybe", "firewall_log: expected true or false, found 'maybe'"),
-        ("firewall_rate", "five", "firewall_rate: expected a whole number, found 'five'"),
-        ("firewall_rate", True, "firewall_rate: expected a whole number, found True"),
-        ("firewall_ports", "22,a", "firewall_ports: expected a list of whole numbers, found '22,a'"),
-        ("firewall_ssh_port", 0, "firewall_ssh_port: expected a port number from 1 to 65535, found 0"),
-        (
-            "firewall_ssh_port",
-            65536,
-            "firewall_ssh_port: expected a port number from 1 to 65535, found 65536",
-        ),
-        (
-            "firewall_buffer_size",
-            "much",
-            "firewall_buffer_size: expected a size such as 1G or 512M, found 'much'",
-        ),
-        ("firewall_ports", [22, -1], "firewall_ports: expected a port number from 1 to 65535, found -1"),
-        (
-            "firewall_management_networks",
-            ["10.0.0.0/8", "10.0.0.1/8"],
-            "firewall_management_networks: expected a network such as 192.0.2.0/24 or 2001:db8::/32, "
-            "found '10.0.0.1/8'; its network is 10.0.0.0/8",
-        ),
-        (
-            "firewall_management_networks",
-            ["office"],
-            "firewall_management_networks: expected a network such as 192.0.2.0/24 or 2001:db8::/32, "
-            "found 'office'",
-        ),
-    ],
+@each(
+    ("firewall_log", "maybe", "firewall_log: expected true or false, found 'maybe'"),
+    ("firewall_rate", "five", "firewall_rate: expected a whole number, found 'five'"),
+    ("firewall_rate", True, "firewall_rate: expected a whole number, found True"),
+    ("firewall_ports", "22,a", "firewall_ports: expected a list of whole numbers, found '22,a'"),
+    ("firewall_ssh_port", 0, "firewall_ssh_port: expected a port number from 1 to 65535, found 0"),
+    (
+        "firewall_ssh_port",
+        65536,
+        "firewall_ssh_port: expected a port number from 1 to 65535, found 65536",
+    ),
+    (
+        "firewall_buffer_size",
+        "much",
+        "firewall_buffer_size: expected a size such as 1G or 512M, found 'much'",
+    ),
+    ("firewall_ports", [22, -1], "firewall_ports: expected a port number from 1 to 65535, found -1"),
+    (
+        "firewall_management_networks",
+        ["10.0.0.0/8", "10.0.0.1/8"],
+        "firewall_management_networks: expected a network such as 192.0.2.0/24 or 2001:db8::/32, "
+        "found '10.0.0.1/8'; its network is 10.0.0.0/8",
+    ),
+    (
+        "firewall_management_networks",
+        ["office"],
+        "firewall_management_networks: expected a network such as 192.0.2.0/24 or 2001:db8::/32, "
+        "found 'office'",
+    ),
 )
 def test_a_value_of_another_kind_is_named_with_what_was_expected(name: str, value: Any, problem: str) -> None:
     assert problems({name: value}) == [problem]
@@ -165,7 +153,7 @@ OF_ANY_KIND: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("value", OF_ANY_KIND, ids=repr)
+@each(*OF_ANY_KIND)
 def test_no_value_of_any_variable_ends_in_a_traceback(value: Any) -> None:
     for role, content in ALL_SPECS.items():
         for name in content["argument_specs"]["main"]["options"]:
@@ -191,13 +179,10 @@ def test_a_choice_that_there_is_not_lists_the_choices() -> None:
     assert "must be one of: present, absent, got: presen" in problem
 
 
-@pytest.mark.parametrize(
-    ("rule", "words"),
-    [
-        ({"name": "metrics", "protocl": "udp"}, "protocl"),
-        ({"name": "metrics", "protocol": "icmp"}, "must be one of: tcp, udp"),
-        ({"protocol": "udp"}, "missing required arguments: name"),
-    ],
+@each(
+    ({"name": "metrics", "protocl": "udp"}, "protocl"),
+    ({"name": "metrics", "protocol": "icmp"}, "must be one of: tcp, udp"),
+    ({"protocol": "udp"}, "missing required arguments: name"),
 )
 def test_a_suboption_is_checked_like_an_option(rule: dict[str, str], words: str) -> None:
     (problem,) = problems({"firewall_items": [rule]})
@@ -205,20 +190,17 @@ def test_a_suboption_is_checked_like_an_option(rule: dict[str, str], words: str)
     assert words in problem
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("firewall_ssh_port", 1),
-        ("firewall_ssh_port", 65535),
-        ("firewall_ssh_port", "2222"),
-        ("firewall_ssh_port", None),
-        ("firewall_ports", []),
-        ("firewall_buffer_size", "512m"),
-        ("firewall_buffer_size", ""),
-        ("firewall_management_networks", ["192.0.2.0/24", "2001:db8::/32", "192.0.2.7"]),
-        ("firewall_raw", {"any": ["thing"]}),
-        ("firewall_items", [{"name": "metrics"}]),
-    ],
+@each(
+    ("firewall_ssh_port", 1),
+    ("firewall_ssh_port", 65535),
+    ("firewall_ssh_port", "2222"),
+    ("firewall_ssh_port", None),
+    ("firewall_ports", []),
+    ("firewall_buffer_size", "512m"),
+    ("firewall_buffer_size", ""),
+    ("firewall_management_networks", ["192.0.2.0/24", "2001:db8::/32", "192.0.2.7"]),
+    ("firewall_raw", {"any": ["thing"]}),
+    ("firewall_items", [{"name": "metrics"}]),
 )
 def test_a_good_value_is_no_problem(name: str, value: Any) -> None:
     assert problems({name: value}) == []
@@ -285,43 +267,40 @@ def test_a_variable_of_the_operator_s_own_is_left_alone() -> None:
 # ---------------------------------------------------------------- what a module would refuse on the node
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "problem"),
-    [
-        (
-            "firewall_rules",
-            [{"name": "web", "ports": [70000], "sources": ["192.0.2.0/24"]}],
-            "rule 1 (web), ports: expected a port from 1 to 65535",
-        ),
-        ("firewall_services", {"slurmx": ["192.0.2.7"]}, "service slurmx: expected one of"),
-        ("firewall_peer_addresses", ["192.0.2.7/24"], "its network is 192.0.2.0/24"),
-        ("admin_accounts_users", [{"name": "alice", "keys": []}], "expected at least one key, found none"),
-        ("ssh_hardening_user_ca_keys", ["-----BEGIN OPENSSH PRIVATE KEY-----"], "it is a private key"),
-        ("os_hardening_waivers", [{"id": "core-dump", "reason": "x"}], "did you mean core-dumps?"),
-        ("os_hardening_waivers", [{"id": "core-dumps", "reason": ""}], "expected a reason, found none"),
-        ("gpu_settings_clocks", "fast", "expected max, default, efficient, or graphics and memory in MHz"),
-        ("gpu_settings_clocks", {"graphics": True}, "in MHz, found {'graphics': True}"),
-        ("gpu_settings_clocks", {"graphics": 0}, "in MHz, found {'graphics': 0}"),
-        ("gpu_settings_compute_mode", "prohibited", "would let no program use the GPUs"),
-        ("gpu_settings_mig", {"all": []}, "expected for all a list of profiles, or disabled, found []"),
-        ("gpu_settings_mig", {"0": "7g.80gb"}, "expected for 0 a list of profiles, or disabled"),
-        ("gpu_settings_power_limit_percent", 0, "expected more than 0 % of the GPU's default, found 0"),
-        ("gpu_validation_hours", -1, "expected hours, 0 (what the plan says) to 1000, found -1"),
-        ("gpu_validation_hours", float("nan"), "found nan"),
-        ("gpu_validation_pip_args", "--no-binary :all:", "--no-binary has no place here"),
-        ("gpu_validation_storage_floor_gb_s", -1, "expected GB/s, 0 (no floor) or above, found -1"),
-        ("gpu_validation_fabric_floor_gb_s", -1, "expected GB/s, 0 (no floor) or above, found -1"),
-        ("gpu_validation_fabric_floor_gb_s", "fast", "expected a number (GB/s), found 'fast'"),
-        ("gpu_validation_fabric_pair_rounds", 0, "expected 1 or more, found 0"),
-        ("gpu_validation_fabric_pairs", True, "must be one of: auto, always, never, got: True"),
-        (
-            "gpu_validation_storage_floor_gb_s",
-            float("nan"),
-            "expected GB/s, 0 (no floor) or above, found nan",
-        ),
-        ("gpu_validation_storage_floor_gb_s", 3, "gpu_validation_storage_paths is empty; name a path"),
-        ("ssh_hardening_revoked_keys", ["ssh-dss AAAA"], "revoked keys, key 1: it is a DSA key"),
-    ],
+@each(
+    (
+        "firewall_rules",
+        [{"name": "web", "ports": [70000], "sources": ["192.0.2.0/24"]}],
+        "rule 1 (web), ports: expected a port from 1 to 65535",
+    ),
+    ("firewall_services", {"slurmx": ["192.0.2.7"]}, "service slurmx: expected one of"),
+    ("firewall_peer_addresses", ["192.0.2.7/24"], "its network is 192.0.2.0/24"),
+    ("admin_accounts_users", [{"name": "alice", "keys": []}], "expected at least one key, found none"),
+    ("ssh_hardening_user_ca_keys", ["-----BEGIN OPENSSH PRIVATE KEY-----"], "it is a private key"),
+    ("os_hardening_waivers", [{"id": "core-dump", "reason": "x"}], "did you mean core-dumps?"),
+    ("os_hardening_waivers", [{"id": "core-dumps", "reason": ""}], "expected a reason, found none"),
+    ("gpu_settings_clocks", "fast", "expected max, default, efficient, or graphics and memory in MHz"),
+    ("gpu_settings_clocks", {"graphics": True}, "in MHz, found {'graphics': True}"),
+    ("gpu_settings_clocks", {"graphics": 0}, "in MHz, found {'graphics': 0}"),
+    ("gpu_settings_compute_mode", "prohibited", "would let no program use the GPUs"),
+    ("gpu_settings_mig", {"all": []}, "expected for all a list of profiles, or disabled, found []"),
+    ("gpu_settings_mig", {"0": "7g.80gb"}, "expected for 0 a list of profiles, or disabled"),
+    ("gpu_settings_power_limit_percent", 0, "expected more than 0 % of the GPU's default, found 0"),
+    ("gpu_validation_hours", -1, "expected hours, 0 (what the plan says) to 1000, found -1"),
+    ("gpu_validation_hours", float("nan"), "found nan"),
+    ("gpu_validation_pip_args", "--no-binary :all:", "--no-binary has no place here"),
+    ("gpu_validation_storage_floor_gb_s", -1, "expected GB/s, 0 (no floor) or above, found -1"),
+    ("gpu_validation_fabric_floor_gb_s", -1, "expected GB/s, 0 (no floor) or above, found -1"),
+    ("gpu_validation_fabric_floor_gb_s", "fast", "expected a number (GB/s), found 'fast'"),
+    ("gpu_validation_fabric_pair_rounds", 0, "expected 1 or more"),
+    ("gpu_validation_fabric_pairs", True, "must be one of: auto, always, never, got: True"),
+    (
+        "gpu_validation_storage_floor_gb_s",
+        float("nan"),
+        "expected GB/s, 0 (no floor) or above, found nan",
+    ),
+    ("gpu_validation_storage_floor_gb_s", 3, "gpu_validation_storage_paths is empty; name a path"),
+    ("ssh_hardening_revoked_keys", ["ssh-dss AAAA"], "revoked keys, key 1: it is a DSA key"),
 )
 def test_what_a_module_would_refuse_is_found_before_anything_is_changed(
     name: str, value: Any, problem: str
@@ -361,7 +340,7 @@ DOCUMENTED = """
 """
 
 
-@pytest.mark.parametrize("given", DataLoader().load(DOCUMENTED), ids=str)
+@each(*DataLoader().load(DOCUMENTED))
 def test_values_are_taken_as_ansible_reads_them_from_a_file(given: dict[str, Any]) -> None:
     """Its numbers and texts are of types of its own."""
     assert role_variables(given, specs())["problems"] == []
@@ -421,7 +400,7 @@ def test_of_two_power_limits_one_has_to_go() -> None:
     assert "keep one of them" in problem
 
 
-@pytest.mark.parametrize("value", [None, []])
+@each(None, [])
 def test_peers_may_be_left_to_the_role_or_be_none(value: Any) -> None:
     found = role_variables({"firewall_peer_addresses": value}, specs())
     assert (found["problems"], found["values"]["firewall_peer_addresses"]) == ([], value)

@@ -1,22 +1,17 @@
 """What rpm says of files, without an rpm: what a real one makes of them is tested in the lab."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from ansible.module_utils.temper.packaging import rpm_files
 from ansible.module_utils.temper.packaging.rpm_files import Check, RpmIdentity
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Answer = Callable[..., None]
+Answer = Callable[..., None]
 
 HEADER = """\
 package\tlibnvidia-ml\t3:580.1-1.el9\tx86_64\t1700000000\t4096

@@ -1,18 +1,13 @@
 """Libraries are loaded and asked in a process of their own: what they answer, and what if they do not."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper.driver import runtime
 
 from tests.lab.gpu_simulator import libraries
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

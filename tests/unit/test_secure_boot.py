@@ -1,11 +1,9 @@
 """Secure Boot from EFI variables as firmware and shim write them."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 import uuid
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from ansible.module_utils.temper.driver.secure_boot import (
     EFI_VARIABLES,
@@ -17,9 +15,6 @@ from ansible.module_utils.temper.driver.secure_boot import (
 )
 
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ATTRIBUTES = b"\x06\x00\x00\x00"
 # From the UEFI specification, as a list of bytes rather than by the module's own constant.

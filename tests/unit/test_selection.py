@@ -1,7 +1,5 @@
 """Sentences about nodes and tags that a command line selects and that do not exist."""
 
-from __future__ import annotations
-
 from temper.base.selection import no_nodes
 
 GROUPS = {"all": ["n1"], "gpunodes": ["n1"], "login": ["n2"]}

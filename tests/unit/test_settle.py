@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.access.commit_confirm import Change, ConfirmedSetting
@@ -13,11 +15,7 @@ from ansible.module_utils.temper.settings.base import Difference, RefusedError, 
 
 from tests.unit.settings.role_plans import item, with_packages
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 
 class Noted(Change):

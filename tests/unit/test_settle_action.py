@@ -1,33 +1,25 @@
 """The roles of a stage share one execution on a node, and each one's task shows its own part."""
 
-from __future__ import annotations
-
-import importlib.util
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.errors import AnsibleActionFail
 from ansible.parsing.dataloader import DataLoader
 from ansible.parsing.vault import VaultLib, VaultSecret
+from settled import has_nothing_to_do
 
+from plugins.action import settle
 from temper.plan.quiet import QUIET, RUN
 from tests.unit.ansible_commands import ansible
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from tests.unit.each import each
 
 ROOT = Path(__file__).resolve().parents[2]
-SPEC = importlib.util.spec_from_file_location("settle_action", ROOT / "plugins/action/settle.py")
-assert SPEC
-assert SPEC.loader
-ACTION = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(ACTION)
-
 STAGE = ["firewall", "ssh_hardening", "os_hardening"]
 SETTLED = {"changed": False, "needs": {}}
 
@@ -36,7 +28,7 @@ class Controller:
     """Runs tasks of one play after the other and keeps what Ansible keeps: facts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ACTION.ActionBase, "run", lambda *_: {})
+        monkeypatch.setattr("ansible.plugins.action.ActionBase.run", lambda *_: {})
         self.loader = DataLoader()
         self.executions: list[dict[str, Any]] = []
         self.facts: dict[str, Any] = {}
@@ -63,7 +55,7 @@ class Controller:
         return {"roles": results, "ahead": ahead, "warnings": ["mind it"]}
 
     def task(self, role: str, together: list[str] = STAGE, **arguments: Any) -> dict[str, Any]:
-        action = object.__new__(ACTION.ActionModule)
+        action = object.__new__(settle.ActionModule)
         action._task = SimpleNamespace(
             args={"role": role, **arguments},
             tags=["harden", role],
@@ -176,19 +168,8 @@ def test_a_node_without_a_plan_is_a_sentence(controller: Controller) -> None:
         controller.task("firewall")
 
 
-def filter_of_roles() -> Any:
-    path = ROOT / "plugins/filter/settled.py"
-    spec = importlib.util.spec_from_file_location("settled_filter", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.FilterModule().filters()["has_nothing_to_do"]
-
-
 def quiet(controller: Controller, together: Sequence[str] = STAGE) -> list[str]:
     """The roles that end before their task in a play with these roles together."""
-    has_nothing_to_do = filter_of_roles()
     return [role for role in STAGE if has_nothing_to_do(role, controller.facts, together)]
 
 
@@ -225,7 +206,7 @@ def test_a_role_is_quiet_in_the_stage_that_said_so_alone(controller: Controller)
     controller.plan |= {role: json.dumps({"role": role, "settings": []}) for role in "ab"}
     controller.task("a", together=["a", "b"])
     assert quiet(controller) == []
-    assert filter_of_roles()("b", controller.facts, ["a", "b"])
+    assert has_nothing_to_do("b", controller.facts, ["a", "b"])
 
 
 def test_no_other_play_reads_which_roles_are_quiet(controller: Controller) -> None:
@@ -243,21 +224,18 @@ def test_a_role_that_this_run_does_not_come_to_is_not_said_to_be_quiet(
     assert quiet(controller) == []
 
 
-@pytest.mark.parametrize(
-    "fact",
-    [
-        5,
-        {},
-        {"roles": STAGE},
-        {"run": "another", "stage": STAGE, "roles": STAGE},
-        {"run": RUN, "stage": STAGE, "roles": "firewall"},
-        {"run": RUN, "roles": STAGE},
-        None,
-    ],
+@each(
+    5,
+    {},
+    {"roles": STAGE},
+    {"run": "another", "stage": STAGE, "roles": STAGE},
+    {"run": RUN, "stage": STAGE, "roles": "firewall"},
+    {"run": RUN, "roles": STAGE},
+    None,
 )
 def test_what_a_node_or_an_earlier_run_says_of_quiet_roles_is_not_believed(fact: Any) -> None:
-    assert not filter_of_roles()("firewall", {QUIET: fact}, STAGE)
-    assert not filter_of_roles()("firewall", {}, STAGE)
+    assert not has_nothing_to_do("firewall", {QUIET: fact}, STAGE)
+    assert not has_nothing_to_do("firewall", {}, STAGE)
 
 
 def test_each_role_behind_the_first_of_its_stage_may_end_before_its_task() -> None:
@@ -308,7 +286,7 @@ def test_what_was_read_for_another_plan_run_or_mode_is_not_used(
             {"role": "ssh_hardening", "settings": [], "options": {}}
         )
     elif what == "run":
-        monkeypatch.setattr(ACTION, "RUN", "another")
+        monkeypatch.setattr(settle, "RUN", "another")
     else:
         two_stages.check_mode = True
     two_stages.task("ssh_hardening", together=STAGE[1:])

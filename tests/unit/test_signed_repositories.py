@@ -1,26 +1,21 @@
 """Repositories are configured with the pinned key, or nothing is written."""
 
-from __future__ import annotations
-
 import os
 import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.packaging import repositories
 
 from tests.unit import openpgp_keys
+from tests.unit.openpgp_keys import KeyRing
 from tests.unit.settings.role_plans import item
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.unit.openpgp_keys import KeyRing
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 

@@ -1,25 +1,19 @@
 """Keys are renewed when they have to be, never replaced by older ones, and never taken from anybody else."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.packaging import openpgp, signing_keys
 from ansible.module_utils.temper.packaging.signing_keys import RepositoryError
 
 from tests.unit import openpgp_keys
-from tests.unit.openpgp_keys import forged
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.unit.openpgp_keys import KeyRing
+from tests.unit.openpgp_keys import KeyRing, forged
 
 pytestmark = [
     pytest.mark.component,

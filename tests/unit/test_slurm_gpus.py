@@ -1,7 +1,5 @@
 """Slurm's configuration of a node's GPUs: types, device files, cores beside them, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from temper.plan.facts import Socket

@@ -3,27 +3,22 @@
 The device files are links to /dev/null, and the node is said to have the processors of the plan.
 """
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os
 import re
 import socket
 import subprocess
-import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.unit.planning_roles.plans import contents, planned
 from tests.unit.rollout.slurm_cluster import PATIENCE_S, ROOT, programs
 from tests.unit.test_slurm_gpus import FILE, ROLE, hgx
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.component,
@@ -91,10 +86,11 @@ class Cluster:
                     subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, cwd="/tmp")
                 )
         try:
-            deadline = time.monotonic() + PATIENCE_S
-            while self.run("sinfo", "--noheader", "--format=%T").stdout.strip() != "idle":
-                assert time.monotonic() < deadline, (self.folder / "log").read_text()
-                time.sleep(0.1)
+            wait_until(
+                lambda: self.run("sinfo", "--noheader", "--format=%T").stdout.strip() == "idle",
+                f"the node is idle; see {self.folder}/log",
+                PATIENCE_S,
+            )
             yield
         finally:
             for daemon in daemons:

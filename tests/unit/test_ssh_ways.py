@@ -1,11 +1,9 @@
 """How ssh reaches a host: asked of the real `ssh -G`, with files of its own."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,6 @@ from temper.plan import ssh_turns
 from temper.plan.ssh_client import Connection, Look, SshClient, files_jump, look, looks
 from temper.plan.ssh_turns import Turn
 from temper.plan.ssh_ways import Client, Hop, Way, way
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

@@ -1,34 +1,26 @@
 """Both stacks' packages are on the node before one is changed: the way there, and the way back."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import package_preview
 import pytest
 from ansible.module_utils.temper.packaging import repositories, staging
 from ansible.module_utils.temper.packaging.apt import Apt
 
-from tests.unit.apt_machine import Archive
+from tests.unit.apt_machine import Archive, Machine
+from tests.unit.needs import root_and
+from tests.unit.openpgp_keys import KeyRing
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.unit.apt_machine import Machine
-    from tests.unit.openpgp_keys import KeyRing
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = [
     pytest.mark.component,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb", "gpgv"))),
-        reason="needs root and Debian's package tools",
-    ),
+    root_and("apt-get", "dpkg-deb", "gpgv"),
 ]
 OLD, NEW = "580-1", "595-1"
 NAMES = ("libcuda1", "nvidia-driver-cuda")

@@ -53,7 +53,7 @@ def test_the_table_of_exit_statuses_has_those_of_the_command_and_of_playbooks() 
     assert payload == {EXIT_PASS, EXIT_FAIL, EXIT_ENVIRONMENT, INTERRUPTED}
 
 
-@pytest.mark.parametrize("name", ["compliance", "fleet", "pages", "rollout"])
+@each("compliance", "fleet", "pages", "rollout")
 def test_a_former_name_answers_with_the_new_one(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,5 @@
 """Which torch and which Python a node's payload gets, why there may be none, and that advice leads on."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -95,7 +95,8 @@ def read(text: str | bytes) -> Evidence:
 
 def text(evidence: Evidence) -> str:
     """What people read at the end of a run."""
-    lines = [f"Autotune of {evidence.node}: {evidence.duration_s / 60:.0f} min, {_trials(evidence)} trials."]
+    trials = 2 * sum(len(one.pairs) for one in comparisons(evidence.decision))
+    lines = [f"Autotune of {evidence.node}: {evidence.duration_s / 60:.0f} min, {trials} trials."]
     lines += [f"  {sentence}" for sentence in evidence.restored]
     for knob in evidence.decision.knobs:
         lines.append(f"  {knob.name}: {verdict(knob)}")
@@ -144,7 +145,3 @@ def comparisons(decision: Decision) -> Iterator[Compared]:
     for knob in decision.knobs:
         yield from knob.tried
     yield from decision.final
-
-
-def _trials(evidence: Evidence) -> int:
-    return 2 * sum(len(one.pairs) for one in comparisons(evidence.decision))

@@ -14,18 +14,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.autotune import clocks
 from validation.model.contract import ContractError, dumps, loads
 from validation.processes.files import write_atomically
 from validation.processes.pool import ROOT, inherited
 from validation.run.burn_in import boot_id, locked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 JOURNAL_VERSION = 1
 #: How long a killed program may still hold its lock: the kernel closes one file after the other.

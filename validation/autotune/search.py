@@ -17,17 +17,15 @@ from __future__ import annotations
 
 import random
 import statistics
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from validation.model.bounds import Bounds
 from validation.model.contract import StringEnum
 from validation.verdict.baseline import OUTLIER_Z
 from validation.verdict.chance import FEW_RUNS, MEDIAN_ERROR, among, usual_scatter
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
 
 #: What a setting must bring to be worth a line in an inventory, as a part.
 LEAST_GAIN = 0.02

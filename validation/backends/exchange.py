@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import functools
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed
@@ -17,9 +17,6 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 
 from validation.backends.operations import ROW, row
 from validation.processes.child import collective_call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class Exchange:

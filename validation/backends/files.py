@@ -7,15 +7,12 @@ import itertools
 import os
 import random
 import stat
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from validation.backends.protocol import Piece
 from validation.model.not_run import NotRunError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 #: A sample is a file, or so much of a larger one: a shard holds many samples.
 PIECE_BYTES = 1 << 20

@@ -7,16 +7,13 @@ themselves; all others are compared: with their first run, with other GPUs, othe
 
 from __future__ import annotations
 
-from collections.abc import Callable  # noqa: TC003 - a named tuple reads its types
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional
 
 from validation.backends.operations import TORCH_DTYPES, checksum
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Of the matrices: 4 million numbers, so that a result is some megabytes and fills the chip.
 EDGE = 2048

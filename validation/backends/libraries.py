@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 #: Of a library that is not loaded under its own name (a torch that contains it), or does not say.
 UNKNOWN = "unknown"

@@ -9,16 +9,14 @@ import signal
 import threading
 import time
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.utils.data
 
 from validation.backends.protocol import WORKER_PATIENCE_S, LimitError, WorkerError
 from validation.processes.pool import halted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 BATCH = 32
 #: torch's default: batches that each worker keeps ready.

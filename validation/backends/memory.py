@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import tempfile
 import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.profiler
@@ -14,9 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from validation.backends import traces
 from validation.model.not_run import NotRunError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class MemoryBudget(TorchDispatchMode):  # type: ignore[misc]  # mypy sees no torch

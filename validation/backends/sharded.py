@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed
@@ -12,9 +13,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from validation.backends.parallel import ParallelStep
 from validation.backends.training import Model, TransformerStep
 from validation.model.not_run import NotRunError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def fully_shard(device_type: str) -> Callable[..., Any]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.model.not_run import NotRunError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: How the steps of a trace are marked.
 LOADING, STEP = "data loading", "training step"

@@ -265,10 +265,6 @@ class TransformerStep(TrainingStep):
         data = [torch.randn(size, generator=generator, device=device) for _ in range(2)]
         super().__init__(device, way, data)
 
-    def host_batch(self) -> list[torch.Tensor]:
-        """A batch with its targets as a DataLoader leaves it: ready in host memory, for a GPU pinned."""
-        return [torch.randn(one.shape, pin_memory=self.device.type == "cuda") for one in self.data]
-
     def to_device(self, host: torch.Tensor) -> torch.Tensor:
         """A copy where the step runs."""
         return host.to(self.device, non_blocking=True, copy=True)
@@ -309,7 +305,7 @@ def trace(step: TransformerStep, steps: int, *, detailed: bool) -> bytes:
     """
     step.prepare()
     step.run()
-    batch = step.host_batch()
+    batch = [torch.randn(one.shape, pin_memory=step.device.type == "cuda") for one in step.data]
     # Only what the step runs on: a profile of the CPU leaves the GPUs of the node alone.
     on_gpu = step.device.type == "cuda"
     activities = [torch.profiler.ProfilerActivity.CPU]

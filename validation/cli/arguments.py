@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import socket
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.autotune.knobs import KINDS
 from validation.checks.registry import TESTS
@@ -15,9 +16,6 @@ from validation.jobs import batch
 from validation.model.contract import ContractError
 from validation.model.expectations import file_name
 from validation.model.plans import MOST_HOURS, PLANS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 JOURNAL = Path("/var/lib/temper/autotune-journal.json")
 FAIL_ON_DEGRADED = "exit status 1 also for a degraded node"

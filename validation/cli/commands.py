@@ -67,9 +67,7 @@ def run(options: argparse.Namespace) -> int:
     if options.traces:
         _ensure_writable_folder(options.traces)
     if plan.duration_s:
-        with contextlib.closing(Node(plan, expectation, run_options)) as node:
-            gpus = () if isinstance(node.smi, NvidiaSmiError) else node.smi.gpus
-        print(burn_in.price(plan.duration_s / 3600, [gpu.power_limit_w for gpu in gpus]), file=sys.stderr)
+        say_price(Node(plan, expectation, run_options))
     with burn_in.locked(options.state), Progress(len(tests)) as progress:
         result = run_plan(plan, expectation, options.node, tests, progress, options.state, run_options)
     by_options = registry.asked_for(run_options, required=True)
@@ -92,6 +90,13 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(fleet_report.text(judge_fleet([verdict])), end="")
     return verdict.exit_status
+
+
+def say_price(node: Node) -> None:
+    """Say what a plan of hours costs on this node."""
+    with contextlib.closing(node):
+        gpus = () if isinstance(node.smi, NvidiaSmiError) else node.smi.gpus
+    print(burn_in.price(node.plan.duration_s / 3600, [gpu.power_limit_w for gpu in gpus]), file=sys.stderr)
 
 
 def read_expectation(path: Path | None) -> Expectation:

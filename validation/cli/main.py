@@ -12,8 +12,8 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.cli import arguments
 from validation.model.contract import ContractError
@@ -21,9 +21,6 @@ from validation.model.printable import printable
 from validation.model.usage import UsageError
 from validation.processes.interrupts import end_on_signals
 from validation.verdict.judge import EXIT_ENVIRONMENT
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 INTERRUPTED = 130
 #: What the payload no longer does: it measures and judges one node.

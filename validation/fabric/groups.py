@@ -10,8 +10,9 @@ import dataclasses
 import math
 import re
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from validation.checks.check import LEAST_PATIENCE_S
 from validation.checks.collectives import combine, stage_order
@@ -25,9 +26,6 @@ from validation.model.contract import (
     decode,
 )
 from validation.processes.pool import Ending
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: Bytes, as they stand behind the collective in the name of a step.
 SIZE = re.compile("[1-9][0-9]{0,17}")

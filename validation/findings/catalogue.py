@@ -11,15 +11,13 @@ import difflib
 import json
 import pkgutil
 import string
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.findings.xids import xids
 from validation.model.contract import Finding, MachineAction, State, decode
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CARRIED = "catalogue.json"
 #: What to do about a finding that only a newer payload knows.

@@ -21,8 +21,9 @@ import dataclasses
 import math
 import re
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.checks.batch import PARTS, largest
 from validation.checks.measured import CUDA_ENVIRONMENT
@@ -35,9 +36,6 @@ from validation.model.quantities import number
 from validation.processes import scratch
 from validation.processes.child import Request, is_child
 from validation.processes.pool import Ending, run_children
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 TIMING = Timing(warm_up_s=0.5, measure_s=2.0, least=3)
 #: For how long a search goes on, and how long one batch may take: a first step may compile its model.

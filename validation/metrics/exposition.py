@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from validation.model.contract import StringEnum
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 

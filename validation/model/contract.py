@@ -21,9 +21,9 @@ import reprlib
 import types
 import typing
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from validation.model.bounds import (
     MOST_CHARACTERS,
@@ -42,9 +42,6 @@ from validation.model.bounds import (
     moment,
 )
 from validation.model.telemetry import Course, PowerLimit, Seen
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 #: Each document has a version of its own: what one run on a node found, and the rounds of a burn-in that it
 #: is made of; the summary of a report; what is expected of nodes; what passes between the nodes of a fabric.

@@ -8,17 +8,14 @@ nothing was compared.
 from __future__ import annotations
 
 import marshal
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from validation.model.bounds import MOST_KEY
 from validation.model.contract import EXPECTATIONS_VERSION, ContractError, decode, loads, parse
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-    from pathlib import Path
-
 
 #: The version of the module marshal in which equal values of JSON have equal bytes.
 WITHOUT_REFERENCES = 2

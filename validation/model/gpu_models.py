@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 import pkgutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.model.contract import encode
 from validation.model.expectations import References
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 CARRIED = "gpu_models.json"
 #: Drivers with which a GPU or an NVSwitch is the node's own: NVIDIA's, the kernel's, those for a monitor, or

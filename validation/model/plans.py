@@ -92,7 +92,7 @@ _QUICK = Plan(
 _STANDARD = replace(
     _QUICK,
     name="standard",
-    summary="about 25 minutes on eight GPUs, 5 for each storage path: the same, and throttling shows",
+    summary="about 28 minutes on eight GPUs, 5 for each storage path: the same, and throttling shows",
     budget_s=1200,
     cpu=Timing(warm_up_s=3, measure_s=10),
     gpu=Timing(warm_up_s=30, measure_s=20, most=20000),

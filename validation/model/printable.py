@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 # Control characters would let a node's words move the cursor, and bidirectional ones reorder them; separators
 # of lines begin one. Half of a surrogate pair, which JSON and file names may have, cannot be written at all.

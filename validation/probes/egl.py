@@ -7,12 +7,10 @@ may crash or hang: only a process of its own may call it.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_ubyte, c_uint, c_void_p
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 LIBRARY, NVIDIA_LIBRARY = "libEGL.so.1", "libEGL_nvidia.so.0"
 EXTENSIONS, VENDOR, NONE = 0x3055, 0x3053, 0x3038

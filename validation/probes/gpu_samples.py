@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import statistics
 from dataclasses import dataclass
 from typing import Any
 
+from validation.model.grouping import by_key
 from validation.probes.nvidia_smi import FULL_SPEED_STATES, SAMPLE_TIMEOUT_S, NvidiaSmiError, ask
 from validation.probes.reading import ReadingError, in_one_line
 from validation.probes.report_values import EVENT_REASONS, LOST, integer, is_absent, number
@@ -86,10 +86,7 @@ def summary(rounds: list[tuple[Sample, ...]]) -> list[dict[str, Any]]:
 
     Clocks and reasons are those of samples in which the GPU worked: while processes start it idles.
     """
-    by_gpu: dict[int, list[Sample]] = {}
-    for samples in rounds:
-        for one in samples:
-            by_gpu.setdefault(one.index, []).append(one)
+    by_gpu = by_key((one.index, one) for samples in rounds for one in samples)
     working = {
         index: [s for s in samples if not s.event_reasons & GPU_IDLE] or samples
         for index, samples in by_gpu.items()
@@ -125,9 +122,7 @@ def series(moments_s: list[float], rounds: list[tuple[Sample, ...]]) -> list[dic
     step = max(1, -(-len(rounds) // MOST_POINTS))
     found: dict[int, dict[str, Any]] = {}
     for start in range(0, len(rounds), step):
-        by_gpu: dict[int, list[Sample]] = {}
-        for one in itertools.chain.from_iterable(rounds[start : start + step]):
-            by_gpu.setdefault(one.index, []).append(one)
+        by_gpu = by_key((one.index, one) for some in rounds[start : start + step] for one in some)
         for index, samples in by_gpu.items():
             points = found.setdefault(
                 index,

@@ -9,17 +9,14 @@ import dataclasses
 import json
 import os
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.findings.xids import Nvlink5Unit, xids
 from validation.model.contract import StringEnum
 from validation.probes.reading import ReadingError, in_one_line
 from validation.processes.command import MOST_BYTES, CommandError, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 TIMEOUT_S = 5.0
 #: Of the kernel's lines, those that the kernel wrote itself: systemd and others write to its log, too.

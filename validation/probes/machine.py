@@ -9,17 +9,14 @@ import re
 import runpy
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.model.contract import Machine
 from validation.model.gpu_models import OWN_DRIVERS
 from validation.probes.reading import ReadingError, in_one_line
 from validation.processes.command import CommandError, run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NVIDIA = "0x10de"
 GPU_CLASSES = ("0x0300", "0x0302")  # VGA controller, 3D controller
@@ -227,13 +224,18 @@ def _read(path: Path) -> str | None:
         return None
 
 
+def text_at(path: Path) -> str:
+    """What a short file holds; empty where it cannot be read."""
+    return _read(path) or ""
+
+
 def _users(process: Path) -> set[int]:
     """The users that a process is of, none where it has ended.
 
     Not by the owner of its folder, who is root as long as a user runs a setuid program.
     """
     # The kernel escapes line feeds in the name, which comes before.
-    _, _, found = (_read(process / "status") or "").partition("\nUid:")
+    _, _, found = text_at(process / "status").partition("\nUid:")
     return set(map(int, found.partition("\n")[0].split()))
 
 
@@ -245,7 +247,7 @@ def _program(process: Path) -> str:
     try:
         return os.readlink(process / "exe").removesuffix(" (deleted)")  # noqa: PTH115 - a text
     except OSError:
-        return (_read(process / "cmdline") or "").partition("\0")[0]
+        return text_at(process / "cmdline").partition("\0")[0]
 
 
 def _os_release() -> dict[str, str]:
@@ -256,7 +258,7 @@ def _os_release() -> dict[str, str]:
 
 
 def _cpu_model() -> str:
-    for line in (_read(Path("/proc/cpuinfo")) or "").split("\n"):
+    for line in text_at(Path("/proc/cpuinfo")).split("\n"):
         key, _, value = line.partition(":")
         if key.strip() in {"model name", "Model"}:
             return value.strip()

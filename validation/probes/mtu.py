@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.processes.command import CommandError, Running, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 TIMEOUT_S = 10.0
 #: Headers of IPv4 and of an ICMP echo: what the MTU has beside the bytes that ping is told.

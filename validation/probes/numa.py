@@ -7,7 +7,7 @@ import os
 import platform
 from pathlib import Path
 
-from validation.probes.machine import cpu_list
+from validation.probes.machine import cpu_list, text_at
 
 NODES = "sys/devices/system/node"
 #: The number of the system call set_mempolicy (asm/unistd_64.h, asm-generic/unistd.h): glibc has no function.
@@ -17,7 +17,7 @@ MPOL_BIND = 2  # linux/mempolicy.h
 
 def node_of(pci_address: str, root: Path = Path("/")) -> int | None:
     """The node of a PCI device, None where the firmware does not say."""
-    text = _read(root / "sys/bus/pci/devices" / pci_address / "numa_node")
+    text = text_at(root / "sys/bus/pci/devices" / pci_address / "numa_node")
     return int(text) if text.isdigit() else None  # -1: unknown
 
 
@@ -29,7 +29,7 @@ def farthest(pci_address: str, root: Path = Path("/")) -> int | None:
 
 def farthest_from(node: int, root: Path = Path("/")) -> int | None:
     """Of the other nodes with CPUs and memory the one at the largest distance; None without another."""
-    distances = [int(word) for word in _read(root / NODES / f"node{node}/distance").split()]
+    distances = [int(word) for word in text_at(root / NODES / f"node{node}/distance").split()]
     others = {
         other: distance
         for other, distance in zip(
@@ -42,7 +42,7 @@ def farthest_from(node: int, root: Path = Path("/")) -> int | None:
 
 def bind(node: int, root: Path = Path("/")) -> str | None:
     """Let this process run and allocate on one node only; why that cannot be done, None if it is."""
-    cpus = set(cpu_list(_read(root / NODES / f"node{node}/cpulist"))) & os.sched_getaffinity(0)
+    cpus = set(cpu_list(text_at(root / NODES / f"node{node}/cpulist"))) & os.sched_getaffinity(0)
     if not cpus:
         return f"this process may not run on NUMA node {node}"
     number = SET_MEMPOLICY.get(platform.machine())
@@ -64,12 +64,5 @@ def _online(root: Path) -> list[int]:
 
 
 def _is_whole(node: int, root: Path) -> bool:
-    has_memory = node in cpu_list(_read(root / NODES / "has_memory"))
-    return has_memory and bool(_read(root / NODES / f"node{node}/cpulist"))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
+    has_memory = node in cpu_list(text_at(root / NODES / "has_memory"))
+    return has_memory and bool(text_at(root / NODES / f"node{node}/cpulist"))

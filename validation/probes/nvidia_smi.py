@@ -333,7 +333,7 @@ def _gpu(index: int, element: ET.Element, processes: tuple[Process, ...]) -> Gpu
         index=index,
         name=text_of(element, "product_name") or "unknown",
         uuid=text_of(element, "uuid") or "",
-        pci_address=_pci_address(text_of(element, "pci/pci_bus_id") or element.get("id") or ""),
+        pci_address=(text_of(element, "pci/pci_bus_id") or element.get("id") or "").lower()[-12:],
         pci_id=(text_of(element, "pci/pci_device_id") or "").removeprefix("0x")[:4].lower(),
         performance_state=text_of(element, "performance_state"),
         persistence=flag(element, "persistence_mode", "Enabled"),
@@ -351,7 +351,7 @@ def _gpu(index: int, element: ET.Element, processes: tuple[Process, ...]) -> Gpu
             flag(element, "retired_pages/pending_retirement", "Yes"),
             flag(element, "retired_pages/pending_blacklist", "Yes"),
         ),
-        event_reasons=_event_reasons(element),
+        event_reasons=tuple(sorted({reason for reason, text in reasons(element) if text == "Active"})),
         pcie_generation=integer(text_of(element, f"{link}/pcie_gen/current_link_gen")),
         pcie_generation_max=integer(text_of(element, f"{link}/pcie_gen/max_link_gen")),
         pcie_width=integer(text_of(element, f"{link}/link_widths/current_link_width")),
@@ -473,18 +473,9 @@ def _fabric_health(element: ET.Element) -> FabricHealth:
     return FabricHealth(tuple(broken), tuple(weak))
 
 
-def _event_reasons(element: ET.Element) -> tuple[str, ...]:
-    return tuple(sorted({reason for reason, text in reasons(element) if text == "Active"}))
-
-
 def _any(*flags: bool | None) -> bool | None:
     known = [flag for flag in flags if flag is not None]
     return any(known) if known else None
-
-
-def _pci_address(text: str) -> str:
-    """`00000000:53:00.0` as sysfs writes it: `0000:53:00.0`."""
-    return text.lower()[-12:]
 
 
 def _first_line(text: str, silent: str = "no output") -> str:

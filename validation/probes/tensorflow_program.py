@@ -10,10 +10,8 @@ from __future__ import annotations
 import ctypes
 import json
 import operator
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any
 
 #: Products of so many whole numbers up to six are exact in every format that a GPU multiplies fp32 in.
 SIZE = 64

@@ -5,15 +5,13 @@ from __future__ import annotations
 import platform
 import re
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.probes import numa
+from validation.probes.machine import text_at
 from validation.probes.report_values import NUMBER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: PCI Express extended capabilities start here; each names the next. ACS is number 13, and its control
 #: register six bytes on (PCI Express base specification 5.0, 7.7.8).
@@ -87,7 +85,7 @@ def read(gpus: tuple[str, ...], root: Path = Path("/")) -> Topology:
         gpu_numa_node={gpu: _numa_node(devices / gpu) for gpu in gpus},
         gpu_far_numa_node={gpu: numa.farthest(gpu, root) for gpu in gpus},
         iommu=_iommu(root),
-        virtual=bool(re.search(r"^flags\s*:.*\bhypervisor\b", _read(root / "proc/cpuinfo"), re.MULTILINE)),
+        virtual=bool(re.search(r"^flags\s*:.*\bhypervisor\b", text_at(root / "proc/cpuinfo"), re.MULTILINE)),
         redirecting_bridges=tuple(sorted(name for name, redirects in bridges.items() if redirects)),
         unread_bridges=tuple(sorted(name for name, redirects in bridges.items() if redirects is None)),
         rdma_ports=tuple(_rdma_ports(root)),
@@ -107,7 +105,7 @@ def pcie_ports(gpus: Iterable[str], root: Path = Path("/")) -> dict[str, PciePor
 
 
 def _numa_node(device: Path) -> int | None:
-    text = _read(device / "numa_node")
+    text = text_at(device / "numa_node")
     return int(text) if text.isdigit() else None  # -1: unknown
 
 
@@ -115,7 +113,7 @@ def _iommu(root: Path) -> str:
     groups = list((root / "sys/kernel/iommu_groups").glob("*/type"))
     if not groups:
         return "off"
-    kinds = {_read(group) for group in groups}
+    kinds = {text_at(group) for group in groups}
     return "translating" if any(kind.startswith("DMA") for kind in kinds) else "passthrough"
 
 
@@ -185,7 +183,7 @@ def _slow_link(above: str, lower: Path, upper: Path) -> SlowLink | None:
 
 def _leading_number(path: Path) -> float:
     """`16.0 GT/s PCIe`: 16; 0 for `Unknown`, and where there is none."""
-    match = NUMBER.match(_read(path))
+    match = NUMBER.match(text_at(path))
     return float(match.group()) if match else 0.0
 
 
@@ -193,21 +191,14 @@ def _rdma_ports(root: Path) -> list[RdmaPort]:
     ports = []
     for port in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
         adapter = port.parents[1]
-        rate = NUMBER.match(_read(port / "rate"))
+        rate = NUMBER.match(text_at(port / "rate"))
         ports.append(
             RdmaPort(
                 f"{adapter.name}/{port.name}",
-                f"{_read(adapter / 'hca_type') or 'unknown'} {_read(port / 'link_layer')}".strip(),
-                _read(port / "state").partition(": ")[2],
-                _read(port / "phys_state").partition(": ")[2],
+                f"{text_at(adapter / 'hca_type') or 'unknown'} {text_at(port / 'link_layer')}".strip(),
+                text_at(port / "state").partition(": ")[2],
+                text_at(port / "phys_state").partition(": ")[2],
                 float(rate.group()) if rate else 0.0,
             )
         )
     return ports
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

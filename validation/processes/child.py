@@ -24,16 +24,13 @@ import struct
 import sys
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from validation.model.contract import Measured, decode, encode
 from validation.model.not_run import NotRunError, cause, out_of_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TextIO
 
 #: How lines begin that are no answer.
 STAGE, ERROR = "stage: ", "error: "

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    from types import FrameType
+from types import FrameType
+from typing import NoReturn
 
 
 def end_on_signals() -> None:

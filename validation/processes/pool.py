@@ -27,17 +27,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.model.contract import ContractError, Measured, StringEnum, loads
 from validation.processes import scratch
 from validation.processes.child import ERROR, RECORD, STAGE, Request
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 #: Where `import validation` finds this package: the checkout, or the one-file build.
 ROOT = Path(__file__).parents[2]

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from validation.model.contract import EXPECTATIONS_VERSION, State, dumps, encoded, json_text
+from validation.model.grouping import by_key
 from validation.model.printable import aligned, first_of, one_line
 from validation.processes.files import file_stem, own, write_all, write_atomically
 
@@ -81,16 +82,19 @@ def _gpus(fleet: FleetVerdict) -> str:
     return "\n".join(["GPUs that did not pass:", *lines]) if lines else ""
 
 
+def _together(said: Iterable[tuple[tuple[str, str], str]]) -> dict[tuple[str, tuple[str, ...]], list[str]]:
+    """The tests by what is said of them and of which nodes; it comes as ((test, text), node)."""
+    return by_key(((text, tuple(nodes)), test) for (test, text), nodes in by_key(said).items())
+
+
 def _not_run(fleet: FleetVerdict) -> str:
     """Which tests were not run where and why, the same reason of several tests and nodes in one line."""
-    where: dict[tuple[str, str], list[str]] = {}
-    for node in fleet.nodes:
-        for test in node.tests:
-            if test.state is State.NOT_RUN and not test.required:
-                where.setdefault((test.id, test.reason), []).append(node.node)
-    by_reason: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (test_id, reason), nodes in where.items():
-        by_reason.setdefault((reason, tuple(nodes)), []).append(test_id)
+    by_reason = _together(
+        ((test.id, test.reason), node.node)
+        for node in fleet.nodes
+        for test in node.tests
+        if test.state is State.NOT_RUN and not test.required
+    )
     if not by_reason:
         return ""
     return "\n".join(
@@ -104,14 +108,9 @@ def _not_run(fleet: FleetVerdict) -> str:
 
 def _notes(fleet: FleetVerdict) -> str:
     """Each note once, with all tests and nodes that it holds for."""
-    where: dict[tuple[str, str], list[str]] = {}
-    for node in fleet.nodes:
-        for test in node.tests:
-            for note in test.notes:
-                where.setdefault((test.id, note), []).append(node.node)
-    by_note: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (test_id, note), nodes in where.items():
-        by_note.setdefault((note, tuple(nodes)), []).append(test_id)
+    by_note = _together(
+        ((test.id, note), node.node) for node in fleet.nodes for test in node.tests for note in test.notes
+    )
     return "\n".join(
         (["Notes:"] if by_note else [])
         + [

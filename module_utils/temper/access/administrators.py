@@ -10,10 +10,11 @@ import pwd
 import re
 import stat
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.access.ssh_access import SECONDS_PER_DAY
 from ansible.module_utils.temper.access.ssh_keys import (
@@ -25,9 +26,6 @@ from ansible.module_utils.temper.access.ssh_keys import (
 from ansible.module_utils.temper.files import replace_file
 from ansible.module_utils.temper.process import CommandError
 from ansible.module_utils.temper.settings.base import Difference, RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 SUDO_GROUPS = ("sudo", "wheel", "admin")
 HEADER = "# Managed by Temper: administrators (admin_accounts_users).\n"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ansible.module_utils.temper.access.ssh_login import Login
-    from ansible.module_utils.temper.settings.base import Node
+    from ansible.module_utils.temper.settings.base import NodeModule
 
 DEFAULT_ROLLBACK_AFTER_S = 120
 # Below, a loaded node could undo what it is about to confirm; above, nobody waits for it.
@@ -134,7 +134,7 @@ class Change:
             self.report.unlink()
         return sentence
 
-    def settle_the_past(self, node: Node, rollback_after_s: int) -> None:
+    def settle_the_past(self, node: NodeModule, rollback_after_s: int) -> None:
         """Undo what earlier runs left unconfirmed, and tell of it, before anything looks at the node.
 
         All changes, not only this one: rules that fit a port which sshd is about to leave would lock
@@ -375,7 +375,7 @@ class ConfirmedSetting(Setting, Generic[Outlook]):
             return str(error)
         return None
 
-    def begin(self, node: Node) -> None:
+    def begin(self, node: NodeModule) -> None:
         """Undo what nobody has confirmed."""
         self.pending.settle_the_past(node, self.rollback_after_s)
 

@@ -12,14 +12,12 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 from ansible.module_utils.temper.process import parsed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PROC = Path("/proc")
 # A client waits for answers on its own port, without being a service.

@@ -6,13 +6,11 @@ import difflib
 import fnmatch
 import ipaddress
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
 from ansible.module_utils.temper.settings.base import RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 TABLE = "inet temper"
 #: It is there while a change waits for its confirmation, and no boot loads it.

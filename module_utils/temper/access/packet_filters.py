@@ -11,16 +11,14 @@ import functools
 import json
 import re
 import shlex
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.access.network_interfaces import is_guests
 from ansible.module_utils.temper.access.nftables_rules import TABLE
 from ansible.module_utils.temper.process import parsed, printable, run, which
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PROC = Path("/proc")
 FAMILIES = ("ip", "ip6", "inet")
@@ -152,7 +150,9 @@ def closing(chain: Chain, rules_of: Callable[[str], list[FilterRule]]) -> Closin
             accepts = accepts or rule.verdict == "accept"
             if rule.target:
                 calls.add(rule.target)
-                if not rule.broad or guests_chain(rule.target):
+                if not rule.broad or any(
+                    fnmatch.fnmatchcase(rule.target, pattern) for pattern in GUESTS_CHAINS
+                ):
                     continue
                 if rule.target not in decided:
                     decided[rule.target] = None
@@ -178,11 +178,6 @@ def closing(chain: Chain, rules_of: Callable[[str], list[FilterRule]]) -> Closin
     if chain.policy == "drop":
         return ClosingChain(chain, "policy drop", chain.opening, frozenset(calls))
     return None
-
-
-def guests_chain(name: str) -> bool:
-    """Whether a chain is of a program that closes the node to nobody but those on its list."""
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in GUESTS_CHAINS)
 
 
 def nft_rules(chain: Chain, name: str) -> list[FilterRule]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.access.listeners import listeners
 from ansible.module_utils.temper.access.ssh_keys import read_regular
@@ -14,9 +15,6 @@ from ansible.module_utils.temper.access.sshd import parse_effective
 from ansible.module_utils.temper.access.sshd_matches import NO_LOGIN, probes, site_lines
 from ansible.module_utils.temper.process import CommandError, run
 from ansible.module_utils.temper.settings.base import RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Bounds of the controller, which takes no more (temper/compliance/outside/claims.py).
 MOST_PORTS, MOST_NAMES = 256, 8

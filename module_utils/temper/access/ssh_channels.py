@@ -10,14 +10,11 @@ import ipaddress
 import os
 import pwd
 import sys
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.process import parsed
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
 
 PROC = Path("/proc")
 ESTABLISHED = "01"  # include/net/tcp_states.h

@@ -42,10 +42,13 @@ RELOAD_DEADLINE_S = 15
 #: Of the kernel, unless its ip_unprivileged_port_start says otherwise.
 FIRST_PORT_OF_EVERYBODY = 1024
 # For the undo script, which at boot runs before sshd does. An sshd that cannot listen ends at its reload.
+# At a SIGHUP sshd starts itself anew, and Debian's then finds systemd's sockets no more: where systemd holds
+# them, a restart loses no connection either.
 RELOAD_IN_SHELL = (
+    f"verb=reload; systemctl is-active --quiet {' '.join(SOCKETS)} && verb=restart; "
     f"for unit in {' '.join(SERVICES)}; do "
     'case "$(systemctl show --property=ActiveState --value "$unit")" in '
-    'active|reloading) systemctl reload "$unit" || failed=1; break;; '
+    'active|reloading) systemctl "$verb" "$unit" || failed=1; break;; '
     # "activating" where systemd waits to try again (Restart=on-failure): a start would be refused.
     'failed|activating) systemctl reset-failed "$unit"; systemctl restart "$unit" || failed=1; break;; '
     "esac; done"
@@ -273,15 +276,15 @@ def listen_anew(ports: list[str]) -> None:
 def reload_sshd(ports: list[str]) -> None:
     """Make a running sshd read its configuration, and wait until it listens again.
 
-    A socket-activated sshd keeps its sockets. On SIGHUP any other closes them and starts over, so new sockets
-    on all ports are the proof that it has.
+    One that systemd has started for a socket starts anew with the same. On SIGHUP any other closes its
+    sockets and starts over, so new sockets on all ports are the proof that it has.
     """
     service = next((unit for unit in SERVICES if is_active(unit)), None)
     if not service:
         return
     before = listening_sockets(ports)
     by_systemd = active_socket()
-    run(["systemctl", "reload", service])
+    run(["systemctl", "restart" if by_systemd else "reload", service])
     if not by_systemd:
         _wait_for_sockets(ports, before)
 

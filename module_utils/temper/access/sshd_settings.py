@@ -243,7 +243,8 @@ def commented_out(lines: Iterable[Line]) -> list[list[str]]:
 
 def reload_by_hand() -> list[list[str]]:
     """Return the repair that has sshd read its configuration."""
-    return [["reload", service] for service in SERVICES if is_active(service)][:1]
+    verb = "restart" if active_socket() else "reload"
+    return [[verb, service] for service in SERVICES if is_active(service)][:1]
 
 
 def understood(
@@ -356,12 +357,11 @@ class Site:
     @property
     def decided(self) -> set[str]:
         """The keywords that the site sets for everybody; the others have sshd's default values."""
-        return {line.keyword for line in self.lines if not line.blocks and not is_default(line.path)}
-
-
-def is_default(path: Path) -> bool:
-    """Whether a file is of the distribution's crypto policy that nobody has changed (Enterprise Linux)."""
-    return os.path.realpath(path).startswith(DEFAULT_POLICY)
+        return {
+            line.keyword
+            for line in self.lines
+            if not line.blocks and not os.path.realpath(line.path).startswith(DEFAULT_POLICY)
+        }
 
 
 def never_weaker(

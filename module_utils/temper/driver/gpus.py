@@ -44,11 +44,13 @@ class GpuSettings(Setting):
     """Persistence mode, clocks, power limit, modes: `wanted` as `gpu_settings.settle` takes it."""
 
     key = "gpu:settings"
+    in_parts = True
 
     def __init__(self, wanted: Mapping[str, Any], busy_ok: bool = False) -> None:
         self.wanted = {name: wanted.get(name) for name in gpu_settings.NAMES}
         self.busy_ok = busy_ok
-        self.spec = {}
+        self.spec = {"wanted": {"locked_clocks": wanted["locked_clocks"]}}
+        self.complaint = ""
         # Where clocks cannot be locked, the GPUs get application clocks.
         self.locked = bool(wanted["locked_clocks"]["graphics"])
         self.made: gpu_settings.Changes | None = None
@@ -76,7 +78,9 @@ class GpuSettings(Setting):
             raise SettingError(f"{error}.") from error
 
     def read(self) -> State:
-        """Clocks and power limit of each GPU, by UUID."""
+        """Clocks and power limit of each GPU, by UUID; nothing without a driver."""
+        if not process.which("nvidia-smi"):
+            return {}
         try:
             return gpu_settings.present(self.locked)
         except SettingsError as error:
@@ -138,11 +142,27 @@ class GpuSettings(Setting):
         return any(gpu_settings.MIG_LAYOUT in changes for changes in (self.made or {}).values())
 
     def restore(self, state: State) -> None:
-        """Return to these clocks and limits. Persistence stays: without it the driver would forget them."""
+        """Return to these clocks and limits. Persistence stays: without it the driver would forget them.
+
+        A driver that does not answer forgets them as it is loaded anew: it must not stand in the way.
+        """
+        if not process.which("nvidia-smi"):
+            return
         try:
             gpu_settings.settle_back(state, self.locked)
         except SettingsError as error:
-            raise SettingError(f"{error}.") from error
+            self.complaint = str(error)
+
+    def is_at(self, state: State) -> bool:
+        """Whether each GPU that is there still has what it had."""
+        now = self.read()
+        return all(now[uuid] == had for uuid, had in state.items() if uuid in now)
+
+    def after(self) -> list[str]:
+        """Why clocks and power limits stay."""
+        if not self.complaint:
+            return []
+        return [f"stays: clocks and power limits, until the driver is loaded anew, because {self.complaint}."]
 
     def result(self) -> dict[str, Any]:
         """What changed, or would, by GPU and setting."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.temper import process
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DKMS_TREE = "var/lib/dkms"
 # NVIDIA's packages call the module nvidia; Debian's add what tells their series apart (nvidia-current,

@@ -40,6 +40,14 @@ def nouveau_loaded(root: Path) -> bool:
     return (root / "sys/module/nouveau").is_dir()
 
 
+def gone_but_loaded(root: Path) -> list[str]:
+    """Say that a reboot is due, where a driver is loaded that is not installed any more."""
+    version = loaded_version(root)
+    if not version or userspace_version(root):
+        return []
+    return [f"reboot required. Driver {version} is no longer installed and stays loaded until then."]
+
+
 def userspace_version(root: Path) -> str | None:
     """The version of the installed NVML library: NVIDIA writes it into the file's name."""
     for directory in LIBRARY_DIRECTORIES:

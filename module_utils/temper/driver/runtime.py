@@ -7,12 +7,10 @@ import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ansible.module_utils.temper import process
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 # By name: what was expected, what was found, and in which file.
 Versions = dict[str, dict[str, Any]]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 EFI_VARIABLES = "sys/firmware/efi/efivars"
 # UEFI specification 2.10, section 3.3: EFI_GLOBAL_VARIABLE.

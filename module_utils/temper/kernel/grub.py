@@ -9,15 +9,12 @@ What was written is read back from that script: it, and no option, says what wil
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper import process
 from ansible.module_utils.temper.settings.base import SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 ROOT = Path("/")
 SCRIPT = "boot/grub/grub.cfg"

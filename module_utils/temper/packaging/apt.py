@@ -19,13 +19,14 @@ from ansible.module_utils.temper.packaging.packages import (
     Transaction,
     arguments,
     attempt,
+    closed,
     query,
 )
 from ansible.module_utils.temper.process import each_line, parsed
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 # Another apt (unattended-upgrades, cloud-init) may hold the lock on a new server.
 LOCK_TIMEOUT_S = 600
@@ -50,10 +51,17 @@ INSTALL = [
     "--allow-change-held-packages",
     "--ignore-hold",
 ]
+# By whether configuration goes, too. dpkg removes what an interrupted run has left half-installed.
+FORCED = ("--allow-change-held-packages", "-o", "Dpkg::Options::=--force-remove-reinstreq")
+REMOVE = {True: ["purge", *FORCED], False: ["remove", *FORCED]}
+NEEDS_FORMAT = "${Package}\\t${db:Status-Status}\\t${Provides}\\t${Pre-Depends}\\t${Depends}\\n"
+# A package in a relation, without version and architecture.
+NAME = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9.+-]*)")
 # How apt and dpkg begin, or mark, the lines that say why.
 EXPLAINS = re.compile(r"^(E:|Err:|dpkg: error)| : (Pre)?Depends: | : Conflicts: |No space left on device")
 INST = re.compile(r"^Inst (\S+)(?: \[(\S+)\])? \((\S+) [^\n]*?\[([^\]\n]+)\]\)", re.MULTILINE)
 REMV = re.compile(r"^Remv (\S+)(?: \[(\S+)\])?", re.MULTILINE)
+GOES = re.compile(r"^(?:Remv|Purg) (\S+)", re.MULTILINE)
 TOUCHED = re.compile(r"^(?:Inst|Conf|Remv) ([^\s:]+)", re.MULTILINE)
 PRINTED_URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) ?(?P<hash>\S*)$", re.MULTILINE)
 INTERRUPTED = "dpkg was interrupted"
@@ -241,6 +249,30 @@ class Apt:
         """Let apt move these packages again."""
         self.run(["apt-mark", "unhold", *names], "Releasing packages")
 
+    def removable(self, names: Sequence[str], *, purge: bool) -> list[str]:
+        """Which of these packages can go without changing any other."""
+
+        def touched(some: Sequence[str]) -> set[str]:
+            options = ["--simulate", "-o", "Debug::NoLocking=true"]
+            output = self.run([*APT_GET, *REMOVE[purge], *options, *some], "Simulating the removal")
+            # One that is installed in the place of another is none of ours.
+            return {*GOES.findall(output), *(f"+{found[0]}" for found in INST.findall(output))}
+
+        listing = self.run(["dpkg-query", "-W", "-f", NEEDS_FORMAT], "Asking what packages need")
+        kept = needed(parse_needs(listing), set(names))
+        return closed([name for name in names if name not in kept], touched)
+
+    def remove(self, names: Sequence[str], *, purge: bool) -> None:
+        """Remove them in one transaction, after completing what an interrupted one has left."""
+        if any(package.broken for package in self.query().values()):
+            self.recover()
+        self.run([*APT_GET, *REMOVE[purge], *names], "Removing the packages")
+        # What was left half-installed is only removed by that.
+        known = self.query()
+        left = [name for name in names if name in known and known[name].status == "config-files"]
+        if purge and left:
+            self.run([*APT_GET, *REMOVE[purge], *left], "Removing the packages")
+
     def undo(self, before: Packages, ours: set[str]) -> str:
         """Return to the packages of before a transaction that failed; says what became of it.
 
@@ -377,6 +409,41 @@ class Apt:
             command = ["dpkg-query", "-W", "-f", "${Installed-Size}\\n", *replaced]
             listing = self.attempt(command).stdout
         return 1024 * (sum(new.values()) - sum(each_line("dpkg-query -W", listing, int)))
+
+
+def parse_needs(listing: str) -> dict[str, tuple[set[str], list[set[str]]]]:
+    """Parse `dpkg-query -W -f NEEDS_FORMAT`: package -> what it provides, and what it needs one of each.
+
+    Raises OutputError.
+    """
+
+    def row(line: str) -> tuple[str, str, set[str], list[set[str]]]:
+        name, status, provides, before, depends = line.split("\t")
+        clauses = [set(NAME.findall(clause)) for clause in f"{before},{depends}".split(",")]
+        return name, status, {name, *NAME.findall(provides)}, [clause for clause in clauses if clause]
+
+    rows = each_line("dpkg-query -W", listing, row)
+    there = ("installed", "half-configured", "unpacked", "triggers-awaited", "triggers-pending")
+    return {name: (own, clauses) for name, status, own, clauses in rows if status in there}
+
+
+def needed(packages: Mapping[str, tuple[set[str], list[set[str]]]], leaving: set[str]) -> set[str]:
+    """Return what of `leaving` has to stay for packages that stay; versions are not looked at."""
+    kept: set[str] = set()
+    while True:
+        going = leaving - kept
+        there = set[str]().union(*(own for name, (own, _) in packages.items() if name not in going))
+        missed = [
+            clause
+            for name, (_, clauses) in packages.items()
+            if name not in going
+            for clause in clauses
+            if not clause & there
+        ]
+        more = {name for name in going & packages.keys() if any(packages[name][0] & one for one in missed)}
+        if not more:
+            return kept
+        kept |= more
 
 
 def stanza(text: str) -> dict[str, str]:

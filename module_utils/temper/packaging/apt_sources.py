@@ -6,13 +6,11 @@ import contextlib
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.process import parsed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CACHES = Path("/var/cache/apt")
 # Files of ours: what they add must not look as if the node had brought it along.

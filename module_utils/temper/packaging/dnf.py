@@ -22,6 +22,7 @@ from ansible.module_utils.temper.packaging.packages import (
     Packages,
     Transaction,
     attempt,
+    closed,
     recorded_holds,
 )
 from ansible.module_utils.temper.process import each_line, parsed
@@ -34,6 +35,7 @@ KEPT = "/var/cache/temper/former-packages"
 LOCK_PLUGIN = "python3-dnf-plugin-versionlock"
 ENVIRONMENT = {"NEEDRESTART_SUSPEND": "1", "PYTHONWARNINGS": "ignore"}
 INSTALL = ["install", "--allowerasing", "--setopt=install_weak_deps=False"]
+REMOVE = ["remove", "--setopt=clean_requirements_on_remove=False"]
 ERROR_LINES = 12
 #: dnf ends with 1 both where nobody has agreed (--assumeno) and where it finds no transaction.
 RESOLVED = "Dependencies resolved."
@@ -318,6 +320,27 @@ class Dnf:
             raise PackageError(
                 f"Installing the packages failed: {reason}. {sufficient.undo(before, plugins)}", output
             )
+
+    def removable(self, names: Sequence[str], *, purge: bool) -> list[str]:  # noqa: ARG002 - rpm has no purge
+        """Which of these packages can go without changing any other."""
+
+        def touched(some: Sequence[str]) -> set[str]:
+            status, _, output = self.dnf([*REMOVE, "--assumeno", *some])
+            if status and RESOLVED not in output:
+                return {"+protected"}
+            transaction = self.parse(output)
+            return {
+                *(name for name, _ in transaction.remove),
+                *(f"+{one.name}" for one in transaction.changes),
+            }
+
+        return closed(names, touched)
+
+    def remove(self, names: Sequence[str], *, purge: bool) -> None:  # noqa: ARG002 - rpm has no purge
+        """Remove them in one transaction."""
+        status, _, output = self.dnf([*REMOVE, *names])
+        if status:
+            raise PackageError(f"Removing the packages failed: {why(output)}.", output)
 
     def undo(self, before: Packages, plugins: Path) -> str:
         """Return to the packages of before; says what became of it."""

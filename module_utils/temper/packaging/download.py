@@ -14,16 +14,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator, Mapping
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from ansible.module_utils.temper import process
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 APT_HELPER = Path("/usr/lib/apt/apt-helper")
 DNF_CONFIGURATION = Path("/etc/dnf/dnf.conf")

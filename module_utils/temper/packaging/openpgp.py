@@ -11,13 +11,10 @@ import binascii
 import hashlib
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.packaging import ed25519
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PUBLIC_KEY_TAG, SUBKEY_TAG, USER_ID_TAG, USER_ATTRIBUTE_TAG = 6, 14, 13, 17
 SIGNATURE_TAG = 2

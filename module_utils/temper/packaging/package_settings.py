@@ -14,10 +14,10 @@ from ansible.module_utils.temper.packaging.packages import (
     arguments,
 )
 from ansible.module_utils.temper.packaging.services import services_left_alone
-from ansible.module_utils.temper.settings.base import Difference, Setting, SettingError
+from ansible.module_utils.temper.settings.base import Difference, Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ansible.module_utils.temper.packaging.node import PackageState
     from ansible.module_utils.temper.packaging.packages import Manager, Packages
@@ -58,6 +58,9 @@ class PackageSet(Setting):
         self.removals: list[str] = []
         self.made: dict[str, Any] | None = None
         self.notes: list[str] = []
+        #: Records what packages are before they change: name -> version, None for one that is not there. With
+        #: True: these have not come.
+        self.note: Callable[..., None] = lambda _former, _failed=False: None
 
     @classmethod
     def from_items(
@@ -153,10 +156,10 @@ class PackageSet(Setting):
         ]
 
     def obstacle(self) -> str | None:
-        """Packages are never removed."""
+        """A package that must not be there: only a role that is taken back removes packages, its own."""
         if not self.removals:
             return None
-        return f"{', '.join(self.removals)}: Temper does not remove packages; remove them by hand"
+        return f"{', '.join(self.removals)}: Temper removes only what it installed; remove them by hand"
 
     def warnings(self) -> list[str]:
         """Repositories of others that could not be read."""
@@ -238,7 +241,23 @@ class PackageSet(Setting):
         # Tools of NVIDIA's family (profilers) come later, and the libraries stay as they were proven.
         if self.wish.packages and any(packages.FAMILY.match(change.name) for change in transaction.changes):
             node.mark_unproven()
-        self.manager.install(wanted)
+        former = self.former(transaction)
+        self.note(former)
+        try:
+            self.manager.install(wanted)
+        except PackageError:
+            self.state.forget()
+            left = {name for name, package in self.known.items() if package.installed or package.broken}
+            self.note({name: None for name in former if former[name] is None and name not in left}, True)
+            raise
+
+    def former(self, transaction: packages.Transaction) -> dict[str, str | None]:
+        """The versions before a transaction of what it changes; of another architecture nothing is noted."""
+        there = {name: package.version for name, package in self.known.items() if package.installed}
+        new = {change.name: None for change in transaction.install if change.name not in there}
+        names = [change.name for change in (*transaction.upgrade, *transaction.downgrade)]
+        names += [name for name, _ in transaction.remove]
+        return {**new, **{name: there[name] for name in names if name in there}}
 
     def recover(self) -> None:
         """Complete what an interrupted run left half-way."""
@@ -270,6 +289,8 @@ class PackageSet(Setting):
     def hold(self) -> list[str]:
         """Hold what has to be held and is not yet; returns its names."""
         new, versions = self.to_hold(), self.versions_to_hold()
+        if new:
+            self.note({})
         ours = {
             name
             for name, package in self.known.items()
@@ -283,24 +304,3 @@ class PackageSet(Setting):
             self.manager.hold(new)
             self.state.forget()
         return new
-
-    def restore(self, state: State) -> None:
-        """Release the holds that were not there. Versions stay: there is no way back to others yet."""
-        recorded = packages.recorded_holds()
-        held = [name for name, package in self.known.items() if package.held and name in recorded]
-        ours = [name for name in held if not (state.get(name) or {}).get("held")]
-        if ours:
-            self.manager.release(ours)
-            packages.record_holds(recorded - set(ours))
-            self.state.forget()
-        now = self.read()
-        moved = [
-            f"{name} (was {before['version'] if before else 'not installed'})"
-            for name, before in state.items()
-            if (before or {}).get("version") != (now.get(name) or {}).get("version")
-        ]
-        if moved:
-            raise SettingError(
-                f"Holds were released ({', '.join(ours) or 'none'}), but Temper has no way back to other "
-                f"versions yet: {', '.join(moved)}. Remove or downgrade them with the package manager."
-            )

@@ -19,7 +19,7 @@ from ansible.module_utils.temper.records import damaged
 from ansible.module_utils.temper.settings.base import SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 # The names that belong to a GPU stack, whoever packaged them.
 FAMILY = re.compile(
@@ -206,6 +206,24 @@ class Manager(Protocol):
 
     def release(self, names: Sequence[str]) -> None:
         """Let these packages move again."""
+
+    def removable(self, names: Sequence[str], *, purge: bool) -> list[str]:
+        """Which of these packages can be removed without changing any other; changes nothing."""
+
+    def remove(self, names: Sequence[str], *, purge: bool) -> None:
+        """Remove them in one transaction; `purge`: with their configuration. Raises PackageError."""
+
+
+def closed(names: Sequence[str], touched: Callable[[Sequence[str]], set[str]]) -> list[str]:
+    """Return those of `names` whose removal touches none but `names`; `touched` simulates a removal."""
+    ours = set(names)
+    left = list(names)
+    if left and not touched(left) <= ours:
+        left = [name for name in left if touched([name]) <= ours]
+        # One package may stand in for another: the two cannot go together.
+        if left and not touched(left) <= ours:
+            left = []
+    return left
 
 
 def dangers(transaction: Transaction, asked: Sequence[str], known: Packages, ours: set[str]) -> list[str]:

@@ -27,6 +27,7 @@ class Repositories(Setting):
     """
 
     key = "repository:sources"
+    in_parts = True
 
     def __init__(
         self, wanted: Sequence[Repository] = (), absent: Sequence[str] = (), *, offline: bool = False
@@ -113,6 +114,10 @@ class Repositories(Setting):
             File(path, content, "0644" if before is None else before["mode"]).write()
             node.NODE.lists_outdated = True
         self.forget()
+
+    def is_at(self, state: State) -> bool:
+        """Whether the files that `read` has named are as they were."""
+        return all(content_of(Path(path)) == before for path, before in state.items())
 
     def forget(self) -> None:
         """The files are others now."""

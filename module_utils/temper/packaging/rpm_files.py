@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree
 
 from ansible.module_utils.temper.packaging.packages import PackageError, attempt
 from ansible.module_utils.temper.process import each_line, parsed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
 ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
 EVR = "%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.files import replace_file
 from ansible.module_utils.temper.process import which
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Debian's programs that start services ask this one (invoke-rc.d(8)); 101 forbids it. Scripts of packages
 #: that call systemctl themselves do not ask. Packages of rpm start nothing.

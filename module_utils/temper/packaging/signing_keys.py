@@ -5,17 +5,15 @@ from __future__ import annotations
 import base64
 import re
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.temper.files import replace_file
 from ansible.module_utils.temper.packaging import openpgp
 from ansible.module_utils.temper.packaging.download import DownloadError, download, without_credentials
 from ansible.module_utils.temper.settings.base import SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 LARGEST_KEY_BYTES = 1 << 20
 # Within this time before a key expires, its owner is asked for a renewed one.

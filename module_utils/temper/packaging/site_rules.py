@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.process import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 #: Each rule is tried by itself, which takes the package manager a second.
 MOST_TRIED = 40

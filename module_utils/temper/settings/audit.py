@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ansible.module_utils.temper.process import OutputError, complete, shown, which
 from ansible.module_utils.temper.settings.strictness import EXACTLY, as_strict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 RULES = "/etc/audit/rules.d/"
 # What auditctl(8) calls them in a file, and in its status.

@@ -30,7 +30,7 @@ class SettingError(Exception):
     """A setting could not be made; the message is a sentence for the operator."""
 
 
-class Node(Protocol):
+class NodeModule(Protocol):
     """What a setting needs of the Ansible module that drives it."""
 
     check_mode: bool
@@ -95,6 +95,12 @@ class Setting:
     order = EXACTLY
     #: What the record has of it: `state` before Temper first made it, `spec` as Temper last made it.
     original: Mapping[str, Any] | None = None
+    #: Whether its state has parts, each of which is recorded before it is first made.
+    in_parts = False
+    #: Whether who uses a GPU, or has it in a container, may be disturbed.
+    busy_ok = False
+    #: Whether another role removes, later, the packages that stay because others need them.
+    heir = False
     #: The variable by which the operator decides against what the site has; empty where there is none.
     otherwise = ""
 
@@ -116,7 +122,7 @@ class Setting:
         """Whether it brings what the other settings of a role work with, and so comes before them all."""
         return False
 
-    def begin(self, node: Node) -> None:
+    def begin(self, node: NodeModule) -> None:
         """Settle what an earlier run has left open, before anything looks at the node."""
 
     def read(self) -> State:
@@ -165,8 +171,25 @@ class Setting:
         """Return to a state that `read` has returned."""
         raise NotImplementedError
 
+    def is_at(self, state: State) -> bool:
+        """Whether it is in a state that `read` has returned."""
+        return bool(self.read() == state)
+
+    def taken_back(self) -> list[Difference]:
+        """What `restore` changes, where the key alone does not say it."""
+        return []
+
+    @property
+    def needed(self) -> list[str]:
+        """Packages that stay because others need them."""
+        return []
+
+    def after(self) -> list[str]:
+        """What the operator should know once it is taken back."""
+        return []
+
     def obstacle(self) -> str | None:
-        """Why it cannot be made here, known before anything is changed, or None."""
+        """Why it cannot be made here, or taken back, known before anything is changed, or None."""
         return None
 
     def way_in(self) -> WayIn | None:

@@ -20,24 +20,31 @@ from ansible.module_utils.temper.records import damaged
 from ansible.module_utils.temper.settings import system
 from ansible.module_utils.temper.settings.base import Difference, RefusedError, SettingError, word_on_kept
 from ansible.module_utils.temper.settings.files import PamProfile, WholeFile
-from ansible.module_utils.temper.settings.kinds import EARLY, RECORDED, build, kind_of, rebuild
-from ansible.module_utils.temper.settings.record import Record, check_records
+from ansible.module_utils.temper.settings.kinds import BROUGHT, EARLY, RECORDED, build, kind_of, rebuild
+from ansible.module_utils.temper.settings.record import Record, check_records, others
 from ansible.module_utils.temper.settings.strictness import EXACTLY
 from ansible.module_utils.temper.settings.sudoers import known_here
 from ansible.module_utils.temper.settings.sysfs import SysfsValue
-from ansible.module_utils.temper.settings.system import Sysctl, Unit, of_temper, overruled_by, overruling
+from ansible.module_utils.temper.settings.system import (
+    Sysctl,
+    Unit,
+    of_temper,
+    overruled_by,
+    overruling,
+)
 from ansible.module_utils.temper.units import stop_lost, unit_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ansible.module_utils.temper.settings.base import Node, Setting, State
+    from ansible.module_utils.temper.settings.base import NodeModule, Setting, State
 
 UNIT_DIRECTORIES = ("/etc/systemd/system/", "/usr/local/lib/systemd/system/")
 REEXECUTE = ["systemctl", "daemon-reexec"]
 #: An initramfs for every kernel takes minutes on a slow disk.
 REACTION_TIMEOUT_S = 1800
 #: A file with a text in no encoding is one of those that cannot be read.
+PACKAGES = "package:set"
 FAILURES = (SettingError, CommandError, OSError, UnicodeDecodeError, subprocess.TimeoutExpired)
 
 
@@ -89,7 +96,7 @@ class Planned:
 class Role:
     """The wanted settings of one role beside what is on the node."""
 
-    def __init__(self, node: Node, plan: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
+    def __init__(self, node: NodeModule, plan: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
         self.node = node
         self.name: str = plan["role"]
         self.options: Mapping[str, Any] = {**plan["options"], "check_mode": node.check_mode}
@@ -114,6 +121,8 @@ class Role:
         items, self.unknown = known_here(self.items)
         for setting, controls in build(self.name, items, self.options, self.record.originals):
             setting.begin(self.node)
+            if kind_of(setting) == "package":
+                setting.note = self.note_packages  # type: ignore[attr-defined]  # which is a PackageSet
             if isinstance(setting, Sysctl) and (file := setting.overruled(later)):
                 self.overruled[setting.name] = file
                 if not setting.settled() and not of_temper(file):
@@ -131,9 +140,12 @@ class Role:
         self.unsettled = [setting for key, setting in self.wanted.items() if key not in settled]
         former = [
             rebuild(key, original["spec"], live=self.live)
-            for key, original in reversed(self.record.originals.items())
+            for key, original in reversed(list(self.originals().items()))
             if key not in self.wanted
         ]
+        for setting in former:
+            setting.recall(self.originals())
+            setting.busy_ok = self.options["busy_ok"]
         # Another file's by now, or of a device that is gone: neither to make nor to take back.
         self.given_up = [
             s
@@ -141,7 +153,29 @@ class Role:
             if (isinstance(s, (Sysctl, SysfsValue)) and s.read() is None)
             or (isinstance(s, Sysctl) and overruled_by(s.name, later))
         ]
-        self.unwanted = [setting for setting in former if setting not in self.given_up]
+        # A program that one run has no use for may be in use all the same: packages go with their role alone.
+        self.unwanted = [
+            setting
+            for setting in former
+            if setting not in self.given_up and (self.options["absent"] or kind_of(setting) not in BROUGHT)
+        ]
+        self.brought = sorted((s for s in self.unwanted if kind_of(s) in BROUGHT), key=kind_of)
+        for setting in self.brought:
+            setting.heir = bool(self.heirs())
+
+    def heirs(self) -> list[Record]:
+        """Records of other roles that have brought packages: what these need is theirs to remove."""
+        return [record for record in others(self.name) if PACKAGES in record.originals]
+
+    def originals(self) -> Mapping[str, Mapping[str, Any]]:
+        """What the record has, and an empty note on packages where holds of ours are to be released."""
+        found = self.record.originals
+        if self.name != "nvidia_stack" or not self.options["absent"] or PACKAGES in found:
+            return found
+        # Imported on demand: a node compiles whatever an execution imports.
+        from ansible.module_utils.temper.packaging.packages import recorded_holds
+
+        return {**found, PACKAGES: {"spec": {"holds": True}, "state": {}}} if recorded_holds() else found
 
     def look_at_units(self) -> dict[str, Unit]:
         """The wanted units by their keys; systemd is asked for all of them at once."""
@@ -179,6 +213,7 @@ class Role:
             if (setting in self.unsettled if is_recorded(setting) else setting.first or not without_tools)
         ]
         found = [(setting.obstacle(), self.or_waive(setting)) for setting in asked]
+        found += [(setting.obstacle(), "") for setting in self.brought]
         return [f"{obstacle.rstrip('.')}{instead}" for obstacle, instead in found if obstacle]
 
     def or_waive(self, setting: Setting) -> str:
@@ -221,7 +256,8 @@ class Role:
             if kind_of(setting) == "package" and setting.first
             for change in setting.change()
         )
-        return self.live and (installs or any(isinstance(setting, Unit) for setting in self.unwanted))
+        back = [setting for setting in self.unwanted if isinstance(setting, Unit) or setting in self.brought]
+        return self.live and (installs or bool(back))
 
     def due_commands(self) -> list[list[str]]:
         """The commands that are due for what has changed, now or in a run that was cut off."""
@@ -263,6 +299,8 @@ class Role:
         planned.leave_out(left)
         outcome = self.outcome(planned, self.results() | results)
         outcome.needs = needs
+        if needs:
+            outcome.results["left"] = [setting.key for setting in self.brought]
         self.warn()
         return outcome
 
@@ -306,7 +344,7 @@ class Role:
             self.say(f"The control {name} does not apply here: {reason}.")
         for warning in words_on_kept(self.wanted.values()):
             self.say(warning)
-        for setting in self.wanted.values():
+        for setting in [*self.wanted.values(), *self.brought]:
             for warning in setting.warnings():
                 self.say(warning)
 
@@ -350,13 +388,14 @@ class Role:
     def planned(self, commands: list[list[str]], reload: bool) -> Planned:
         """What there is to do. What is already as it was before Temper is only struck off the record."""
         changes = {setting.key: setting.change() for setting in self.unsettled}
+        back = {
+            setting.key: setting.taken_back()
+            for setting in self.unwanted
+            if not is_back(setting, self.originals()[setting.key]["state"])
+        }
         return Planned(
-            [
-                setting.key
-                for setting in self.unwanted
-                if not is_back(setting, self.record.originals[setting.key]["state"])
-            ],
-            changes,
+            [key for key, found in back.items() if not found],
+            changes | {key: found for key, found in back.items() if found},
             {setting.key: setting.reason() for setting in self.unsettled if not changes[setting.key]},
             [" ".join(command) for command in commands] + (["systemctl daemon-reload"] if reload else []),
             list(self.record.pending),
@@ -437,8 +476,37 @@ class Role:
         """
         if is_recorded(setting) and not setting.own:
             original = self.record.originals.setdefault(setting.key, {"spec": setting.spec, "state": state})
+            if setting.in_parts:
+                original["state"] = {**state, **original["state"]}
             if setting.order != EXACTLY:
                 original["spec"] = setting.as_made()
+
+    def note_packages(self, former: Mapping[str, str | None], failed: bool = False) -> None:
+        """Record packages before a transaction changes them; of one that failed, what it has not brought."""
+        spec = {"engines": self.name == "container_engines", "holds": self.name == "nvidia_stack"}
+        new: dict[str, Any] = {"spec": spec, "state": {}}
+        state = self.record.originals.setdefault(PACKAGES, new)["state"]
+        for name, version in former.items():
+            if failed:
+                state.pop(name, None)
+            else:
+                state.setdefault(name, version)
+        self.record.save()
+
+    def take_back(self, settings: Iterable[Setting]) -> None:
+        """Return settings to what the record says of them."""
+        originals = self.originals()
+        for setting in settings:
+            try:
+                setting.restore(originals[setting.key]["state"])
+            except MISREAD as error:
+                raise damaged(self.record.path, f"the state of {setting.key}: {error!r}") from error
+            for word in setting.after():
+                self.say(word)
+            for heir in self.heirs()[:1] if setting.needed else ():
+                state = heir.originals[PACKAGES]["state"]
+                heir.originals[PACKAGES]["state"] = {**dict.fromkeys(setting.needed), **state}
+                heir.save()
 
     def make(
         self, commands: list[list[str]], reload: bool
@@ -455,11 +523,8 @@ class Role:
         if self.live:
             stop_lost([setting.name for setting in self.unsettled if isinstance(setting, Unit)])
         # Once more for PAM: a profile that was taken out counts as new when the next one is, and comes back.
-        for setting in [*self.unwanted, *(s for s in self.unwanted if isinstance(s, PamProfile))]:
-            try:
-                setting.restore(self.record.originals[setting.key]["state"])
-            except MISREAD as error:
-                raise damaged(self.record.path, f"the state of {setting.key}: {error!r}") from error
+        early = [setting for setting in self.unwanted if setting not in self.brought]
+        self.take_back([*early, *(s for s in early if isinstance(s, PamProfile))])
         made: list[Setting] = []
         needs: dict[str, Any] = {}
         try:
@@ -485,12 +550,16 @@ class Role:
             sentence = told(error, "After the settings were made")
             raise SettingError(" ".join([sentence, *self.undo(made, before)])) from error
         self.react(commands, reload)
+        # Until a new connection has confirmed it, a change of a way in may need its programs to go back.
+        brought = [] if needs else self.brought
+        self.take_back(brought)
         # What the controller is needed for differs as long as it is not done: no note has to say so.
-        for setting in [*self.unwanted, *self.given_up]:
-            del self.record.originals[setting.key]
+        for setting in [*early, *brought, *self.given_up]:
+            self.record.originals.pop(setting.key, None)
         self.record.pending = []
         self.record.save()
         left = {setting.key: setting.change() for setting in self.unsettled if setting not in made}
+        left |= {setting.key: setting.taken_back() for setting in self.brought if setting not in brought}
         if "driver" in needs:  # its modules are built, and only a reboot loads it
             left[made[-1].key] = made[-1].change()
         return needs, left
@@ -562,8 +631,12 @@ def with_secret(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Mapping[
 
 
 def is_recorded(setting: Setting) -> bool:
-    """Whether a setting is restored from this record: ways in, packages and engines keep their own."""
-    return kind_of(setting) in RECORDED and not (isinstance(setting, WholeFile) and setting.secret)
+    """Whether its state is recorded before it is made.
+
+    Ways in and engines keep records of their own; packages are noted as the transaction is known.
+    """
+    noted = kind_of(setting) in RECORDED and kind_of(setting) != "package"
+    return noted and not (isinstance(setting, WholeFile) and setting.secret)
 
 
 def path_of(key: str) -> str:
@@ -584,7 +657,7 @@ def told(error: BaseException, subject: str) -> str:
 def is_back(setting: Setting, state: State) -> bool:
     """Whether a setting is in this state, as one is that could not be made in the first place."""
     try:
-        return bool(setting.read() == state)
+        return setting.is_at(state)
     except FAILURES:
         return False
 
@@ -598,7 +671,8 @@ def short(change: Difference) -> str:
     """Before and after in a line; of a file only whether there was one."""
     name = titled(change.name)
     if change.name in ("packages", "holds"):
-        return f"{name}: {', '.join(change.after.split())}"
+        word = "" if change.after else "removed " if change.name == "packages" else "released "
+        return f"{name}: {word}{', '.join((change.after or change.before).split())}"
     if "\n" in change.after or "\n" in change.before:
         after = "written" if change.after else "removed"
         return f"{name}: {'other content' if change.before else 'absent'} -> {after}"
@@ -619,7 +693,7 @@ def may_sudo(account: str) -> bool:
 
 
 def carry_out(
-    node: Node,
+    node: NodeModule,
     plans: list[Mapping[str, Any]],
     secrets: Mapping[str, str],
     after_boot_s: float = 0,
@@ -640,6 +714,8 @@ def carry_out(
     # Not those ahead: this run may leave them out.
     for plan in plans:
         check_system(plan)
+        if plan["options"]["absent"]:
+            check_packages(plan)
     for plan in plans:
         try:
             options = {**plan["options"], "after_boot_s": after_boot_s}
@@ -678,8 +754,20 @@ def check_system(plan: Mapping[str, Any]) -> None:
         )
 
 
+def check_packages(plan: Mapping[str, Any]) -> None:
+    """Raise RefusedError where packages of a role cannot go: others before it would have changed by then."""
+    originals = Record(plan["role"]).originals
+    if PACKAGES not in originals:
+        return
+    setting = rebuild(PACKAGES, originals[PACKAGES]["spec"], live=plan["options"].get("live", True))
+    setting.recall(originals)
+    setting.busy_ok = plan["options"]["busy_ok"]
+    if reason := setting.obstacle():
+        raise RefusedError(f"Nothing was changed: {reason}.")
+
+
 def read_ahead(
-    node: Node, plans: list[Mapping[str, Any]], secrets: Mapping[str, str]
+    node: NodeModule, plans: list[Mapping[str, Any]], secrets: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
     """What `carry_out` would return for each of these roles, up to the first that has something to do.
 

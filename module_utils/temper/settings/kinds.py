@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.temper.settings.base import SettingError
@@ -172,6 +173,18 @@ def build(
     return [(setting, controls) for _, setting, controls in sorted(found, key=lambda entry: entry[0])]
 
 
+def recorded(kind: str, **spec: Any) -> Setting:
+    """A setting of a folded kind with a record; of packages, what transactions have brought."""
+    if kind != "package":
+        setting: Setting = folded_class(kind)(**spec)
+        return setting
+    from ansible.module_utils.temper.settings.brought import BroughtPackages
+
+    return BroughtPackages(**spec)
+
+
+#: What is taken back with its role alone, and at its end.
+BROUGHT = ("package", "repository")
 RECORDED: Mapping[str, Callable[..., Setting]] = {
     "file": WholeFile,
     "keyword": Keyword,
@@ -182,6 +195,7 @@ RECORDED: Mapping[str, Callable[..., Setting]] = {
     "mount": MountOptions,
     "tmpfs": TmpfsSize,
     "unit": Unit,
+    **{kind: partial(recorded, kind) for kind in ("repository", "package", "gpu")},
 }
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ansible.module_utils.temper.settings.base import Fault, word_on_faults
 from ansible.module_utils.temper.settings.files import WholeFile
 from ansible.module_utils.temper.settings.site_lines import MOST_FILES, UnreadableError, joined, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Where kmod looks beside /etc, the strongest first: modprobe.d(5). Of one name, the strongest file counts.
 WEAKER = tuple(Path(path, "modprobe.d") for path in ("/run", "/usr/local/lib", "/usr/lib", "/lib"))

@@ -19,7 +19,7 @@ from ansible.module_utils.temper.settings import audit
 from ansible.module_utils.temper.settings.base import RefusedError
 from ansible.module_utils.temper.settings.engine import FAILURES, path_of, told
 from ansible.module_utils.temper.settings.files import Keyword, PamProfile
-from ansible.module_utils.temper.settings.kinds import MEMBER_OF, build, kind_of
+from ansible.module_utils.temper.settings.kinds import BROUGHT, MEMBER_OF, build, kind_of
 from ansible.module_utils.temper.settings.record import Record
 from ansible.module_utils.temper.settings.sudoers import known_here
 from ansible.module_utils.temper.settings.sysfs import SysfsValue
@@ -83,7 +83,12 @@ def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
         look_at_units([setting for setting, _ in built])
         found += [observed(setting, controls, later) for setting, controls in built]
     found += audited(known)
-    return [*found, *(left_behind(record, {entry["key"] for entry in found}, later) if record else [])]
+    if record is None:
+        return found
+    keys = {entry["key"] for entry in found}
+    if not options["absent"]:  # the engine lets them be, too
+        keys |= {key for key in record.originals if key.partition(":")[0] in BROUGHT}
+    return [*found, *left_behind(record, keys, later)]
 
 
 def measured(items: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -105,12 +110,7 @@ def measured(items: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 found += [observed(setting, controls, {}) for setting, _ in built]
         except (RefusedError, *UNREADABLE) as error:
             found.append(unread(key, controls, error))
-    return [{**one, "changes": [brief_change(change) for change in one["changes"]]} for one in found]
-
-
-def brief_change(change: dict[str, str]) -> dict[str, str]:
-    """Without the lines that differ: of what nobody is going to make, the fact is enough."""
-    return {**change, "diff": ""}
+    return [{**one, "changes": [{**change, "diff": ""} for change in one["changes"]]} for one in found]
 
 
 def can_be_loaded(name: str, _wanted: Any) -> str:
@@ -149,7 +149,11 @@ ASKED = {"module": can_be_loaded, "lines": lacks_lines, "separate": no_file_syst
 def audited(items: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Whether the kernel holds the rules of auditd's files, where the role has such files."""
     files = [item for item in items if item["kind"] == "file" and item["key"].startswith(audit.RULES)]
-    texts = [item["wanted"]["content"] for item in files if item["wanted"] and applies_here(item["wanted"])]
+    texts = [
+        item["wanted"]["content"]
+        for item in files
+        if item["wanted"] and (item["wanted"].get("machine") in (None, platform.machine()))
+    ]
     if not texts:
         return
     controls = sorted({control for item in files for control in item["controls"]})
@@ -162,11 +166,6 @@ def audited(items: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         yield unread(AUDIT_KEY, controls, error)
     else:
         yield {**result(AUDIT_KEY, controls, "fail" if reason else "pass", reason), "repair": repair}
-
-
-def applies_here(wanted: Mapping[str, Any]) -> bool:
-    """Whether a file is for this machine's architecture."""
-    return wanted.get("machine") in (None, platform.machine())
 
 
 def grouped(items: list[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

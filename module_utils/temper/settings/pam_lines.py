@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ansible.module_utils.temper.files import MOST_BYTES
 from ansible.module_utils.temper.settings.site_lines import MOST_FILES, UnreadableError, text_of
 from ansible.module_utils.temper.settings.strictness import ABSENT, as_strict, implicit, stricter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 STACKS = Path("/etc/pam.d")
 #: What a distribution ships for services that STACKS has no file of: pam.d(5).

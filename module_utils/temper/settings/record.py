@@ -48,6 +48,11 @@ class Record:
             self.former.unlink(missing_ok=True)
 
 
+def others(role: str) -> list[Record]:
+    """The records of all other roles. Raises RecordError."""
+    return [Record(path.stem) for path in sorted(RECORDS.glob("*.json")) if path.stem != role]
+
+
 def check_records(role: str) -> None:
     """Raise RecordError where something that is noted for a role on this node cannot be read."""
     Record(role)

@@ -102,7 +102,7 @@ def beside(path: Path, content: str, orders: Mapping[str, str], own: str) -> Tex
     for key, order in orders.items():
         mine = [line.value for line in ours.values() if line.key == key]
         found.faults += list_faults(key, order, mine, left([*before, *after]), after)
-    for key in [key for key, order in orders.items() if order == ADDED]:
+    for key in {line.key for line in ours.values() if orders.get(line.key) == ADDED}:
         add(found, key, {line.value for line in ours.values() if line.key == key}, before)
     return found
 

@@ -7,14 +7,12 @@ import math
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ansible.module_utils.temper.files import read_regular
 from ansible.module_utils.temper.settings.base import SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 MOST_BYTES = 2**20
 MOST_FILES = 500

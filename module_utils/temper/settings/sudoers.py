@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.process import complete, shown, which
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 # What stands before the lines of a control.
 OF_CONTROL = re.compile(r"# ([a-z-]+): ")

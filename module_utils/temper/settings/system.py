@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,13 +18,15 @@ from ansible.module_utils.temper.settings.strictness import EXACTLY, as_strict, 
 from ansible.module_utils.temper.settings.sysfs import KernelValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from ansible.module_utils.temper.settings.base import State
 
 PROC_SYS = Path("/proc/sys")
 MOUNTINFO = Path("/proc/self/mountinfo")
 SYSCTL_DIRECTORIES = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d")
+#: Where ufw has the name of a file like those, which it reads whenever it starts, and whether it starts.
+UFW, UFW_STARTS = Path("/etc/default/ufw"), Path("/etc/ufw/ufw.conf")
 OURS = "# Managed by Temper"
 # A longer line names no parameter, and comparing it as a pattern could take minutes.
 LONGEST_NAME = 255
@@ -50,11 +53,25 @@ class BootLine:
     value: str
     #: Whether the value was found in force, and in no file.
     kept: bool
+    #: Whether a program sets it after all files of sysctl.d.
+    late: bool = False
 
 
 def dotted(name: str) -> str:
     """Return a parameter's name with dots between its parts; a dot within one is a slash (sysctl.d(5))."""
     return name.translate(SWAPPED) if "/" in name.partition(".")[0] else name
+
+
+def ufw_file() -> Path | None:
+    """Return the file of parameters that ufw sets at boot, after sysctl.d; None where ufw does not start."""
+
+    def last(path: Path, name: str) -> str:
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        found: list[str] = re.findall(rf"^{name}=[\"']?([^\"'\s]*)", text, re.MULTILINE)
+        return found[-1] if found else ""
+
+    file = last(UFW, "IPT_SYSCTL")
+    return Path(file) if file and last(UFW_STARTS, "ENABLED") in ("yes", "YES") else None
 
 
 class AtBoot:
@@ -67,7 +84,8 @@ class AtBoot:
         by_name: dict[str, Path] = {}
         for directory in reversed(SYSCTL_DIRECTORIES):
             by_name |= {path.name: path for path in Path(directory).glob("*.conf")}
-        for _, path in sorted(by_name.items()):
+        of_ufw = ufw_file()
+        for path in [*(path for _, path in sorted(by_name.items())), *filter(None, [of_ufw])]:
             try:
                 lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
             except OSError:  # a link that leads nowhere
@@ -78,7 +96,9 @@ class AtBoot:
                 name = dotted(left.strip().lstrip("-").strip())
                 if equals and 0 < len(name) <= LONGEST_NAME and left[0] not in "#;":
                     value = " ".join(right.split())
-                    found.append(BootLine(str(path), ours, name, value, lines[number - 1] == IN_FORCE))
+                    found.append(
+                        BootLine(str(path), ours, name, value, lines[number - 1] == IN_FORCE, path == of_ufw)
+                    )
         return found
 
     @cached_property
@@ -257,16 +277,22 @@ def sysctls(name: str, value: str) -> Iterator[Sysctl]:
         yield Sysctl(str(path.relative_to(PROC_SYS)).translate(SWAPPED), value)
 
 
-def overruling(own_file: str, keys: Iterable[str]) -> dict[str, str]:
+def overruling(own_file: str, keys: Collection[str]) -> dict[str, str]:
     """Parameter (or pattern) -> file, for all that files which sort after ours set at boot: they win.
 
     `keys` are those of the role's settings: a file of its own that has the name of the distribution's takes
-    the place of that (sysctl.d(5)).
+    the place of that (sysctl.d(5)), and a keyword rewrites its line.
     """
     files = (Path(key.removeprefix("file:")) for key in keys if key.startswith("file:"))
     own = {path.name for path in files if str(path.parent) in SYSCTL_DIRECTORIES[:1]}
-    lines = (line for line in AtBoot().lines if Path(line.file).name not in own)
-    return {line.name: line.file for line in lines if Path(line.file).name > own_file}
+    words = (key.removeprefix("keyword:").rpartition(":") for key in keys if key.startswith("keyword:"))
+    written = {(path, dotted(word)) for path, _, word in words}
+    return {
+        line.name: line.file
+        for line in AtBoot().lines
+        if line.late or (Path(line.file).name > own_file and Path(line.file).name not in own)
+        if (line.file, line.name) not in written
+    }
 
 
 def overruled_by(name: str, files: Mapping[str, str]) -> str | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from temper.plan.expectation import expectation
 from temper.plan.image import of_image
 from temper.plan.jump_hosts import plan_line
+from temper.plan.os_systems import systems
 from temper.plan.roles import (
     admin_accounts,
     compute_environment,
@@ -63,7 +64,9 @@ def complete(context: Context) -> NodePlan:
     if context.gpus and (words := compute_environment.slurm_gres(context)):
         text.append(f"slurm.conf needs: GresTypes=gpu, and Gres={words} in the line of this node")
     text += [plan_line(context.jump)] if context.jump else []
-    text += [waiver_text(wanted.profile, waived)] if waived else []
+    system = systems().get(context.plan.system or "")
+    if waived and system and not system.lacking:
+        text.append(waiver_text(wanted.profile, system.edition, waived))
     text += [f"warning: {warning}" for warning in context.plan.warnings]
     return replace(
         context.plan,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from temper.plan.convert import plain
 from temper.plan.node_plan import RoleOptions, RolePlan, Stage
+from temper.plan.roles import nvidia_stack
 from temper.plan.roles.settings import file, parameters, render, unit
 from temper.plan.wanted import GpuParameters, Kind
 
@@ -23,6 +24,9 @@ IMPORTED = ("holders.py", "mig.py", "smi.py", "process.py")
 
 def role_plan(context: Context) -> RolePlan:
     """The unit that applies the settings at boot, and the settings themselves."""
+    wish = context.variables.gpu_settings
+    if wish.state == "absent" or nvidia_stack.taken_back(context.variables):
+        return RolePlan(ROLE, Stage.TUNE, options=RoleOptions(busy_ok=wish.busy_ok, absent=True))
     wanted = wanted_settings(context)
     service = render(ROLE, "temper-gpu-settings.service", python=context.python, mig=wanted.get("mig"))
     at_boot = "No such setting survives a reboot"
@@ -43,7 +47,7 @@ def role_plan(context: Context) -> RolePlan:
             unit("temper-gpu-settings", at_boot, restart_on=[WANTED, UNIT]),
             *parameters(Kind.GPU, "GPUs of one model run alike, and measure alike", wanted),
         ),
-        options=RoleOptions(busy_ok=context.variables.gpu_settings.busy_ok),
+        options=RoleOptions(busy_ok=wish.busy_ok),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from temper.plan.convert import plain
 from temper.plan.expectation import expectation
 from temper.plan.node_plan import RoleOptions, RolePlan, Stage
-from temper.plan.roles.settings import file, package, render, unit
+from temper.plan.roles.settings import file, no_file, package, render, unit
 
 if TYPE_CHECKING:
     from temper.plan.roles.context import Context
@@ -28,9 +28,9 @@ TIMER = "/etc/systemd/system/temper-metrics.timer"
 def role_plan(context: Context) -> RolePlan:
     """Exporter, timer and what is expected of the node, where it is monitored."""
     wish = context.variables.monitoring
-    options = RoleOptions(busy_ok=wish.busy_ok)
+    options = RoleOptions(busy_ok=wish.busy_ok, absent=not wish.enabled)
     if not wish.enabled:
-        stale = file(METRICS, None, "What nobody renews any more is not served")
+        stale = no_file(METRICS, "What nobody renews any more is not served")
         return RolePlan(ROLE, Stage.TUNE, (stale,), options=options)
     looked_at = "What the GPUs say is on record, and a fault is told"
     service = render(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from temper.plan.distributions import package_family
 from temper.plan.node_plan import PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
-from temper.plan.roles.settings import file, package, rebuild_initramfs, render, unit
+from temper.plan.roles.settings import file, no_file, package, rebuild_initramfs, render, unit
 from temper.plan.wanted import DriverWanted, FileWanted, Kind, PinWanted
 
 if TYPE_CHECKING:
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
     from temper.plan.model import Driver
     from temper.plan.roles.context import Context
+    from temper.plan.variables import Variables
 
 ROLE = "nvidia_stack"
 NOUVEAU = "/etc/modprobe.d/temper-nouveau.conf"
 # The pair that DKMS signs modules with. Only nodes with Secure Boot have it.
 MOK_KEY = "/var/lib/temper/module-signing/mok.key"
 MOK_CERTIFICATE = "/var/lib/temper/module-signing/mok.der"
+UNSIGNED = "No module is signed here"
 
 # A unit starts only where its hardware is, so that an image made from this node starts on any other. The
 # driver's own list of switches is asked, not /dev: those files appear only when the first client asks.
@@ -36,7 +38,11 @@ def role_plan(context: Context) -> RolePlan:
     """What the role sets; nothing where no driver could be planned."""
     plan = context.plan
     settings: list[PlannedSetting] = []
-    if plan.driver:
+    absent = taken_back(context.variables)
+    if absent:
+        # Secrets are not recorded, so that their absence has to be asked for.
+        settings = [no_file(MOK_KEY, UNSIGNED)]
+    elif plan.driver:
         settings = [
             *repositories(context),
             *signing_pair(context),
@@ -50,8 +56,13 @@ def role_plan(context: Context) -> RolePlan:
         Stage.PROVISION,
         tuple(settings),
         reactions=(rebuild_initramfs(NOUVEAU), LOAD_UMAD),
-        options=RoleOptions(busy_ok=context.variables.nvidia_stack.busy_ok),
+        options=RoleOptions(busy_ok=context.variables.nvidia_stack.busy_ok, absent=absent),
     )
+
+
+def taken_back(variables: Variables) -> bool:
+    """Whether the node is to have no stack."""
+    return variables.nvidia_stack.state == "absent"
 
 
 def repositories(context: Context) -> Iterator[PlannedSetting]:
@@ -66,11 +77,8 @@ def repositories(context: Context) -> Iterator[PlannedSetting]:
 def signing_pair(context: Context) -> Iterator[PlannedSetting]:
     """The key that DKMS signs modules with, which a node has only while it needs it."""
     if not context.plan.mok:
-        why = "No module is signed here"
-        # A key that goes is shown and recorded no more than one that comes.
-        gone = FileWanted(mode="0600", secret=True)
-        yield PlannedSetting(Kind.FILE, MOK_KEY, why, wanted=gone)
-        yield file(MOK_CERTIFICATE, None, why)
+        yield no_file(MOK_KEY, UNSIGNED)
+        yield file(MOK_CERTIFICATE, None, UNSIGNED)
         return
     source = context.variables.nvidia_stack.mok_private_key
     secret = FileWanted(mode="0600", secret=True, source=source)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from temper.plan.node_plan import Reaction, RoleOptions, RolePlan, Stage
 from temper.plan.os_controls import SYSCTL_FILE
+from temper.plan.os_systems import hardened, systems
 from temper.plan.refusals import Refusal, refusal, texts
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ REACTIONS = (
 
 def system_refusals(plan: NodePlan, wish: OsHardening) -> list[Refusal]:
     """Return why a run that hardens the system must not begin; nothing where its system is unknown."""
-    if wish.state == "absent" or plan.package_manager in ("apt", None):
+    if wish.state == "absent" or plan.system is None or plan.system in (known := hardened()):
         return []
-    return [refusal(UNHARDENED, system=str(plan.system))]
+    lacking = systems()[plan.system].lacking if plan.system in systems() else "its row in data/os_systems"
+    return [refusal(UNHARDENED, system=plan.system, known=known, lacking=lacking)]
 
 
 def role_plan(context: Context) -> RolePlan:

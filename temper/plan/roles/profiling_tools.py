@@ -25,7 +25,7 @@ def role_plan(context: Context) -> RolePlan:
     wish = context.variables.profiling_tools
     # Also where the file goes because the tools are no longer wanted.
     reactions = (rebuild_initramfs(COUNTERS),)
-    options = RoleOptions(busy_ok=wish.busy_ok)
+    options = RoleOptions(busy_ok=wish.busy_ok, absent=not wish.install)
     if not wish.install:
         return RolePlan(ROLE, Stage.PROVISION, reactions=reactions, options=options)
     level = wish.perf_event_paranoid
@@ -61,8 +61,9 @@ def packages(context: Context) -> tuple[str, ...]:
     distribution.
     """
     release = (context.plan.cuda or "").replace(".", "-")
-    nsight = ("nsight-systems", "nsight-compute")
+    nsight: tuple[str, ...] = ("nsight-systems", "nsight-compute")
     if context.plan.source == "nvidia":
-        nsight = (f"cuda-nsight-systems-{release}", f"cuda-nsight-compute-{release}")
+        # Without a stack, nobody says which.
+        nsight = (f"cuda-nsight-systems-{release}", f"cuda-nsight-compute-{release}") if release else ()
     perf = {"debian": "linux-perf", "ubuntu": f"linux-tools-{context.kernel}"}.get(context.os_id, "perf")
     return (*nsight, perf, "atop", "sysstat")

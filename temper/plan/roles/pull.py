@@ -29,7 +29,7 @@ MINUTES_OF_A_DAY = 1440
 def role_plan(context: Context) -> RolePlan:
     """Program, configuration, keyring and timer, where the node is to pull."""
     wish = context.variables.pull
-    options = RoleOptions(busy_ok=wish.busy_ok)
+    options = RoleOptions(busy_ok=wish.busy_ok, absent=not wish.enabled)
     if not wish.enabled:
         return RolePlan(ROLE, Stage.TUNE, options=options)
     why = "The node keeps to what the fleet's signed configuration says"

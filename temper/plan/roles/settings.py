@@ -59,6 +59,11 @@ def file(
     return PlannedSetting(Kind.FILE, path, why, wanted=wanted)
 
 
+def no_file(path: str, why: str) -> PlannedSetting:
+    """No file: what goes is neither shown nor recorded, and does not come back."""
+    return PlannedSetting(Kind.FILE, path, why, wanted=FileWanted(mode="0600", secret=True))
+
+
 def package(name: str, why: str, version: str = "", *, held: bool = False) -> PlannedSetting:
     """A package, of any version where none is named."""
     return PlannedSetting(Kind.PACKAGE, name, why, wanted=PackageWanted(version, held))

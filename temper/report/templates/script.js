@@ -1,22 +1,43 @@
 "use strict";
-// Filters and sorting, nothing else: without them everything is there to read.
+// Copying, filters and sorting, nothing else: without them everything is there to read.
+for (const box of document.querySelectorAll(".cmd")) {
+  const code = box.querySelector("code");
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = "Copy";
+  button.setAttribute("aria-label", `Copy ${code.textContent}`);
+  button.addEventListener("click", async () => {
+    let done = true;
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+    } catch {
+      // Browsers may refuse the clipboard to a file: what is selected can be copied anyway.
+      getSelection().selectAllChildren(code);
+      done = document.execCommand("copy");
+    }
+    button.textContent = done ? "Copied" : "Selected: press Ctrl+C";
+  });
+  box.append(button);
+}
 for (const box of document.querySelectorAll("[data-filters]")) {
   const rows = [...document.getElementById(box.dataset.filters).tBodies[0].rows];
   const words = box.querySelector("input[type=search]");
   const kinds = [...box.querySelectorAll("input[type=checkbox]")];
+  const choices = [...box.querySelectorAll("select")];
   const count = box.querySelector("output");
   const show = () => {
     const wanted = words.value.trim().toLowerCase();
     const on = new Set(kinds.filter((one) => one.checked).map((one) => one.value));
-    let shown = 0;
-    for (const row of rows) {
-      row.hidden = !(row.cells[0].textContent.toLowerCase().includes(wanted) && on.has(row.dataset.kind));
-      shown += row.hidden ? 0 : 1;
-    }
-    count.value = `${shown} of ${rows.length} shown`;
+    const chosen = choices.filter((one) => one.value);
+    const fits = (row) =>
+      row.cells[0].textContent.toLowerCase().includes(wanted) &&
+      on.has(row.dataset.kind) &&
+      chosen.every((one) => row.cells[one.dataset.column].textContent.split(", ").includes(one.value));
+    for (const row of rows) row.hidden = !fits(row);
+    count.value = `${rows.filter((row) => !row.hidden).length} of ${rows.length} shown`;
   };
   box.hidden = false;
-  box.addEventListener("input", show);
+  for (const event of ["input", "change"]) box.addEventListener(event, show);
   show();
 }
 const value = (row, column) => {

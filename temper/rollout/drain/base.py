@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from validation.model.printable import first_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
 
 #: One node, and no expression for several of them, no option.
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from temper.rollout.drain.base import POLL_S, DrainError, Standing, checked, one_line
 from temper.rollout.drain.programs import TIMEOUT_S, ask, output_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 #: Commands that look at nodes at the same time: all nodes have to be seen within the engine's limit.
 AT_ONCE = 64

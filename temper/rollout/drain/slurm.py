@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from temper.rollout.drain.base import POLL_S, DrainError, Standing, checked, one_line, unknown
 from temper.rollout.drain.programs import ask, output_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 #: What sinfo(1) appends to a state: no answer, power saving, reboot, maintenance, planned.
 MARKS = "*~#!%$@^-"

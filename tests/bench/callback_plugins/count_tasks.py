@@ -3,20 +3,15 @@
 Enabled with ANSIBLE_CALLBACKS_ENABLED=count_tasks; writes a JSON object to the file that TEMPER_COUNTS names.
 """
 
-from __future__ import annotations
-
 import collections
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ansible.executor.stats import AggregateStats
+from ansible.executor.task_result import CallbackTaskResult
+from ansible.playbook.task import Task
 from ansible.plugins.callback import CallbackBase
-
-if TYPE_CHECKING:
-    from ansible.executor.stats import AggregateStats
-    from ansible.executor.task_result import CallbackTaskResult
-    from ansible.playbook.task import Task
 
 DOCUMENTATION = """
 name: count_tasks

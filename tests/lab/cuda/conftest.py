@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.lab.cuda.environment import VERSIONS, Environment, prepare
 from tests.lab.cuda.machine import Machine
 from tests.lab.settings import Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 #: Tests of the payload that do not run here as they are, and why.
 CANNOT = {

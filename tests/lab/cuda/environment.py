@@ -7,15 +7,12 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab.cache import digest, obtain
 from tests.lab.cuda import build
 from tests.lab.process import LabError, step
 from tests.lab.process import build as run_logged
-
-if TYPE_CHECKING:
-    from tests.lab.settings import Lab
+from tests.lab.settings import Lab
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 OPERATORS = Path(__file__).with_name("operators.py")

@@ -12,14 +12,12 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tests.lab.cuda.environment import Environment
 from tests.lab.gpu_simulator import nvidia_packages, profiles
 from tests.lab.process import ISOLATED, run
 from validation.model.contract import EXPECTATIONS_VERSION
-
-if TYPE_CHECKING:
-    from tests.lab.cuda.environment import Environment
 
 CHECKOUT = Path(__file__).parents[3]
 SIMULATOR = Path(profiles.__file__).parent

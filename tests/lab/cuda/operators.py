@@ -15,13 +15,10 @@ import importlib.abc
 import importlib.machinery
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 OPERATORS = frozenset(
     name

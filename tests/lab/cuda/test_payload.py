@@ -1,26 +1,23 @@
 """The payload's tests of GPUs, run on the stand-in: whole plans, training steps, injected faults."""
 
-from __future__ import annotations
-
 import json
 import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.lab.cuda.environment import Environment
 from tests.lab.cuda.machine import Machine
 from validation.backends.libraries import release
 from validation.checks.copy import HOST_CACHE_TORCH
 from validation.checks.precision import TOLERANCE
 from validation.model.contract import FABRIC_VERSION
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.lab.cuda.environment import Environment
+MakeMachine = Callable[..., Machine]
 
 pytestmark = pytest.mark.cuda
 
@@ -52,7 +49,7 @@ def available_mib() -> int:
 
 
 @pytest.mark.parametrize("gpus", [1, 8])
-def test_quick_plan_passes(machine: Callable[..., Machine], environment: Environment, gpus: int) -> None:
+def test_quick_plan_passes(machine: MakeMachine, environment: Environment, gpus: int) -> None:
     if gpus > 1 and available_mib() < HOST_MIB:
         pytest.skip(f"{gpus} GPUs need {HOST_MIB} MiB of the host's memory; {available_mib()} MiB are free")
     result, done = machine(environment, gpus, memory_mib=QUICK_MIB).validate("--plan", "quick")
@@ -61,9 +58,7 @@ def test_quick_plan_passes(machine: Callable[..., Machine], environment: Environ
     assert {test: states(result)[test] for test in wanted} == dict.fromkeys(wanted, "pass")
 
 
-def test_products_have_the_same_bits_on_all_gpus(
-    machine: Callable[..., Machine], newest: Environment
-) -> None:
+def test_products_have_the_same_bits_on_all_gpus(machine: MakeMachine, newest: Environment) -> None:
     result, _ = machine(newest, 4).validate("--test", "gpu_matmul")
     (test,) = result["tests"]
     assert test["state"] == "pass"
@@ -74,7 +69,7 @@ def test_products_have_the_same_bits_on_all_gpus(
     assert all(len(values) == 1 for values in by_name.values())
 
 
-def test_copies_reach_every_peer(machine: Callable[..., Machine], environment: Environment) -> None:
+def test_copies_reach_every_peer(machine: MakeMachine, environment: Environment) -> None:
     result, done = machine(environment, 4).validate("--test", "gpu_peers")
     assert states(result) == {"gpu_peers": "pass"}, done.stdout
     (test,) = result["tests"]
@@ -82,7 +77,7 @@ def test_copies_reach_every_peer(machine: Callable[..., Machine], environment: E
 
 
 def test_peers_are_all_reached_where_fewer_may_be_mapped(
-    machine: Callable[..., Machine], environment: Environment
+    machine: MakeMachine, environment: Environment
 ) -> None:
     result, done = machine(environment, 4, peers=1).validate("--test", "gpu_peers")
     assert states(result) == {"gpu_peers": "pass"}, done.stdout
@@ -91,9 +86,7 @@ def test_peers_are_all_reached_where_fewer_may_be_mapped(
     assert "in_another_process_to" in test["details"]["GPU 0"]
 
 
-def test_more_gpus_than_can_be_peers_at_once_take_turns(
-    machine: Callable[..., Machine], newest: Environment
-) -> None:
+def test_more_gpus_than_can_be_peers_at_once_take_turns(machine: MakeMachine, newest: Environment) -> None:
     """Of ten GPUs without NVSwitches each may map eight others: no process asks for more."""
     result, done = machine(newest, 10, memory_mib=PEER_MIB).validate("--test", "gpu_peers", timeout_s=1800)
     assert states(result) == {"gpu_peers": "pass"}, done.stdout
@@ -102,7 +95,7 @@ def test_more_gpus_than_can_be_peers_at_once_take_turns(
     assert "in_another_process_to" not in json.dumps(test["details"])
 
 
-def test_all_reduce_over_sixteen_gpus(machine: Callable[..., Machine], newest: Environment) -> None:
+def test_all_reduce_over_sixteen_gpus(machine: MakeMachine, newest: Environment) -> None:
     result, done = machine(newest, 16, memory_mib=PEER_MIB).validate("--test", "gpu_all_reduce")
     (test,) = result["tests"]
     assert (test["state"], test["findings"]) == ("pass", []), done.stdout
@@ -110,7 +103,7 @@ def test_all_reduce_over_sixteen_gpus(machine: Callable[..., Machine], newest: E
     assert measured["conditions"]["ranks"] == 16
 
 
-def test_every_collective_is_exact(machine: Callable[..., Machine], newest: Environment) -> None:
+def test_every_collective_is_exact(machine: MakeMachine, newest: Environment) -> None:
     result, done = machine(newest, 2).validate("--plan", "standard", "--test", "gpu_all_reduce")
     (test,) = result["tests"]
     assert (test["state"], test["findings"]) == ("pass", []), done.stdout
@@ -119,7 +112,7 @@ def test_every_collective_is_exact(machine: Callable[..., Machine], newest: Envi
     assert measured == {"busbw_gb_s", *(f"{kind}_busbw_gb_s" for kind in kinds)}
 
 
-def test_training_steps_are_right(machine: Callable[..., Machine], environment: Environment) -> None:
+def test_training_steps_are_right(machine: MakeMachine, environment: Environment) -> None:
     """What gpu_amp, gpu_step_memory and gpu_batch ask of a backend, on a model that a host can train."""
     done = machine(environment).start(str(BACKEND_TRIAL), timeout_s=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -145,7 +138,7 @@ def trained(machine: Machine, folder: Path, *tests: str) -> dict[str, list[dict[
     return found
 
 
-def test_checks_that_train(machine: Callable[..., Machine], environment: Environment, tmp_path: Path) -> None:
+def test_checks_that_train(machine: MakeMachine, environment: Environment, tmp_path: Path) -> None:
     """Their code on a GPU, on a small model. No kernel runs, so that the profile has none."""
     tests = ("gpu_amp", "gpu_step_memory", "gpu_batch", "gpu_convolution", "gpu_profile")
     found = trained(machine(environment, memory_mib=LITTLE_MIB), tmp_path, *tests)
@@ -165,7 +158,7 @@ def test_checks_that_train(machine: Callable[..., Machine], environment: Environ
 
 
 def test_a_gpu_without_bf16_trains_in_fp16_with_a_scaled_loss(
-    machine: Callable[..., Machine], environment: Environment, tmp_path: Path
+    machine: MakeMachine, environment: Environment, tmp_path: Path
 ) -> None:
     turing = machine(environment, major=7, minor=5)
     (amp,), (convolution,) = trained(turing, tmp_path, "gpu_amp", "gpu_convolution").values()
@@ -177,7 +170,7 @@ def test_a_gpu_without_bf16_trains_in_fp16_with_a_scaled_loss(
 
 
 def test_gpus_that_train_together_have_the_mean_of_all_gradients(
-    machine: Callable[..., Machine], environment: Environment, tmp_path: Path
+    machine: MakeMachine, environment: Environment, tmp_path: Path
 ) -> None:
     (ranks,) = trained(machine(environment, 2), tmp_path, "gpu_parallel_training").values()
     assert [rank["findings"] for rank in ranks] == [[], []]
@@ -310,7 +303,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault(machine: Callable[..., Machine], request: pytest.FixtureRequest, name: str) -> None:
+def test_fault(machine: MakeMachine, request: pytest.FixtureRequest, name: str) -> None:
     fault = FAULTS[name]
     on = machine(request.getfixturevalue(fault.torch), fault.gpus, **fault.settings)
     result, done = on.validate("--test", fault.test, faults=fault.injected)

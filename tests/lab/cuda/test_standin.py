@@ -1,18 +1,15 @@
 """The stand-in itself: what it refuses as CUDA does, and that nothing counts as done that it does not do."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.lab.cuda.environment import Environment
+from tests.lab.cuda.machine import Machine
 
-    from tests.lab.cuda.environment import Environment
-    from tests.lab.cuda.machine import Machine
+MakeMachine = Callable[..., Machine]
 
 pytestmark = pytest.mark.cuda
 
@@ -42,43 +39,37 @@ CONTEXT_MIB = 64
 COMPUTE = "import torch; a = torch.arange(4.0, device='cuda'); print(float({0}))"
 
 
-def test_runtime_checks_what_it_is_given(machine: Callable[..., Machine], environment: Environment) -> None:
+def test_runtime_checks_what_it_is_given(machine: MakeMachine, environment: Environment) -> None:
     done = machine(environment, 2).start(str(RUNTIME_TRIAL), f"libcudart.so.{environment.cuda}", timeout_s=60)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ANSWERS
 
 
-def test_results_are_computed(machine: Callable[..., Machine], environment: Environment) -> None:
+def test_results_are_computed(machine: MakeMachine, environment: Environment) -> None:
     done = machine(environment).start("-c", COMPUTE.format("(a.double() + 1).sum()"), timeout_s=60)
     assert (done.stdout, done.stderr) == ("10.0\n", "")
 
 
-def test_kernel_that_is_not_computed_is_named(
-    machine: Callable[..., Machine], environment: Environment
-) -> None:
+def test_kernel_that_is_not_computed_is_named(machine: MakeMachine, environment: Environment) -> None:
     done = machine(environment).start("-c", COMPUTE.format("a.cos().sum()"), timeout_s=60)
     assert done.returncode != 0
     assert "does not compute this kernel" in done.stderr
     assert "cos_kernel_cuda" in done.stderr
 
 
-def test_library_function_that_is_missing_is_named(
-    machine: Callable[..., Machine], newest: Environment
-) -> None:
+def test_library_function_that_is_missing_is_named(machine: MakeMachine, newest: Environment) -> None:
     done = machine(newest).start("-c", COMPUTE.format("torch.fft.fft(a).real.sum()"), timeout_s=60)
     assert done.returncode != 0
     assert "cuda stand-in: cufft" in done.stderr
 
 
-def test_gpu_without_code_in_this_torch_is_refused(
-    machine: Callable[..., Machine], newest: Environment
-) -> None:
+def test_gpu_without_code_in_this_torch_is_refused(machine: MakeMachine, newest: Environment) -> None:
     done = machine(newest, major=6, minor=0).start("-c", COMPUTE.format("a.sum()"), timeout_s=60)
     assert done.returncode != 0
     assert "no kernel image is available for execution on the device" in done.stderr
 
 
-def test_memory_is_shared_by_processes(machine: Callable[..., Machine], newest: Environment) -> None:
+def test_memory_is_shared_by_processes(machine: MakeMachine, newest: Environment) -> None:
     program = """
 import subprocess, sys, torch
 free = "import torch; print(torch.cuda.mem_get_info()[0] >> 20)"

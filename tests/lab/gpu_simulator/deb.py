@@ -6,12 +6,9 @@ import gzip
 import hashlib
 import io
 import tarfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 # Every file in every package has this time, 2026-11-20 00:00 UTC.
 BUILD_TIME = 1795132800

@@ -9,10 +9,7 @@ of each other, act at once (no reboot) and end when their name leaves the list. 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 FAULTS: Mapping[str, str] = {
     "no-driver": "the nvidia kernel module does not load",

@@ -10,11 +10,8 @@ import functools
 import json
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 #: What a module has for the kernel that it is built for, until it is built: see packages/module-build.sh.
 UNBUILT = "KERNEL".ljust(64, "_")

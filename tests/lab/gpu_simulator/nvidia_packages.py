@@ -8,15 +8,11 @@ program could notice, and no more.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from tests.lab.gpu_simulator import contents, libraries
+from tests.lab.gpu_simulator.contents import Architecture
 from tests.lab.gpu_simulator.deb import File, Package
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.lab.gpu_simulator.contents import Architecture
 
 # Driver version -> newest CUDA version that it runs, as nvidia-smi prints it.
 DRIVERS = {"580.126.09": "13.0", "580.178.04": "13.0", "595.91.07": "13.2"}

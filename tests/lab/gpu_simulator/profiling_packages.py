@@ -6,14 +6,10 @@ Which versions 12.9 and 13.2 have is assumed; 13.0 has Nsight Compute 2025.3.1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from tests.lab.gpu_simulator.contents import Architecture
 from tests.lab.gpu_simulator.deb import File, Package
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.lab.gpu_simulator.contents import Architecture
 
 # CUDA release -> version of its packages, of Nsight Systems, of Nsight Compute.
 RELEASES = {

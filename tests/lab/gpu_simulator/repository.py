@@ -21,15 +21,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab.gpu_simulator import deb, nvidia_packages, profiling_packages, server_packages
 from tests.lab.gpu_simulator.contents import Architecture
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 RELEASES = ("debian12", "debian13")
 CUDA_LABEL = "NVIDIA CUDA"

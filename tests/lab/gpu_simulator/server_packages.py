@@ -5,15 +5,11 @@ As in `nvidia_packages`, names and relations follow NVIDIA's documentation and i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from tests.lab.gpu_simulator import contents
+from tests.lab.gpu_simulator.contents import Architecture
 from tests.lab.gpu_simulator.deb import File, Package
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.lab.gpu_simulator.contents import Architecture
 
 DCGM = "1:4.6.0-1"
 DCGM_EXPORTER = "4.8.2-1"  # seen in NVIDIA's Ubuntu repository, 2026-11

@@ -26,7 +26,7 @@ def settings(tmp_path: Path) -> Settings:
         data=DATA,
         inventory=(inventory,),
         validation_max_age=timedelta(days=30),
-        options=" -i inventory/mine",
+        inventories=("inventory/mine",),
     )
 
 

@@ -1,13 +1,12 @@
 """What nodes that are alike share is what each of them would have alone, in all forms of a report."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 from xml.etree import ElementTree
 
@@ -36,14 +35,12 @@ from tests.unit.compliance.fleets import (
     plan,
     waiver,
 )
+from tests.unit.each import each
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
 from tools.schemas import STATEMENT as SCHEMA
 from validation.model.contract import ContractError, loads
 from validation.report import fleet_report
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SSHD = "sshd:PasswordAuthentication"
 CONTROL = f"ssh_hardening/{SSHD}"
@@ -161,7 +158,7 @@ def test_a_node_that_is_like_one_that_is_not_there_is_refused() -> None:
         document.read(as_version_2(told | {"like": "gpu99"}))
 
 
-@pytest.mark.parametrize("name", ["", "temper:gpu01:os_tuning/x", "ä\0ö"])
+@each("", "temper:gpu01:os_tuning/x", "ä\0ö")
 def test_a_uuid_is_that_of_the_standard_library(name: str) -> None:
     assert uuid_of(name) == str(uuid5(NAMESPACE_URL, name))
 

@@ -19,6 +19,7 @@ from temper.compliance.history import History
 from temper.compliance.statement import statement
 from temper.report.compliance import Settings, check
 from tests.unit.compliance.fleets import NOW, RULES, checked, waiver
+from tests.unit.each import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ LIMIT_BYTES = 60_000
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """A folder with one report."""
-    made = Settings(tmp_path / "reports", tmp_path, DATA, (), timedelta(days=30), "")
+    made = Settings(tmp_path / "reports", tmp_path, DATA, (), timedelta(days=30))
     check([checked()], made, NOW)
     return made
 
@@ -69,7 +70,7 @@ def test_a_folder_that_nobody_can_write_to_is_named(settings: Settings) -> None:
         check([checked()], replace(settings, directory=folder), NOW)
 
 
-@pytest.mark.parametrize("given", ["ssh_hardening/sshd", {"control": "ssh_hardening/sshd"}, 7])
+@each("ssh_hardening/sshd", {"control": "ssh_hardening/sshd"}, 7)
 def test_waivers_that_are_no_list_are_one_problem(given: Any) -> None:
     found, problems = waivers.read(given, set())
     assert (found, len(problems)) == ([], 1)

@@ -1,26 +1,17 @@
 """The check's one task on a node: two executions, and what of theirs it passes on."""
 
-from __future__ import annotations
-
-import importlib.util
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
+from plugins.action import compliance_check
 from temper.compliance.statement import OUTSIDE_TITLES
 from tests.unit.compliance.fleets import KNOWN, VARIABLES
+from tests.unit.each import each
 from tests.unit.planning_nodes import node
-
-FILE = Path(__file__).resolve().parents[3] / "plugins/action/compliance_check.py"
-SPEC = importlib.util.spec_from_file_location("compliance_check", FILE)
-assert SPEC
-assert SPEC.loader
-ACTION = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(ACTION)
 
 ANSWERS: dict[str, Any] = {
     "node_facts": {"ansible_facts": {"temper": node()}, "warnings": ["Its clock is off."]},
@@ -47,7 +38,7 @@ def task(
         return dict(answer)
 
     monkeypatch.setattr("temper.plan.node_action.ActionBase.run", lambda *_: {})
-    action = object.__new__(ACTION.ActionModule)
+    action = object.__new__(compliance_check.ActionModule)
     action._task = SimpleNamespace(
         args={"known": KNOWN, "outside": outside, "addresses": []},
         get_play=lambda: SimpleNamespace(get_vars=lambda: play),
@@ -91,23 +82,20 @@ def test_what_the_modules_warn_of_is_passed_on(monkeypatch: pytest.MonkeyPatch) 
     assert result["warnings"] == ["Its clock is off.", "A unit is unreadable."]
 
 
-@pytest.mark.parametrize("module", ["node_facts", "node_compliance"])
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (AnsibleConnectionFailure("no route to host"), "unreachable: no route to host"),
-        # Ansible names what it waited for, which need not be what keeps the node from answering.
-        (
-            AnsibleConnectionFailure("Timeout (22s) waiting for privilege escalation prompt: "),
-            "unreachable: it took the connection and gave no answer: check by hand whether it hangs or sudo "
-            "waits for something (ssh -t root@192.0.2.7 sudo -v), and whether a firewall drops this machine",
-        ),
-        (AnsibleError("no Python"), "it could not be read: no Python"),
-        ({"failed": True, "module_stderr": "Killed"}, "it could not be read: Killed"),
-    ],
+@each("node_facts", "node_compliance")
+@each(
+    (AnsibleConnectionFailure("no route to host"), "unreachable: no route to host"),
+    # Ansible names what it waited for, which need not be what keeps the node from answering.
+    (
+        AnsibleConnectionFailure("Timeout (22s) waiting for privilege escalation prompt: "),
+        "unreachable: it took the connection and gave no answer: check by hand whether it hangs or sudo "
+        "waits for something (ssh -t root@192.0.2.7 sudo -v), and whether a firewall drops this machine",
+    ),
+    (AnsibleError("no Python"), "it could not be read: no Python"),
+    ({"failed": True, "module_stderr": "Killed"}, "it could not be read: Killed"),
 )
 def test_an_execution_that_fails_is_part_of_the_result(
-    monkeypatch: pytest.MonkeyPatch, module: str, error: Any, said: str
+    error: Any, said: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result, asked = task(monkeypatch, **{module: error})
     assert asked[-1] == module

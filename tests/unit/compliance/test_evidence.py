@@ -1,7 +1,5 @@
 """Evidence: changed bytes, missing and added files and reports are found; signatures are real."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -10,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -24,9 +22,6 @@ from temper.compliance.model import State
 from temper.report import statement as report
 from temper.report.compliance import Settings, check
 from tests.unit.compliance.fleets import NOW, checked, observation
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ def test_reports_of_version_1_verify_as_they_are_and_continued(
     before = (reports.parent / HISTORY).read_bytes()
     assert problems(reports) == []
     assert (reports.parent / HISTORY).read_bytes() == before
-    mine = Settings(reports, reports.parent, settings.data, (), timedelta(days=30), "")
+    mine = Settings(reports, reports.parent, settings.data, (), timedelta(days=30))
     states, drifts = History(reports.parent / HISTORY).states(), History(reports.parent / HISTORY).drifts()
     assert states
     assert drifts
@@ -184,7 +184,7 @@ def test_reports_of_version_1_that_were_removed_with_their_rows_are_noticed(
 ) -> None:
     reports = former(name, tmp_path)
     if continued:
-        mine = Settings(reports, reports.parent, settings.data, (), timedelta(days=30), "")
+        mine = Settings(reports, reports.parent, settings.data, (), timedelta(days=30))
         check([checked()], mine, NOW + timedelta(hours=10))
     remove(reports, number)
     assert problems(reports)

@@ -1,7 +1,5 @@
 """The history: states have a beginning, drifts an end, and a file that cannot be used stays as it is."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

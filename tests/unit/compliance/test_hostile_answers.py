@@ -36,6 +36,7 @@ from temper.plan.os_controls import OPERATOR, demanded
 from temper.plan.preflight import preflight_plan
 from temper.report import statement as report
 from temper.report.compliance import check, checked_nodes, validations
+from temper.report.origin import Origin
 from tests.unit.compliance.fleets import (
     DRIVER,
     KNOWN,
@@ -48,6 +49,7 @@ from tests.unit.compliance.fleets import (
     observations,
     plan,
 )
+from tests.unit.each import each
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
 from validation.model.contract import ContractError
@@ -167,7 +169,7 @@ HANDMADE: dict[str, object] = {
 }
 
 
-@pytest.mark.parametrize("name", HANDMADE)
+@each(*HANDMADE)
 def test_an_answer_of_any_form_costs_that_node_only(name: str) -> None:
     made = fleet(HANDMADE[name])
     assert others(made) == GOOD
@@ -192,7 +194,7 @@ def test_mutations_of_an_answer_cost_that_node_only(tmp_path: Path) -> None:
 
 def assert_whole(folder: Path, made: Statement) -> None:
     """All forms of a report can be written and read, and none has what a terminal acts on."""
-    report.write(folder, made)
+    report.write(folder, made, Origin())
     metrics.write(folder / "metrics", made)
     assert document.read((folder / "statement.json").read_bytes()) == made
     ElementTree.parse(folder / "junit.xml")  # noqa: S314 - our own
@@ -218,8 +220,8 @@ def test_hostile_words_are_shown_in_all_forms_and_do_nothing(tmp_path: Path) -> 
     assert len((tmp_path / "report.txt").read_text().split("\nVerdict: ")) == 2
 
 
-@pytest.mark.parametrize("name", ["../../x", "x/y", "a" * 251, "a" * 5000, ".", "x\x1b[2Jy", "\ud800"])
-def test_no_name_of_a_node_becomes_a_path(tmp_path: Path, name: str) -> None:
+@each("../../x", "x/y", "a" * 251, "a" * 5000, ".", "x\x1b[2Jy", "\ud800")
+def test_no_name_of_a_node_becomes_a_path(name: str, tmp_path: Path) -> None:
     made = statement([checked(), checked(name)], RULES, {})
     metrics.write(tmp_path / "metrics", made)
     assert len(list((tmp_path / "metrics").iterdir())) == 3
@@ -250,7 +252,7 @@ FOREIGN: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", FOREIGN)
+@each(*FOREIGN)
 def test_a_node_speaks_of_nothing_but_what_its_plan_asks_for(what: str) -> None:
     role, one = FOREIGN[what]
     made = fleet(with_role(role, one))
@@ -258,7 +260,7 @@ def test_a_node_speaks_of_nothing_but_what_its_plan_asks_for(what: str) -> None:
     assert others(made) == GOOD
 
 
-@pytest.mark.parametrize("keys", [["*a" * 900], [f"a*{number}" for number in range(MOST_PATTERNS + 1)]])
+@each(["*a" * 900], [f"a*{number}" for number in range(MOST_PATTERNS + 1)])
 def test_patterns_that_take_hours_are_none(keys: list[str]) -> None:
     """A helper hands over the plans of its nodes, too."""
     with pytest.raises(ContractError, match="patterns"):
@@ -273,7 +275,7 @@ def test_what_an_earlier_run_has_left_behind_fails() -> None:
     assert control.state is State.FAIL
 
 
-@pytest.mark.parametrize("role", sorted(json.loads(said())["observations"]))
+@each(*sorted(json.loads(said())["observations"]))
 def test_what_a_node_does_not_speak_of_is_not_checked(role: str) -> None:
     """Neither absent nor passed, for each control that the whole answer has."""
     whole = {one.id: one for one in evil_one(fleet(said())).controls}
@@ -325,7 +327,7 @@ def test_what_a_real_node_compares_is_read_whole() -> None:
     }
 
 
-@pytest.mark.parametrize("keys", [["ports"], [*OUTSIDE_TITLES, "ports"], [*OUTSIDE_TITLES][::-1], ["x"] * 5])
+@each(["ports"], [*OUTSIDE_TITLES, "ports"], [*OUTSIDE_TITLES][::-1], ["x"] * 5)
 def test_what_was_seen_is_all_that_is_looked_at(keys: list[str]) -> None:
     """A helper hands it over."""
     whole = json.loads(said()) | {"outside": [entry(key) for key in keys]}
@@ -333,7 +335,7 @@ def test_what_was_seen_is_all_that_is_looked_at(keys: list[str]) -> None:
         read(json.dumps(whole))
 
 
-@pytest.mark.parametrize("place", [-1, 1, True, "0", None, 1.0, [0]])
+@each(-1, 1, True, "0", None, 1.0, [0])
 def test_a_node_cannot_take_the_answer_of_another(place: Any) -> None:
     packed = {"answers": [said()], "nodes": [{"name": "gpu01", "answer": {"answer": place}}]}
     (one,) = unpacked(packed)
@@ -376,29 +378,29 @@ CLAIMED = [
 ]
 
 
-@pytest.mark.parametrize("claimed", CLAIMED)
-def test_the_age_of_a_validation_is_by_the_clock_of_the_controller(tmp_path: Path, claimed: str) -> None:
+@each(*CLAIMED)
+def test_the_age_of_a_validation_is_by_the_clock_of_the_controller(claimed: str, tmp_path: Path) -> None:
     validated(tmp_path, "2026-11-20T12-00-00Z", claimed)
     last = validations(tmp_path, {"gpu01"}, NOW)["gpu01"]
     assert last.made_at == datetime(2026, 11, 20, 12, tzinfo=UTC)
     assert fault(last) == ""
 
 
-@pytest.mark.parametrize("claimed", CLAIMED)
-def test_an_old_validation_is_old_whatever_its_node_claims(tmp_path: Path, claimed: str) -> None:
+@each(*CLAIMED)
+def test_an_old_validation_is_old_whatever_its_node_claims(claimed: str, tmp_path: Path) -> None:
     validated(tmp_path, "2026-09-01T12-00-00Z", claimed)
     assert "82 days ago" in fault(validations(tmp_path, {"gpu01"}, NOW)["gpu01"])
 
 
-@pytest.mark.parametrize("name", ["2036-01-01T00-00-00Z", "9999-12-31T23-59-59Z", "2026-11-22T13-00-00Z"])
-def test_a_validation_of_the_future_is_never_recent(tmp_path: Path, name: str) -> None:
+@each("2036-01-01T00-00-00Z", "9999-12-31T23-59-59Z", "2026-11-22T13-00-00Z")
+def test_a_validation_of_the_future_is_never_recent(name: str, tmp_path: Path) -> None:
     validated(tmp_path, name)
     assert "yet to come" in fault(validations(tmp_path, {"gpu01"}, NOW)["gpu01"])
     validated(tmp_path, "2026-11-21T12-00-00Z")
     assert fault(validations(tmp_path, {"gpu01"}, NOW)["gpu01"]) == ""
 
 
-@pytest.mark.parametrize("given", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+@each("0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59")
 def test_an_instant_that_utc_does_not_have_is_no_end_of_a_waiver(given: str) -> None:
     with pytest.raises(waivers.WaiverError, match="years 1 to 9999"):
         waivers.instant(given)

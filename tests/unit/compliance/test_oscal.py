@@ -1,14 +1,13 @@
 """OSCAL: valid by NIST's own schema, and what was not checked is nowhere satisfied."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonschema
 import pytest
@@ -18,9 +17,7 @@ from temper.compliance.model import State, Statement
 from temper.compliance.statement import CheckedNode, statement
 from tests.unit.compliance.fleets import RULES, checked, observation, waiver
 from tests.unit.compliance.test_report import LOGIN, NODES, SSHD, STATEMENT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.unit.each import each
 
 SCHEMA = Path(__file__).parent / "schemas" / "oscal_assessment-results_schema.json"
 #: Python's `re` has no classes of Unicode; these are as wide as the schema means them.
@@ -64,7 +61,7 @@ def test_the_schema_is_nists_own() -> None:
     assert f"/oscal/{oscal.OSCAL_VERSION}/" in json.loads(SCHEMA.read_text())["$id"]
 
 
-@pytest.mark.parametrize("wrong", ["a space", "9 first", "a:colon", "", "line\n"])
+@each("a space", "9 first", "a:colon", "", "line\n")
 def test_the_schemas_patterns_are_looked_at(wrong: str) -> None:
     document = json.loads("".join(oscal.document(STATEMENT)))
     document["assessment-results"]["results"][0]["findings"][0]["target"]["target-id"] = wrong
@@ -72,11 +69,7 @@ def test_the_schemas_patterns_are_looked_at(wrong: str) -> None:
         VALIDATOR.validate(document)
 
 
-@pytest.mark.parametrize(
-    "nodes",
-    [NODES, [checked()], [CheckedNode("gpu03", problem="unreachable:\nno route")], []],
-    ids=["all kinds", "one good", "one away", "none"],
-)
+@each(NODES, [checked()], [CheckedNode("gpu03", problem="unreachable:\nno route")], [])
 def test_every_statement_is_valid(nodes: list[CheckedNode]) -> None:
     results(statement(nodes, RULES, {}))
 

@@ -1,20 +1,12 @@
 """A change is confirmed after the look from outside, and not where that contradicts it."""
 
-from __future__ import annotations
-
-import importlib.util
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-FILE = Path(__file__).resolve().parents[3] / "plugins/action/commit_confirm.py"
-SPEC = importlib.util.spec_from_file_location("commit_confirm_action", FILE)
-assert SPEC
-assert SPEC.loader
-ACTION = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(ACTION)
+from plugins.action import commit_confirm
+from tests.unit.each import each
 
 
 def confirmed(
@@ -31,9 +23,9 @@ def confirmed(
         done.append(module)
         return {"changed": True}
 
-    monkeypatch.setattr(ACTION, "contradicted", contradicted)
+    monkeypatch.setattr(commit_confirm, "contradicted", contradicted)
     monkeypatch.setattr("ansible.plugins.action.ActionBase.run", lambda *_: {})
-    action = object.__new__(ACTION.ActionModule)
+    action = object.__new__(commit_confirm.ActionModule)
     action._task = SimpleNamespace(args={"name": change})
     action._connection = SimpleNamespace(transport="ssh")
     action._templar = None
@@ -43,15 +35,12 @@ def confirmed(
     return action.run(task_vars=variables), done
 
 
-@pytest.mark.parametrize(
-    ("change", "failure", "expected"),
-    [
-        ("ssh", "", ["new connection", "look", "commit_confirm"]),
-        ("firewall", "", ["new connection", "look", "commit_confirm"]),
-        ("accounts", "", ["commit_confirm"]),
-        # A node that lets nobody in is told from one that offers too much.
-        ("ssh", "sshd offers a password", ["new connection", "look"]),
-    ],
+@each(
+    ("ssh", "", ["new connection", "look", "commit_confirm"]),
+    ("firewall", "", ["new connection", "look", "commit_confirm"]),
+    ("accounts", "", ["commit_confirm"]),
+    # A node that lets nobody in is told from one that offers too much.
+    ("ssh", "sshd offers a password", ["new connection", "look"]),
 )
 def test_look_comes_after_a_new_connection_and_before_the_confirmation(
     change: str, failure: str, expected: list[str], monkeypatch: pytest.MonkeyPatch

@@ -1,9 +1,7 @@
 """What was seen from outside, against the plan and against what the node says of itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,10 +14,9 @@ from temper.compliance.outside.look import NOBODY, Look
 from temper.compliance.outside.ports import Answer, Port
 from temper.compliance.outside.ssh import NO_PROOF, SshServer
 from temper.compliance.statement import OUTSIDE_TITLES, statement
+from temper.plan.node_plan import NodePlan
 from tests.unit.compliance.fleets import RULES, checked, plan
-
-if TYPE_CHECKING:
-    from temper.plan.node_plan import NodePlan
+from tests.unit.each import each
 
 NODE, HERE, PEER = "192.0.2.7", "198.51.100.1", "192.0.2.8"
 KEY, OTHER_KEY = "A" * 32, "B" * 32
@@ -77,176 +74,173 @@ SECOND = {
 OPEN = Port(NODE, 8000, Answer.OPEN, HERE)
 
 
-@pytest.mark.parametrize(
-    ("seen", "claims", "variables", "differing"),
-    [
-        # Methods
-        (offering("ops", "password", "publickey"), Claims(), {}, {"ssh-methods": State.FAIL}),
-        (offering(NOBODY, "password"), Claims(), {}, {"ssh-methods": State.FAIL}),
-        (offering("games", NO_PROOF), Claims(), {}, {"ssh-methods": State.FAIL}),
-        (offering("root", "password"), Claims(), {}, {"ssh-root": State.FAIL}),
-        (offering("ops", "password", "publickey"), Claims(), EXTRA, {}),
-        (offering("ops", "gssapi-with-mic"), Claims(), EXTRA, {"ssh-methods": State.FAIL}),
-        (offering("ops", "keyboard-interactive", "publickey"), Claims(), SECOND, {}),
-        (offering("ops", "password"), Claims(), SECOND, {"ssh-methods": State.FAIL}),
-        # The first of two factors looks like the only one
-        (offering("ops", "keyboard-interactive"), Claims(), {}, {"ssh-methods": State.FAIL}),
-        (
-            offering("ops", "keyboard-interactive"),
-            Claims(methods="keyboard-interactive:pam,publickey"),
-            {},
-            {},
-        ),
-        (
-            offering("ops", "keyboard-interactive"),
-            Claims(methods="keyboard-interactive,publickey password"),
-            {},
-            {"ssh-methods": State.FAIL},
-        ),
-        (offering("ops", "keyboard-interactive"), None, {}, {"ssh-methods": State.NOT_CHECKED}),
-        # Blocks of the site that the operator accepts
-        (offering("games", "password"), Claims(), {"ssh_hardening_accepted_matches": ["User games"]}, {}),
-        (offering("games", "password"), Claims(), {"ssh_hardening_accepted_matches": ["Group sftponly"]}, {}),
-        (
-            offering("ops", "password"),
-            Claims(),
-            {"ssh_hardening_accepted_matches": ["User games"]},
-            {"ssh-methods": State.FAIL},
-        ),
-        (
-            offering("games", NO_PROOF),
-            Claims(),
-            {"ssh_hardening_accepted_matches": ["User games"]},
-            {"ssh-methods": State.FAIL},
-        ),
-        # Another server of the node
-        (
-            replace(GOOD, servers=(SERVER, SshServer(NODE, 2222, HELLO, {}, {"ops": ("password",)}))),
-            Claims(),
-            {},
-            {"ssh-methods": State.FAIL},
-        ),
-        # What could not be asked
-        (
-            server(methods={"ops": ("publickey",)}, problem="hung"),
-            Claims(),
-            {},
-            {"ssh-methods": State.NOT_CHECKED, "ssh-root": State.NOT_CHECKED},
-        ),
-        (
-            server(hello=None, host_keys={}, methods={}, problem="refused"),
-            Claims(),
-            {},
-            {key: State.NOT_CHECKED for key in KEYS if key != PORTS},
-        ),
-        # Algorithms
-        (
-            server(hello=replace(HELLO, ciphers=("aes128-cbc",))),
-            Claims(),
-            {},
-            {"ssh-algorithms": State.FAIL},
-        ),
-        (
-            server(hello=replace(HELLO, kex=("diffie-hellman-group1-sha1",))),
-            Claims(),
-            {},
-            {"ssh-algorithms": State.FAIL},
-        ),
-        (server(hello=replace(HELLO, macs=("hmac-md5",))), Claims(), {}, {"ssh-algorithms": State.FAIL}),
-        (
-            server(hello=replace(HELLO, host_keys=("ecdsa-sha2-nistp256",))),
-            Claims(),
-            {},
-            {"ssh-algorithms": State.FAIL},
-        ),
-        (
-            server(hello=replace(HELLO, ciphers=("aes128-cbc",))),
-            Claims(),
-            {"ssh_hardening_extra_options": {"ciphers": "aes128-cbc,aes256-ctr"}},
-            {},
-        ),
-        (
-            server(hello=replace(HELLO, ciphers=("aes128-cbc",))),
-            Claims(),
-            {"ssh_hardening_extra_options": {"Ciphers": "+aes128-cbc"}},
-            {},
-        ),
-        # Host keys
-        (server(host_keys={"ssh-ed25519": OTHER_KEY}), Claims(), {}, {"ssh-host-keys": State.FAIL}),
-        (
-            replace(GOOD, known_keys={}),
-            Claims(host_keys=(f"ssh-ed25519 {OTHER_KEY}",)),
-            {},
-            {"ssh-host-keys": State.FAIL},
-        ),
-        (replace(GOOD, known_keys={}), Claims(host_keys=(f"ssh-ed25519 {KEY}",)), {}, {}),
-        (replace(GOOD, known_keys={}), Claims(), {}, {"ssh-host-keys": State.NOT_CHECKED}),
-        # The node's own word does not outweigh what this machine knows
-        (
-            server(host_keys={"ssh-ed25519": OTHER_KEY}),
-            Claims(host_keys=(f"ssh-ed25519 {OTHER_KEY}",)),
-            {},
-            {"ssh-host-keys": State.FAIL},
-        ),
-        # Ports
-        (answering(OPEN), Claims(), {}, {PORTS: State.FAIL}),
-        (
-            answering(replace(OPEN, address="2001:db8::7", source="2001:db8::1")),
-            Claims(),
-            {},
-            {PORTS: State.FAIL},
-        ),
-        (answering(OPEN), Claims(), {"firewall_rules": [RULE]}, {}),
-        (answering(replace(OPEN, port=8011)), Claims(), {"firewall_rules": [RULE]}, {PORTS: State.FAIL}),
-        (
-            answering(OPEN),
-            Claims(),
-            {"firewall_rules": [RULE | {"sources": ["203.0.113.0/24"]}]},
-            {PORTS: State.FAIL},
-        ),
-        (answering(OPEN), Claims(), {"firewall_rules": [RULE | {"protocol": "udp"}]}, {PORTS: State.FAIL}),
-        (answering(replace(OPEN, port=9100)), Claims(), {"firewall_services": {"node_exporter": [HERE]}}, {}),
-        (answering(replace(OPEN, answer=Answer.CLOSED)), Claims(), {}, {}),
-        # Open by the plan, and silent: a fault where the node says that it listens
-        (
-            answering(replace(OPEN, answer=Answer.SILENT, source="")),
-            Claims(client=HERE, listening=(8000,)),
-            {"firewall_rules": [RULE]},
-            {PORTS: State.FAIL},
-        ),
-        (
-            answering(replace(OPEN, answer=Answer.SILENT, source="")),
-            Claims(client=HERE),
-            {"firewall_rules": [RULE]},
-            {},
-        ),
-        # What is open over one IP version may be silent over the other
-        (
-            answering(Port("2001:db8::7", 8000, Answer.SILENT)),
-            Claims(client=HERE, listening=(8000,)),
-            {"firewall_rules": [RULE]},
-            {},
-        ),
-        # Behind a translation of addresses the node knows who this machine is, and may not name a peer
-        (
-            answering(OPEN),
-            Claims(client="203.0.113.9"),
-            {"firewall_rules": [RULE | {"sources": ["203.0.113.9"]}]},
-            {},
-        ),
-        (answering(OPEN), Claims(client=PEER), {}, {PORTS: State.NOT_CHECKED}),
-        (GOOD, Claims(), {"firewall_peer_addresses": ["198.51.100.0/24"]}, {PORTS: State.NOT_APPLICABLE}),
-        (answering(OPEN), Claims(), {"firewall_state": "absent"}, {PORTS: State.NOT_APPLICABLE}),
-        (replace(GOOD, ports=()), Claims(), {}, {PORTS: State.NOT_CHECKED}),
-        (replace(GOOD, through="gpu01", ports=()), Claims(), {}, {PORTS: State.NOT_APPLICABLE}),
-        (Look(problem="no route"), Claims(), {}, dict.fromkeys(KEYS, State.NOT_CHECKED)),
-        (
-            offering("ops", "password"),
-            Claims(),
-            {"ssh_hardening_state": "absent"},
-            dict.fromkeys(("ssh-methods", "ssh-root", "ssh-algorithms"), State.NOT_APPLICABLE),
-        ),
-    ],
+@each(
+    # Methods
+    (offering("ops", "password", "publickey"), Claims(), {}, {"ssh-methods": State.FAIL}),
+    (offering(NOBODY, "password"), Claims(), {}, {"ssh-methods": State.FAIL}),
+    (offering("games", NO_PROOF), Claims(), {}, {"ssh-methods": State.FAIL}),
+    (offering("root", "password"), Claims(), {}, {"ssh-root": State.FAIL}),
+    (offering("ops", "password", "publickey"), Claims(), EXTRA, {}),
+    (offering("ops", "gssapi-with-mic"), Claims(), EXTRA, {"ssh-methods": State.FAIL}),
+    (offering("ops", "keyboard-interactive", "publickey"), Claims(), SECOND, {}),
+    (offering("ops", "password"), Claims(), SECOND, {"ssh-methods": State.FAIL}),
+    # The first of two factors looks like the only one
+    (offering("ops", "keyboard-interactive"), Claims(), {}, {"ssh-methods": State.FAIL}),
+    (
+        offering("ops", "keyboard-interactive"),
+        Claims(methods="keyboard-interactive:pam,publickey"),
+        {},
+        {},
+    ),
+    (
+        offering("ops", "keyboard-interactive"),
+        Claims(methods="keyboard-interactive,publickey password"),
+        {},
+        {"ssh-methods": State.FAIL},
+    ),
+    (offering("ops", "keyboard-interactive"), None, {}, {"ssh-methods": State.NOT_CHECKED}),
+    # Blocks of the site that the operator accepts
+    (offering("games", "password"), Claims(), {"ssh_hardening_accepted_matches": ["User games"]}, {}),
+    (offering("games", "password"), Claims(), {"ssh_hardening_accepted_matches": ["Group sftponly"]}, {}),
+    (
+        offering("ops", "password"),
+        Claims(),
+        {"ssh_hardening_accepted_matches": ["User games"]},
+        {"ssh-methods": State.FAIL},
+    ),
+    (
+        offering("games", NO_PROOF),
+        Claims(),
+        {"ssh_hardening_accepted_matches": ["User games"]},
+        {"ssh-methods": State.FAIL},
+    ),
+    # Another server of the node
+    (
+        replace(GOOD, servers=(SERVER, SshServer(NODE, 2222, HELLO, {}, {"ops": ("password",)}))),
+        Claims(),
+        {},
+        {"ssh-methods": State.FAIL},
+    ),
+    # What could not be asked
+    (
+        server(methods={"ops": ("publickey",)}, problem="hung"),
+        Claims(),
+        {},
+        {"ssh-methods": State.NOT_CHECKED, "ssh-root": State.NOT_CHECKED},
+    ),
+    (
+        server(hello=None, host_keys={}, methods={}, problem="refused"),
+        Claims(),
+        {},
+        {key: State.NOT_CHECKED for key in KEYS if key != PORTS},
+    ),
+    # Algorithms
+    (
+        server(hello=replace(HELLO, ciphers=("aes128-cbc",))),
+        Claims(),
+        {},
+        {"ssh-algorithms": State.FAIL},
+    ),
+    (
+        server(hello=replace(HELLO, kex=("diffie-hellman-group1-sha1",))),
+        Claims(),
+        {},
+        {"ssh-algorithms": State.FAIL},
+    ),
+    (server(hello=replace(HELLO, macs=("hmac-md5",))), Claims(), {}, {"ssh-algorithms": State.FAIL}),
+    (
+        server(hello=replace(HELLO, host_keys=("ecdsa-sha2-nistp256",))),
+        Claims(),
+        {},
+        {"ssh-algorithms": State.FAIL},
+    ),
+    (
+        server(hello=replace(HELLO, ciphers=("aes128-cbc",))),
+        Claims(),
+        {"ssh_hardening_extra_options": {"ciphers": "aes128-cbc,aes256-ctr"}},
+        {},
+    ),
+    (
+        server(hello=replace(HELLO, ciphers=("aes128-cbc",))),
+        Claims(),
+        {"ssh_hardening_extra_options": {"Ciphers": "+aes128-cbc"}},
+        {},
+    ),
+    # Host keys
+    (server(host_keys={"ssh-ed25519": OTHER_KEY}), Claims(), {}, {"ssh-host-keys": State.FAIL}),
+    (
+        replace(GOOD, known_keys={}),
+        Claims(host_keys=(f"ssh-ed25519 {OTHER_KEY}",)),
+        {},
+        {"ssh-host-keys": State.FAIL},
+    ),
+    (replace(GOOD, known_keys={}), Claims(host_keys=(f"ssh-ed25519 {KEY}",)), {}, {}),
+    (replace(GOOD, known_keys={}), Claims(), {}, {"ssh-host-keys": State.NOT_CHECKED}),
+    # The node's own word does not outweigh what this machine knows
+    (
+        server(host_keys={"ssh-ed25519": OTHER_KEY}),
+        Claims(host_keys=(f"ssh-ed25519 {OTHER_KEY}",)),
+        {},
+        {"ssh-host-keys": State.FAIL},
+    ),
+    # Ports
+    (answering(OPEN), Claims(), {}, {PORTS: State.FAIL}),
+    (
+        answering(replace(OPEN, address="2001:db8::7", source="2001:db8::1")),
+        Claims(),
+        {},
+        {PORTS: State.FAIL},
+    ),
+    (answering(OPEN), Claims(), {"firewall_rules": [RULE]}, {}),
+    (answering(replace(OPEN, port=8011)), Claims(), {"firewall_rules": [RULE]}, {PORTS: State.FAIL}),
+    (
+        answering(OPEN),
+        Claims(),
+        {"firewall_rules": [RULE | {"sources": ["203.0.113.0/24"]}]},
+        {PORTS: State.FAIL},
+    ),
+    (answering(OPEN), Claims(), {"firewall_rules": [RULE | {"protocol": "udp"}]}, {PORTS: State.FAIL}),
+    (answering(replace(OPEN, port=9100)), Claims(), {"firewall_services": {"node_exporter": [HERE]}}, {}),
+    (answering(replace(OPEN, answer=Answer.CLOSED)), Claims(), {}, {}),
+    # Open by the plan, and silent: a fault where the node says that it listens
+    (
+        answering(replace(OPEN, answer=Answer.SILENT, source="")),
+        Claims(client=HERE, listening=(8000,)),
+        {"firewall_rules": [RULE]},
+        {PORTS: State.FAIL},
+    ),
+    (
+        answering(replace(OPEN, answer=Answer.SILENT, source="")),
+        Claims(client=HERE),
+        {"firewall_rules": [RULE]},
+        {},
+    ),
+    # What is open over one IP version may be silent over the other
+    (
+        answering(Port("2001:db8::7", 8000, Answer.SILENT)),
+        Claims(client=HERE, listening=(8000,)),
+        {"firewall_rules": [RULE]},
+        {},
+    ),
+    # Behind a translation of addresses the node knows who this machine is, and may not name a peer
+    (
+        answering(OPEN),
+        Claims(client="203.0.113.9"),
+        {"firewall_rules": [RULE | {"sources": ["203.0.113.9"]}]},
+        {},
+    ),
+    (answering(OPEN), Claims(client=PEER), {}, {PORTS: State.NOT_CHECKED}),
+    (GOOD, Claims(), {"firewall_peer_addresses": ["198.51.100.0/24"]}, {PORTS: State.NOT_APPLICABLE}),
+    (answering(OPEN), Claims(), {"firewall_state": "absent"}, {PORTS: State.NOT_APPLICABLE}),
+    (replace(GOOD, ports=()), Claims(), {}, {PORTS: State.NOT_CHECKED}),
+    (replace(GOOD, through="gpu01", ports=()), Claims(), {}, {PORTS: State.NOT_APPLICABLE}),
+    (Look(problem="no route"), Claims(), {}, dict.fromkeys(KEYS, State.NOT_CHECKED)),
+    (
+        offering("ops", "password"),
+        Claims(),
+        {"ssh_hardening_state": "absent"},
+        dict.fromkeys(("ssh-methods", "ssh-root", "ssh-algorithms"), State.NOT_APPLICABLE),
+    ),
 )
 def test_what_was_seen_decides(
     seen: Look, claims: Claims | None, variables: dict[str, Any], differing: dict[str, State]
@@ -282,32 +276,29 @@ def test_what_a_node_says_is_read() -> None:
     assert read_claims({}) == Claims()
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        None,
-        [],
-        {"client": "gpu02"},
-        {"client": 5},
-        {"listening": [0]},
-        {"listening": [1 << 16]},
-        {"listening": ["22"]},
-        {"listening": [True]},
-        {"listening": list(range(1, 1000))},
-        {"accounts": ["-oProxyCommand=id"]},
-        {"accounts": ["a\nb"]},
-        {"accounts": ["x"] * (MOST_ACCOUNTS + 1)},
-        {"host_keys": ["ssh-ed25519"]},
-        {"host_keys": ["ssh-ed25519 \x1b[2J" + KEY]},
-        {"methods": {}},
-    ],
+@each(
+    None,
+    [],
+    {"client": "gpu02"},
+    {"client": 5},
+    {"listening": [0]},
+    {"listening": [1 << 16]},
+    {"listening": ["22"]},
+    {"listening": [True]},
+    {"listening": list(range(1, 1000))},
+    {"accounts": ["-oProxyCommand=id"]},
+    {"accounts": ["a\nb"]},
+    {"accounts": ["x"] * (MOST_ACCOUNTS + 1)},
+    {"host_keys": ["ssh-ed25519"]},
+    {"host_keys": ["ssh-ed25519 \x1b[2J" + KEY]},
+    {"methods": {}},
 )
 def test_what_is_no_statement_is_refused(said: object) -> None:
     with pytest.raises(ClaimsError):
         read_claims(said)
 
 
-@pytest.mark.parametrize(("key", "role"), [("ports", "firewall"), ("ssh-root", "ssh_hardening")])
+@each(("ports", "firewall"), ("ssh-root", "ssh_hardening"))
 def test_statement_counts_what_was_seen_and_names_its_repair(key: str, role: str) -> None:
     node = checked()
     assert node.observations

@@ -1,9 +1,7 @@
 """How a node is reached, as the real ssh says, and which host keys this machine knows of it."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,13 +13,12 @@ from temper.compliance.outside.ssh import SshServer
 from tests.unit.compliance.fleets import plan
 
 # isort: split
+from pathlib import Path
+
 from ansible.module_utils.temper.settings.base import RefusedError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from temper.compliance.model import Observation
-    from temper.compliance.outside.expected import Expected
+from temper.compliance.model import Observation
+from temper.compliance.outside.expected import Expected
 
 pytestmark = pytest.mark.component
 

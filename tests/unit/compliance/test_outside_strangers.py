@@ -1,7 +1,5 @@
 """What this machine sees of servers on loopback: a real sshd, and strangers that behave oddly."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket
@@ -9,8 +7,9 @@ import struct
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import paramiko
 import pytest
@@ -23,11 +22,8 @@ from temper.compliance.outside.hello import MOST_LINES, HelloError, read_hello
 from temper.compliance.outside.ports import Answer, Port, look_at_ports
 from temper.compliance.outside.route import Route
 from temper.compliance.outside.ssh import MOST_BYTES, MOST_METHODS, NO_PROOF, Pace, SshServer, ask_server
+from tests.unit.each import each
 from tests.unit.harden.real_sshd import LAB_ROOTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
 HERE = "127.0.0.1"
 PATIENCE_S = 30.0
@@ -180,13 +176,10 @@ def test_real_sshd_shows_its_algorithms_keys_and_methods(sshd: int, tmp_path: Pa
     assert "sntrup761x25519-sha512@openssh.com" in seen.hello.kex
 
 
-@pytest.mark.parametrize(
-    ("status", "methods", "found"),
-    [
-        (AUTH_FAILED, "publickey,password", ("password", "publickey")),
-        (AUTH_SUCCESSFUL, "publickey", (NO_PROOF,)),
-        (AUTH_PARTIALLY_SUCCESSFUL, "password", ("password",)),
-    ],
+@each(
+    (AUTH_FAILED, "publickey,password", ("password", "publickey")),
+    (AUTH_SUCCESSFUL, "publickey", (NO_PROOF,)),
+    (AUTH_PARTIALLY_SUCCESSFUL, "password", ("password",)),
 )
 def test_the_methods_that_a_server_goes_on_with(status: int, methods: str, found: Sequence[str]) -> None:
     with serving(offers(methods, status)) as port:
@@ -199,24 +192,20 @@ def test_endless_methods_are_cut() -> None:
         assert len(ask(port).methods["ops"]) == MOST_METHODS
 
 
-@pytest.mark.parametrize(
-    "behave",
-    [
-        says(b""),
-        says(b"", then="close"),
-        says(VERSION),
-        says(VERSION[:9]),
-        says(b"\xff" * 100 + b"\n", then="again"),
-        says(b"x" * 4096, then="again"),
-        says(VERSION + b"\x7f\xff\xff\xff\x04\x14" + b"x" * 4096, then="again"),
-        says(HELLO),
-        says(HELLO, then="close"),
-        says(HELLO + kexinit(*LISTS), then="again"),
-        says(VERSION + kexinit(b"\xff\x1b[2J", *LISTS[1:])),
-        says(VERSION + kexinit(b"unheard-of", *LISTS[1:])),
-        says(b"Not allowed at this time\r\n", then="close"),
-    ],
-    ids=lambda _: "",
+@each(
+    says(b""),
+    says(b"", then="close"),
+    says(VERSION),
+    says(VERSION[:9]),
+    says(b"\xff" * 100 + b"\n", then="again"),
+    says(b"x" * 4096, then="again"),
+    says(VERSION + b"\x7f\xff\xff\xff\x04\x14" + b"x" * 4096, then="again"),
+    says(HELLO),
+    says(HELLO, then="close"),
+    says(HELLO + kexinit(*LISTS), then="again"),
+    says(VERSION + kexinit(b"\xff\x1b[2J", *LISTS[1:])),
+    says(VERSION + kexinit(b"unheard-of", *LISTS[1:])),
+    says(b"Not allowed at this time\r\n", then="close"),
 )
 @pytest.mark.usefixtures("hasty")
 def test_stranger_that_is_no_good_server_is_a_problem_in_bounded_time(
@@ -260,20 +249,17 @@ def test_connections_keep_to_one_a_second_after_the_first_ones(monkeypatch: pyte
     assert waited == [1.0] * 4
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"",
-        b"\n" * (MOST_LINES + 1) + HELLO,
-        b"SSH-" + b"x" * 300 + b"\n",
-        VERSION,
-        VERSION + kexinit(*LISTS)[:-30],
-        VERSION + kexinit(*LISTS[:3]),
-        VERSION + kexinit(b",".join([b"a"] * 300), *LISTS[1:]),
-        VERSION + kexinit(b"a" * 65, *LISTS[1:]),
-        VERSION + kexinit(b"a,,b", *LISTS[1:]),
-        VERSION + kexinit(b"a b", *LISTS[1:]),
-    ],
+@each(
+    b"",
+    b"\n" * (MOST_LINES + 1) + HELLO,
+    b"SSH-" + b"x" * 300 + b"\n",
+    VERSION,
+    VERSION + kexinit(*LISTS)[:-30],
+    VERSION + kexinit(*LISTS[:3]),
+    VERSION + kexinit(b",".join([b"a"] * 300), *LISTS[1:]),
+    VERSION + kexinit(b"a" * 65, *LISTS[1:]),
+    VERSION + kexinit(b"a,,b", *LISTS[1:]),
+    VERSION + kexinit(b"a b", *LISTS[1:]),
 )
 def test_beginning_that_is_not_ssh_is_refused(said: bytes) -> None:
     with pytest.raises(HelloError):

@@ -1,10 +1,8 @@
 """What an operator is told to type comes from a table of the controller, whatever a node names."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.parsing.dataloader import DataLoader
@@ -14,9 +12,7 @@ from temper.compliance.model import State
 from temper.compliance.repairs import REPAIRS, command_of
 from temper.compliance.statement import statement
 from tests.unit.compliance.fleets import RULES, checked, observation
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.unit.each import each
 
 #: Words that every pattern of the table must refuse.
 HOSTILE = [
@@ -61,7 +57,7 @@ def test_a_repair_of_fitting_words_is_a_command_of_a_shell(name: str) -> None:
     assert Templar(DataLoader()).template(trust_as_template(command)) == command
 
 
-@pytest.mark.parametrize("name", REPAIRS)
+@each(*REPAIRS)
 def test_no_word_of_a_node_is_more_than_a_name(name: str) -> None:
     words = FITTING.get(name, [])
     for place in range(len(words)):
@@ -71,7 +67,7 @@ def test_no_word_of_a_node_is_more_than_a_name(name: str) -> None:
     assert not words or command_of([name]) is None or REPAIRS[name].more
 
 
-@pytest.mark.parametrize("words", [[], [""], ["gpasswd --delete mallory sudo"], ["rm", "-rf", "/"]])
+@each([], [""], ["gpasswd --delete mallory sudo"], ["rm", "-rf", "/"])
 def test_a_repair_that_the_table_does_not_have_is_none(words: list[str]) -> None:
     assert command_of(words) is None
 

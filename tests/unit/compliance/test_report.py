@@ -1,10 +1,8 @@
 """The forms of a report: the same statement in all of them, and what was not checked a pass in none."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree
 
 import jsonschema
@@ -15,12 +13,10 @@ from temper.compliance.history import Known
 from temper.compliance.model import Change, State, Statement, Verdict
 from temper.compliance.statement import CheckedNode, statement
 from temper.report import statement as report
+from temper.report.origin import Origin
 from tests.unit.compliance.fleets import RULES, checked, observation, waiver
 from tools.schemas import STATEMENT as SCHEMA
 from validation.model.contract import dumps, loads
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SSHD = "ssh_hardening/sshd:PasswordAuthentication"
 FIREWALL = "firewall/firewall:state"
@@ -138,7 +134,7 @@ def test_a_check_of_some_nodes_leaves_what_is_known_of_waivers(tmp_path: Path) -
 
 
 def test_the_page_is_written_with_the_other_forms(tmp_path: Path) -> None:
-    report.write(tmp_path, STATEMENT)
+    report.write(tmp_path, STATEMENT, Origin())
     page = (tmp_path / "report.html").read_text()
     assert str(escape(STATEMENT.sentence.partition(". ")[2])) in page
     assert "<script>alert(1)</script>" not in page

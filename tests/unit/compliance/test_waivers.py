@@ -1,14 +1,11 @@
 """Waivers as an inventory gives them: what is no waiver is refused with a sentence."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
-import pytest
-
 from temper.base.nodes import utc
 from temper.compliance import waivers
+from tests.unit.each import each
 
 NODES = {"gpu01", "gpu_nodes"}
 WHOLE: dict[str, Any] = {
@@ -26,9 +23,7 @@ def problem(**changes: Any) -> str:
     return found
 
 
-@pytest.mark.parametrize(
-    "text", ["2027-03-31T00:00:00Z", "2027-03-31T02:00:00+02:00", "2027-03-30 20:00:00-04:00"]
-)
+@each("2027-03-31T00:00:00Z", "2027-03-31T02:00:00+02:00", "2027-03-30 20:00:00-04:00")
 def test_an_end_is_an_instant_whatever_its_zone(text: str) -> None:
     (found,), problems = waivers.read([WHOLE | {"expires": text}], NODES)
     assert not problems
@@ -41,18 +36,15 @@ def test_yaml_may_have_read_the_instant_already() -> None:
     assert utc(found.expires) == "2027-03-31T00:00:00Z"
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "2027-03-31",
-        date(2027, 3, 31),
-        "2027-03-31T00:00:00",
-        datetime(2027, 3, 31),
-        "31.03.2027",
-        "next year",
-        20270331,
-        True,
-    ],
+@each(
+    "2027-03-31",
+    date(2027, 3, 31),
+    "2027-03-31T00:00:00",
+    datetime(2027, 3, 31),
+    "31.03.2027",
+    "next year",
+    20270331,
+    True,
 )
 def test_an_end_without_an_hour_and_a_zone_is_refused(value: Any) -> None:
     found = problem(expires=value)
@@ -61,23 +53,20 @@ def test_an_end_without_an_hour_and_a_zone_is_refused(value: Any) -> None:
     assert "2027-03-31T00:00:00Z" in found
 
 
-@pytest.mark.parametrize("name", ["control", "reason", "owner", "approver", "ticket", "expires"])
+@each("control", "reason", "owner", "approver", "ticket", "expires")
 def test_each_of_these_is_required(name: str) -> None:
     assert name in problem(**{name: None})
     assert name in problem(**{name: ""})
 
 
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"expire": "2027"}, "expire"),
-        ({"nodes": "gpu01"}, "nodes"),
-        ({"nodes": 5}, "nodes"),
-        ({"nodes": ["gpu77"]}, "gpu77"),
-        ({"reason": 7}, "reason"),
-        ({"valid_from": "2027-04-01T00:00:00Z"}, "before it begins"),
-        ({"valid_from": "soon"}, "valid_from"),
-    ],
+@each(
+    ({"expire": "2027"}, "expire"),
+    ({"nodes": "gpu01"}, "nodes"),
+    ({"nodes": 5}, "nodes"),
+    ({"nodes": ["gpu77"]}, "gpu77"),
+    ({"reason": 7}, "reason"),
+    ({"valid_from": "2027-04-01T00:00:00Z"}, "before it begins"),
+    ({"valid_from": "soon"}, "valid_from"),
 )
 def test_what_is_wrong_is_named(changes: dict[str, Any], word: str) -> None:
     assert word in problem(**changes)
@@ -95,18 +84,15 @@ def test_all_wrong_entries_are_named_at_once() -> None:
 CONTROLS = ("os_hardening/umask", "os_hardening/aslr", "ssh_hardening/sshd", "firewall/firewall")
 
 
-@pytest.mark.parametrize(
-    ("written", "means", "meant"),
-    [
-        ("ssh_hardening/sshd", "ssh_hardening/sshd", "ssh_hardening/sshd"),
-        # As controls of the hardening were called before.
-        ("umask", "os_hardening/umask", "os_hardening/umask"),
-        ("os_hardenin/umask", "os_hardenin/umask", "os_hardening/umask"),
-        ("umsk", "os_hardening/umsk", "os_hardening/umask"),
-        ("sshd", "os_hardening/sshd", "ssh_hardening/sshd"),
-        ("firewal/firewal", "firewal/firewal", "firewall/firewall"),
-        ("nothing/alike-at-all", "nothing/alike-at-all", ""),
-    ],
+@each(
+    ("ssh_hardening/sshd", "ssh_hardening/sshd", "ssh_hardening/sshd"),
+    # As controls of the hardening were called before.
+    ("umask", "os_hardening/umask", "os_hardening/umask"),
+    ("os_hardenin/umask", "os_hardenin/umask", "os_hardening/umask"),
+    ("umsk", "os_hardening/umsk", "os_hardening/umask"),
+    ("sshd", "os_hardening/sshd", "ssh_hardening/sshd"),
+    ("firewal/firewal", "firewal/firewal", "firewall/firewall"),
+    ("nothing/alike-at-all", "nothing/alike-at-all", ""),
 )
 def test_a_control_is_called_by_its_role_and_name_and_a_typo_is_guessed(
     written: str, means: str, meant: str

@@ -353,10 +353,8 @@ def program(path: str) -> dict[str, str]:
     return {"before": "", "after": "#!x\n" * 99, "before_header": path, "after_header": path}
 
 
-@pytest.fixture(scope="module")
-def levels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What one playbook says at each level of output, with --diff."""
-    run = Runner(tmp_path_factory.mktemp("levels"))
+@pytest.mark.component
+def test_a_quiet_run_says_what_went_wrong_and_a_verbose_one_all(run: Runner) -> None:
     diff = [program(path) for path in ("/usr/local/lib/temper/mig.py", "/etc/temper.conf")]
     many = [f"a{number}" for number in range(40)]
     stop = {"name": "Stop", "refuse": {"msg": "No GPU."}, "when": "inventory_hostname == 'n02'"}
@@ -373,11 +371,7 @@ def levels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         for name, found in tasks.items()
     ]
     playbook = yaml.safe_dump(plays)
-    return {level: run(playbook, "--diff", TEMPER_OUTPUT=level) for level in ("normal", "quiet", "verbose")}
-
-
-@pytest.mark.component
-def test_a_quiet_run_says_what_went_wrong_and_a_verbose_one_all(levels: dict[str, str]) -> None:
+    levels = {level: run(playbook, "--diff", TEMPER_OUTPUT=level) for level in ("normal", "quiet", "verbose")}
     assert {level: len(re.findall(r"\n    a\d", said)) for level, said in levels.items()} == {
         "normal": 12,
         "quiet": 0,
@@ -388,10 +382,7 @@ def test_a_quiet_run_says_what_went_wrong_and_a_verbose_one_all(levels: dict[str
     assert "changed: 1" in levels["quiet"]
     # A heading with nothing below it.
     assert "== Empty" not in levels["verbose"]
-
-
-@pytest.mark.component
-def test_a_program_of_temper_is_one_line_of_a_difference(levels: dict[str, str]) -> None:
+    # A program of Temper is one line of a difference.
     line = "    /usr/local/lib/temper/mig.py: a program of Temper, absent -> 99 lines"
     assert line in levels["normal"]
     assert [levels[level].count("+#!x") for level in ("normal", "verbose")] == [99, 198]
@@ -438,6 +429,11 @@ def test_each_of_several_playbooks_has_the_counts_of_its_batches(second: str) ->
 @pytest.mark.component
 def test_the_second_run_changes_nothing(second: str) -> None:
     assert second.rstrip().endswith("== Outcome\nok: 2")
+
+
+@pytest.mark.component
+def test_a_pipe_has_no_colours(second: str) -> None:
+    assert "\x1b" not in second
 
 
 @pytest.mark.component
@@ -511,6 +507,19 @@ def test_a_run_that_is_interrupted_says_what_it_has_changed(run: Runner) -> None
     assert "  Wait until the tests are over: 2 nodes: n01, n02\nNext: the same command" in rest
 
 
+@pytest.mark.component
+def test_a_run_that_an_error_ends_was_not_interrupted(run: Runner) -> None:
+    (run.folder / "group_vars").mkdir()
+    (run.folder / "group_vars/all.yml").write_text("a:\n\tb: c\n")
+    with run.begin(ONE) as process:
+        assert process.stdout is not None
+        ended = process.stdout.read()
+    before, _, after = ended.partition("The run ended with the error above.\n")
+    assert "group_vars/all.yml:2" in before
+    assert "Next: correct the error; then the same command" in after
+    assert "interrupted" not in ended
+
+
 def displayed(written: str) -> list[str]:
     """The lines that stand on a terminal in the end."""
     return [line.rstrip("\r").rpartition("\r\x1b[K")[2] for line in written.split("\n")]
@@ -540,8 +549,3 @@ def test_a_terminal_that_can_move_nothing_gets_lines(run: Runner) -> None:
     written = run.on_terminal(WAITS, TERM="dumb", TEMPER_PROGRESS_INTERVAL_S="0.1")
     assert "waiting for n01, n02" in written
     assert "\x1b" not in written
-
-
-@pytest.mark.component
-def test_a_pipe_has_no_colours(said: str, second: str) -> None:
-    assert "\x1b" not in said + second

@@ -1,30 +1,25 @@
 """Many nodes in few words."""
 
-from __future__ import annotations
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from temper.base.nodes import alike, counted, duration, generic, printable, ranges
+from tests.unit.each import each
 
 
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        ([], ""),
-        (["gpu01"], "gpu01"),
-        (["gpu02", "gpu01"], "gpu01, gpu02"),
-        ([f"gpu{number:02}" for number in range(1, 13)], "gpu01-gpu12"),
-        (["n8", "n9", "n10", "n11", "n13"], "n8-n11, n13"),
-        (["n098", "n099", "n100"], "n098-n100"),
-        (["n1", "n01", "n2", "n3"], "n01, n1-n3"),
-        (["rack1-gpu1", "rack1-gpu2", "rack1-gpu3", "rack2-gpu1"], "rack1-gpu1-rack1-gpu3, rack2-gpu1"),
-        (["gpu1.b2.example", "gpu2.b2.example", "gpu3.b2.example"], "gpu1.b2.example-gpu3.b2.example"),
-        (["gpu1.a", "gpu2.b", "gpu3.a"], "gpu1.a, gpu3.a, gpu2.b"),
-        (["10.0.0.9", "10.0.0.10", "10.0.0.11"], "10.0.0.9-10.0.0.11"),
-        (["login", "gpu1", "login"], "gpu1, login"),
-    ],
+@each(
+    ([], ""),
+    (["gpu01"], "gpu01"),
+    (["gpu02", "gpu01"], "gpu01, gpu02"),
+    ([f"gpu{number:02}" for number in range(1, 13)], "gpu01-gpu12"),
+    (["n8", "n9", "n10", "n11", "n13"], "n8-n11, n13"),
+    (["n098", "n099", "n100"], "n098-n100"),
+    (["n1", "n01", "n2", "n3"], "n01, n1-n3"),
+    (["rack1-gpu1", "rack1-gpu2", "rack1-gpu3", "rack2-gpu1"], "rack1-gpu1-rack1-gpu3, rack2-gpu1"),
+    (["gpu1.b2.example", "gpu2.b2.example", "gpu3.b2.example"], "gpu1.b2.example-gpu3.b2.example"),
+    (["gpu1.a", "gpu2.b", "gpu3.a"], "gpu1.a, gpu3.a, gpu2.b"),
+    (["10.0.0.9", "10.0.0.10", "10.0.0.11"], "10.0.0.9-10.0.0.11"),
+    (["login", "gpu1", "login"], "gpu1, login"),
 )
 def test_names_that_follow_each_other_are_a_range(names: list[str], said: str) -> None:
     assert ranges(names) == said
@@ -39,22 +34,16 @@ def test_every_name_is_in_its_range_and_no_other(numbers: set[int]) -> None:
     assert found == numbers
 
 
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [({"n1"}, "n1"), ({"a", "b"}, "2 nodes: a, b"), ({"n1", "n2", "n3"}, "3 nodes: n1-n3")],
-)
+@each(({"n1"}, "n1"), ({"a", "b"}, "2 nodes: a, b"), ({"n1", "n2", "n3"}, "3 nodes: n1-n3"))
 def test_several_nodes_come_with_their_number(names: set[str], said: str) -> None:
     assert counted(names) == said
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("gpu1 is refused.", "NODE is refused."),
-        ("/etc/gpu1.conf", "/etc/NODE.conf"),
-        ("root@192.0.2.7: no", "root@NODE: no"),
-        ("gpu10, my-gpu1 and 192.0.2.77 are others", None),
-    ],
+@each(
+    ("gpu1 is refused.", "NODE is refused."),
+    ("/etc/gpu1.conf", "/etc/NODE.conf"),
+    ("root@192.0.2.7: no", "root@NODE: no"),
+    ("gpu10, my-gpu1 and 192.0.2.77 are others", None),
 )
 def test_a_nodes_own_names_are_left_out_as_whole_words(text: str, expected: str | None) -> None:
     assert generic(text, ("gpu1", "192.0.2.7", "")) == (expected or text)
@@ -66,17 +55,14 @@ def test_texts_that_differ_in_the_nodes_names_alone_are_one() -> None:
     assert alike(texts, own) == [(("a1", "b1"), "NODE (NODE) is full"), (("c1",), "c1 is empty")]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (0.9, "0 s"),
-        (41, "41 s"),
-        (60, "1 min"),
-        (250, "4 min 10 s"),
-        (3600, "1 h"),
-        (7505, "2 h 5 min"),
-        (97200, "1 d 3 h"),
-    ],
+@each(
+    (0.9, "0 s"),
+    (41, "41 s"),
+    (60, "1 min"),
+    (250, "4 min 10 s"),
+    (3600, "1 h"),
+    (7505, "2 h 5 min"),
+    (97200, "1 d 3 h"),
 )
 def test_a_time_has_its_two_largest_units(seconds: float, said: str) -> None:
     assert duration(seconds) == said

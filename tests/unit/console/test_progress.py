@@ -1,7 +1,5 @@
 """The line that says what a run waits for."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

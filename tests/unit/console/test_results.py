@@ -1,11 +1,8 @@
 """What single results say to the operator."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
-
-import pytest
+from collections.abc import Mapping
+from typing import Any
 
 from temper.output.results import (
     CENSORED,
@@ -17,9 +14,7 @@ from temper.output.results import (
     refused,
     warnings,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from tests.unit.each import each
 
 
 def dump(values: Mapping[str, Any]) -> str:
@@ -84,16 +79,12 @@ def test_changes_of_a_loop_are_its_items() -> None:
     assert changes({"changed": True, "results": results}) == ["(item=a)"]
 
 
-@pytest.mark.parametrize(
-    "result", [{"actions": "none"}, {"controls": 3}, {"results": "x"}, {"results": ["x"]}]
-)
+@each({"actions": "none"}, {"controls": 3}, {"results": "x"}, {"results": ["x"]})
 def test_keys_of_other_modules_that_have_the_same_names_are_no_error(result: dict[str, Any]) -> None:
     assert changes(result) == []
 
 
-@pytest.mark.parametrize(
-    "item", [{"ansible_loop_var": ["x"]}, {"ansible_loop_var": {"a": 1}}, {"": 5}, {"warnings": 7}]
-)
+@each({"ansible_loop_var": ["x"]}, {"ansible_loop_var": {"a": 1}}, {"": 5}, {"warnings": 7})
 def test_what_a_node_says_in_keys_of_loops_is_no_error(item: dict[str, Any]) -> None:
     bad = {**item, "failed": True, "changed": True, "_ansible_verbose_always": True}
     for result in (bad, {"results": [bad], "failed": True}):
@@ -102,18 +93,15 @@ def test_what_a_node_says_in_keys_of_loops_is_no_error(item: dict[str, Any]) -> 
         assert warnings(result) == []
 
 
-@pytest.mark.parametrize(
-    "diff",
-    [
-        5,
-        "text",
-        [5],
-        {"prepared": 5},
-        {"before": "a", "after": [1]},
-        {"before": "", "after": "", "src_larger": "x"},
-        {"before": "a\n" * MOST_LINES, "after": "b\n"},
-        [{"before": "a\n" * (MOST_LINES // 4), "after": "b\n"}] * 4,
-    ],
+@each(
+    5,
+    "text",
+    [5],
+    {"prepared": 5},
+    {"before": "a", "after": [1]},
+    {"before": "", "after": "", "src_larger": "x"},
+    {"before": "a\n" * MOST_LINES, "after": "b\n"},
+    [{"before": "a\n" * (MOST_LINES // 4), "after": "b\n"}] * 4,
 )
 def test_a_difference_of_another_form_or_endless_is_not_compared(diff: object) -> None:
     assert all(list(one) == ["prepared"] for one in differences({"diff": diff}))
@@ -125,14 +113,11 @@ def test_a_difference_is_shown_as_it_is() -> None:
     assert differences({"diff": diff[0]}) == diff[:1]
 
 
-@pytest.mark.parametrize(
-    ("result", "said"),
-    [
-        ({"msg": "hello"}, ["hello"]),
-        ({"msg": ["one", "two"]}, ["- one\n- two"]),
-        ({"x.y": 3, "changed": False, "_ansible_no_log": False}, ['{"x.y": 3}']),
-        ({"results": [{"_ansible_verbose_always": True, "msg": "a"}, {"skipped": True}]}, ["a"]),
-    ],
+@each(
+    ({"msg": "hello"}, ["hello"]),
+    ({"msg": ["one", "two"]}, ["- one\n- two"]),
+    ({"x.y": 3, "changed": False, "_ansible_no_log": False}, ['{"x.y": 3}']),
+    ({"results": [{"_ansible_verbose_always": True, "msg": "a"}, {"skipped": True}]}, ["a"]),
 )
 def test_debug_says_what_it_was_given(result: dict[str, Any], said: list[str]) -> None:
     shown = result if "results" in result else {**result, "_ansible_verbose_always": True}
@@ -144,8 +129,6 @@ def test_warnings_of_items_and_of_the_task_are_one_each() -> None:
     assert warnings({"warnings": ["a"], "results": [{"warnings": ["a", "b"]}, {}]}) == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    ("result", "expected"), [({"refused": True}, True), ({"refused": False}, False), ({}, False)]
-)
+@each(({"refused": True}, True), ({"refused": False}, False), ({}, False))
 def test_a_refusal_says_so(result: dict[str, Any], expected: bool) -> None:
     assert refused(result) == expected

@@ -1,11 +1,8 @@
 """What a run is told of, and the lines that it makes of that."""
 
-from __future__ import annotations
-
-import pytest
-
 from temper.base.outcome import FinalVerdict
 from temper.output.run import MOST_CHARACTERS, MOST_GROUPS, Note, Run, Stage
+from tests.unit.each import each
 
 
 def stage(name: str = "Tune", *, check: bool = False) -> Stage:
@@ -58,14 +55,11 @@ def test_a_warning_is_shown_once_for_a_node_in_a_run() -> None:
     assert noted(run, stage("Harden"), *warn) == []
 
 
-@pytest.mark.parametrize(
-    ("notes", "said"),
-    [
-        ([("", "the plan")], "the plan"),
-        ([("n1", "n1 is not measured")], "n1 is not measured"),
-        ([("n1", "port 80")], "n1:\n  port 80"),
-        ([("n1", "n1 waits"), ("n2", "n2 waits")], "2 nodes: n1, n2:\n  NODE waits"),
-    ],
+@each(
+    ([("", "the plan")], "the plan"),
+    ([("n1", "n1 is not measured")], "n1 is not measured"),
+    ([("n1", "port 80")], "n1:\n  port 80"),
+    ([("n1", "n1 waits"), ("n2", "n2 waits")], "2 nodes: n1, n2:\n  NODE waits"),
 )
 def test_a_text_for_the_operator_says_whom_it_is_about(notes: list[tuple[str, str]], said: str) -> None:
     assert noted(Run(), stage(), *(Note("said", node, "Show", text) for node, text in notes)) == [said]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper import process
@@ -18,10 +20,6 @@ from ansible.module_utils.temper.engines import (
 
 from tests.unit.engines.stand_ins import Node
 from tests.unit.settings.role_plans import item
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 WISH = {"shm_size": "1G", "ulimits": {"memlock": -1, "stack": 67108864}}
 

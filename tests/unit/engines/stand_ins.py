@@ -1,7 +1,5 @@
 """Stand-ins for the engines of a node, which answer as the real ones do; the lab has the real ones."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

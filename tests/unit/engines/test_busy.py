@@ -1,15 +1,10 @@
 """Containers with a GPU are found by their device files, whoever runs them, computing or not."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper.driver import holders
 from ansible.module_utils.temper.engines import busy
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOST_GROUP = "0::/system.slice/ssh.service\n"
 DOCKER_GROUP = f"0::/system.slice/docker-{'ab' * 32}.scope\n"

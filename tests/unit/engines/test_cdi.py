@@ -1,24 +1,22 @@
 """The CDI specification: for the loaded driver, with all GPUs, made again by the toolkit's own units."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.driver import gpu_settings, holders
 from ansible.module_utils.temper.engines import cdi
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.unit.engines.stand_ins import Node
 
-    from tests.unit.engines.stand_ins import Node
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 
 
-def test_podman_needs_the_specification_alone(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
+def test_podman_needs_the_specification_alone(node: Node, apply: Run) -> None:
     node.program("podman", "#!/bin/sh\necho podman version 5.4.2\n")
     before = node.files()
     result = apply()
@@ -36,10 +34,7 @@ def test_podman_needs_the_specification_alone(node: Node, apply: Callable[..., d
     ],
 )
 def test_an_old_specification_is_renewed(
-    node: Node,
-    apply: Callable[..., dict[str, Any]],
-    specification: str | None,
-    reason: str,
+    node: Node, apply: Run, specification: str | None, reason: str
 ) -> None:
     node.program("podman", "#!/bin/sh\necho podman version 5.4.2\n")
     (node.path / "version").write_text("580.178.04\n")
@@ -54,9 +49,7 @@ def test_an_old_specification_is_renewed(
     assert "restart nvidia-cdi-refresh.service" in (node.path / "log").read_text()
 
 
-def test_the_toolkits_units_are_switched_on_and_off_again(
-    node: Node, apply: Callable[..., dict[str, Any]]
-) -> None:
+def test_the_toolkits_units_are_switched_on_and_off_again(node: Node, apply: Run) -> None:
     node.program("podman", "#!/bin/sh\necho podman version 5.4.2\n")
     node.refresh.write_text("UnitFileState=disabled\n\nUnitFileState=enabled\n")
     assert apply()["actions"] == ["enable nvidia-cdi-refresh.path"]
@@ -73,7 +66,7 @@ def test_the_toolkits_units_are_switched_on_and_off_again(
     assert log[-1] == "disable --now nvidia-cdi-refresh.path"
 
 
-def test_a_toolkit_without_the_units_is_refused(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
+def test_a_toolkit_without_the_units_is_refused(node: Node, apply: Run) -> None:
     node.program("podman", "#!/bin/sh\necho podman version 5.4.2\n")
     node.refresh.write_text("UnitFileState=\n\nUnitFileState=\n")
     assert "has no unit nvidia-cdi-refresh.path: expected version 1.18 or newer" in apply()["msg"]

@@ -1,7 +1,5 @@
 """The program that adds NCCL's settings to the CDI specification which nvidia-ctk has written."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

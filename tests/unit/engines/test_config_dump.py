@@ -1,7 +1,5 @@
 """What engines print is read alike, however they print it."""
 
-from __future__ import annotations
-
 from ansible.module_utils.temper.engines.config_dump import below, read, strings
 
 from tests.unit.each import each

@@ -3,33 +3,29 @@
 The engines are the stand-ins of stand_ins.py.
 """
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.temper.engines import busy, engine_settings
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.unit.engines.stand_ins import Node
 
-    from tests.unit.engines.stand_ins import Node
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
 
 
-def test_a_node_without_an_engine_is_left_alone(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
+def test_a_node_without_an_engine_is_left_alone(node: Node, apply: Run) -> None:
     before = node.files()
     assert apply()["changed"] is False
     assert node.files() == before
 
 
 @pytest.mark.component
-def test_all_problems_of_all_engines_are_named_before_anything_is_written(
-    node: Node, apply: Callable[..., dict[str, Any]]
-) -> None:
+def test_all_problems_of_all_engines_are_named_before_anything_is_written(node: Node, apply: Run) -> None:
     node.has_docker()
     node.has_containerd()
     node.has_crio()
@@ -53,15 +49,13 @@ def test_all_problems_of_all_engines_are_named_before_anything_is_written(
         ({"engines": ["crio"]}, "names crio, but there is no program crio on this node"),
     ],
 )
-def test_a_wrong_wish_is_refused(
-    node: Node, apply: Callable[..., dict[str, Any]], parameters: dict[str, Any], sentence: str
-) -> None:
+def test_a_wrong_wish_is_refused(node: Node, apply: Run, parameters: dict[str, Any], sentence: str) -> None:
     node.has_docker()
     assert sentence in apply(**parameters)["msg"]
 
 
 def test_a_node_whose_plan_has_no_toolkit_keeps_its_engines_as_they_are(
-    node: Node, apply: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    node: Node, apply: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(AnsibleModule, "warn", lambda _, text: said.append(text))
@@ -74,17 +68,13 @@ def test_a_node_whose_plan_has_no_toolkit_keeps_its_engines_as_they_are(
 
 
 @pytest.mark.component
-def test_a_toolkit_that_is_there_is_used_though_the_plan_has_none(
-    node: Node, apply: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_toolkit_that_is_there_is_used_though_the_plan_has_none(node: Node, apply: Run) -> None:
     node.has_docker()
     assert list(apply(toolkit_expected=False)["engines"]) == ["docker"]
 
 
 @pytest.mark.component
-def test_an_engine_that_is_excluded_is_left_alone_though_it_is_named(
-    node: Node, apply: Callable[..., dict[str, Any]]
-) -> None:
+def test_an_engine_that_is_excluded_is_left_alone_though_it_is_named(node: Node, apply: Run) -> None:
     node.has_docker()
     node.has_containerd()
     assert list(
@@ -93,16 +83,14 @@ def test_an_engine_that_is_excluded_is_left_alone_though_it_is_named(
     assert not node.drop_in.exists()
 
 
-def test_a_node_without_the_toolkit_is_refused(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
+def test_a_node_without_the_toolkit_is_refused(node: Node, apply: Run) -> None:
     node.has_docker()
     node.runtime.unlink()
     assert "the container toolkit comes with the stack" in apply()["msg"]
 
 
 @pytest.mark.component
-def test_a_run_that_was_cut_off_is_completed(
-    node: Node, apply: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_cut_off_is_completed(node: Node, apply: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed(BaseException):
         """Stands for SIGKILL."""
 
@@ -121,7 +109,7 @@ def test_a_run_that_was_cut_off_is_completed(
 
 @pytest.mark.component
 def test_systemd_is_not_reloaded_under_a_container_with_a_gpu(
-    node: Node, apply: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    node: Node, apply: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.has_containerd()
     processes = [busy.GpuProcess(number, "python3") for number in range(10, 17)]

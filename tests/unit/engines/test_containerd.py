@@ -1,18 +1,16 @@
 """containerd: a drop-in of nvidia-ctk under which nothing else changes, for each of its generations."""
 
-from __future__ import annotations
-
 import os
 import tomllib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.engines import containerd
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.unit.engines.stand_ins import Node
 
-    from tests.unit.engines.stand_ins import Node
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 
@@ -20,9 +18,7 @@ pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reaso
 V2, V3 = containerd.PLUGINS["2"], containerd.PLUGINS["3"]
 
 
-def test_a_containerd_that_serves_docker_alone_is_left_alone(
-    node: Node, apply: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_containerd_that_serves_docker_alone_is_left_alone(node: Node, apply: Run) -> None:
     node.has_docker()
     node.has_containerd()
     assert list(apply()["engines"]) == ["docker"]
@@ -35,7 +31,7 @@ def test_a_containerd_that_serves_docker_alone_is_left_alone(
     [("tables", {"cni"}), ("runtimes", {"runc", "cni"}), ("section", {"runc", "cni"})],
 )
 def test_the_drop_in_repeats_runc_only_where_this_containerd_would_forget_it(
-    node: Node, apply: Callable[..., dict[str, Any]], style: str, copied: set[str]
+    node: Node, apply: Run, style: str, copied: set[str]
 ) -> None:
     node.has_containerd(style)
     node.write(node.config, f'version = 2\n[plugins."{V2}".cni]\nbin_dir = "/usr/lib/cni"\n')
@@ -46,9 +42,7 @@ def test_the_drop_in_repeats_runc_only_where_this_containerd_would_forget_it(
     assert apply()["changed"] is False
 
 
-def test_containerd_without_a_configuration_gets_one_of_its_own_version(
-    node: Node, apply: Callable[..., dict[str, Any]]
-) -> None:
+def test_containerd_without_a_configuration_gets_one_of_its_own_version(node: Node, apply: Run) -> None:
     node.has_containerd("tables", "2.1.9", 3)
     apply()
     assert node.config.read_text() == f'imports = ["{node.drop_in}"]\nversion = 3\n'
@@ -57,7 +51,7 @@ def test_containerd_without_a_configuration_gets_one_of_its_own_version(
     assert not node.config.exists()
 
 
-def test_the_runtime_has_runcs_options(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
+def test_the_runtime_has_runcs_options(node: Node, apply: Run) -> None:
     node.has_containerd("tables")
     options = f'[plugins."{V2}".containerd.runtimes.runc.options]\nSystemdCgroup = true\n'
     node.write(node.config, f"version = 2\n{options}")
@@ -69,7 +63,7 @@ def test_the_runtime_has_runcs_options(node: Node, apply: Callable[..., dict[str
     }
 
 
-def test_the_units_limits_are_written(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
+def test_the_units_limits_are_written(node: Node, apply: Run) -> None:
     node.has_containerd()
     apply()
     assert node.limits.read_text().splitlines()[1:] == [
@@ -105,7 +99,7 @@ def test_the_units_limits_are_written(node: Node, apply: Callable[..., dict[str,
     ],
 )
 def test_a_containerd_that_cannot_be_configured_is_refused(
-    node: Node, apply: Callable[..., dict[str, Any]], style: str, config: str, drop_in: str, sentence: str
+    node: Node, apply: Run, style: str, config: str, drop_in: str, sentence: str
 ) -> None:
     node.has_containerd(style)
     node.write(node.config, config)
@@ -125,7 +119,7 @@ def test_a_containerd_that_cannot_be_configured_is_refused(
     ],
 )
 def test_the_import_is_added_where_it_is_missing_and_taken_out_again(
-    node: Node, apply: Callable[..., dict[str, Any]], imports: str, expected: list[str] | None
+    node: Node, apply: Run, imports: str, expected: list[str] | None
 ) -> None:
     names = {"folder": str(node.drop_in.parent), "drop_in": str(node.drop_in), "other": str(node.path)}
     node.has_containerd("tables")

@@ -1,7 +1,5 @@
 """Our keys in somebody's daemon.json: merged, never overwritten, taken out again without a trace."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

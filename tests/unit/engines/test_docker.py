@@ -1,28 +1,25 @@
 """Docker: its file is merged, checked by dockerd and given back."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.temper.engines import base, docker
 from ansible.module_utils.temper.settings.base import SettingError
 
+from tests.unit.engines.stand_ins import Node
 from tests.unit.tables import specs
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.unit.engines.stand_ins import Node
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 
 
-def test_docker_is_configured_once(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
+def test_docker_is_configured_once(node: Node, apply: Run) -> None:
     node.has_docker()
     first, second = apply(), apply()
     assert (first["changed"], second["changed"]) == (True, False)
@@ -35,9 +32,7 @@ def test_docker_is_configured_once(node: Node, apply: Callable[..., dict[str, An
     ]
 
 
-def test_check_mode_shows_the_difference_and_writes_nothing(
-    node: Node, apply: Callable[..., dict[str, Any]]
-) -> None:
+def test_check_mode_shows_the_difference_and_writes_nothing(node: Node, apply: Run) -> None:
     node.has_docker()
     before = node.files()
     result = apply(check_mode=True)
@@ -47,7 +42,7 @@ def test_check_mode_shows_the_difference_and_writes_nothing(
 
 
 def test_an_old_docker_gets_the_runtime_and_a_warning(
-    node: Node, apply: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    node: Node, apply: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
     # Ansible keeps warnings for the whole process, and drops one that it has had before.
@@ -58,7 +53,7 @@ def test_an_old_docker_gets_the_runtime_and_a_warning(
     assert "features" not in json.loads(node.daemon_json.read_text())
 
 
-def test_absent_leaves_no_trace(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
+def test_absent_leaves_no_trace(node: Node, apply: Run) -> None:
     node.has_docker()
     node.has_containerd()
     node.write(node.config, "version = 2\n# theirs\n")
@@ -72,9 +67,7 @@ def test_absent_leaves_no_trace(node: Node, apply: Callable[..., dict[str, Any]]
     assert after == before
 
 
-def test_absent_leaves_a_file_that_somebody_has_extended(
-    node: Node, apply: Callable[..., dict[str, Any]]
-) -> None:
+def test_absent_leaves_a_file_that_somebody_has_extended(node: Node, apply: Run) -> None:
     node.has_docker()
     apply()
     document = json.loads(node.daemon_json.read_text())
@@ -83,7 +76,7 @@ def test_absent_leaves_a_file_that_somebody_has_extended(
     assert json.loads(node.daemon_json.read_text()) == {"debug": True}
 
 
-def test_what_dockerd_does_not_accept_is_refused(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
+def test_what_dockerd_does_not_accept_is_refused(node: Node, apply: Run) -> None:
     node.has_docker()
     node.program(
         "dockerd",
@@ -96,9 +89,7 @@ def test_what_dockerd_does_not_accept_is_refused(node: Node, apply: Callable[...
 
 
 @pytest.mark.parametrize("options", ["--default-shm-size=2G", "--default-shm-size 2G -H fd://"])
-def test_an_option_in_the_unit_is_refused(
-    node: Node, apply: Callable[..., dict[str, Any]], options: str
-) -> None:
+def test_an_option_in_the_unit_is_refused(node: Node, apply: Run, options: str) -> None:
     node.has_docker()
     node.options.write_text(options)
     message = apply()["msg"]
@@ -107,7 +98,7 @@ def test_an_option_in_the_unit_is_refused(
     assert apply(shm_size="")["changed"] is True
 
 
-def test_a_link_is_refused(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
+def test_a_link_is_refused(node: Node, apply: Run) -> None:
     node.has_docker()
     node.write(node.path / "theirs.json", "{}")
     node.daemon_json.parent.mkdir()
@@ -115,7 +106,7 @@ def test_a_link_is_refused(node: Node, apply: Callable[..., dict[str, Any]]) -> 
     assert "is a link to" in apply()["msg"]
 
 
-def test_docker_may_read_another_file(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
+def test_docker_may_read_another_file(node: Node, apply: Run) -> None:
     node.has_docker()
     other = node.path / "other.json"
     node.options.write_text(f"--config-file={other}")
@@ -132,9 +123,7 @@ def snap(node: Node) -> Node:
     return node
 
 
-def test_docker_from_snap_is_refused_with_what_to_do(
-    snap: Node, apply: Callable[..., dict[str, Any]]
-) -> None:
+def test_docker_from_snap_is_refused_with_what_to_do(snap: Node, apply: Run) -> None:
     message = apply()["msg"]
     assert "reads /var/snap/docker/current/config/daemon.json instead of" in message
     assert "snap remove docker" in message
@@ -147,7 +136,7 @@ def test_docker_from_snap_is_refused_with_what_to_do(
 
 @pytest.mark.parametrize("wish", [{"exclude": ["docker"]}, {"engines": ["containerd"]}, {"state": "absent"}])
 def test_docker_from_snap_that_nobody_asks_for_is_left_alone(
-    snap: Node, apply: Callable[..., dict[str, Any]], wish: dict[str, Any]
+    snap: Node, apply: Run, wish: dict[str, Any]
 ) -> None:
     snap.has_containerd()
     assert "msg" not in apply(**wish)

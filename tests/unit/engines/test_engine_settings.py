@@ -1,16 +1,13 @@
 """The setting: made from a plan's items, read, made and taken back without the rest of its role."""
 
-from __future__ import annotations
-
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.engines.engine_settings import ContainerEngines
 
-if TYPE_CHECKING:
-    from tests.unit.engines.stand_ins import Node
+from tests.unit.engines.stand_ins import Node
 
 pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 

@@ -1,15 +1,10 @@
 """The simulated `nvidia-ctk runtime configure` writes what the real one of version 1.20.0 has written."""
 
-from __future__ import annotations
-
 import runpy
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.unit.each import each
 from tests.unit.engines.stand_ins import SIMULATOR
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONFIG = """\
 imports = ["/etc/site/*.toml"]

@@ -1,11 +1,11 @@
 """Engines that the role does not set up are found by their units, configurations and sockets."""
 
-from __future__ import annotations
-
 import os
 import socket
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from ansible.module_utils.temper.engines import others
@@ -15,10 +15,6 @@ from temper.plan import facts
 from temper.plan.other_engines import REMEDIES
 from tests.unit.each import each
 from tests.unit.planning_roles.plans import bookworm, whole_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="sockets count that are root's")
 

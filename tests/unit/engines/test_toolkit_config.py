@@ -1,11 +1,11 @@
 """The container toolkit's own file: what cannot work is found and set, the rest stays as it is."""
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.engines import engine_settings, toolkit_config
@@ -26,12 +26,9 @@ from ansible.module_utils.temper.engines.toolkit_config import (
 from ansible.module_utils.temper.settings.base import RefusedError
 
 from tests.unit.each import each
+from tests.unit.engines.stand_ins import Node
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.unit.engines.stand_ins import Node
+Run = Callable[..., dict[str, Any]]
 
 # As the packages of version 1.20.0 write it (TestTomlSave in NVIDIA/nvidia-container-toolkit).
 PACKAGED = """\
@@ -209,9 +206,7 @@ def config(node: Node, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.component
-def test_what_kept_containers_from_gpus_is_set_and_returns_with_absent(
-    config: Path, apply: Callable[..., dict[str, Any]]
-) -> None:
+def test_what_kept_containers_from_gpus_is_set_and_returns_with_absent(config: Path, apply: Run) -> None:
     assert apply()["changed"] is True
     assert tomllib.loads(config.read_text())["nvidia-container-cli"]["no-cgroups"] is False
     assert config.read_text() == ROOTLESS.replace("no-cgroups = true", "no-cgroups = false")
@@ -221,17 +216,13 @@ def test_what_kept_containers_from_gpus_is_set_and_returns_with_absent(
 
 
 @pytest.mark.component
-def test_check_mode_shows_the_change_and_makes_none(
-    config: Path, apply: Callable[..., dict[str, Any]]
-) -> None:
+def test_check_mode_shows_the_change_and_makes_none(config: Path, apply: Run) -> None:
     assert str(config) in apply(check_mode=True)["changed_files"]
     assert config.read_text() == ROOTLESS
 
 
 @pytest.mark.component
-def test_a_wish_that_is_given_up_returns_to_what_was_found(
-    config: Path, apply: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_wish_that_is_given_up_returns_to_what_was_found(config: Path, apply: Run) -> None:
     apply(toolkit={"mode": "cdi", "accept_envvar": False})
     found = tomllib.loads(config.read_text())
     assert found["nvidia-container-runtime"]["mode"] == "cdi"
@@ -241,9 +232,7 @@ def test_a_wish_that_is_given_up_returns_to_what_was_found(
 
 
 @pytest.mark.component
-def test_a_file_that_the_toolkits_packages_write_anew_is_still_as_wished(
-    config: Path, apply: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_file_that_the_toolkits_packages_write_anew_is_still_as_wished(config: Path, apply: Run) -> None:
     apply(toolkit={"mode": "cdi"})
     before = tomllib.loads(config.read_text())
     lines = [line for line in config.read_text().splitlines() if line and not line.startswith("#")]
@@ -255,9 +244,7 @@ def test_a_file_that_the_toolkits_packages_write_anew_is_still_as_wished(
 
 
 @pytest.mark.component
-def test_a_value_that_somebody_changes_is_found_and_a_kept_one_stays_theirs(
-    config: Path, apply: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_value_that_somebody_changes_is_found_and_a_kept_one_stays_theirs(config: Path, apply: Run) -> None:
     apply(toolkit={"mode": "cdi"})
     config.write_text(edited(config.read_text(), {MODE: '"legacy"'}))
     assert ContainerEngines({"toolkit": {"mode": "cdi"}}).settled() is False

@@ -1,22 +1,17 @@
 """What a helper keeps of the bundles that it was sent."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from temper.base import ROOT
 from temper.fleet.bundle import KEPT, UNUSED_S, in_use, prune
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW_S = 2_000_000_000.0
 DAY_S = 86_400.0

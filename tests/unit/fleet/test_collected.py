@@ -1,10 +1,10 @@
 """One report from what slices have handed over, with the nodes of which nothing came."""
 
-from __future__ import annotations
-
 import json
+import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,9 +17,6 @@ from temper.plan.node_plan import NodePlan
 from temper.report.compliance import elsewhere
 from tests.unit.each import each
 from validation.model.contract import EXPECTATIONS_VERSION
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SILENT = {"gpu09": "the helper died"}
 KNOWN = Inventory(
@@ -59,7 +56,7 @@ def test_nothing_that_a_slice_hands_over_says_what_runs_here(tmp_path: Path) -> 
     document = {"expectations": nodes, "results": {}, "fabric": None}
     evil = ["-c", f"import pathlib; pathlib.Path({str(aim)!r}).touch()"]
     given = folders(tmp_path, "validation", {"argv": evil, "document": document})
-    assert collected.validation(given, SILENT, chosen(tmp_path))
+    assert collected.validation(given, SILENT, [], chosen(tmp_path))
     arguments = {"directory": str(aim), "validations": str(aim), "validation_max_age_days": 1, "key": "/k"}
     part = {"arguments": {**arguments, "metrics": str(aim)}, "answers": [], "nodes": []}
     (given[0] / "compliance.json").write_text(json.dumps(part))
@@ -79,8 +76,11 @@ def test_the_command_of_the_report_is_the_roles() -> None:
     environment = Environment(autoescape=True)
     environment.filters["bool"] = lambda text: text == "yes"
     template = role["__gpu_validation_report"].strip().removeprefix("{{").removesuffix("}}")
-    made = environment.compile_expression(template)(**given, now=lambda utc, fmt: moment.strftime(fmt))
-    assert collected.report_command(given, moment) == made
+    environment.filters["regex_replace"] = lambda text, pattern, words: re.sub(pattern, words, text)
+    made = environment.compile_expression(template)(
+        **given, ansible_inventory_sources=["/i", "/j"], now=lambda utc, fmt: moment.strftime(fmt)
+    )
+    assert collected.report_command(given, ["/i", "/j"], moment) == made
 
 
 @pytest.mark.component
@@ -94,7 +94,7 @@ def test_validation_of_slices_is_judged_together(tmp_path: Path, monkeypatch: py
         return {"document": {"expectations": nodes, "results": {}, "fabric": None}}
 
     given = folders(tmp_path, "validation", part("gpu01"), part("gpu02"))
-    said = collected.validation(given, SILENT, chosen(tmp_path))
+    said = collected.validation(given, SILENT, [], chosen(tmp_path))
     assert said
     assert said.status != 0
     summary = json.loads((tmp_path / "latest" / "summary.json").read_text())
@@ -112,7 +112,7 @@ def test_a_slice_whose_results_cannot_be_read_is_named(tmp_path: Path) -> None:
     part = {"document": {"expectations": nodes, "results": {}, "fabric": None}}
     given = folders(tmp_path, "validation", part, part)
     (given[1] / "validation.json").write_text('{"document": [')
-    said = collected.validation(given, {}, chosen(tmp_path))
+    said = collected.validation(given, {}, [], chosen(tmp_path))
     assert said
     assert said.status == 2
     assert f"{given[1]}/validation.json: expected what a slice has handed over: not JSON" in said.text
@@ -124,7 +124,7 @@ def test_a_report_that_was_killed_is_no_success(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(collected, "report_command", lambda *_: ["-c", code])
     document: dict[str, Any] = {"expectations": {"nodes": {}}, "results": {}}
     given = folders(tmp_path, "validation", {"document": document})
-    said = collected.validation(given, {}, chosen(tmp_path))
+    said = collected.validation(given, {}, [], chosen(tmp_path))
     assert said
     assert said.status == 2
     assert "-9" in said.text
@@ -265,6 +265,6 @@ def test_one_machine_in_two_slices_is_compliant_under_no_name(tmp_path: Path) ->
 
 
 def test_nothing_is_reported_of_what_no_slice_has_handed_over(tmp_path: Path) -> None:
-    assert collected.validation([tmp_path], SILENT, {}) is None
+    assert collected.validation([tmp_path], SILENT, [], {}) is None
     assert collected.compliance([tmp_path], SILENT, [], KNOWN, {}) is None
     assert collected.plans([tmp_path], SILENT) is None

@@ -1,18 +1,14 @@
 """The part of an inventory that a slice gets says of its nodes what the whole one says."""
 
-from __future__ import annotations
-
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from temper.plan.inventory import Inventory, InventoryError, addresses, from_listing, groups_of, read, values
 from tests.unit.ansible_commands import ansible
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

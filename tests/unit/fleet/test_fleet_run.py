@@ -1,7 +1,5 @@
 """Slices as they run: real jobs of ansible-runner, started by ClusterShell on this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -11,10 +9,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -49,9 +48,9 @@ from temper.plan import inventory
 from temper.plan.inventory import from_listing
 from temper.rollout.guard import STOPS, end_descendants
 from tests.unit.each import each
+from tests.waiting import wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+Begin = Callable[[], subprocess.Popen[bytes]]
 
 PLAY = """
 - hosts: gpu_nodes
@@ -214,13 +213,6 @@ def processes(folder: Path) -> list[Path]:
     return [Path("/proc", number) for number in ids if number and Path("/proc", number).exists()]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come to that"
-        time.sleep(0.1)
-
-
 @pytest.mark.component
 def test_a_run_that_is_stopped_begins_nothing_and_ends_its_slices(
     waits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -234,7 +226,9 @@ def test_a_run_that_is_stopped_begins_nothing_and_ends_its_slices(
         carried_out(tmp_path, job(waits), size=1)
     stopper.join()
     # Nothing goes on, and the inventory's variables are not left behind.
-    wait_until(lambda: not processes(tmp_path) and not list(own.glob("temper-slice-*")))
+    wait_until(
+        lambda: not processes(tmp_path) and not list(own.glob("temper-slice-*")), "nothing is left", 300
+    )
     assert {path.name for path in (tmp_path / "begun").iterdir()} == set(NODES[:2])
     records = Journal(tmp_path / "runs.sqlite").nodes("one")
     assert {node: (one.attempt, one.state) for node, one in records.items()} == {
@@ -257,7 +251,7 @@ def test_a_slice_on_this_machine_that_is_given_up_ends(
     monkeypatch.setattr("temper.fleet.run.FleetRun.look", silent)
     run = carried_out(tmp_path, job(waits), size=4)
     assert set(run.board.left) == set(NODES)
-    wait_until(lambda: not processes(tmp_path))
+    wait_until(lambda: not processes(tmp_path), "its processes end", 300)
 
 
 @pytest.fixture
@@ -287,7 +281,7 @@ def begin(waits: Path, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen
             assert worker.stdin
             worker.stdin.write(run._transmission(Slice(1, 1, ("gpu01",))))
             worker.stdin.flush()
-            wait_until(lambda: bool(processes(tmp_path)))
+            wait_until(lambda: processes(tmp_path), "its process is there", 300)
             return worker
 
         yield start
@@ -295,9 +289,7 @@ def begin(waits: Path, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen
 
 @pytest.mark.nightly
 @pytest.mark.component
-def test_a_worker_whose_input_ends_says_that_its_run_was_cancelled(
-    begin: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
+def test_a_worker_whose_input_ends_says_that_its_run_was_cancelled(begin: Begin, tmp_path: Path) -> None:
     worker = begin()
     assert worker.stdin
     assert worker.stdout
@@ -310,7 +302,7 @@ def test_a_worker_whose_input_ends_says_that_its_run_was_cancelled(
 @pytest.mark.component
 @pytest.mark.parametrize("end", ["the controller is gone", "an interrupt of the terminal"])
 def test_a_worker_ends_its_run_whatever_becomes_of_its_controller(
-    end: str, begin: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+    end: str, begin: Begin, tmp_path: Path
 ) -> None:
     worker = begin()
     assert worker.stdin
@@ -326,9 +318,7 @@ def test_a_worker_ends_its_run_whatever_becomes_of_its_controller(
 
 
 @pytest.mark.component
-def test_a_worker_that_is_killed_takes_its_run_with_it_and_says_so(
-    begin: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
+def test_a_worker_that_is_killed_takes_its_run_with_it_and_says_so(begin: Begin, tmp_path: Path) -> None:
     worker = begin()
     (at_work,) = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
     os.kill(int(at_work), signal.SIGKILL)
@@ -341,11 +331,11 @@ def test_a_worker_that_is_killed_takes_its_run_with_it_and_says_so(
 
 
 @pytest.mark.component
-def test_a_run_ends_where_the_process_that_guards_it_is_killed(
-    begin: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
+def test_a_run_ends_where_the_process_that_guards_it_is_killed(begin: Begin, tmp_path: Path) -> None:
     begin().kill()
-    wait_until(lambda: not processes(tmp_path) and not list(tmp_path.glob("temper-slice-*")))
+    wait_until(
+        lambda: not processes(tmp_path) and not list(tmp_path.glob("temper-slice-*")), "nothing is left", 300
+    )
 
 
 def test_threads_that_come_and_go_do_not_keep_descendants_from_being_ended(tmp_path: Path) -> None:
@@ -747,11 +737,7 @@ def test_no_run_begins_while_another_may_hold_nodes(
     ],
 )
 def test_a_run_that_cannot_be_is_not_recorded(
-    options: list[str],
-    words: str,
-    cut_off: Journal,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    options: list[str], words: str, cut_off: Journal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cut_off.finish(CUT_OFF, "given up")
     assert main(["run", "compliance", "-i", str(tmp_path / "hosts.json"), *options]) == 2
@@ -836,11 +822,7 @@ def begun(journal: Journal, name: str, playbook: str, ended: str = "") -> str:
 @pytest.mark.component
 @pytest.mark.parametrize("ended", ["4 of 4 nodes are through", ""], ids=["ended", "cut off, too"])
 def test_a_run_that_only_reads_does_not_hide_one_that_may_hold_nodes(
-    cut_off: Journal,
-    goes_well: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    ended: str,
+    cut_off: Journal, goes_well: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], ended: str
 ) -> None:
     reading = begun(cut_off, READING, "playbooks/compliance.yml", ended)
     assert main(["status"]) == 3
@@ -1080,6 +1062,8 @@ def test_a_playbook_is_one_of_tempers() -> None:
     assert playbook_of("site.yml") == "site.yml"
     with pytest.raises(UsageError, match=r"expected a playbook that can be cut into slices, found mine"):
         playbook_of("mine.yml")
+    with pytest.raises(UsageError, match=r"found complience; did you mean compliance\?"):
+        playbook_of("complience")
 
 
 def test_each_playbook_is_cut_into_slices_or_refused_with_the_reason() -> None:

@@ -1,11 +1,10 @@
 """A machine that two slices have under two names is refused before the first slice changes anything."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -22,9 +21,6 @@ from temper.fleet.slices import Board, Place
 from temper.plan.inventory import from_listing
 from temper.plan.jump_hosts import MOST_LEVELS
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def handed_over(folder: Path, document: Any) -> Path:
@@ -48,15 +44,12 @@ def test_names_of_one_machine_in_two_slices_are_refused_under_both(tmp_path: Pat
     assert "gpu01-ib" in refusals["gpu01"]
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        {},
-        [],
-        {"nodes": []},
-        {"nodes": {"a": {"machine": "x", "level": 0}}},
-        {"nodes": {"a": {"machine": []}}},
-    ],
+@each(
+    {},
+    [],
+    {"nodes": []},
+    {"nodes": {"a": {"machine": "x", "level": 0}}},
+    {"nodes": {"a": {"machine": []}}},
 )
 def test_an_answer_of_another_form_is_said(document: Any, tmp_path: Path) -> None:
     with pytest.raises(CollectedError, match="expected"):
@@ -89,7 +82,7 @@ def test_nodes_that_did_not_say_which_machine_they_are_are_named(
         {"gpu_nodes": {"hosts": list(job.nodes)}, "_meta": {"hostvars": {one: {} for one in job.nodes}}}
     )
     monkeypatch.setattr(identities, "ask", lambda _: named)
-    monkeypatch.setattr("temper.cli.fleet.FleetRun", Mock())
+    monkeypatch.setattr("temper.fleet.run.FleetRun", Mock())
     monkeypatch.setattr("temper.cli.fleet.fleet_addresses", Mock())
     monkeypatch.setattr(command, "_report", lambda *_: 0)
     given = argparse.Namespace(helpers="", slice=1, jobs=1, ssh_options=())

@@ -1,13 +1,12 @@
 """What the controller makes of the results of nodes that pull."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -17,9 +16,6 @@ from temper.fleet import pulled
 from temper.fleet.pulled import PulledNode, Standing, judge
 from tests.unit.each import each
 from tools.schemas import PULL_RESULT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 OLD, NEW = "a" * 40, "b" * 40
@@ -282,9 +278,18 @@ def test_an_inventory_without_nodes_is_told(given: list[str], more: list[str]) -
     assert command([*given, *more]) == 2
 
 
-@pytest.mark.component
-def test_a_folder_that_is_not_there_is_told(given: list[str]) -> None:
+def test_a_folder_that_is_not_there_is_told(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["/nonexistent", *given[1:]]) == 2
+    assert capsys.readouterr().err.startswith("/nonexistent: expected the folder of the nodes' results")
+
+
+def test_an_inventory_has_to_be_named(
+    given: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without one, Ansible would read the lab's."""
+    monkeypatch.delenv("ANSIBLE_INVENTORY", raising=False)
+    assert command(given[:1]) == 2
+    assert "ANSIBLE_INVENTORY" in capsys.readouterr().err
 
 
 def test_a_result_is_of_the_schema() -> None:

@@ -1,13 +1,11 @@
 """A slice is a job of ansible-runner: its own commands carry it, as those do that AWX and Receptor start."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +14,6 @@ from temper.fleet.journal import Job, Journal
 from temper.fleet.run import HERE, Events, FleetRun
 from temper.fleet.slices import Board, Place, Slice
 from temper.plan.inventory import from_listing
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = pytest.mark.component
 

@@ -1,7 +1,5 @@
 """Which nodes are worked on where: none twice at once, none forgotten, whatever breaks in whatever order."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

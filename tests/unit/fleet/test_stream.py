@@ -1,14 +1,13 @@
 """What a helper can send: streams as ansible-runner makes them, with archives that it would follow."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
 import stat
 import warnings
 import zipfile
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from ansible_runner.utils.streaming import stream_dir  # type: ignore[import-untyped]  # it ships no types
@@ -18,10 +17,6 @@ from temper.fleet.stream import Received, StreamError
 from temper.plan.fleet import FleetPlan
 from tests.unit.each import each
 from validation.model.contract import EXPECTATIONS_VERSION
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 NODES = ("gpu01", "gpu02")
 

@@ -11,17 +11,14 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import CodeType
 from unittest import mock
 
 import pytest
 
 from tests.lab.gpu_simulator import nvidia_packages, profiles
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType
 
 SIMULATOR = Path(profiles.__file__).parent
 MACHINE = SIMULATOR / "node/usr/lib/gpu-simulator/machine.py"

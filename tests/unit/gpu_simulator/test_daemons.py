@@ -1,24 +1,18 @@
 """The simulated daemons: they run as processes, and fail where the real ones would."""
 
-from __future__ import annotations
-
 import os
 import signal
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from subprocess import CompletedProcess
 
 import pytest
 
 from tests.lab.gpu_simulator import contents
+from tests.unit.gpu_simulator.conftest import SimulatedNode
+from tests.waiting import wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from subprocess import CompletedProcess
-
-    from tests.unit.gpu_simulator.conftest import SimulatedNode
-
-    MakeNode = Callable[..., SimulatedNode]
+MakeNode = Callable[..., SimulatedNode]
 
 pytestmark = pytest.mark.component
 
@@ -57,9 +51,7 @@ class Daemons:
         while self.running:
             pid = self.running.pop()
             os.kill(pid, signal.SIGKILL)
-            deadline = time.monotonic() + 10
-            while is_alive(pid):
-                assert time.monotonic() < deadline, f"process {pid} outlives SIGKILL"
+            wait_until(lambda pid=pid: not is_alive(pid), f"process {pid} ends")  # type: ignore[misc]
 
 
 @pytest.fixture

@@ -1,18 +1,12 @@
 """Each fault shows where it should and nowhere else."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.lab.gpu_simulator import faults
-from tests.unit.gpu_simulator.conftest import MACHINE
-
-if TYPE_CHECKING:
-    from tests.unit.gpu_simulator.conftest import SimulatedNode
+from tests.unit.gpu_simulator.conftest import MACHINE, SimulatedNode
 
 HEALTH = (
     "clocks_event_reasons.active,ecc.errors.uncorrected.volatile.total,remapped_rows.failure,"

@@ -1,17 +1,12 @@
 """The simulated shared libraries: a program loads them by the name it knows, and they tell their versions."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.lab.gpu_simulator import deb, libraries, nvidia_packages, repository
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

@@ -1,22 +1,16 @@
 """The simulated kernel side: what a node shows in /sys, /proc and /dev, and which module it loads."""
 
-from __future__ import annotations
-
 import os
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from tests.lab.gpu_simulator.profiles import PROFILES
 from tests.unit.each import each
+from tests.unit.gpu_simulator.conftest import SimulatedNode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.unit.gpu_simulator.conftest import SimulatedNode
-
-    MakeNode = Callable[..., SimulatedNode]
+MakeNode = Callable[..., SimulatedNode]
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -1,24 +1,17 @@
 """The simulated nvidia-smi: exit statuses, forms of output, settings and how long they last."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from tests.lab.gpu_simulator.profiles import PROFILES
 from tests.unit.each import each
-from tests.unit.gpu_simulator.conftest import PACKAGES
+from tests.unit.gpu_simulator.conftest import PACKAGES, SimulatedNode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.unit.gpu_simulator.conftest import SimulatedNode
-
-    MakeNode = Callable[..., SimulatedNode]
+MakeNode = Callable[..., SimulatedNode]
 
 FIRST_H100 = "00000000:1B:00.0"
 DRIVER_OF = {"v100-1": ("580.178.04", "proprietary")}

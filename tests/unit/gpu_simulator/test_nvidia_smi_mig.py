@@ -1,19 +1,13 @@
 """MIG of the simulated nvidia-smi: its lists are those of a real H100, and it refuses as real ones do."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from temper.rollout.gpu_settings import parse
+from tests.unit.gpu_simulator.conftest import SimulatedNode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.unit.gpu_simulator.conftest import SimulatedNode
-
-    MakeNode = Callable[..., SimulatedNode]
+MakeNode = Callable[..., SimulatedNode]
 
 # `nvidia-smi mig -lgip` of an H100 80GB HBM3, driver 580.173.02, MIG off (starkdrift/prickle-exporter,
 # h100-default-20260729).

@@ -1,7 +1,5 @@
 """The hardware profiles are data that must be true to itself."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

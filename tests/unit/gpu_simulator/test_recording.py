@@ -1,29 +1,23 @@
 """A recording of nvidia-smi tells nothing of the machine that it was made on, and all else of its GPUs."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re
 import socket
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.unit.gpu_simulator.conftest import PACKAGES
+from tests.unit.gpu_simulator.conftest import PACKAGES, SimulatedNode
 from tests.unit.rollout.results import run_of
-from tests.unit.validation.samples import eventually, gpu_xml, is_running, smi_xml
+from tests.unit.validation.samples import gpu_xml, is_running, smi_xml
+from tests.waiting import wait_until
 from tools import record_gpu
 from tools.record_gpu import sanitised
 from validation.model.contract import Digest, Finding, NodeResult, State, dumps, loads
 from validation.probes import nvidia_smi
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.unit.gpu_simulator.conftest import SimulatedNode
 
 pytestmark = pytest.mark.component
 
@@ -166,7 +160,7 @@ def test_a_plan_that_does_not_end_is_ended_with_all_that_it_started_and_said(tmp
     done = recording.run("standard", [sys.executable, "-c", program], 3.0)
     assert recording.missing == ["standard: not done after 3 s"]
     assert done.returncode != 0
-    eventually(lambda: not is_running(int(done.stdout.split()[0])), "the plan's own child ends")
+    wait_until(lambda: not is_running(int(done.stdout.split()[0])), "the plan's own child ends")
 
 
 def test_what_no_time_is_left_for_is_said(recorded: Recorded) -> None:

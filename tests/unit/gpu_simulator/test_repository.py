@@ -1,13 +1,12 @@
 """The simulated repositories: apt reads them, trusts their key and resolves what roles install."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from _pytest.tmpdir import TempPathFactory
 
 from tests.lab.gpu_simulator import (
     contents,
@@ -17,11 +16,6 @@ from tests.lab.gpu_simulator import (
     repository,
     server_packages,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from _pytest.tmpdir import TempPathFactory
 
 pytestmark = pytest.mark.component
 

@@ -1,22 +1,16 @@
 """A real sshd over a site's files in a folder of a test, with accounts of its own."""
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from ansible.module_utils.temper.access import sshd, sshd_matches, sshd_settings
 from ansible.module_utils.temper.access.ssh_login import Login
-
-if TYPE_CHECKING:
-    from ansible.module_utils.temper.access.sshd import Effective
-    from ansible.module_utils.temper.access.sshd_settings import Parameters, SshdPlan
+from ansible.module_utils.temper.access.sshd_settings import Parameters, SshdPlan
 
 LAB_ROOTS = Path("/var/cache/temper-lab")
 LOGIN = Login("ops", "198.51.100.7", 40000, "198.51.100.9", 22)
@@ -102,7 +96,7 @@ class SiteFiles:
         self.drop_in.write_text(text)
         return plan
 
-    def effective(self, account: str) -> Effective:
+    def effective(self, account: str) -> dict[str, list[str]]:
         """Return what is in force for an account."""
         address = LOGIN.client
         asked = f"user={account},host={address},addr={address},laddr={LOGIN.server},lport=22"

@@ -1,7 +1,5 @@
 """Which addresses the fleet has: those of the inventory, and those that its names stand for."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

@@ -1,22 +1,17 @@
 """What waits for packets, and whose it is, whatever a user calls his processes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from ansible.module_utils.temper.access import firewall, listeners, sshd
 from ansible.module_utils.temper.access.listeners import Listener
 from ansible.module_utils.temper.process import OutputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HEADER = "  sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid timeout inode\n"
 EVERYWHERE_6 = "0" * 32

@@ -20,14 +20,12 @@ from ansible.module_utils.temper.records import RecordError
 from ansible.module_utils.temper.settings.base import RefusedError
 
 from tests.unit.each import each
+from tests.unit.needs import root_and
 
 EVERYONE = ["0.0.0.0/0", "::/0"]
 LOGIN = Login("ops", "192.0.2.7", 40000, "192.0.2.9", 22)
 
-needs_kernel = pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("nft"),
-    reason="loads rules in a network namespace: needs root and nft",
-)
+needs_kernel = root_and("nft")
 
 
 def rule(**changes: Any) -> dict[str, Any]:

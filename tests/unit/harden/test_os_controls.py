@@ -23,6 +23,7 @@ from temper.plan.os_controls import (
     waiver_of,
     waiver_problems,
 )
+from temper.plan.os_systems import systems
 from temper.plan.role_variables import role_variables
 from temper.plan.strictness import order_of, orders
 from temper.plan.variables import OsHardening, OsHardeningWaiver
@@ -34,6 +35,8 @@ from tests.unit.tables import specs as role_specs
 from tools import control_docs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from temper.plan.node_plan import PlannedSetting
 
 AREAS = control_docs.controls()
@@ -47,29 +50,64 @@ each_profile = each(*PROFILES)
 
 # Recommendations of the benchmarks: section -> how many it has. 4 (firewall) and 5.1 (SSH) are other roles'.
 BENCHMARKS = {
-    "cis_debian12": """
+    "debian-12": """
         1.1.1:10 1.1.2.1:4 1.1.2.2:4 1.1.2.3:3 1.1.2.4:3 1.1.2.5:4 1.1.2.6:4 1.1.2.7:4 1.2.1:2 1.2.2:1 1.3.1:4
         1.4:2 1.5:5 1.6:6 1.7:10 2.1:22 2.2:6 2.3.1:1 2.3.2:2 2.3.3:3 2.4.1:8 2.4.2:1 3.1:3 3.2:4 3.3:11
         5.2:7 5.3.1:3 5.3.2:4 5.3.3.1:3 5.3.3.2:8 5.3.3.3:3 5.3.3.4:4 5.4.1:6 5.4.2:8 5.4.3:3
         6.1.1:4 6.1.2.1:4 6.1.3:8 6.1.4:1 6.2.1:4 6.2.2:4 6.2.3:21 6.2.4:10 6.3:3 7.1:13 7.2:10
     """,
-    "cis_debian13": """
+    "debian-13": """
         1.1.1:11 1.1.2.1:4 1.1.2.2:4 1.1.2.3:3 1.1.2.4:3 1.1.2.5:4 1.1.2.6:4 1.1.2.7:4 1.2.1:9 1.2.2:1 1.3.1:4
         1.4:2 1.5:13 1.6:6 1.7:11 2.1:23 2.2:6 2.3.1:1 2.3.2:2 2.3.3:3 2.4.1:9 2.4.2:1 3.1:3 3.2:6 3.3.1:18
         3.3.2:8 5.2:7 5.3.1:3 5.3.2:4 5.3.3.1:3 5.3.3.2:8 5.3.3.3:3 5.3.3.4:4 5.4.1:6 5.4.2:8 5.4.3:3
         6.1.1.1:6 6.1.1.2:4 6.1.2:11 6.2.1:4 6.2.2:4 6.2.3:37 6.2.4:10 6.3:3 7.1:13 7.2:10
     """,
+    "ubuntu-22.04": """
+        1.1.1:8 1.1.2.1:4 1.1.2.2:4 1.1.2.3:3 1.1.2.4:3 1.1.2.5:4 1.1.2.6:4 1.1.2.7:4 1.2.1:2 1.2.2:1 1.3.1:4
+        1.4:2 1.5:5 1.6:6 1.7:10 2.1:22 2.2:6 2.3.1:1 2.3.2:2 2.3.3:3 2.4.1:8 2.4.2:1 3.1:3 3.2:4 3.3:11
+        5.2:7 5.3.1:3 5.3.2:4 5.3.3.1:3 5.3.3.2:8 5.3.3.3:3 5.3.3.4:4 5.4.1:6 5.4.2:8 5.4.3:3
+        6.1:3 6.2.1.1:6 6.2.1.2:4 6.2.2:1 6.3.1:4 6.3.2:4 6.3.3:21 6.3.4:10 7.1:13 7.2:10
+    """,
+    "ubuntu-24.04": """
+        1.1.1:10 1.1.2.1:4 1.1.2.2:4 1.1.2.3:3 1.1.2.4:3 1.1.2.5:4 1.1.2.6:4 1.1.2.7:4 1.2.1:2 1.2.2:1 1.3.1:4
+        1.4:2 1.5:5 1.6:6 1.7:10 2.1:22 2.2:6 2.3.1:1 2.3.2:2 2.3.3:3 2.4.1:8 2.4.2:1 3.1:3 3.2:4 3.3:11
+        5.2:7 5.3.1:3 5.3.2:4 5.3.3.1:3 5.3.3.2:8 5.3.3.3:3 5.3.3.4:4 5.4.1:6 5.4.2:8 5.4.3:3
+        6.1.1:4 6.1.2.1:4 6.1.3:8 6.1.4:1 6.2.1:4 6.2.2:4 6.2.3:21 6.2.4:10 6.3:3 7.1:13 7.2:10
+    """,
+    "rhel-8": """
+        1.1.1:11 1.1.2.1:4 1.1.2.2:4 1.1.2.3:3 1.1.2.4:3 1.1.2.5:4 1.1.2.6:4 1.1.2.7:4 1.2.1:5 1.2.2:1
+        1.3.1:8 1.4:2 1.5:10 1.6:6 1.7:6 1.8:7 2.1:24 2.2:5 2.3:3 2.4.1:9 2.4.2:1 3.1:3 3.2:6 3.3.1:18
+        3.3.2:8 5.2:7 5.3.1:2 5.3.2:5 5.3.3.1:3 5.3.3.2:7 5.3.3.3:3 5.3.3.4:4 5.4.1:6 5.4.2:8 5.4.3:3 6.1:3
+        6.2.1.1:6 6.2.1.2:4 6.2.2:8 6.2.3:1 6.3.1:4 6.3.2:4 6.3.3:22 6.3.4:10 7.1:13 7.2:9
+    """,
+    "rhel-9": """
+        1.1.1:9 1.1.2.1:4 1.1.2.2:4 1.1.2.3:3 1.1.2.4:3 1.1.2.5:4 1.1.2.6:4 1.1.2.7:4 1.2.1:4 1.2.2:1
+        1.3.1:8 1.4:2 1.5:4 1.6:7 1.7:6 1.8:10 2.1:22 2.2:5 2.3:3 2.4.1:8 2.4.2:1 3.1:3 3.2:4 3.3:11 5.2:7
+        5.3.1:3 5.3.2:5 5.3.3.1:3 5.3.3.2:7 5.3.3.3:3 5.3.3.4:4 5.4.1:6 5.4.2:8 5.4.3:3 6.1:3 6.2.1:4
+        6.2.2.1:4 6.2.3:8 6.2.4:1 6.3.1:4 6.3.2:4 6.3.3:21 6.3.4:10 7.1:14 7.2:9
+    """,
+    "rhel-10": """
+        1.1.1:11 1.1.2.1:4 1.1.2.2:4 1.1.2.3:3 1.1.2.4:3 1.1.2.5:4 1.1.2.6:4 1.1.2.7:4 1.2.1:5 1.2.2:1
+        1.3.1:8 1.4:2 1.5:10 1.6:4 1.7:6 1.8:6 2.1:22 2.2:4 2.3:3 2.4.1:9 2.4.2:1 3.1:3 3.2:6 3.3.1:18
+        3.3.2:8 5.2:7 5.3.1:5 5.3.2.1:3 5.3.2.2:7 5.3.2.3:3 5.3.2.4:4 5.4.1:6 5.4.2:8 5.4.3:3 6.1:3 6.2.1:4
+        6.2.2.1:4 6.2.3:8 6.2.4:1 6.3.1:4 6.3.2:4 6.3.3:37 6.3.4:10 7.1:13 7.2:9
+    """,
 }
 # 6.1.2 of Debian 12's begins with a section of its own. Of SSH's, what its role leaves to this one or waives.
 BEYOND = {
-    "cis_debian12": {"6.1.2.2", "6.1.2.3", "6.1.2.4", "5.1.1", "5.1.4", "5.1.5", "5.1.18"},
-    "cis_debian13": {"5.1.1", "5.1.4", "5.1.5", "5.1.19"},
+    "debian-12": {"6.1.2.2", "6.1.2.3", "6.1.2.4", "5.1.1", "5.1.4", "5.1.5", "5.1.18"},
+    "debian-13": {"5.1.1", "5.1.4", "5.1.5", "5.1.19"},
+    "ubuntu-22.04": set(),
+    "ubuntu-24.04": {"6.1.2.2", "6.1.2.3", "6.1.2.4"},
+    "rhel-8": {"5.1.2", "5.1.6", "5.1.7", "5.1.20"},
+    "rhel-9": {"5.1.1", "5.1.7", "5.1.8", "5.1.17", "6.2.2.2", "6.2.2.3", "6.2.2.4"},
+    "rhel-10": {"5.1.1", "5.1.4", "5.1.5", "5.1.17", "6.2.2.2", "6.2.2.3", "6.2.2.4"},
 }
 # The level of the benchmark that a profile is measured by: the default must account for all of it.
 MEASURED_BY = {"gpu": 2, "cis-level1": 1, **dict.fromkeys(PROFILES[2:], 2)}
 
 
-def expand(numbers: list[str]) -> list[str]:
+def expand(numbers: Iterable[str]) -> list[str]:
     """The numbers of a benchmark, written out: 1.1.1.1-3 is 1.1.1.1, 1.1.1.2 and 1.1.1.3."""
     result = []
     for entry in numbers:
@@ -104,12 +142,15 @@ def setting(result: Hardening, kind: Kind, key: str) -> PlannedSetting:
 
 
 @each(*BENCHMARKS)
-def test_every_recommendation_of_the_benchmark_is_accounted_for_once(benchmark: str) -> None:
-    expected = set(BEYOND[benchmark])
-    for entry in BENCHMARKS[benchmark].split():
+def test_every_recommendation_of_the_benchmark_is_accounted_for_once(name: str) -> None:
+    system, expected = systems()[name], set(BEYOND[name])
+    assert system.numbers.keys() <= CONTROLS.keys()
+    for entry in BENCHMARKS[name].split():
         section, count = entry.split(":")
         expected |= {f"{section}.{number}" for number in range(1, int(count) + 1)}
-    named = [number for control in CONTROLS.values() for number in expand(control.get(benchmark, []))]
+    named = [
+        number for name, control in CONTROLS.items() for number in expand(system.numbers_of(name, control))
+    ]
     assert sorted(set(named) ^ expected) == []
     assert sorted(number for number in set(named) if named.count(number) > 1) == []
 
@@ -121,10 +162,10 @@ def test_a_control_says_what_it_is_and_where_it_comes_from(name: str) -> None:
     assert control["why"]
     assert control["level"] in (0, 1, 2)
     if control["level"]:
-        assert "cis_debian12" in control or "cis_debian13" in control
+        assert any(system.numbers_of(name, control) for system in systems().values())
     unknown = set(control) - {
         *("scap", "title", "level", "why", "profiles", "demand", "waivers", "option", "router", "unverified"),
-        *("cis_debian12", "cis_debian13", "anssi"),
+        *("cis_debian12", "cis_debian13", "anssi", "lacking", "of"),
     }
     assert unknown == set()
 
@@ -414,3 +455,41 @@ def test_rules_of_auditd_name_no_call_that_arm64_lacks() -> None:
         if "machine" not in file:
             words = re.findall(r"-S (\S+)", file["content"])
             assert {call for word in words for call in word.split(",")} & lacking == set()
+
+
+def test_a_system_has_its_own_values_numbers_and_what_it_lacks() -> None:
+    """What is wanted of an older, a newer and an unknown system."""
+    login = "/etc/login.defs:"
+    debian, jammy, resolute, unknown = (
+        plan("cis-level1", options={"system": name})
+        for name in ("debian-13", "ubuntu-22.04", "ubuntu-26.04", "plan9-4")
+    )
+    keywords = of_kind(debian, Kind.KEYWORD)
+    old = of_kind(jammy, Kind.KEYWORD)
+    assert (keywords[f"{login}ENCRYPT_METHOD"], old[f"{login}ENCRYPT_METHOD"]) == ("YESCRYPT", "SHA512")
+    assert keywords.keys() - old.keys() == {f"{login}YESCRYPT_COST_FACTOR"}
+    assert of_kind(unknown, Kind.KEYWORD) == keywords
+    assert "Allowed-Origins" not in of_kind(debian, Kind.FILE)[UPDATES]["content"]
+    assert '"${distro_id}:${distro_codename}-security";' in of_kind(jammy, Kind.FILE)[UPDATES]["content"]
+    sudo = "/etc/sudoers.d/temper-hardening"
+    assert "logfile" in of_kind(jammy, Kind.FILE)[sudo]["content"]
+    assert "logfile" not in of_kind(resolute, Kind.FILE)[sudo]["content"]
+    (lacking,) = (one for one in resolute.waived if one.id == "sudo-log")
+    assert (lacking.by, lacking.references) == ("ubuntu-26.04", "CIS Ubuntu 24.04 5.2.3")
+    assert {one.references for one in jammy.waived if "Debian" in one.references} == set()
+
+
+@each(*[(profile, system) for profile in PROFILES for system in systems()])
+def test_each_text_of_a_control_is_known_on_each_system(profile: str, system: str) -> None:
+    found = plan(profile, options={"system": system}).settings
+    assert not [one for one in found if re.search(r"(?m)^\s*@\w+@$", str(plain(one.wanted)))]
+
+
+def test_a_control_of_one_distribution_is_no_waiver_of_another() -> None:
+    ids = {
+        name: {one.id for one in plan(options={"system": name}).waived}
+        for name in ("debian-13", "ubuntu-24.04")
+    }
+    own = {name for name, control in CONTROLS.items() if control.get("of") == ["ubuntu"]}
+    assert own
+    assert (ids["debian-13"] & own, ids["ubuntu-24.04"] & own) == (set(), own)

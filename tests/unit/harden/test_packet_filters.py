@@ -4,16 +4,13 @@ The rules are in `rulesets`. recorded_nft.json has what nft 1.0.6 and iptables 1
 commands that were asked.
 """
 
-from __future__ import annotations
-
 import json
-import os
 import shlex
 import shutil
 import subprocess
-import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper import process
@@ -23,9 +20,8 @@ from ansible.module_utils.temper.settings.base import RefusedError
 from ansible.module_utils.temper.settings.observe import observed
 
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.unit.needs import root_and
+from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
 RULESETS = HERE / "rulesets"
@@ -52,10 +48,7 @@ BY_IPTABLES = {
     ),
 }
 
-needs_kernel = pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("nft"),
-    reason="loads rules in a network namespace: needs root and nft",
-)
+needs_kernel = root_and("nft")
 
 
 def replay(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -175,13 +168,11 @@ def namespace(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A network namespace, with the words that begin a command in it; nft is asked there."""
     with subprocess.Popen(["unshare", "--net", "sleep", "60"]) as holder:
         own = Path("/proc/self/ns/net").readlink()
-        deadline = time.monotonic() + 10
-        while (
-            Path(f"/proc/{holder.pid}/ns/net").readlink() == own
-            or Path(f"/proc/{holder.pid}/comm").read_text() != "sleep\n"
-        ):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        entry = Path(f"/proc/{holder.pid}")
+        wait_until(
+            lambda: (entry / "ns/net").readlink() != own and (entry / "comm").read_text() == "sleep\n",
+            "the namespace is there",
+        )
         enter = ["nsenter", f"--net=/proc/{holder.pid}/ns/net"]
         for module in (packet_filters, firewall):
             monkeypatch.setattr(module, "run", lambda command: process.run([*enter, *command]))

@@ -1,19 +1,14 @@
 """What a node says of its own ways in, by a real sshd; and the controller takes what it says."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper.access.self_report import self_report
 
 from temper.compliance.outside.claims import read_claims
 from tests.unit.harden.real_sshd import SiteFiles, site
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

@@ -1,8 +1,6 @@
 """Who is on the way through a node: what sshd has open to others' sshd, and whether a change would cut it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper.access import sshd_settings
@@ -12,9 +10,6 @@ from ansible.module_utils.temper.process import OutputError
 
 from tests.unit.harden.real_sshd import SiteFiles, site
 from tests.unit.harden.test_sshd_site import parameters
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["site"]
 

@@ -243,21 +243,23 @@ def test_address_that_would_end_sshd_is_refused(address: str, reason: str) -> No
 
 @pytest.mark.component
 @pytest.mark.parametrize(
-    ("state", "calls"),
+    ("state", "by_systemd", "calls"),
     [
-        ("active", ["reload ssh.service"]),
-        ("reloading", ["reload ssh.service"]),
-        ("failed", ["reset-failed ssh.service", "restart ssh.service"]),
-        ("activating", ["reset-failed ssh.service", "restart ssh.service"]),  # waits for its next try
-        ("inactive", []),  # at boot, before sshd
+        ("active", False, ["reload ssh.service"]),
+        # A SIGHUP costs it systemd's sockets.
+        ("active", True, ["restart ssh.service"]),
+        ("reloading", False, ["reload ssh.service"]),
+        ("failed", False, ["reset-failed ssh.service", "restart ssh.service"]),
+        ("activating", False, ["reset-failed ssh.service", "restart ssh.service"]),  # waits for its next try
+        ("inactive", True, []),  # at boot, before sshd
     ],
 )
 def test_undo_reloads_an_sshd_that_runs_and_starts_one_that_failed(
-    tmp_path: Path, state: str, calls: list[str]
+    tmp_path: Path, state: str, by_systemd: bool, calls: list[str]
 ) -> None:
     systemctl = tmp_path / "systemctl"
     systemctl.write_text(
-        '#!/bin/sh\n[ "$1" = show ] || { '
+        f'#!/bin/sh\n[ "$1" != is-active ] || exit {int(not by_systemd)}\n[ "$1" = show ] || {{ '
         f'echo "$@" >>{tmp_path}/calls; exit; }}\n'
         f'case "$*" in *" ssh.service") echo {state};; *) echo inactive;; esac\n'
     )

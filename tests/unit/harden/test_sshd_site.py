@@ -1,7 +1,5 @@
 """A site that has settings of sshd already: none becomes weaker, for anybody, and nobody is locked out."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from typing import Any

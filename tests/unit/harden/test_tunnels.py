@@ -1,7 +1,5 @@
 """Tunnels that end on the node: which the login comes through, and whether the rules let their packets in."""
 
-from __future__ import annotations
-
 import ctypes
 import ipaddress
 import json
@@ -11,7 +9,8 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.access import firewall, network_interfaces, tunnels
@@ -32,19 +31,14 @@ from tests.lab.test_harden_tunnels import FORGET_FLOWS
 from tests.unit.each import each
 from tests.unit.harden.test_listeners import HEADER
 from tests.unit.harden.test_nftables_table import LIMITS, LOGIN, SSH
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.unit.needs import root_and
 
 CLONE_NEWNET = 0x40000000
 FAR = ipaddress.ip_address("198.51.100.7")
 WG = Tunnel("wg0", "wireguard", (Entrance("udp", (51820,)),), (Peer(FAR),))
 #: By which interface each address comes.
 ROUTES = {"10.99.0.1": "wg0", str(FAR): "eth0", "10.8.0.1": "tun0", "10.7.0.1": "br0", "127.0.0.1": LOOPBACK}
-needs_kernel = pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("nft"),
-    reason="makes interfaces in a network namespace: needs root, ip and nft",
-)
+needs_kernel = root_and("ip", "nft")
 
 
 def link(name: str, kind: str = "", **changes: Any) -> Interface:

@@ -3,13 +3,12 @@
 The nodes are played by a connection plugin, which answers each module; all else is Ansible's and ours.
 """
 
-from __future__ import annotations
-
 import json
 import re
+import subprocess
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.constants import INTERNAL_RESULT_KEYS, RESTRICTED_RESULT_KEYS
@@ -19,9 +18,6 @@ from tests.unit.ansible_commands import ansible
 from tests.unit.planning_nodes import gpus, node
 from tests.unit.validation.samples import node_result, one_test
 from validation.model.contract import State, encode
-
-if TYPE_CHECKING:
-    import subprocess
 
 pytestmark = pytest.mark.component
 

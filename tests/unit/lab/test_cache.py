@@ -1,18 +1,13 @@
 """What the lab's cache promises: whole artefacts only, built once."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.lab.cache import digest, obtain, tree_parts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def build(directory: Path) -> None:

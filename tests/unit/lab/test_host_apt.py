@@ -1,17 +1,12 @@
 """What the nodes take over of the host's way to Debian's packages."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.lab import host_apt
 from tests.lab.process import LabError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MIRROR = "http://mirror.test/debian/"
 SECURITY = "http://mirror.test/debian-security/"

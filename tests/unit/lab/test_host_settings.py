@@ -1,15 +1,10 @@
 """The host's settings are what they were once no lab is left, whatever happened in between."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.lab import host_settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORWARDING = "net/ipv4/ip_forward"
 INOTIFY = "fs/inotify/max_user_instances"

@@ -1,7 +1,5 @@
 """What the proofs about whole nodes take for a difference, a change and a failure."""
 
-from __future__ import annotations
-
 from tests.lab import cutoff
 from tests.lab.fleet import Run
 from tests.lab.node_state import Exemption, compare

@@ -1,23 +1,18 @@
 """Each thing that a machine may lack for the lab is one sentence that says what to do."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform
 import shutil
 from collections import namedtuple
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.lab import host_apt, network, requirements, settings
 from tests.lab.process import LabError
 from tests.lab.settings import Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
 

@@ -1,7 +1,5 @@
 """Names and addresses of labs, which must never meet and always fit."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.lab.process import LabError

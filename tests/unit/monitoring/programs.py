@@ -1,7 +1,5 @@
 """Prometheus' own programs, for tests: what they read and refuse is what counts."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import socket
@@ -9,15 +7,12 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.unit.validation.samples import eventually
+from tests.waiting import wait_until
 from tools.bootstrap import MONITORING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 def program(name: str) -> str:
@@ -54,7 +49,7 @@ def server(name: str, arguments: Sequence[object], ready: str) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             up = f"http://{address}{ready}"
-            eventually(lambda: answers(up) or process.poll() is not None, f"{name} does not answer", 60)
+            wait_until(lambda: answers(up) or process.poll() is not None, f"{name} does not answer", 60)
             assert process.poll() is None, f"{name} ended with status {process.returncode}"
             yield f"http://{address}"
         finally:

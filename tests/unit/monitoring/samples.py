@@ -1,11 +1,11 @@
 """What Prometheus would have scraped: the payload's metrics of healthy nodes and of faults, over time."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.unit.validation.samples import expectation, gpu_xml, node, smi_xml
+from validation.checks.node import Node
 from validation.metrics.node_metrics import collect
 from validation.model.contract import Measured
 from validation.probes.kernel_log import KernelLog, events
@@ -15,11 +15,6 @@ from validation.probes.nvidia_smi import FabricHealth, NvidiaSmiError, Report, U
 from validation.probes.nvlink import Links
 from validation.processes.child import Request
 from validation.processes.pool import Ending, ProcessOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from validation.checks.node import Node
 
 SECOND = gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2")
 ONE = (PciGpu("0000:1b:00.0", "2330"),)

@@ -1,11 +1,11 @@
 """Every query of every dashboard has an answer in a real Prometheus that holds what nodes have written."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.parse
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,10 +21,6 @@ from validation.probes.kernel_log import KernelLog, events
 from validation.probes.machine import PciGpu
 from validation.probes.nvidia_smi import parse
 from validation.probes.nvlink import Links
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 START_S, MINUTES = 1_790_000_000, 180
 

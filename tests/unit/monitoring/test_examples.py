@@ -1,20 +1,16 @@
 """The examples for Prometheus and Alertmanager, as those programs read them."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.each import each
 from tests.unit.monitoring import programs
 from tools.documents import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

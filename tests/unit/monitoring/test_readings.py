@@ -1,16 +1,11 @@
 """What the payload reads for monitoring, beside what nvidia-smi says in another form."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.unit.gpu_simulator.conftest import SimulatedNode
 from validation.probes import nvidia_smi
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

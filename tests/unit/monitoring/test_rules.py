@@ -1,9 +1,8 @@
 """Every alert fires on its fault and on nothing else, as Prometheus' own promtool evaluates the rules."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,9 +19,6 @@ from tools import alert_rules
 from validation.checks.measured import _CODES
 from validation.findings.catalogue import catalogue
 from validation.metrics.node_metrics import METRICS, OF_AN_IDLE_NODE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RECORDS, ALERTS = alert_rules.load()
 #: What the check health can find while it looks at a node.

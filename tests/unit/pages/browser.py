@@ -114,6 +114,13 @@ class Browser:
         ]
         self.command("Emulation.setEmulatedMedia", media=media, features=features)
 
+    def width(self, pixels: int) -> None:
+        """Show pages in a window of another width, which no scroll bar makes narrower."""
+        self.command("Emulation.setScrollbarsHidden", hidden=True)
+        self.command(
+            "Emulation.setDeviceMetricsOverride", width=pixels, height=900, deviceScaleFactor=1, mobile=False
+        )
+
     def picture(self, top: int, height: int, width: int = 1400) -> bytes:
         """A part of the page as PNG."""
         clip = {"x": 0, "y": top, "width": width, "height": height, "scale": 1}

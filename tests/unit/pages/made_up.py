@@ -24,6 +24,7 @@ from temper.compliance.model import (
 from temper.compliance.model import State as Compliance
 from temper.judge import cohort
 from temper.report.inputs import Metric, PastValue, Report, Validation, metric_of
+from temper.report.origin import Origin
 from validation.checks.registry import CHECKS, HEADLINES
 from validation.findings.catalogue import finding
 from validation.model import gpu_models
@@ -461,7 +462,16 @@ def _stated(name: str) -> NodeStatement:
 
 def report(count: int = 24, plan: str = "standard") -> Report:
     """Both, of so many nodes."""
-    return Report(validation(count, plan), statement(count), LABEL)
+    return Report(validation(count, plan), statement(count), LABEL, origin(count))
+
+
+def origin(count: int = 24) -> Origin:
+    """A fleet in racks of eight nodes, a part of which is for debugging."""
+    groups: dict[str, tuple[str, ...]] = {
+        name: (f"rack{1 + place // 8}", "debug" if place % 8 == 7 else "train")
+        for place, name in enumerate(names(count))
+    }
+    return Origin("deploy01", ("inventory/mine",), "2026-11-22T10:00:00Z", groups)
 
 
 #: What it would do, if it were taken for more than words.
@@ -509,4 +519,6 @@ def hostile() -> Report:
     )
     made = dataclasses.replace(statement(3), nodes=stated, sentence=HARM, tool=HARM)
     checked = Validation(dataclasses.replace(verdict, nodes=nodes, sentence=HARM), found, {}, before=verdict)
-    return Report(checked, made, HARM)
+    return Report(
+        checked, made, HARM, Origin(HARM, (HARM,), HARM, dict.fromkeys(HOSTILE, (HARM, f"rack{HARM}")))
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +14,12 @@ from temper.report.inputs import Report
 from temper.report.words import slug
 from temper.report.write import MOST_IN_ONE_FILE, write
 from tests.unit.pages import made_up
+from tests.unit.pages.browser import PATIENCE_S
 from validation.model.contract import dumps
 from validation.model.printable import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.unit.pages.browser import Browser
@@ -41,6 +45,32 @@ COLOURS = """[...document.querySelectorAll('main *')].filter(one => one.checkVis
     const under = read(layers);
     return [one.className || one.tagName, read([getComputedStyle(one).color]), under];
   })"""
+
+
+#: Of each line of text and each chart that can be seen: its top, its bottom, and words.
+SEEN = """(() => {
+  const found = [], walk = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+  const add = (rect, owner, words) => {
+    for (let up = owner; up; up = up.parentElement)
+      if (getComputedStyle(up).overflowX !== 'visible' && rect.left >= up.getBoundingClientRect().right)
+        return;
+    if (rect.width && rect.height && rect.left < innerWidth)
+      found.push([rect.top + scrollY, rect.bottom + scrollY, words]);
+  };
+  while (walk.nextNode()) {
+    const text = walk.currentNode, range = document.createRange(), owner = text.parentElement;
+    if (!text.data.trim() || !owner.checkVisibility() || owner.closest('.hide, svg')) continue;
+    range.selectNodeContents(text);
+    for (const rect of range.getClientRects()) add(rect, owner, text.data.trim().slice(0, 60));
+  }
+  for (const one of document.querySelectorAll('svg, input, select'))
+    if (one.checkVisibility()) add(one.getBoundingClientRect(), one.parentElement, one.tagName);
+  return found;
+})()"""
+#: Between lines of different cards. A gap was as high as the words of a hidden column: hundreds.
+WIDEST_GAP = 90
+#: A4 without the margins that the style sheet has, in the pixels of CSS.
+PAPER_WIDTH, PAPER_HEIGHT = 703, 1032
 
 
 def luminance(colour: list[int]) -> float:
@@ -157,6 +187,19 @@ def test_nodes_are_filtered_by_name_and_state(browser: Browser, one_file: Path) 
     assert browser.ask(SHOWN_ROWS) == ["gpu-002", made_up.SLOW, made_up.THROTTLING]
 
 
+def test_nodes_are_filtered_by_what_the_inventory_says_of_them(browser: Browser, two_dozen: Path) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    browser.open(two_dozen)
+    labels = browser.driver.find_elements("css selector", ".filter label:has(select)")
+    choices = {one.text.split()[0]: Select(one.find_element("tag name", "select")) for one in labels}
+    assert [*choices] == ["Rack", "Group"], "all have the same GPUs"
+    choices["Rack"].select_by_visible_text("rack2")
+    assert browser.ask(SHOWN_ROWS) == made_up.names(16)[8:]
+    choices["Group"].select_by_visible_text("debug")
+    assert browser.ask(SHOWN_ROWS) == ["gpu-016"]
+
+
 def test_columns_are_sorted_by_their_numbers(browser: Browser, one_file: Path) -> None:
     browser.open(one_file)
     head = browser.driver.find_element("css selector", "#all-nodes th button")
@@ -170,7 +213,7 @@ def test_without_a_script_all_is_there_but_filters(browser: Browser, one_file: P
     browser.command("Emulation.setScriptExecutionDisabled", value=True)
     try:
         browser.open(one_file)
-        assert "good" in browser.driver.find_element("css selector", "h1").text
+        assert "fail" in browser.driver.find_element("css selector", "h1").text
         assert len(browser.driver.find_elements("css selector", "#all-nodes tbody tr")) == 8
         assert not browser.driver.find_element("css selector", ".filter").is_displayed()
         browser.open(one_file, "#node-gpu-001")
@@ -194,16 +237,83 @@ def test_words_stand_out_from_their_background(
     assert faint == set()
 
 
-def test_on_paper_every_node_is_there(browser: Browser, one_file: Path) -> None:
-    browser.open(one_file)
+def pages_of(browser: Browser) -> int:
+    """How many sheets of A4 the page takes, with the margins that it asks for."""
+    made = browser.command("Page.printToPDF", paperWidth=8.27, paperHeight=11.69, preferCSSPageSize=True)
+    return len(re.findall(rb"/Type\s*/Page\b", base64.b64decode(made["data"])))
+
+
+@pytest.fixture(scope="module")
+def two_dozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (page,) = write(tmp_path_factory.mktemp("24 nodes"), made_up.report(24))
+    return page
+
+
+@pytest.fixture
+def resized(browser: Browser) -> Iterator[Browser]:
+    """The browser, which is as wide as before after the test."""
+    yield browser
+    browser.command("Emulation.clearDeviceMetricsOverride")
+    browser.prefer("light")
+
+
+def test_paper_begins_with_a_summary_and_two_dozen_nodes_take_few_sheets(
+    resized: Browser, two_dozen: Path
+) -> None:
+    browser = resized
+    for fragment, most in (("", 12), (f"#node-{made_up.SLOW}", 12)):
+        browser.open(two_dozen, fragment)
+        assert 1 < pages_of(browser) <= most
+    browser.open(two_dozen)
+    browser.width(PAPER_WIDTH)
     browser.prefer("dark", "print")
-    try:
-        assert browser.ask("[...document.querySelectorAll('article')].every(one => one.checkVisibility())")
-        assert not browser.ask("document.querySelector('.filter').checkVisibility()")
-        body = browser.ask("getComputedStyle(document.querySelector('h1')).color")
-        assert luminance([int(part) for part in body[4:-1].split(",")]) < 0.1, "dark words on white paper"
-    finally:
-        browser.prefer("light")
+    assert browser.ask("document.documentElement.scrollWidth") <= PAPER_WIDTH, "else it is printed smaller"
+    assert browser.ask("document.querySelector('.hero').getBoundingClientRect().bottom") < PAPER_HEIGHT
+    assert (
+        browser.ask("getComputedStyle(document.querySelector('#attention').parentNode).breakBefore") == "page"
+    )
+    assert not browser.ask("document.querySelector('.filter').checkVisibility()")
+    ink = browser.ask("getComputedStyle(document.querySelector('h1')).color")
+    assert luminance([int(part) for part in ink[4:-1].split(",")]) < 0.1, "dark words on white paper"
+
+
+@pytest.mark.parametrize("fragment", ["", f"#node-{made_up.SLOW}", "#node-gpu-002"])
+def test_a_narrow_screen_has_no_gaps_and_nothing_beside_it(
+    resized: Browser, two_dozen: Path, fragment: str
+) -> None:
+    browser = resized
+    browser.width(400)
+    browser.open(two_dozen, fragment)
+    assert browser.ask("document.documentElement.scrollWidth") <= 400
+    seen = sorted(browser.ask(SEEN))
+    assert len(seen) > 50
+    at, gaps = seen[0][1], []
+    for top, bottom, words in seen:
+        if top - at > WIDEST_GAP:
+            gaps.append((top - at, words))
+        at = max(at, bottom)
+    assert gaps == []
+
+
+def test_a_command_is_copied_with_and_without_a_clipboard(browser: Browser, one_file: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.expected_conditions import text_to_be_present_in_element
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    for clipboard in (True, False):
+        browser.open(one_file)
+        if not clipboard:
+            browser.ask("void Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+        button = browser.driver.find_element("css selector", ".todo .cmd button")
+        command = browser.ask("arguments[0].parentNode.querySelector('code').textContent", button)
+        browser.ask("arguments[0].scrollIntoView({block: 'center'})", button)
+        button.click()
+        copied = text_to_be_present_in_element(("css selector", ".todo .cmd button"), "Copied")
+        WebDriverWait(browser.driver, PATIENCE_S).until(copied)
+        search = browser.driver.find_element("css selector", ".filter input[type=search]")
+        search.send_keys(Keys.CONTROL, "v")
+        assert search.get_attribute("value") == command
+        assert browser.errors() == []
 
 
 def test_the_page_is_used_by_keys_alone(browser: Browser, one_file: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from temper.cli import pages as command
 from temper.judge import history
-from temper.report import advice, changes, svg
+from temper.report import advice, changes, origin, svg
 from temper.report.inputs import PastValue, Report, Validation, metric_of
 from temper.report.metrics import Hardware
 from temper.report.past import MOST_VALUES, of_runs
@@ -276,7 +276,6 @@ def test_what_is_no_number_is_drawn_and_written_as_none(value: float) -> None:
         svg.histogram([1.0, value], svg.Marks(floor=value), "t", "GB/s"),
         svg.lines([svg.Line("a", ((1.0, value), (2.0, 3.0)))], svg.Axis("x"), svg.Axis("y"), "t"),
         svg.sparkline([1.0, value, 2.0], 3.0),
-        svg.parts([("good", "good", 3), ("fail", "fail", value)], "t"),
     ]
     for drawn in drawings:
         ElementTree.fromstring(drawn.replace("preserveAspectRatio=none", ""))  # noqa: S314 - our own text
@@ -297,7 +296,6 @@ def test_charts_hold_whatever_range(values: list[float]) -> None:
 def test_an_empty_chart_is_nothing() -> None:
     assert svg.histogram([], svg.Marks(), "t", "") == ""
     assert svg.lines([], svg.Axis("x"), svg.Axis("y"), "t") == ""
-    assert svg.parts([], "t") == ""
     assert svg.sparkline([], 1.0) == ""
 
 
@@ -353,12 +351,14 @@ def test_pages_are_made_again_from_the_folders_of_reports(
     fleet_report.conclude(tmp_path / "reports/now", made.verdict)
     (tmp_path / "compliance").mkdir()
     (tmp_path / "compliance/statement.json").write_text(dumps(statement))
+    origin.write(tmp_path / "compliance", made_up.origin(3))
     folders = [f"--validation={tmp_path / 'reports/now'}", f"--compliance={tmp_path / 'compliance'}"]
     assert command.main([*folders, f"--output={tmp_path / 'both'}"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "both/index.html")
     text = (tmp_path / "both/index.html").read_text()
     assert "not-compliant" in text
     assert 'id="numbers"' in text
+    assert "deploy01" in text
     assert command.main([f"--validation={tmp_path / 'none'}", f"--output={tmp_path / 'x'}"]) == 2
     assert "no such folder" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()

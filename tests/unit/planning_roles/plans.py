@@ -1,13 +1,12 @@
 """Plans of nodes with all roles, and what they have of each kind."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.plan.convert import plain
 from temper.plan.facts import NodeFacts
 from temper.plan.model import Target
+from temper.plan.node_plan import NodePlan, PlannedSetting, RolePlan
 from temper.plan.plan import node_plan
 from temper.plan.role_variables import role_variables, typed_variables
 from temper.plan.roles import complete
@@ -18,9 +17,6 @@ from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node
 from tests.unit.tables import ROOT, specs
 from tools import control_docs
 from tools.bare_node import pci
-
-if TYPE_CHECKING:
-    from temper.plan.node_plan import NodePlan, PlannedSetting, RolePlan
 
 CONTROLS = {name: control for area in control_docs.controls().values() for name, control in area.items()}
 PROGRAMS = {

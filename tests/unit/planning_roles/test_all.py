@@ -1,14 +1,12 @@
 """What holds for the plans of all roles."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 import jsonschema
 
 from temper.plan.node_plan import NodePlan, Stage
-from temper.plan.roles import ROLES
+from temper.plan.roles import ROLES, nvidia_stack
 from temper.plan.schema import FILE
 from temper.plan.wanted import Kind
 from tests.unit.each import each
@@ -54,12 +52,17 @@ def test_ways_in_are_marked() -> None:
         assert all(setting.way_in == (setting.kind in WAYS_IN) for setting in role.settings)
 
 
+#: Roles that nobody has asked for yet: what they once made is taken back.
+OFF = ("profiling_tools", "monitoring", "pull")
+
+
 @each(
     ("admin_accounts", set()),
     ("compute_environment", set()),
     # Which engines are given back is the operator's to say.
     ("container_engines", {"engines", "exclude"}),
     ("firewall", set()),
+    ("gpu_settings", set()),
     ("os_hardening", set()),
     ("os_tuning", set()),
     ("ssh_hardening", set()),
@@ -69,7 +72,15 @@ def test_a_role_whose_state_is_absent_sets_nothing(role: str, kept: set[str]) ->
     plan = whole_plan(**state)
     found = plan.role(role)
     assert ({setting.key for setting in found.settings}, found.options.absent) == (kept, True)
-    assert not any(other.options.absent for other in plan.roles if other.role != role)
+    assert {other.role for other in plan.roles if other.options.absent} == {role, *OFF}
+
+
+def test_without_the_stack_there_is_nothing_for_it_to_serve() -> None:
+    plan = whole_plan(nvidia_stack_state="absent")
+    assert {role.role for role in plan.roles if role.options.absent} == {"nvidia_stack", "gpu_settings", *OFF}
+    # A secret leaves no record, so that its absence is asked for.
+    assert [setting.key for setting in plan.role("nvidia_stack").settings] == [nvidia_stack.MOK_KEY]
+    assert (plan.driver, plan.packages, plan.refusals) == (None, {}, ())
 
 
 def test_what_is_waived_is_in_the_plan_while_the_system_is_hardened() -> None:

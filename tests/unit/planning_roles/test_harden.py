@@ -1,11 +1,9 @@
 """What admin_accounts, firewall, ssh_hardening and os_hardening set."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from temper.plan.node_plan import NodePlan
+from temper.plan.node_plan import NodePlan, PlannedSetting
 from temper.plan.role_variables import content_problems
 from temper.plan.wanted import Kind
 from tests.unit.each import each
@@ -18,9 +16,6 @@ from tests.unit.planning_roles.plans import (
     wanted,
     whole_plan,
 )
-
-if TYPE_CHECKING:
-    from temper.plan.node_plan import PlannedSetting
 
 REVOKED = {"keys": [], "sudo": True, "groups": [], "state": "absent"}
 

@@ -1,15 +1,15 @@
 """What monitoring sets: a timer, a service that the payload understands, a firewall open to scrapers."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from temper.plan.node_plan import RolePlan
 from temper.plan.wanted import Kind
 from tests.unit.each import each
 from tests.unit.planning_nodes import assert_says, problem, system
@@ -17,11 +17,6 @@ from tests.unit.planning_roles.plans import bookworm, contents, planned, wanted,
 from validation.checks.registry import TESTS
 from validation.cli.arguments import parser
 from validation.model.expectations import parse_expectation
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from temper.plan.node_plan import RolePlan
 
 ON: dict[str, Any] = {"monitoring_enabled": True}
 UNITS = "/etc/systemd/system/"

@@ -1,11 +1,10 @@
 """What os_tuning sets, by what the operator wants and what the node has."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +17,6 @@ from tests.unit.planning_nodes import plan as bare_plan
 from tests.unit.planning_roles.plans import HGX, contents, enterprise, planned, wanted, whole_plan
 from tests.unit.tables import specs
 from tools.bare_node import bare_node
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROLE = "os_tuning"
 TMPFILES = "/etc/tmpfiles.d/temper-tuning.conf"

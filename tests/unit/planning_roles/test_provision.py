@@ -1,7 +1,5 @@
 """What nvidia_stack, container_engines and profiling_tools set."""
 
-from __future__ import annotations
-
 from temper.plan.convert import plain
 from temper.plan.wanted import Kind
 from tests.unit.each import each

@@ -1,7 +1,5 @@
 """What the role pull sets: what the program reads, whom it trusts, and when it starts."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import socket

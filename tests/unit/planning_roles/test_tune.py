@@ -1,12 +1,11 @@
 """What gpu_settings, compute_environment and os_tuning set."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +14,6 @@ from temper.plan.wanted import Kind
 from tests.unit.each import each
 from tests.unit.planning_nodes import system
 from tests.unit.planning_roles.plans import HGX, PROGRAMS, contents, planned, wanted
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROLE = "compute_environment"
 MANAGER = "/etc/systemd/system.conf.d/91-temper-compute.conf"

@@ -1,16 +1,11 @@
 """A repository as an operator keeps it: real git, real keys."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from pull.configuration import Configuration
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def key(folder: Path, name: str) -> Path:

@@ -1,7 +1,5 @@
 """A run of the program: what it does, what it leaves alone, what it says: real git, no real Ansible."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -10,7 +8,7 @@ import subprocess
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -18,15 +16,13 @@ from ansible.module_utils.temper import files, lease
 
 from pull import agent, delivery
 from pull.agent import Agent, StoppedError
+from pull.configuration import Configuration
 from pull.playbooks import FIXED
 from pull.result import MOST_CONTROLS, Control, Result
 from temper.output.run import Note
 from temper.plan.preflight import programs
 from temper.plan.roles.pull import BESIDE
 from tests.unit.pull.world import World
-
-if TYPE_CHECKING:
-    from pull.configuration import Configuration
 
 pytestmark = pytest.mark.component
 

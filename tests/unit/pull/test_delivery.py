@@ -1,27 +1,21 @@
 """Results on their way: a real server with TLS, and what an ssh would be given."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import ssl
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from pull import delivery
+from pull.configuration import Configuration
 from pull.delivery import DeliveryError, deliver
 from pull.shared import PROGRAMS
 from tests.unit.pull.origin import configuration, origin
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from pull.configuration import Configuration
 
 pytestmark = pytest.mark.component
 

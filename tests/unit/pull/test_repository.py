@@ -1,15 +1,14 @@
 """What an account that may push, or a server, can try: real git, real keys, whole runs."""
 
-from __future__ import annotations
-
 import http.server
 import shutil
 import subprocess
 import tarfile
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper import process
@@ -18,9 +17,6 @@ from pull import repository
 from pull.shared import PROGRAMS
 from tests.unit.pull.origin import key, line
 from tests.unit.pull.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.component
 

@@ -1,7 +1,5 @@
 """A node that pulls, and its operator: real git and real keys, and a stand-in for ansible-playbook."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json
@@ -10,14 +8,12 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pull.agent import Agent
+from pull.configuration import Configuration
+from pull.result import Result
 from tests.unit.pull.origin import Origin, configuration, key, line, origin
-
-if TYPE_CHECKING:
-    from pull.configuration import Configuration
-    from pull.result import Result
 
 #: Writes the statement of a node on which the controls in the file `drift` fail, and repairs as `tune` does.
 PLAYBOOK = """

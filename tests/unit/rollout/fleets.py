@@ -1,20 +1,25 @@
 """Roll-outs to test with: a few nodes in the middle of something, and an executor with a script."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.rollout.engine import Clock, Ticket
-from temper.rollout.model import Node, Observation, Outcome, Record, Rollout, State, Step, StepResult
+from temper.rollout.model import (
+    NodeState,
+    Observation,
+    Outcome,
+    Record,
+    Rollout,
+    RolloutNode,
+    Step,
+    StepResult,
+)
 from temper.rollout.planner import waves
 from temper.rollout.policy import Policy, Share
 from temper.rollout.store import Owner
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 NOW = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
 DONE = StepResult(Outcome.DONE)
@@ -29,20 +34,22 @@ ME = Owner("root", "controller", 1, "1", "a boot")
 OTHER = Owner("root", "elsewhere", 2, "2", "another boot")
 
 
-def nodes(count: int, cohorts: int = 1, racks: int = 1) -> dict[str, Node]:
+def nodes(count: int, cohorts: int = 1, racks: int = 1) -> dict[str, RolloutNode]:
     """gpu0, gpu1 and so on, by turns of each cohort and rack."""
     return {
-        f"gpu{place}": Node(f"gpu{place}", f"cohort{place % cohorts}", (f"rack{place % racks}",), place)
+        f"gpu{place}": RolloutNode(
+            f"gpu{place}", f"cohort{place % cohorts}", (f"rack{place % racks}",), place
+        )
         for place in range(count)
     }
 
 
 def begin(
-    fleet: dict[str, Node], policy: Policy = QUICK, jump_levels: dict[str, int] | None = None
+    fleet: dict[str, RolloutNode], policy: Policy = QUICK, jump_levels: dict[str, int] | None = None
 ) -> Rollout:
     """A roll-out in which nothing has happened."""
     numbers = waves(fleet.values(), policy, jump_levels)
-    records = {name: Record(State.PENDING, NOW, wave=numbers[name]) for name in fleet}
+    records = {name: Record(NodeState.PENDING, NOW, wave=numbers[name]) for name in fleet}
     return Rollout("new", policy, fleet, records, number=1)
 
 
@@ -50,7 +57,7 @@ def having(rollout: Rollout, **records: Any) -> Rollout:
     """The roll-out with other records: a state, or the fields that differ."""
     changed = dict(rollout.records)
     for name, given in records.items():
-        fields = {"state": given} if isinstance(given, State) else given
+        fields = {"state": given} if isinstance(given, NodeState) else given
         changed[name] = replace(changed[name], **fields)
     return replace(rollout, records=changed)
 

@@ -5,20 +5,16 @@ answer 409 where that is another one; an eviction that a budget forbids answers 
 DisruptionBudget, whose words name no budget.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 UNPACKED = Path(__file__).resolve().parents[3] / ".cache/kubectl/kubectl"
 KINDS = {

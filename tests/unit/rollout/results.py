@@ -1,21 +1,15 @@
 """Results of a node with eight GPUs, as the payload writes them, for the tests of the gate."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
+import random
 import statistics
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.unit.validation.samples import measurement, node_result, one_test
-from validation.model.contract import Digest, State
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Iterable, Sequence
-
-    from validation.model.contract import Finding, NodeResult
+from validation.model.contract import Digest, Finding, NodeResult, State
 
 OLD, NEW = "580.178.04", "590.48.01"
 GPUS = 8

@@ -1,18 +1,13 @@
 """A real slurmctld on loopback, without any slurmd: nodes take orders, and run no jobs."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[3] / ".cache/slurm-cluster"
 PATIENCE_S = 60

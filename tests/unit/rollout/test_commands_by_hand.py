@@ -1,27 +1,20 @@
 """What an operator types while a roll-out is under way, and after its controller has died."""
 
-from __future__ import annotations
-
+import argparse
 import asyncio
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from temper.cli import rollout as command
 from temper.rollout.engine import Engine
-from temper.rollout.model import Mode, Outcome, State, Step, StepResult
-from temper.rollout.policy import Share
+from temper.rollout.model import Mode, NodeState, Outcome, Step, StepResult
+from temper.rollout.policy import Policy, Share
 from temper.rollout.store import LEASE_TTL, Owner, RolloutStore, StoreError
 from tests.unit.rollout.fleets import ME, NOW, QUICK, Script, VirtualClock, begin, nodes
-
-if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
-
-    from temper.rollout.policy import Policy
 
 
 class Controller:
@@ -53,7 +46,7 @@ class Controller:
     def type(self, *words: str) -> int:
         return command.main([*words, "--folder", str(self.folder)])
 
-    def states(self) -> list[State]:
+    def states(self) -> list[NodeState]:
         rollout = self.store.load()
         assert rollout
         return [record.state for record in rollout.records.values()]
@@ -67,9 +60,9 @@ def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Controller:
 @pytest.mark.parametrize(
     ("order", "step", "ends", "mode"),
     [
-        ("abort", Step.BASELINE, State.PENDING, Mode.STOPPED),
-        ("abort", Step.INSTALL, State.RETURNED, Mode.STOPPED),
-        ("hold", Step.BASELINE, State.RETURNED, Mode.HELD),
+        ("abort", Step.BASELINE, NodeState.PENDING, Mode.STOPPED),
+        ("abort", Step.INSTALL, NodeState.RETURNED, Mode.STOPPED),
+        ("hold", Step.BASELINE, NodeState.RETURNED, Mode.HELD),
     ],
 )
 @pytest.mark.parametrize("how", ["--finish", "--scheduled"])
@@ -78,7 +71,7 @@ def test_after_a_crash_what_is_on_its_way_ends_and_nothing_else_starts(
     capsys: pytest.CaptureFixture[str],
     order: str,
     step: Step,
-    ends: State,
+    ends: NodeState,
     mode: Mode,
     how: str,
 ) -> None:
@@ -88,7 +81,7 @@ def test_after_a_crash_what_is_on_its_way_ends_and_nothing_else_starts(
     finish = f"`temper rollout resume --finish --folder {controller.folder}`"
     assert f"gpu0 on the way, and no controller is at work: {finish}" in capsys.readouterr().out
     controller.type("resume", how, "-i", "x")
-    assert controller.states() == [ends, State.PENDING, State.PENDING]
+    assert controller.states() == [ends, NodeState.PENDING, NodeState.PENDING]
     assert {node for node, _ in controller.script.calls} == {"gpu0"}
     assert controller.store.mode(1)[0] is mode
     controller.script.calls.clear()
@@ -121,7 +114,7 @@ def test_a_controller_that_is_at_work_ends_the_nodes_itself(
     monkeypatch.setattr(controller.script, "drain", hold, raising=False)
     controller.type("resume", "-i", "x")
     assert f"The controller of {ME} ends gpu0." in capsys.readouterr().out
-    assert controller.states() == [State.RETURNED, State.PENDING]
+    assert controller.states() == [NodeState.RETURNED, NodeState.PENDING]
     controller.type("abort", "--reason", "enough")
     assert capsys.readouterr().out == "No node is on its way, and none starts.\n"
 
@@ -154,20 +147,20 @@ def test_another_try_is_refused_where_the_budget_lets_no_node_start(
     controller.begin(3, replace(QUICK, failure_budget=Share(budget)))
     controller.script.answers = {("gpu0", Step.PROVE): [StepResult(Outcome.FAILED, "6 % slower")]}
     controller.type("resume", "-i", "x")
-    assert controller.states()[0] is State.ROLLED_BACK
+    assert controller.states()[0] is NodeState.ROLLED_BACK
     capsys.readouterr()
     assert controller.type("retry", "gpu0") == status
     said = capsys.readouterr()
     if status:
         assert "gpu0 would not start again: gpu0 failed or rolled back, and failure_budget is 0" in said.err
         assert "a larger failure_budget" in said.err
-        assert State.ROLLED_BACK in controller.states()
+        assert NodeState.ROLLED_BACK in controller.states()
         # With a name and a reason, it is no failure any more.
         assert controller.type("accept", "gpu0", "--reason", "6 % are known") == 0
     else:
         assert said.out.startswith("gpu0 is pending; `temper rollout resume --folder")
     assert controller.type("resume", "-i", "x") == 0
-    assert controller.states() == [State.RETURNED] * 3
+    assert controller.states() == [NodeState.RETURNED] * 3
 
 
 def test_a_node_that_was_rolled_back_is_not_measured_again_to_enlarge_the_budget(
@@ -188,10 +181,10 @@ def test_a_failed_node_is_tried_again_without_a_budget(controller: Controller) -
     silent = StepResult(Outcome.FAILED, "no answer")
     controller.script.answers = {("gpu0", Step.REBOOT): [silent], ("gpu0", Step.UNDO): [silent]}
     controller.type("resume", "-i", "x")
-    assert controller.states() == [State.FAILED]
+    assert controller.states() == [NodeState.FAILED]
     assert controller.type("retry", "gpu0") == 0
     controller.type("resume", "-i", "x")
-    assert controller.states() == [State.ROLLED_BACK]
+    assert controller.states() == [NodeState.ROLLED_BACK]
 
 
 @pytest.mark.parametrize("group", ["", "storage"])
@@ -221,12 +214,12 @@ def test_the_inventory_of_another_fleet_is_refused_and_one_that_lacks_a_node_is_
     controller.groups = {"other1": ("gpu_nodes",)}
     assert controller.type("resume", "-i", "other") == 2
     assert "roll-out 1 began: 3 nodes: gpu0-gpu2;" in capsys.readouterr().err
-    assert controller.states() == [State.PENDING] * 3
+    assert controller.states() == [NodeState.PENDING] * 3
     controller.groups |= {"gpu1": ("gpu_nodes",), "gpu2": ("gpu_nodes",)}
     gone = StepResult(Outcome.REFUSED, "no hosts")
     controller.script.answers = {("gpu0", Step.LEASE): [gone]}
     assert controller.type("resume", "-i", "other") == 1
-    assert controller.states() == [State.LEFT_OUT, State.RETURNED, State.RETURNED]
+    assert controller.states() == [NodeState.LEFT_OUT, NodeState.RETURNED, NodeState.RETURNED]
 
 
 def test_who_resumes_beside_a_controller_at_work_hears_that_nodes_start_again(
@@ -280,13 +273,13 @@ def test_who_has_looked_returns_a_failed_node_with_a_reason(
     slower = StepResult(Outcome.FAILED, "6 % slower")
     controller.script.answers = {("gpu0", Step.PROVE): [slower, slower]}
     controller.type("resume", "-i", "x")
-    assert controller.states() == [State.FAILED]
+    assert controller.states() == [NodeState.FAILED]
     with pytest.raises(SystemExit):
         controller.type("accept", "gpu0")
     controller.script.calls.clear()
     assert controller.type("accept", "gpu0", "--reason", "the host is shared") == 0
     controller.type("resume", "-i", "x")
-    assert controller.states() == [State.ROLLED_BACK]
+    assert controller.states() == [NodeState.ROLLED_BACK]
     assert controller.script.steps("gpu0") == [Step.RETURN]
     said = [event for event in controller.store.events(1) if event.outcome == "accept"]
     assert [(event.node, event.reason, bool(event.who)) for event in said] == [

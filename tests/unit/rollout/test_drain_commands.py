@@ -1,12 +1,10 @@
 """The operator's own commands in place of a scheduler: in a folder, a file takes a node out of service."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,10 +12,8 @@ from temper.rollout import engine
 from temper.rollout.drain import base, commands, programs
 from temper.rollout.drain.base import Drainer, DrainError, Standing, wait_until_idle
 from temper.rollout.drain.commands import Commands, Idle
-from tests.unit.validation.samples import eventually, is_running
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.unit.validation.samples import is_running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.component
 
@@ -124,7 +120,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     hangs = ("sh", "-c", f"sleep 1000 & echo $! >{child}; wait")
     with pytest.raises(DrainError, match="no answer within 1 s"):
         programs.ask(hangs, 1.0)
-    eventually(lambda: not is_running(int(child.read_text())), "the child has ended")
+    wait_until(lambda: not is_running(int(child.read_text())), "the child has ended")
 
 
 def test_without_a_scheduler_there_is_nothing_to_do() -> None:

@@ -1,9 +1,9 @@
 """Kubernetes: a real kubectl against an API that answers as Kubernetes does."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +13,7 @@ from temper.rollout.drain.kubernetes import ANNOTATION, Kubernetes
 from tests.unit.rollout import kubernetes_api
 from tests.unit.rollout.kubernetes_api import Cluster
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+Connect = Callable[..., Kubernetes]
 
 pytestmark = pytest.mark.component
 
@@ -49,9 +47,7 @@ def unschedulable(cluster: Cluster) -> bool:
     return bool(cluster.nodes[NODE]["spec"].get("unschedulable"))
 
 
-def test_a_node_is_cordoned_with_our_mark_emptied_and_uncordoned(
-    connect: Callable[..., Kubernetes], cluster: Cluster
-) -> None:
+def test_a_node_is_cordoned_with_our_mark_emptied_and_uncordoned(connect: Connect, cluster: Cluster) -> None:
     cluster.add_pod("train-0", NODE)
     cluster.add_pod("elsewhere", "gpu02")
     cluster.add_pod("exporter", NODE, owner="DaemonSet")
@@ -72,9 +68,7 @@ def test_a_node_is_cordoned_with_our_mark_emptied_and_uncordoned(
     assert "is in service" in drainer.give_back(NODE, before)
 
 
-def test_a_budget_that_forbids_an_eviction_is_named(
-    connect: Callable[..., Kubernetes], cluster: Cluster
-) -> None:
+def test_a_budget_that_forbids_an_eviction_is_named(connect: Connect, cluster: Cluster) -> None:
     cluster.add_pod("train-0", NODE, labels={"app": "train", "tier": "gpu"})
     cluster.add_budget("others", {"app": "other"})
     cluster.add_budget("train", {"app": "train"})
@@ -89,9 +83,7 @@ def test_a_budget_that_forbids_an_eviction_is_named(
         wait_until_idle(drainer, NODE, 0)
 
 
-def test_a_budget_that_gives_way_lets_the_node_empty(
-    connect: Callable[..., Kubernetes], cluster: Cluster
-) -> None:
+def test_a_budget_that_gives_way_lets_the_node_empty(connect: Connect, cluster: Cluster) -> None:
     cluster.add_pod("train-0", NODE, labels={"app": "train"})
     cluster.add_budget("train", {"app": "train"})
     drainer = connect()
@@ -102,7 +94,7 @@ def test_a_budget_that_gives_way_lets_the_node_empty(
 
 
 def test_a_pod_that_nothing_would_start_again_is_refused_and_named(
-    connect: Callable[..., Kubernetes], cluster: Cluster
+    connect: Connect, cluster: Cluster
 ) -> None:
     cluster.add_pod("by-hand", NODE, owner="")
     drainer = connect()
@@ -112,9 +104,7 @@ def test_a_pod_that_nothing_would_start_again_is_refused_and_named(
     assert connect(options=["force"]).empty(NODE, 5) == ()
 
 
-def test_what_somebody_else_cordoned_stays_cordoned(
-    connect: Callable[..., Kubernetes], cluster: Cluster
-) -> None:
+def test_what_somebody_else_cordoned_stays_cordoned(connect: Connect, cluster: Cluster) -> None:
     cluster.add_node(NODE, unschedulable=True)
     drainer = connect()
     before = drainer.look(NODE)
@@ -126,9 +116,7 @@ def test_what_somebody_else_cordoned_stays_cordoned(
     assert unschedulable(cluster)
 
 
-def test_who_cordons_a_node_before_we_do_is_left_alone(
-    connect: Callable[..., Kubernetes], cluster: Cluster
-) -> None:
+def test_who_cordons_a_node_before_we_do_is_left_alone(connect: Connect, cluster: Cluster) -> None:
     drainer = connect()
     before = drainer.look(NODE)
     cluster.nodes[NODE]["spec"]["unschedulable"] = True
@@ -137,9 +125,7 @@ def test_who_cordons_a_node_before_we_do_is_left_alone(
     assert "stays cordoned" in drainer.give_back(NODE, before)
 
 
-def test_another_roll_out_does_not_return_our_node(
-    connect: Callable[..., Kubernetes], cluster: Cluster
-) -> None:
+def test_another_roll_out_does_not_return_our_node(connect: Connect, cluster: Cluster) -> None:
     drainer = connect()
     before = drainer.look(NODE)
     drainer.drain(NODE, before, "upgrade")
@@ -149,9 +135,7 @@ def test_another_roll_out_does_not_return_our_node(
     assert unschedulable(cluster)
 
 
-def test_after_a_crash_our_cordon_is_known_by_its_annotation(
-    connect: Callable[..., Kubernetes], cluster: Cluster
-) -> None:
+def test_after_a_crash_our_cordon_is_known_by_its_annotation(connect: Connect, cluster: Cluster) -> None:
     drainer = connect()
     drainer.drain(NODE, drainer.look(NODE), "upgrade")
     found_again = drainer.look(NODE)
@@ -163,9 +147,7 @@ def test_after_a_crash_our_cordon_is_known_by_its_annotation(
     assert not unschedulable(cluster)
 
 
-def test_a_change_of_somebody_else_is_not_overwritten(
-    connect: Callable[..., Kubernetes], cluster: Cluster
-) -> None:
+def test_a_change_of_somebody_else_is_not_overwritten(connect: Connect, cluster: Cluster) -> None:
     cluster.conflicts = 2
     drainer = connect()
     before = drainer.look(NODE)
@@ -177,19 +159,17 @@ def test_a_change_of_somebody_else_is_not_overwritten(
     assert unschedulable(cluster)
 
 
-def test_a_node_that_is_not_ready_is_no_node_to_begin_with(
-    connect: Callable[..., Kubernetes], cluster: Cluster
-) -> None:
+def test_a_node_that_is_not_ready_is_no_node_to_begin_with(connect: Connect, cluster: Cluster) -> None:
     cluster.add_node(NODE, ready=False)
     assert "not Ready" in connect().look(NODE).obstacle
 
 
-def test_a_node_that_kubernetes_does_not_know_is_named(connect: Callable[..., Kubernetes]) -> None:
+def test_a_node_that_kubernetes_does_not_know_is_named(connect: Connect) -> None:
     with pytest.raises(DrainError, match="gpu99"):
         connect().look("gpu99")
 
 
-def test_one_question_says_how_all_nodes_stand(connect: Callable[..., Kubernetes], cluster: Cluster) -> None:
+def test_one_question_says_how_all_nodes_stand(connect: Connect, cluster: Cluster) -> None:
     cluster.add_node("gpu02", ready=False)
     drainer = connect()
     drainer.drain(NODE, drainer.look(NODE), "upgrade")
@@ -199,7 +179,7 @@ def test_one_question_says_how_all_nodes_stand(connect: Callable[..., Kubernetes
 
 
 def test_an_api_that_does_not_answer_is_bounded(
-    connect: Callable[..., Kubernetes], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kubernetes, "TIMEOUT_S", 1.0)
     monkeypatch.setattr(Kubernetes._run, "__kwdefaults__", {"timeout_s": 1.0})

@@ -1,22 +1,17 @@
 """Slurm: a real slurmctld takes our orders, and nodes that others drained stay theirs."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from temper.rollout.drain.base import DrainError, Standing
 from temper.rollout.drain.slurm import Slurm, parse
 from tests.unit.rollout import slurm_cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.component
 

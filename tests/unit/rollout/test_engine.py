@@ -1,28 +1,21 @@
 """The engine: what it does with results, faults, people, other controllers, and its own end at any moment."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from temper.rollout import engine as module
 from temper.rollout import planner
-from temper.rollout.engine import Ending, Engine
-from temper.rollout.model import FORWARD, Mode, Observation, Outcome, Record, State, Step, StepResult
+from temper.rollout.engine import Ending, Engine, Ticket
+from temper.rollout.model import FORWARD, Mode, NodeState, Observation, Outcome, Record, Step, StepResult
 from temper.rollout.policy import Policy, Share
 from temper.rollout.store import LEASE_TTL, HeldError, LostLeaseError, RolloutStore
 from temper.rollout.windows import Window
 from tests.unit.rollout.fleets import ME, NOW, OTHER, QUICK, Script, VirtualClock, begin, nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from pathlib import Path
-
-    from temper.rollout.engine import Ticket
 
 FAILED = StepResult(Outcome.FAILED, "it went wrong")
 TOLERANT = replace(QUICK, failure_budget=Share(5))
@@ -53,7 +46,7 @@ class Controller:
         assert rollout
         return dict(rollout.records)
 
-    def states(self) -> list[State]:
+    def states(self) -> list[NodeState]:
         return [record.state for record in self.records.values()]
 
 
@@ -66,7 +59,7 @@ def test_every_node_is_upgraded_and_returned(controller: Controller) -> None:
     controller.begin(3)
     ending = controller.run()
     assert (ending.mode, ending.exit_status) == (Mode.DONE, 0)
-    assert controller.states() == [State.RETURNED] * 3
+    assert controller.states() == [NodeState.RETURNED] * 3
     for name in controller.records:
         assert controller.script.steps(name) == [row.step for row in FORWARD]
     assert controller.store.holder() is None
@@ -78,12 +71,14 @@ def test_a_scheduler_that_restarts_costs_no_node_its_turn(
     controller.begin(12, replace(QUICK, max_unavailable=Share(3)))
 
     async def observe(names: Collection[str]) -> Observation:
-        if controller.states()[0] is State.RETURNED and controller.clock.time < NOW + timedelta(minutes=2):
+        if controller.states()[0] is NodeState.RETURNED and controller.clock.time < NOW + timedelta(
+            minutes=2
+        ):
             return Observation(dict.fromkeys(names, "does not answer slurmctld"))
         return Observation()
 
     monkeypatch.setattr(controller.script, "observe", observe, raising=False)
-    assert (controller.run().mode, set(controller.states())) == (Mode.DONE, {State.RETURNED})
+    assert (controller.run().mode, set(controller.states())) == (Mode.DONE, {NodeState.RETURNED})
 
 
 def test_one_node_that_somebody_else_keeps_out_of_service_is_no_success(
@@ -115,7 +110,7 @@ def test_words_of_a_node_that_cannot_be_written_cost_others_nothing(
     ]
     controller.script.answers = {("gpu1", Step.STAGE): faults[:1], ("gpu2", Step.STAGE): faults[1:]}
     controller.run()
-    assert controller.states()[0] is State.RETURNED
+    assert controller.states()[0] is NodeState.RETURNED
     assert all(text.isprintable() for text in controller.said)
     assert all(record.reason.isprintable() for record in controller.records.values())
 
@@ -133,7 +128,7 @@ def test_a_node_that_fails_goes_back_and_the_rollout_stops(controller: Controlle
     ending = controller.run()
     assert (ending.mode, ending.exit_status) == (Mode.STOPPED, 1)
     assert "gpu0" in ending.sentence
-    assert controller.states() == [State.ROLLED_BACK, State.PENDING, State.PENDING]
+    assert controller.states() == [NodeState.ROLLED_BACK, NodeState.PENDING, NodeState.PENDING]
 
 
 @pytest.mark.parametrize("answer", [FAILED, StepResult(Outcome.REFUSED, "a job does not end")])
@@ -152,14 +147,14 @@ def test_a_node_that_somebody_else_has_is_no_success(controller: Controller) -> 
     controller.script.unavailable = {"gpu0": "disk by bob"}
     ending = controller.run()
     assert (ending.mode, ending.exit_status) == (Mode.DONE, 1)
-    assert controller.states() == [State.LEFT_OUT]
+    assert controller.states() == [NodeState.LEFT_OUT]
 
 
 def test_an_exception_of_the_executor_is_a_failure_of_the_node(controller: Controller) -> None:
     controller.begin(1)
     controller.script.answers = {("gpu0", Step.LOAD): [RuntimeError("no route to host")]}
     controller.run()
-    assert controller.states() == [State.ROLLED_BACK]
+    assert controller.states() == [NodeState.ROLLED_BACK]
     assert "no route to host" in controller.records["gpu0"].reason
 
 
@@ -179,7 +174,7 @@ def test_a_step_without_an_end_is_ended(controller: Controller, monkeypatch: pyt
     monkeypatch.setattr(module, "limit_of", lambda *_: timedelta(milliseconds=50))
     controller.run()
     assert cancelled == ["gpu0"]
-    assert controller.states() == [State.LEFT_OUT]
+    assert controller.states() == [NodeState.LEFT_OUT]
 
 
 def test_facts_of_a_step_are_there_for_later_ones(controller: Controller) -> None:
@@ -202,7 +197,7 @@ def test_a_controller_that_ends_in_the_middle_of_a_step_is_continued(
     first = {ticket.fence for ticket in controller.script.tickets}
     controller.clock.time += LEASE_TTL * 2
     assert controller.run().mode is Mode.DONE
-    assert controller.states() == [State.RETURNED] * 2
+    assert controller.states() == [NodeState.RETURNED] * 2
     # Once more the step that was cut off, and none of those before it.
     order = [row.step for row in FORWARD]
     cut = order.index(step)
@@ -231,7 +226,7 @@ def test_a_controller_whose_lease_was_taken_over_stops_at_once(
     monkeypatch.setattr(controller.script, "install", suspended, raising=False)
     with pytest.raises(LostLeaseError):
         controller.run()
-    assert controller.records["gpu0"].state is State.BASELINE
+    assert controller.records["gpu0"].state is NodeState.BASELINE
     holder = controller.store.holder()
     assert holder
     assert holder.owner == OTHER
@@ -255,10 +250,10 @@ def test_somebody_holds_it_and_goes_on_later(controller: Controller, monkeypatch
     ending = controller.run()
     assert (ending.mode, ending.exit_status) == (Mode.HELD, 1)
     assert "alice" in ending.sentence
-    assert controller.states() == [State.RETURNED, State.PENDING, State.PENDING]
+    assert controller.states() == [NodeState.RETURNED, NodeState.PENDING, NodeState.PENDING]
     controller.store.resume(1, "alice", NOW)
     assert controller.run().mode is Mode.DONE
-    assert controller.states() == [State.RETURNED] * 3
+    assert controller.states() == [NodeState.RETURNED] * 3
 
 
 def test_somebody_stops_it_before_anything_is_changed(
@@ -268,7 +263,7 @@ def test_somebody_stops_it_before_anything_is_changed(
     stop = by_hand(controller, lambda: controller.store.stop(1, "alice", "the network", NOW))
     monkeypatch.setattr(controller.script, "drain", stop, raising=False)
     assert controller.run().mode is Mode.STOPPED
-    assert controller.states() == [State.PENDING]
+    assert controller.states() == [NodeState.PENDING]
     assert controller.script.steps("gpu0")[-1] is Step.RELEASE
 
 
@@ -306,7 +301,7 @@ def test_an_error_in_the_soak_stops_the_rollout_and_brings_the_canary_back(contr
     controller.script.answers = {("gpu0", Step.WATCH): [StepResult(Outcome.FAILED, "Xid 79")]}
     ending = controller.run()
     assert (ending.mode, "gpu0" in ending.sentence, "Xid 79" in ending.sentence) == (Mode.STOPPED, True, True)
-    assert controller.states() == [State.ROLLED_BACK, State.PENDING, State.PENDING]
+    assert controller.states() == [NodeState.ROLLED_BACK, NodeState.PENDING, NodeState.PENDING]
     steps = controller.script.steps("gpu0")
     assert steps[steps.index(Step.WATCH) + 1 :][:2] == [Step.DRAIN, Step.UNDO]
     assert steps[-1] is Step.RETURN
@@ -319,5 +314,5 @@ def test_a_node_that_never_comes_back_stays_out_and_is_named(controller: Control
     ending = controller.run()
     assert ending.mode is Mode.STOPPED
     assert "gpu0" in ending.sentence
-    assert controller.states() == [State.FAILED, State.PENDING]
+    assert controller.states() == [NodeState.FAILED, NodeState.PENDING]
     assert controller.script.steps("gpu0")[-1] is Step.KEEP_OUT

@@ -1,12 +1,12 @@
 """What the steps of a roll-out come to. Ansible and the scheduler stand in: both have tests of their own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,10 +21,10 @@ from temper.rollout.model import (
     OVERRULED,
     WITHHELD,
     Course,
-    Node,
+    NodeState,
     Outcome,
     Record,
-    State,
+    RolloutNode,
     Step,
     StepResult,
 )
@@ -32,15 +32,9 @@ from temper.rollout.node_step import NodeStep, NodeStepResult
 from temper.rollout.playbooks import CHECKOUT, RESULT, Events, Played, last_words
 from temper.rollout.policy import Policy
 from temper.rollout.report import sentence
+from tests.unit.each import each
 from tests.unit.rollout.results import run_of
-from validation.model.contract import Finding, dumps
-from validation.model.contract import State as FindingState
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
-
-    from validation.model.contract import NodeResult
+from validation.model.contract import Finding, NodeResult, State, dumps
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 OLD, NEW = "r580-cuda13.0", "r595-cuda13.2"
@@ -149,10 +143,12 @@ def ticket(
     **facts: str,
 ) -> Ticket:
     record = Record(
-        State.PENDING, datetime(2026, 11, 22, tzinfo=UTC), course=course, step=step, attempt=attempt,
+        NodeState.PENDING, datetime(2026, 11, 22, tzinfo=UTC), course=course, step=step, attempt=attempt,
         reason="the gate said no", facts={"former_stack": OLD, "boot_id": "one", **facts},
     )  # fmt: skip
-    return Ticket(1, stack, Node("gpu01", "h100"), step, record, 7, "me", policy, timedelta(minutes=10))
+    return Ticket(
+        1, stack, RolloutNode("gpu01", "h100"), step, record, 7, "me", policy, timedelta(minutes=10)
+    )
 
 
 def test_one_number_of_the_node_goes_through_all_steps_of_a_process(
@@ -267,7 +263,7 @@ def returning(
     """The return of a node that Temper has drained, which then stands like this."""
     asyncio.run(executor.drain(ticket(Step.DRAIN)))
     scheduler.standing = standing
-    row = begun(Record(State.PROVEN, NOW, facts={"former_stack": OLD}), FORWARD[-1], NOW)
+    row = begun(Record(NodeState.PROVEN, NOW, facts={"former_stack": OLD}), FORWARD[-1], NOW)
     asked = replace(ticket(Step.RETURN), record=replace(row, attempt=attempt))
     result = asyncio.run(executor.return_to_service(asked))
     scheduler.record = after(asked.record, result, NOW)
@@ -281,7 +277,7 @@ def test_a_node_that_somebody_else_has_drained_meanwhile_is_not_called_in_servic
     result = returning(executor, scheduler, bobs)
     assert (result.outcome, result.facts) == (Outcome.DONE, {WITHHELD: "smoke"})
     assert scheduler.record
-    assert (scheduler.record.state, scheduler.record.withheld) == (State.RETURNED, "smoke")
+    assert (scheduler.record.state, scheduler.record.withheld) == (NodeState.RETURNED, "smoke")
     said = sentence(scheduler.record)
     assert "out of service: smoke" in said
     assert "in service with" not in said
@@ -515,7 +511,7 @@ def test_an_error_of_a_gpu_in_the_soak_is_told_from_a_look_that_failed(
 ) -> None:
     ansible.answers["watch"] = Played(ok=False, said="no route to host")
     assert asyncio.run(executor.watch(ticket(Step.WATCH))).outcome is Outcome.AGAIN
-    xid = Finding("xid-94", FindingState.DEGRADED, "GPU 2: Xid 94", device=2)
+    xid = Finding("xid-94", State.DEGRADED, "GPU 2: Xid 94", device=2)
     found = run_of([1.0], draw=lambda: 0.0, findings=(xid,))
     ansible.answers["watch"] = played(health=dumps(found))
     result = asyncio.run(executor.watch(ticket(Step.WATCH)))
@@ -579,17 +575,14 @@ def test_events_give_the_last_failure_in_its_own_words() -> None:
     assert events.said == "/var has no space. apt is busy."
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"boot_id": "{{ lookup('pipe', 'id') }}"},
-        {"kernel": {"release": "6.1 {{ x }}"}},
-        {"stack": "r595\nx"},
-        {"fencing": "{{ x }}"},
-        {"holders": {"a": 1}},
-        "words",
-        None,
-    ],
+@each(
+    {"boot_id": "{{ lookup('pipe', 'id') }}"},
+    {"kernel": {"release": "6.1 {{ x }}"}},
+    {"stack": "r595\nx"},
+    {"fencing": "{{ x }}"},
+    {"holders": {"a": 1}},
+    "words",
+    None,
 )
 def test_what_a_node_says_of_a_step_is_no_template(said: object) -> None:
     events = Events()

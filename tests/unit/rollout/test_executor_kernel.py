@@ -1,10 +1,9 @@
 """What the steps of a roll-out come to where it brings a kernel: with a stack, or alone."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +13,6 @@ from temper.rollout.model import Course, Outcome, Step, StepResult
 from temper.rollout.playbooks import Played
 from temper.rollout.policy import Policy
 from tests.unit.rollout.test_executor import BOTH, NEW, OLD, StandInAnsible, StandInScheduler, played, ticket
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NEWEST = Policy(kernel="newest")
 RELEASE = "6.1.0-41-amd64"

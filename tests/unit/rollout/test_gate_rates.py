@@ -11,9 +11,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pytest
-
-from temper.rollout.gate import Rules, Verdict, judge, judge_baseline
+from temper.rollout.gate import GateState, Rules, judge, judge_baseline
+from tests.unit.each import each
 from tests.unit.rollout.results import NEW, drawn_from, recorded_noise, runs_of
 
 if TYPE_CHECKING:
@@ -42,23 +41,23 @@ def gates(count: int, sigma: float, loss: float, *, gpus: int = 8, shapes: int =
         for round_number in range(1, RULES.rounds + 1):
             before += runs_of(RULES.runs, draw, gpus=gpus, shapes=shapes)
             verdict = judge_baseline(before, rules=RULES, round_number=round_number).verdict
-            if verdict is not Verdict.MEASURE_AGAIN:
+            if verdict is not GateState.MEASURE_AGAIN:
                 break
-        if verdict is Verdict.FAIL:
+        if verdict is GateState.FAIL:
             refused += 1
             continue
         for round_number in range(1, RULES.rounds + 1):
             after += runs_of(RULES.runs, draw, loss=loss, gpus=gpus, shapes=shapes, driver=NEW)
             verdict = judge(before, after, rules=RULES, round_number=round_number).verdict
-            if verdict is not Verdict.MEASURE_AGAIN:
+            if verdict is not GateState.MEASURE_AGAIN:
                 break
-        rolled_back += verdict is Verdict.FAIL
+        rolled_back += verdict is GateState.FAIL
         rounds.append(round_number)
     return Rates(refused / count, rolled_back / count, statistics.fmean(rounds[1:] or [0]))
 
 
 # The scatter of a GPU's runs is 1 to 2 % (cohort.py, history.py).
-@pytest.mark.parametrize(("gpus", "sigma"), [(1, 0.005), (1, 0.01), (8, 0.01), (8, 0.02)])
+@each((1, 0.005), (1, 0.01), (8, 0.01), (8, 0.02))
 def test_a_good_driver_is_seldom_rolled_back(gpus: int, sigma: float) -> None:
     assert gates(40, sigma, 0.0, gpus=gpus).rolled_back <= 0.01
 
@@ -68,7 +67,7 @@ def test_of_many_noisy_numbers_one_has_runs_that_stand_out() -> None:
     assert gates(40, 0.02, 0.0, gpus=1, shapes=7).rolled_back <= 0.03
 
 
-@pytest.mark.parametrize(("gpus", "sigma"), [(1, 0.005), (8, 0.01)])
+@each((1, 0.005), (8, 0.01))
 def test_a_loss_of_six_percent_is_found(gpus: int, sigma: float) -> None:
     assert gates(20, sigma, 0.06, gpus=gpus).rolled_back >= 0.95
 

@@ -1,11 +1,10 @@
 """Settings of GPUs, read from reports of nvidia-smi."""
 
-from __future__ import annotations
-
 import pytest
 
 from temper.rollout.gate import judge_settings
 from temper.rollout.gpu_settings import parse
+from tests.unit.each import each
 from tests.unit.validation.real_reports import RealReport, from_table
 from tests.unit.validation.samples import gpu_xml, smi_xml
 from validation.probes.reading import ReadingError
@@ -27,7 +26,7 @@ def lost(before: str, after: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("report", from_table(), ids=lambda report: report.name)
+@each(*from_table())
 def test_a_real_report_says_the_same_of_itself(report: RealReport) -> None:
     if "<?xml" not in report.text:
         pytest.skip("this nvidia-smi gave no report")
@@ -37,16 +36,13 @@ def test_a_real_report_says_the_same_of_itself(report: RealReport) -> None:
     assert not {"N/A", "[N/A]"} & {value for gpu in settings.values() for value in gpu.values()}
 
 
-@pytest.mark.parametrize(
-    ("what", "name", "value"),
-    [
-        ("current_power_limit", "power limit", "600.00 W"),
-        ("current_mig", "MIG mode", "Enabled"),
-        ("current_ecc", "ECC", "Disabled"),
-        ("application_clock", "graphics clock of applications", "1410 MHz"),
-        ("persistence_mode", "persistence mode", "Disabled"),
-        ("compute_mode", "compute mode", "Exclusive_Process"),
-    ],
+@each(
+    ("current_power_limit", "power limit", "600.00 W"),
+    ("current_mig", "MIG mode", "Enabled"),
+    ("current_ecc", "ECC", "Disabled"),
+    ("application_clock", "graphics clock of applications", "1410 MHz"),
+    ("persistence_mode", "persistence mode", "Disabled"),
+    ("compute_mode", "compute mode", "Exclusive_Process"),
 )
 def test_each_setting_is_missed_when_it_is_lost(what: str, name: str, value: str) -> None:
     (sentence,) = [one for one in lost(smi_xml(gpu_xml(**{what: value})), smi_xml(gpu_xml())) if name in one]
@@ -81,9 +77,7 @@ def test_instances_with_other_numbers_are_the_same() -> None:
     assert lost(before, after) == []
 
 
-@pytest.mark.parametrize(
-    ("memory", "same"), [("9984", True), ("10112", True), ("4864", False), ("19968", False)]
-)
+@each(("9984", True), ("10112", True), ("4864", False), ("19968", False))
 def test_instances_are_the_same_where_another_driver_keeps_more_memory_for_itself(
     memory: str, same: bool
 ) -> None:
@@ -94,27 +88,24 @@ def test_instances_are_the_same_where_another_driver_keeps_more_memory_for_itsel
     assert (lost(before, after) == []) is same
 
 
-@pytest.mark.parametrize("text", ["", "NVIDIA-SMI has failed", smi_xml(gpu_xml(uuid=""))])
+@each("", "NVIDIA-SMI has failed", smi_xml(gpu_xml(uuid="")))
 def test_what_is_no_report_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="nvidia-smi -q -x"):
         parse(text)
 
 
-@pytest.mark.parametrize("name", ["", "<", "</process_name>", "&", "a\x00b", '</gpu><gpu id="0000:43:00.0">'])
+@each("", "<", "</process_name>", "&", "a\x00b", '</gpu><gpu id="0000:43:00.0">')
 def test_no_name_of_a_process_changes_or_hides_a_setting(name: str) -> None:
     process = f"<process_info><pid>42</pid><type>C</type><process_name>{name}</process_name></process_info>"
     second = gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2", current_ecc="Disabled")
     assert parse(smi_xml(gpu_xml(processes=process), second, attached=2)) == parse(smi_xml(gpu_xml(), second))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "nvidia-smi: command not found",
-        smi_xml(gpu_xml())[:900],
-        '<?xml?>\n<!DOCTYPE a [<!ENTITY b "c">]>',
-    ],
+@each(
+    "",
+    "nvidia-smi: command not found",
+    smi_xml(gpu_xml())[:900],
+    '<?xml?>\n<!DOCTYPE a [<!ENTITY b "c">]>',
 )
 def test_what_is_no_whole_report_is_an_error_that_says_what_it_is(text: str) -> None:
     with pytest.raises(ReadingError, match="expected a whole report of `nvidia-smi -q -x`"):

@@ -1,7 +1,5 @@
 """Real controllers: killed at random moments and gone on with, and several at once."""
 
-from __future__ import annotations
-
 import random
 import signal
 import subprocess
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from temper.rollout.model import Mode, State
+from temper.rollout.model import Mode, NodeState
 from temper.rollout.policy import Share
 from temper.rollout.store import RolloutStore
 from tests.rollout.controller import STORE, read
@@ -57,7 +55,7 @@ def test_every_node_ends_as_if_nobody_had_been_killed(tmp_path: Path) -> None:
     found = store.load(1)
     assert found
     assert found.mode is Mode.DONE
-    expected = {name: State.ROLLED_BACK if name == SLOW else State.RETURNED for name in found.nodes}
+    expected = {name: NodeState.ROLLED_BACK if name == SLOW else NodeState.RETURNED for name in found.nodes}
     assert {name: record.state for name, record in found.records.items()} == expected
     for name in found.nodes:
         driver = "old" if name == SLOW else "new"

@@ -1,7 +1,5 @@
 """How a node moves, step by step, and that the table says it all."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from datetime import timedelta
@@ -33,9 +31,9 @@ from temper.rollout.model import (
     TRANSITIONS,
     WATCH,
     Course,
+    NodeState,
     Outcome,
     Record,
-    State,
     Step,
     StepResult,
     Try,
@@ -55,9 +53,9 @@ def step(record: Record, result: StepResult = DONE) -> Record:
     return after(begun(record, transition, NOW), result, NOW)
 
 
-def reach(state: State) -> Record:
+def reach(state: NodeState) -> Record:
     """A node that has come to a state without a fault."""
-    record = Record(State.PENDING, NOW)
+    record = Record(NodeState.PENDING, NOW)
     while record.state is not state:
         record = step(record)
     return record
@@ -71,142 +69,141 @@ def end(record: Record, *results: StepResult) -> Record:
     return record
 
 
+def walked(record: Record) -> tuple[list[Step], Record]:
+    """The steps to the node's end, where all are done, and the node there."""
+    steps = []
+    while found := upcoming(record):
+        steps.append(found.step)
+        record = step(record)
+    return steps, record
+
+
 def test_a_node_without_a_fault_passes_all_states_and_is_returned() -> None:
-    record = Record(State.PENDING, NOW)
+    record = Record(NodeState.PENDING, NOW)
     seen = [record.state]
     while not record.ended:
         record = step(record)
         seen.append(record.state)
-    assert seen == [State.PENDING, *(row.after for row in FORWARD)]
+    assert seen == [NodeState.PENDING, *(row.after for row in FORWARD)]
     assert not record.out
 
 
 def test_both_stacks_are_downloaded_before_the_node_leaves_service() -> None:
     steps = [row.step for row in FORWARD]
     assert steps.index(Step.STAGE) < steps.index(Step.DRAIN)
-    assert not reach(State.STAGED).out
+    assert not reach(NodeState.STAGED).out
 
 
-@pytest.mark.parametrize("state", [State.LEASED, State.STAGED, State.DRAINED])
-@pytest.mark.parametrize("result", [FAILED, REFUSED])
-def test_a_node_that_was_not_changed_is_released_and_left_out(state: State, result: StepResult) -> None:
+@each(NodeState.LEASED, NodeState.STAGED, NodeState.DRAINED)
+@each(FAILED, REFUSED)
+def test_a_node_that_was_not_changed_is_released_and_left_out(result: StepResult, state: NodeState) -> None:
     record = step(reach(state), result)
     assert (record.course, record.reason) == (Course.RELEASE, "why")
-    assert (end(record).state, end(record).out, end(record).failures) == (State.LEFT_OUT, False, 0)
+    assert (end(record).state, end(record).out, end(record).failures) == (NodeState.LEFT_OUT, False, 0)
 
 
 def test_an_installation_that_was_refused_changed_nothing() -> None:
-    assert end(reach(State.BASELINE), REFUSED).state is State.LEFT_OUT
+    assert end(reach(NodeState.BASELINE), REFUSED).state is NodeState.LEFT_OUT
 
 
 def test_an_installation_that_was_cut_off_before_may_have_changed_something() -> None:
-    record = reach(State.BASELINE)
+    record = reach(NodeState.BASELINE)
     transition = upcoming(record)
     assert transition
     cut = interrupted(begun(record, transition, NOW))
     assert not cut.unchanged
-    assert end(cut, REFUSED).state is State.ROLLED_BACK
+    assert end(cut, REFUSED).state is NodeState.ROLLED_BACK
 
 
 def test_an_installation_whose_connection_broke_off_may_have_changed_something() -> None:
-    record = step(reach(State.BASELINE), AGAIN)
-    assert record.state is State.BASELINE
-    assert end(record, DONE).state is State.RETURNED
+    record = step(reach(NodeState.BASELINE), AGAIN)
+    assert record.state is NodeState.BASELINE
+    assert end(record, DONE).state is NodeState.RETURNED
     assert not record.unchanged
-    assert end(record, REFUSED).state is State.ROLLED_BACK
+    assert end(record, REFUSED).state is NodeState.ROLLED_BACK
 
 
-@pytest.mark.parametrize(
-    "state", [State.BASELINE, State.INSTALLED, State.REBOOTED, State.LOADED, State.SETTLED]
-)
-def test_a_node_that_was_changed_goes_the_whole_way_back(state: State) -> None:
+@each(NodeState.BASELINE, NodeState.INSTALLED, NodeState.REBOOTED, NodeState.LOADED, NodeState.SETTLED)
+def test_a_node_that_was_changed_goes_the_whole_way_back(state: NodeState) -> None:
     record = step(reach(state), FAILED)
-    assert (record.state, record.out, record.failures) == (State.ROLLING_BACK, True, 1)
-    steps = []
-    while not record.ended:
-        transition = upcoming(record)
-        assert transition
-        steps.append(transition.step)
-        record = step(record)
+    assert (record.state, record.out, record.failures) == (NodeState.ROLLING_BACK, True, 1)
+    steps, record = walked(record)
     assert steps == [Step.UNDO, Step.REBOOT, Step.LOAD, Step.SETTLE, Step.PROVE, Step.RETURN]
-    assert (record.state, record.out, record.reason) == (State.ROLLED_BACK, False, record.reason)
+    assert (record.state, record.out, record.reason) == (NodeState.ROLLED_BACK, False, record.reason)
     assert "why" in record.reason
 
 
-@pytest.mark.parametrize("done_before", range(6))
+@each(*range(6))
 def test_a_way_back_that_fails_keeps_the_node_out(done_before: int) -> None:
-    record = step(reach(State.SETTLED), FAILED)
+    record = step(reach(NodeState.SETTLED), FAILED)
     for _ in range(done_before):
         record = step(record)
     record = end(record, StepResult(Outcome.FAILED, "worse"))
-    assert (record.state, record.out, record.failures) == (State.FAILED, True, 1)
+    assert (record.state, record.out, record.failures) == (NodeState.FAILED, True, 1)
     assert "why" in record.reason
     assert "worse" in record.reason
 
 
 def test_noise_is_measured_again_and_never_passes() -> None:
-    record = reach(State.SETTLED)
+    record = reach(NodeState.SETTLED)
     for _ in range(2):
         record = step(record, AGAIN)
-        assert record.state is State.SETTLED
-    assert step(record, AGAIN).state is State.ROLLING_BACK
-    assert step(record).state is State.PROVEN
+        assert record.state is NodeState.SETTLED
+    assert step(record, AGAIN).state is NodeState.ROLLING_BACK
+    assert step(record).state is NodeState.PROVEN
 
 
 def test_a_node_that_does_not_answer_counts_as_unavailable() -> None:
-    assert step(Record(State.PENDING, NOW), FAILED).out
-    assert not step(Record(State.PENDING, NOW), REFUSED).out
+    assert step(Record(NodeState.PENDING, NOW), FAILED).out
+    assert not step(Record(NodeState.PENDING, NOW), REFUSED).out
 
 
 def test_a_proven_node_that_cannot_be_returned_is_measured_again_when_it_is_retried() -> None:
-    record = end(reach(State.PROVEN), *[AGAIN] * 5)
-    assert (record.state, record.out) == (State.FAILED, True)
+    record = end(reach(NodeState.PROVEN), *[AGAIN] * 5)
+    assert (record.state, record.out) == (NodeState.FAILED, True)
     again = retried(record, NOW)
-    assert again.state is State.SETTLED
-    assert end(again).state is State.RETURNED
+    assert again.state is NodeState.SETTLED
+    assert end(again).state is NodeState.RETURNED
 
 
 def test_a_node_that_failed_on_its_way_back_goes_back_when_it_is_retried() -> None:
-    record = end(step(reach(State.LOADED), FAILED), FAILED)
-    assert end(retried(record, NOW)).state is State.ROLLED_BACK
+    record = end(step(reach(NodeState.LOADED), FAILED), FAILED)
+    assert end(retried(record, NOW)).state is NodeState.ROLLED_BACK
 
 
 def test_a_drain_that_cannot_be_undone_fails_and_is_released_when_it_is_retried() -> None:
-    record = end(release(reach(State.DRAINED), State.PENDING, "window"), *[AGAIN] * 5)
-    assert (record.state, record.failures) == (State.FAILED, 1)
+    record = end(release(reach(NodeState.DRAINED), NodeState.PENDING, "window"), *[AGAIN] * 5)
+    assert (record.state, record.failures) == (NodeState.FAILED, 1)
     again = step(retried(record, NOW))
-    assert (again.state, again.out) == (State.PENDING, False)
+    assert (again.state, again.out) == (NodeState.PENDING, False)
 
 
 def failed_back(at: Step) -> Record:
     """A node whose driver did not prove itself, and that failed in this step of its way back."""
-    record = step(reach(State.SETTLED), FAILED)
+    record = step(reach(NodeState.SETTLED), FAILED)
     while (found := upcoming(record)) and found.step is not at:
         record = step(record)
     return end(record, FAILED)
 
 
-@pytest.mark.parametrize(
-    ("at", "possible"),
-    [(Step.UNDO, False), (Step.REBOOT, False), (Step.LOAD, False), (Step.SETTLE, True), (Step.PROVE, True)],
-)
+@each((Step.UNDO, False), (Step.REBOOT, False), (Step.LOAD, False), (Step.SETTLE, True), (Step.PROVE, True))
 def test_a_failed_node_can_be_accepted_once_its_former_driver_is_loaded(at: Step, possible: bool) -> None:
     record = failed_back(at)
-    assert record.state is State.FAILED
+    assert record.state is NodeState.FAILED
     assert (Try.ACCEPT in choices(record, NOW)) is possible
     if possible:
         accepted = tried_again(record, Try.ACCEPT, "by ann: looked", NOW)
         assert accepted.failures == 0
         assert accepted.state in ALLOWED[record.state]
         returned = end(accepted)
-        assert (returned.state, returned.overruled) == (State.ROLLED_BACK, "by ann: looked")
+        assert (returned.state, returned.overruled) == (NodeState.ROLLED_BACK, "by ann: looked")
         assert not returned.out
 
 
 def test_a_node_that_was_accepted_for_another_try_stays_so_until_its_end() -> None:
-    out = end(reach(State.DRAINED), StepResult(Outcome.REFUSED, "noise"))
+    out = end(reach(NodeState.DRAINED), StepResult(Outcome.REFUSED, "noise"))
     again = tried_again(out, Try.ACCEPT, "by ann: noise", NOW)
-    assert again.state is State.PENDING
+    assert again.state is NodeState.PENDING
     assert fresh(again, NOW).overruled == "by ann: noise"
     assert end(again).overruled == "by ann: noise"
 
@@ -215,23 +212,26 @@ def test_a_new_baseline_is_for_a_node_on_its_way_back() -> None:
     record = failed_back(Step.PROVE)
     again = tried_again(record, Try.MEASURE_AGAIN, "by ann: noise", NOW)
     assert (again.facts[NEW_BASELINE], again.failures) == ("by ann: noise", 0)
-    assert end(again).state is State.ROLLED_BACK
+    assert end(again).state is NodeState.ROLLED_BACK
 
 
 @each(
-    Record(State.LEFT_OUT, NOW),
-    Record(State.ROLLED_BACK, NOW),
-    *(Record(State.FAILED, NOW, stage=stage) for stage in (State.DRAINED, State.PROVEN, State.ROLLING_BACK)),
+    Record(NodeState.LEFT_OUT, NOW),
+    Record(NodeState.ROLLED_BACK, NOW),
+    *(
+        Record(NodeState.FAILED, NOW, stage=stage)
+        for stage in (NodeState.DRAINED, NodeState.PROVEN, NodeState.ROLLING_BACK)
+    ),
 )
 def test_what_somebody_has_said_of_a_try_ends_with_the_next_one(record: Record) -> None:
     facts = {OVERRULED: "by ann: looked", NEW_BASELINE: "by ann: noise", "former_stack": "old"}
     again = retried(replace(record, facts=facts), NOW)
     assert not {OVERRULED, NEW_BASELINE} & again.facts.keys()
-    assert ("former_stack" in again.facts) is (record.state is State.FAILED)
+    assert ("former_stack" in again.facts) is (record.state is NodeState.FAILED)
 
 
-@each(State.ROLLED_BACK, State.LEFT_OUT, State.RETURNED, State.PENDING)
-def test_only_a_failed_node_gets_a_new_baseline(state: State) -> None:
+@each(NodeState.ROLLED_BACK, NodeState.LEFT_OUT, NodeState.RETURNED, NodeState.PENDING)
+def test_only_a_failed_node_gets_a_new_baseline(state: NodeState) -> None:
     """Any other one has one anyway with `retry`, which leaves its failures counted."""
     record = Record(state, NOW, failures=1)
     with pytest.raises(ValueError, match="expected"):
@@ -240,27 +240,27 @@ def test_only_a_failed_node_gets_a_new_baseline(state: State) -> None:
 
 
 def test_failures_are_not_forgotten_by_another_try() -> None:
-    rolled_back = end(reach(State.SETTLED), FAILED)
+    rolled_back = end(reach(NodeState.SETTLED), FAILED)
     assert retried(rolled_back, NOW).failures == 1
 
 
 def test_what_was_interrupted_is_done_again_and_does_not_count_as_a_try() -> None:
-    record = reach(State.SETTLED)
+    record = reach(NodeState.SETTLED)
     transition = upcoming(record)
     assert transition
     cut = interrupted(begun(record, transition, NOW))
-    assert (cut.step, cut.attempt, cut.state) == (None, 0, State.SETTLED)
+    assert (cut.step, cut.attempt, cut.state) == (None, 0, NodeState.SETTLED)
     assert upcoming(cut) == transition
 
 
 def test_a_result_without_a_step_is_refused() -> None:
     with pytest.raises(ValueError, match="no step is under way"):
-        after(reach(State.DRAINED), DONE, NOW)
+        after(reach(NodeState.DRAINED), DONE, NOW)
 
 
 def watched(result: StepResult) -> Record:
     """A returned node after its soak was looked at, with as many attempts as there are."""
-    record = reach(State.RETURNED)
+    record = reach(NodeState.RETURNED)
     for _ in range(WATCH.attempts if result.outcome is Outcome.AGAIN else 1):
         record = after(begun(record, WATCH, NOW), result, NOW)
     return record
@@ -268,46 +268,46 @@ def watched(result: StepResult) -> Record:
 
 def test_a_good_look_after_the_soak_moves_nothing() -> None:
     good = watched(DONE)
-    assert (good.state, good.watched, good.failures) == (State.RETURNED, True, 0)
+    assert (good.state, good.watched, good.failures) == (NodeState.RETURNED, True, 0)
 
 
 def test_a_soak_that_nobody_could_look_at_is_a_failure_and_leaves_the_node_in_service() -> None:
     record = watched(AGAIN)
-    assert (record.state, record.watched, record.failures, record.out) == (State.RETURNED, False, 1, False)
+    assert (record.state, record.watched, record.failures, record.out) == (
+        NodeState.RETURNED,
+        False,
+        1,
+        False,
+    )
 
 
 def test_an_error_in_the_soak_drains_the_node_and_leads_it_back() -> None:
     record = watched(StepResult(Outcome.FAILED, "Xid 79"))
-    assert (record.state, record.watched, record.failures) == (State.ROLLING_BACK, False, 1)
-    steps = []
-    while not record.ended:
-        transition = upcoming(record)
-        assert transition
-        steps.append(transition.step)
-        record = step(record)
+    assert (record.state, record.watched, record.failures) == (NodeState.ROLLING_BACK, False, 1)
+    steps, record = walked(record)
     assert steps == [Step.DRAIN, Step.UNDO, Step.REBOOT, Step.LOAD, Step.SETTLE, Step.PROVE, Step.RETURN]
-    assert (record.state, record.out) == (State.ROLLED_BACK, False)
+    assert (record.state, record.out) == (NodeState.ROLLED_BACK, False)
     assert "Xid 79" in record.reason
 
 
 def test_a_node_whose_work_does_not_end_after_an_error_in_the_soak_stays_out() -> None:
     record = end(watched(StepResult(Outcome.FAILED, "Xid 79")), StepResult(Outcome.REFUSED, "job 7"))
-    assert (record.state, record.out, record.failures) == (State.FAILED, True, 1)
+    assert (record.state, record.out, record.failures) == (NodeState.FAILED, True, 1)
     assert "Xid 79" in record.reason
     assert "job 7" in record.reason
     # Its work may still be there when somebody has another try.
     again = retried(record, NOW)
     assert upcoming(again) is BACK[0]
-    assert end(again).state is State.ROLLED_BACK
+    assert end(again).state is NodeState.ROLLED_BACK
 
 
 @settings(deadline=None)
 @given(st.integers())
 def test_any_results_in_any_order_end_as_the_table_allows(seed: int) -> None:
-    record = Record(State.PENDING, NOW)
+    record = Record(NodeState.PENDING, NOW)
     dice = random.Random(seed)
     for _ in range(200):
-        looks = record.state is State.RETURNED and record.watched is None
+        looks = record.state is NodeState.RETURNED and record.watched is None
         if record.ended and not looks:
             break
         transition = WATCH if looks else upcoming(record)
@@ -318,17 +318,17 @@ def test_any_results_in_any_order_end_as_the_table_allows(seed: int) -> None:
             continue
         following = after(under_way, dice.choice((DONE, DONE, DONE, DONE, AGAIN, FAILED, REFUSED)), NOW)
         assert following.state is record.state or following.state in ALLOWED[record.state]
-        if following.state in (State.RETURNED, State.ROLLED_BACK) and not looks:
-            assert record.state is State.PROVEN or record.stage is State.PROVEN
+        if following.state in (NodeState.RETURNED, NodeState.ROLLED_BACK) and not looks:
+            assert record.state is NodeState.PROVEN or record.stage is NodeState.PROVEN
         record = following
     assert record.ended
-    assert record.out == (record.state is State.FAILED) or record.state is State.LEFT_OUT
+    assert record.out == (record.state is NodeState.FAILED) or record.state is NodeState.LEFT_OUT
 
 
 def test_the_table_has_a_row_for_every_step_and_says_what_to_do_with_an_unfinished_one() -> None:
     assert {row.step for row in TRANSITIONS} == set(Step)
     assert [row for row in TRANSITIONS if not row.what or not row.unfinished or row.attempts < 1] == []
-    assert set(ALLOWED) == set(State)
+    assert set(ALLOWED) == set(NodeState)
     # Nothing leaves an end by itself.
     assert {
         row.before for row in TRANSITIONS if row is not WATCH and row.course is not Course.BACK
@@ -336,7 +336,7 @@ def test_the_table_has_a_row_for_every_step_and_says_what_to_do_with_an_unfinish
 
 
 def test_records_do_not_share_what_steps_leave() -> None:
-    record = reach(State.INSTALLED)
+    record = reach(NodeState.INSTALLED)
     with_facts = step(record, replace(DONE, facts={"boot_id": "b"}))
     assert (record.facts, with_facts.facts) == ({}, {"boot_id": "b"})
 
@@ -344,7 +344,9 @@ def test_records_do_not_share_what_steps_leave() -> None:
 def test_a_failed_node_whose_scheduler_could_not_be_told_says_so() -> None:
     """After an error in its soak it was in service: without the scheduler, it still is."""
     away = StepResult(Outcome.AGAIN, "scontrol gave no answer within 30 s")
-    record = keep_out(replace(reach(State.RETURNED), state=State.ROLLING_BACK, course=Course.BACK), "xid-79")
+    record = keep_out(
+        replace(reach(NodeState.RETURNED), state=NodeState.ROLLING_BACK, course=Course.BACK), "xid-79"
+    )
     tries = 0
     while not record.ended:
         assert not record.not_before or record.not_before - NOW >= timedelta(minutes=5)

@@ -1,7 +1,5 @@
 """What the planner starts, what it waits for, and when it holds or stops: each for one reason."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 
 from temper.rollout.machine import seen_out
-from temper.rollout.model import OVERRULED, Course, Mode, Observation, Rollout, State, Step
+from temper.rollout.model import OVERRULED, Course, Mode, NodeState, Observation, Rollout, Step
 from temper.rollout.planner import LOOK_AGAIN, PATIENCE, Decision, decide, waves
 from temper.rollout.policy import Policy, Share
 from temper.rollout.windows import Window
@@ -32,19 +30,21 @@ def started(decision: Decision, step: Step = Step.LEASE) -> list[str]:
 def returned(*names: str, hours: float = 0, **more: Any) -> dict[str, Any]:
     """Nodes that have returned so long before now."""
     since = NOW - timedelta(hours=hours)
-    return {name: {"state": State.RETURNED, "since": since, "started_at": since, **more} for name in names}
+    return {
+        name: {"state": NodeState.RETURNED, "since": since, "started_at": since, **more} for name in names
+    }
 
 
 def rolled_back(**more: Any) -> dict[str, Any]:
     """A node that is back on the former stack."""
-    known = {"state": State.ROLLED_BACK, "failures": 1, "reason": "6 % slower", "started_at": NOW}
+    known = {"state": NodeState.ROLLED_BACK, "failures": 1, "reason": "6 % slower", "started_at": NOW}
     return {**known, **more}
 
 
 def failed(**more: Any) -> dict[str, Any]:
     """A node that stays out of service."""
     return {
-        "state": State.FAILED,
+        "state": NodeState.FAILED,
         "failures": 1,
         "reason": "no answer",
         "out": True,
@@ -80,17 +80,17 @@ def test_jump_hosts_come_last_and_alone_with_those_of_their_level() -> None:
     fleet = nodes(4) | {"gpu4": replace(nodes(5)["gpu4"], cohort="other")}
     rollout = begin(fleet, jump_levels={"gpu0": 2, "gpu1": 1, "gpu4": 1})
     assert started(decide(rollout, NOW, NOBODY)) == ["gpu2"]
-    waiting = having(rollout, **returned("gpu2"), gpu3=State.DRAINED)
+    waiting = having(rollout, **returned("gpu2"), gpu3=NodeState.DRAINED)
     assert started(decide(waiting, NOW, NOBODY)) == []
     # No canary is made of them, although their cohort has none.
     through = having(rollout, **returned("gpu2"), **returned("gpu3"))
     assert started(decide(through, NOW, NOBODY)) == ["gpu1", "gpu4"]
-    last = having(through, **returned("gpu1"), gpu4=State.ROLLED_BACK)
+    last = having(through, **returned("gpu1"), gpu4=NodeState.ROLLED_BACK)
     assert started(decide(last, NOW, NOBODY)) == ["gpu0"]
 
 
 def test_a_wave_waits_for_every_node_of_the_wave_before() -> None:
-    rollout = having(begin(nodes(4, cohorts=2)), **returned("gpu0"), gpu1=State.DRAINED)
+    rollout = having(begin(nodes(4, cohorts=2)), **returned("gpu0"), gpu1=NodeState.DRAINED)
     decision = decide(rollout, NOW, NOBODY)
     assert started(decision) == []
     assert started(decision, Step.BASELINE) == ["gpu1"]
@@ -125,7 +125,7 @@ def test_a_roll_out_of_one_node_ends_with_the_look_at_it() -> None:
 
 def test_a_node_that_was_tried_again_is_looked_at_although_its_wave_has_ended() -> None:
     policy = replace(QUICK, soak_minutes=60)
-    late = having(begin(nodes(2), policy), **returned("gpu0", hours=1), gpu1=State.RETURNED)
+    late = having(begin(nodes(2), policy), **returned("gpu0", hours=1), gpu1=NodeState.RETURNED)
     assert started(decide(late, NOW, NOBODY), Step.WATCH) == ["gpu0"]
 
 
@@ -138,7 +138,7 @@ def test_a_canary_that_goes_wrong_in_its_soak_stops_the_rollout() -> None:
 
 
 def test_a_canary_that_was_left_out_is_replaced_by_the_next_node_of_its_cohort() -> None:
-    gone = {"state": State.LEFT_OUT, "started_at": NOW, "reason": "GPU 3 is slow already"}
+    gone = {"state": NodeState.LEFT_OUT, "started_at": NOW, "reason": "GPU 3 is slow already"}
     rollout = having(begin(nodes(6, cohorts=2)), gpu0=gone, **returned("gpu1"))
     decision = decide(rollout, NOW, NOBODY)
     assert {name: record.wave for name, record in decision.moves.items()} == {"gpu2": 0}
@@ -163,7 +163,7 @@ def test_a_canary_that_somebody_has_accepted_is_no_proof(overruled: str, promote
 
 def test_no_more_nodes_are_unavailable_than_allowed_whoever_took_them() -> None:
     policy = replace(QUICK, canaries=0, max_unavailable=Share(5))
-    rollout = having(begin(nodes(10), policy), gpu0=State.REBOOTED, gpu1=failed(accepted=True))
+    rollout = having(begin(nodes(10), policy), gpu0=NodeState.REBOOTED, gpu1=failed(accepted=True))
     rollout = replace(rollout, policy=replace(policy, failure_budget=Share(1)))
     foreign = Observation({"gpu2": "drained: disk", "stranger": "not of this roll-out"})
     assert started(decide(rollout, NOW, foreign)) == ["gpu3", "gpu4"]
@@ -171,7 +171,7 @@ def test_no_more_nodes_are_unavailable_than_allowed_whoever_took_them() -> None:
 
 def test_no_more_nodes_of_a_group_are_unavailable_than_its_limit() -> None:
     policy = replace(QUICK, canaries=0, group_limits={"rack*": 1})
-    rollout = having(begin(nodes(9, racks=3), policy), gpu0=State.DRAINED)
+    rollout = having(begin(nodes(9, racks=3), policy), gpu0=NodeState.DRAINED)
     assert started(decide(rollout, NOW, Observation({"gpu4": "down"}))) == ["gpu2"]
 
 
@@ -194,7 +194,7 @@ def test_a_node_that_somebody_else_has_drained_has_its_turn_last() -> None:
 def test_one_look_leaves_no_node_out_that_others_keep_out_of_service() -> None:
     rest = having(begin(nodes(3), replace(QUICK, canaries=0)), **returned("gpu0", "gpu2"))
     decision = decide(rest, NOW, ALICE)
-    assert decision.moves["gpu1"].state is State.PENDING
+    assert decision.moves["gpu1"].state is NodeState.PENDING
     assert (decision.mode, decision.until) == (Mode.RUNNING, NOW + LOOK_AGAIN)
     assert "gpu1" in decision.sentence
 
@@ -203,7 +203,7 @@ def test_a_node_that_others_have_kept_out_of_service_for_long_is_left_out_with_t
     soon = decide(waiting_for_alice(58), NOW, ALICE)
     assert (soon.moves, soon.until) == ({}, NOW + timedelta(minutes=2))
     record = decide(waiting_for_alice(60), NOW, ALICE).moves["gpu1"]
-    assert (record.state, record.refused) == (State.LEFT_OUT, True)
+    assert (record.state, record.refused) == (NodeState.LEFT_OUT, True)
     assert "alice" in record.reason
 
 
@@ -221,9 +221,9 @@ def test_nodes_of_others_are_left_out_within_the_refusal_budget_only() -> None:
     assert "refusal_budget" in decision.reason
     # Whoever goes on has read that.
     gone_on = decide(waiting_for_alice(60, policy, accepted=True), NOW, ALICE)
-    assert (gone_on.mode, gone_on.moves["gpu1"].state) == (Mode.RUNNING, State.LEFT_OUT)
+    assert (gone_on.mode, gone_on.moves["gpu1"].state) == (Mode.RUNNING, NodeState.LEFT_OUT)
     over = replace(waiting_for_alice(60, policy), records=dict(waiting_for_alice(60, policy).records))
-    over = having(over, gpu1={"state": State.LEFT_OUT})
+    over = having(over, gpu1={"state": NodeState.LEFT_OUT})
     assert decide(over, NOW, NOBODY).mode is Mode.HELD
 
 
@@ -237,7 +237,7 @@ def test_where_a_whole_fleet_is_out_of_service_its_return_is_waited_for() -> Non
         assert decision.until == now + LOOK_AGAIN
         fleet = replace(fleet, records={**fleet.records, **decision.moves})
         now = decision.until
-    assert {record.state for name, record in fleet.records.items() if name != "gpu0"} == {State.PENDING}
+    assert {record.state for name, record in fleet.records.items() if name != "gpu0"} == {NodeState.PENDING}
     assert now - NOW > PATIENCE
     assert "max_unavailable" in decision.sentence
     assert len(started(decide(fleet, now, NOBODY))) == 2
@@ -283,13 +283,13 @@ def test_no_node_starts_while_nobody_knows_which_are_in_service() -> None:
 
 def test_one_canary_of_four_that_is_rolled_back_stops_the_rollout() -> None:
     policy = replace(QUICK, canaries=4, failure_budget=Share(3))
-    rollout = having(begin(nodes(8), policy), gpu2=rolled_back(), **returned("gpu0"), gpu1=State.LEASED)
+    rollout = having(begin(nodes(8), policy), gpu2=rolled_back(), **returned("gpu0"), gpu1=NodeState.LEASED)
     decision = decide(rollout, NOW, NOBODY)
     assert decision.mode is Mode.STOPPED
     assert "gpu2" in decision.reason
     assert "6 % slower" in decision.reason
     # What was not changed yet is put back, and may start again later.
-    assert (decision.moves["gpu1"].course, decision.moves["gpu1"].then) == (Course.RELEASE, State.PENDING)
+    assert (decision.moves["gpu1"].course, decision.moves["gpu1"].then) == (Course.RELEASE, NodeState.PENDING)
 
 
 def test_a_failure_that_somebody_has_accepted_stops_nothing() -> None:
@@ -303,7 +303,7 @@ def test_the_budget_is_for_the_whole_rollout_and_acceptance_does_not_enlarge_it(
     policy = replace(QUICK, canaries=0, failure_budget=Share(1))
     one = having(begin(nodes(5), policy), gpu0=rolled_back(accepted=True))
     assert decide(one, NOW, NOBODY).mode is Mode.RUNNING
-    two = having(one, gpu1={"state": State.ROLLING_BACK, "course": Course.BACK, "failures": 1})
+    two = having(one, gpu1={"state": NodeState.ROLLING_BACK, "course": Course.BACK, "failures": 1})
     decision = decide(two, NOW, NOBODY)
     assert decision.mode is Mode.STOPPED
     assert "failure_budget" in decision.reason
@@ -317,14 +317,14 @@ def test_a_rollback_that_fails_stops_the_rollout_within_its_budget() -> None:
 
 
 def test_a_stop_lets_nodes_that_are_changed_end() -> None:
-    rollout = having(begin(nodes(4)), gpu0=failed(), gpu1=State.INSTALLED, gpu2=State.BASELINE)
+    rollout = having(begin(nodes(4)), gpu0=failed(), gpu1=NodeState.INSTALLED, gpu2=NodeState.BASELINE)
     decision = decide(rollout, NOW, NOBODY)
     assert started(decision, Step.REBOOT) == ["gpu1"]
     assert started(decision, Step.RELEASE) == ["gpu2"]
 
 
 def test_a_hold_lets_nodes_under_way_end_and_starts_none() -> None:
-    held = replace(having(begin(nodes(3)), gpu0=State.STAGED), mode=Mode.HELD, reason="by hand")
+    held = replace(having(begin(nodes(3)), gpu0=NodeState.STAGED), mode=Mode.HELD, reason="by hand")
     decision = decide(held, NOW, NOBODY)
     assert [(start.node, start.transition.step) for start in decision.starts] == [("gpu0", Step.DRAIN)]
     assert decision.reason == "by hand"
@@ -332,7 +332,7 @@ def test_a_hold_lets_nodes_under_way_end_and_starts_none() -> None:
 
 def test_too_many_nodes_left_out_hold_the_rollout() -> None:
     policy = replace(QUICK, canaries=0, refusal_budget=Share(1))
-    gone = {"state": State.LEFT_OUT, "started_at": NOW, "reason": "404"}
+    gone = {"state": NodeState.LEFT_OUT, "started_at": NOW, "reason": "404"}
     assert decide(having(begin(nodes(4), policy), gpu0=gone), NOW, NOBODY).mode is Mode.RUNNING
     decision = decide(having(begin(nodes(4), policy), gpu0=gone, gpu1=gone), NOW, NOBODY)
     assert decision.mode is Mode.HELD
@@ -341,7 +341,7 @@ def test_too_many_nodes_left_out_hold_the_rollout() -> None:
 
 def test_nodes_that_the_plan_left_out_are_no_refusals() -> None:
     policy = replace(QUICK, canaries=0, refusal_budget=Share(0))
-    assert decide(having(begin(nodes(2), policy), gpu0=State.LEFT_OUT), NOW, NOBODY).mode is Mode.RUNNING
+    assert decide(having(begin(nodes(2), policy), gpu0=NodeState.LEFT_OUT), NOW, NOBODY).mode is Mode.RUNNING
 
 
 # Windows
@@ -364,17 +364,17 @@ def test_a_node_starts_only_where_it_can_end_inside_its_window() -> None:
 
 
 def test_a_node_whose_drain_took_the_window_is_released_before_anything_is_changed() -> None:
-    early = decide(having(windowed(), gpu0=State.DRAINED), at(23), NOBODY)
+    early = decide(having(windowed(), gpu0=NodeState.DRAINED), at(23), NOBODY)
     assert started(early, Step.BASELINE) == ["gpu0"]
-    late = decide(having(windowed(), gpu0=State.DRAINED), at(23, 59), NOBODY)
+    late = decide(having(windowed(), gpu0=NodeState.DRAINED), at(23, 59), NOBODY)
     assert started(late, Step.RELEASE) == []
-    assert started(decide(having(windowed(), gpu0=State.STAGED), at(23, 59), NOBODY), Step.RELEASE) == [
+    assert started(decide(having(windowed(), gpu0=NodeState.STAGED), at(23, 59), NOBODY), Step.RELEASE) == [
         "gpu0"
     ]
 
 
 def test_a_node_that_is_changed_is_not_left_half_done_where_its_window_closes() -> None:
-    decision = decide(having(windowed(), gpu0=State.INSTALLED), at(12), NOBODY)
+    decision = decide(having(windowed(), gpu0=NodeState.INSTALLED), at(12), NOBODY)
     assert started(decision, Step.REBOOT) == ["gpu0"]
 
 
@@ -382,7 +382,7 @@ def test_a_node_that_fits_into_no_window_is_left_out_with_that_reason() -> None:
     rollout = windowed()
     rollout = replace(rollout, policy=replace(rollout.policy, drain_minutes=600))
     decision = decide(rollout, at(12), NOBODY)
-    assert {record.state for record in decision.moves.values()} == {State.LEFT_OUT}
+    assert {record.state for record in decision.moves.values()} == {NodeState.LEFT_OUT}
     assert "window" in decision.moves["gpu0"].reason
 
 
@@ -399,5 +399,7 @@ def test_it_is_done_when_every_node_has_ended() -> None:
 
 def test_a_step_that_failed_for_now_waits_for_its_next_try() -> None:
     later = NOW + timedelta(minutes=5)
-    decision = decide(having(begin(nodes(1)), gpu0={"state": State.PROVEN, "not_before": later}), NOW, NOBODY)
+    decision = decide(
+        having(begin(nodes(1)), gpu0={"state": NodeState.PROVEN, "not_before": later}), NOW, NOBODY
+    )
     assert (decision.starts, decision.until, decision.mode) == ((), later, Mode.RUNNING)

@@ -1,23 +1,18 @@
 """Real runs of Ansible on this machine: none goes on without the controller that asked for it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from temper.rollout.playbooks import CHECKOUT, Ansible, Played
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.component
 
@@ -55,13 +50,6 @@ def processes(folder: Path) -> dict[int, str]:
     return found
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come to that"
-        time.sleep(0.1)
-
-
 def begun(folder: Path) -> bool:
     """Whether the node's process is there."""
     return any(words.startswith("tail ") for words in processes(folder).values())
@@ -77,9 +65,9 @@ def test_a_run_ends_with_its_controller(
     arguments: tuple[str, str, str], number: signal.Signals, tmp_path: Path
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], cwd=CHECKOUT) as controller:
-        wait_until(lambda: begun(tmp_path))
+        wait_until(lambda: begun(tmp_path), "its process is there", 300)
         controller.send_signal(number)
-    wait_until(lambda: not processes(tmp_path))
+    wait_until(lambda: not processes(tmp_path), "its processes end", 300)
 
 
 def in_a_run(
@@ -90,7 +78,7 @@ def in_a_run(
 
     async def run() -> Played:
         task = asyncio.create_task(Ansible(Path(logs), [inventory]).playbook(name, NODE, "step", {}))
-        await asyncio.to_thread(wait_until, lambda: begun(tmp_path))
+        await asyncio.to_thread(wait_until, lambda: begun(tmp_path), "its process is there", 300)
         act(task)
         return await task
 
@@ -113,7 +101,7 @@ def test_a_run_one_of_whose_guards_is_killed_has_failed_and_leaves_nothing_behin
     played = in_a_run(arguments, tmp_path, lambda _: os.kill(guards(tmp_path)[which], signal.SIGKILL))
     assert not played.ok
     assert "Ansible ended with" in played.said
-    wait_until(lambda: not processes(tmp_path))
+    wait_until(lambda: not processes(tmp_path), "its processes end", 300)
 
 
 def test_a_run_that_ends_by_itself_says_what_it_came_to(

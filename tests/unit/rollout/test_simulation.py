@@ -1,7 +1,5 @@
 """What must never happen, in any order of events: simulated fleets, and the store between two controllers."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -13,12 +11,23 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from temper.rollout import machine, planner
-from temper.rollout.model import ENDED, Mode, Observation, Outcome, Record, Rollout, State, Step, StepResult
+from temper.rollout.model import (
+    ENDED,
+    Mode,
+    NodeState,
+    Observation,
+    Outcome,
+    Record,
+    Rollout,
+    Step,
+    StepResult,
+)
 from temper.rollout.planner import decide
 from temper.rollout.policy import Policy, Share
 from temper.rollout.store import HeldError, Lease, LostLeaseError, RolloutStore, StoreError
 from tests.rollout import simulation
 from tests.rollout.simulation import BrokenRuleError, Faults, World, simulate
+from tests.unit.each import each
 from tests.unit.rollout.fleets import ME, NOW, OTHER, begin, nodes
 
 RESULTS = (Outcome.DONE,) * 6 + (Outcome.AGAIN, Outcome.REFUSED, Outcome.FAILED)
@@ -57,14 +66,11 @@ def test_the_simulation_notices_a_planner_that_ends_without_a_look(monkeypatch: 
         World(6, Policy(), Faults(), seed=1).run()
 
 
-@pytest.mark.parametrize(
-    ("break_it", "faults"),
-    [
-        # a node that fails the gate is returned all the same
-        (("prove passes", Step.PROVE), Faults(fails=0.3)),
-        # an installation that was cut off counts as none
-        (("cut off", Step.INSTALL), Faults(kills=1.0, refuses=0.3)),
-    ],
+@each(
+    # a node that fails the gate is returned all the same
+    (("prove passes", Step.PROVE), Faults(fails=0.3)),
+    # an installation that was cut off counts as none
+    (("cut off", Step.INSTALL), Faults(kills=1.0, refuses=0.3)),
 )
 def test_the_simulation_notices_a_machine_that_is_wrong(
     break_it: tuple[str, Step], faults: Faults, monkeypatch: pytest.MonkeyPatch
@@ -165,7 +171,7 @@ class TwoControllers(RuleBasedStateMachine):
             self.proven.add(name)
         elif step in (Step.INSTALL, Step.UNDO, Step.REBOOT):
             self.proven.discard(name)
-        if record.state in (State.RETURNED, State.ROLLED_BACK):
+        if record.state in (NodeState.RETURNED, NodeState.ROLLED_BACK):
             assert name in self.proven, f"{name} is returned unproven"
 
     @rule(who=st.sampled_from(["hold", "stop", "resume"]))
@@ -185,7 +191,7 @@ class TwoControllers(RuleBasedStateMachine):
         try:
             self.store.retry(self.number, name, "alice", self.now)
         except StoreError:
-            assert state not in (State.FAILED, State.LEFT_OUT, State.ROLLED_BACK)
+            assert state not in (NodeState.FAILED, NodeState.LEFT_OUT, NodeState.ROLLED_BACK)
 
     @invariant()
     def nothing_is_lost_and_no_more_are_out_than_allowed(self) -> None:
@@ -196,7 +202,7 @@ class TwoControllers(RuleBasedStateMachine):
         # A person's retry of a node that was left out gives its place to others, and takes none away.
         assert len(out) <= 3 + sum(record.failures for record in rollout.records.values())
         for record in rollout.records.values():
-            assert record.ended or record.state is State.PENDING or record.started_at
+            assert record.ended or record.state is NodeState.PENDING or record.started_at
         if rollout.mode is Mode.DONE:
             assert {record.state for record in rollout.records.values()} <= ENDED
 

@@ -1,12 +1,10 @@
 """Snapshots before a change: what is taken when, what is refused, and what stays. Ansible stands in."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper.snapshots import NAME as NAME_ON_NODES
@@ -15,16 +13,14 @@ from temper.rollout.executor import FleetExecutor
 from temper.rollout.forecast import plan_text
 from temper.rollout.gate import Rules
 from temper.rollout.machine import begun, fresh, interrupted
-from temper.rollout.model import FORWARD, Course, Outcome, State, Step
+from temper.rollout.model import FORWARD, Course, NodeState, Outcome, Step
 from temper.rollout.playbooks import Played
 from temper.rollout.policy import Policy, Snapshot, read
 from temper.rollout.report import as_dict, sentence, status_text
 from temper.rollout.snapshots import name_of
+from tests.unit.each import each
 from tests.unit.rollout.fleets import NOW, begin, having, nodes
 from tests.unit.rollout.test_executor import StandInAnsible, StandInScheduler, played, ticket
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BTRFS = Policy(snapshot=Snapshot.BTRFS, snapshot_gib=5, snapshot_max_age_minutes=60)
 NAME = "temper-1-20261122T000000Z"
@@ -213,8 +209,8 @@ def test_the_plan_says_what_is_taken() -> None:
     assert "Snapshot" not in plan_text(begin(nodes(2)), [], NOW)
 
 
-@pytest.mark.parametrize("state", [State.FAILED, State.RETURNED])
-def test_status_and_report_name_one_that_is_still_there(state: State) -> None:
+@each(NodeState.FAILED, NodeState.RETURNED)
+def test_status_and_report_name_one_that_is_still_there(state: NodeState) -> None:
     rollout = having(begin(nodes(2)), gpu1={"state": state, "facts": {"snapshot": SAID}})
     later = NOW + timedelta(hours=1)
     assert SAID in sentence(rollout.records["gpu1"])
@@ -223,7 +219,7 @@ def test_status_and_report_name_one_that_is_still_there(state: State) -> None:
 
 
 def test_one_that_is_gone_is_not_named() -> None:
-    rollout = having(begin(nodes(2)), gpu1={"state": State.RETURNED, "facts": {"snapshot": ""}})
+    rollout = having(begin(nodes(2)), gpu1={"state": NodeState.RETURNED, "facts": {"snapshot": ""}})
     assert "Its former state" not in sentence(rollout.records["gpu1"])
     assert "gpu1 (" not in status_text(rollout, NOW)
 

@@ -1,7 +1,5 @@
 """The store: a lease with a fencing number, and a file that is whole whatever happens to its writer."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -15,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from temper.rollout.machine import leave_out
-from temper.rollout.model import Mode, Observation, Outcome, Record, State, Step, StepResult
+from temper.rollout.model import Mode, NodeState, Observation, Outcome, Record, Step, StepResult
 from temper.rollout.planner import Decision, decide
 from temper.rollout.store import LEASE_TTL, HeldError, Lease, LostLeaseError, Owner, RolloutStore, StoreError
 from tests.unit.rollout.fleets import DONE, ME, NOW, OTHER, QUICK, begin, nodes
@@ -148,13 +146,13 @@ def test_a_result_counts_once(store: RolloutStore) -> None:
     store.finish(lease, 1, "gpu0", Step.LEASE, DONE, NOW)
     with pytest.raises(StoreError, match="gpu0"):
         store.finish(lease, 1, "gpu0", Step.LEASE, DONE, NOW)
-    assert record_of(store, "gpu0").state is State.LEASED
+    assert record_of(store, "gpu0").state is NodeState.LEASED
 
 
 def test_a_state_that_does_not_follow_is_refused_and_nothing_is_written(store: RolloutStore) -> None:
     lease, rollout = store.acquire(ME, NOW), store.load()
     assert rollout
-    skipped = replace(rollout.records["gpu1"], state=State.PROVEN)
+    skipped = replace(rollout.records["gpu1"], state=NodeState.PROVEN)
     moves = {"gpu0": leave_out(rollout.records["gpu0"], "why", NOW), "gpu1": skipped}
     with pytest.raises(StoreError, match="gpu1"):
         store.apply(lease, rollout, Decision(moves=moves), NOW)
@@ -265,7 +263,7 @@ def test_another_try_is_for_nodes_that_need_one(store: RolloutStore) -> None:
         store.retry(1, "gpu0", "alice", NOW)
     with sqlite3.connect(store.path) as connection:
         connection.execute("UPDATE node SET state = 'left-out' WHERE name = 'gpu0'")
-    assert store.retry(1, "gpu0", "alice", NOW).state is State.PENDING
+    assert store.retry(1, "gpu0", "alice", NOW).state is NodeState.PENDING
 
 
 # The file
@@ -309,6 +307,6 @@ def test_a_writer_that_is_killed_within_a_write_has_written_nothing(store: Rollo
 def test_starts_are_only_what_follows(store: RolloutStore) -> None:
     lease, rollout = store.acquire(ME, NOW), store.load()
     assert rollout
-    ahead = replace(rollout, records={**rollout.records, "gpu0": Record(State.LEASED, NOW)})
+    ahead = replace(rollout, records={**rollout.records, "gpu0": Record(NodeState.LEASED, NOW)})
     with pytest.raises(StoreError, match="stage does not follow"):
         store.apply(lease, rollout, decide(ahead, NOW, Observation()), NOW)

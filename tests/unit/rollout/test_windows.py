@@ -1,11 +1,9 @@
 """Windows: right on every night, also when clocks change; exclusions beat them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from temper.rollout.windows import DAYS, Calendar, Exclusion, Window, cron_line, instant, systemd_units
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.unit.each import each
 
 BERLIN = "Europe/Berlin"
 EVERY_DAY = frozenset(range(7))
@@ -32,20 +28,17 @@ def utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
-    ("day", "start", "end", "opens", "hours"),
-    [
-        (date(2027, 3, 21), "01:00", "05:00", "2027-03-21T00:00", 4),
-        (SPRING, "01:00", "05:00", "2027-03-28T00:00", 3),
-        (AUTUMN, "01:00", "05:00", "2027-10-30T23:00", 5),
-        # systemd never fires for it
-        (SPRING, "02:30", "05:00", "2027-03-28T01:00", 2),
-        (SPRING, "01:00", "02:30", "2027-03-28T00:00", 1),
-        # the first of two times 02:30
-        (AUTUMN, "02:30", "05:00", "2027-10-31T00:30", 3.5),
-        (date(2027, 3, 27), "22:00", "04:00", "2027-03-27T21:00", 5),
-        (date(2027, 10, 30), "22:00", "04:00", "2027-10-30T20:00", 7),
-    ],
+@each(
+    (date(2027, 3, 21), "01:00", "05:00", "2027-03-21T00:00", 4),
+    (SPRING, "01:00", "05:00", "2027-03-28T00:00", 3),
+    (AUTUMN, "01:00", "05:00", "2027-10-30T23:00", 5),
+    # systemd never fires for it
+    (SPRING, "02:30", "05:00", "2027-03-28T01:00", 2),
+    (SPRING, "01:00", "02:30", "2027-03-28T00:00", 1),
+    # the first of two times 02:30
+    (AUTUMN, "02:30", "05:00", "2027-10-31T00:30", 3.5),
+    (date(2027, 3, 27), "22:00", "04:00", "2027-03-27T21:00", 5),
+    (date(2027, 10, 30), "22:00", "04:00", "2027-10-30T20:00", 7),
 )
 def test_a_window_when_clocks_change(day: date, start: str, end: str, opens: str, hours: float) -> None:
     span = window(start, end).span(day)

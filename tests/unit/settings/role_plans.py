@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import node_settings
 from ansible.module_utils.temper.packaging import package_settings, packages
-from ansible.module_utils.temper.packaging.packages import Package, Transaction
+from ansible.module_utils.temper.packaging.packages import Change, Package, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -60,6 +60,8 @@ class PackageManager:
         self.add(*installed)
         self.calls: list[dict[str, str]] = []
         self.queries = 0
+        #: What others need, so that it cannot be removed.
+        self.needed: set[str] = set()
         self.brings: Callable[[], object] = lambda: None
 
     def add(self, *names: str) -> None:
@@ -88,12 +90,19 @@ class PackageManager:
         return True
 
     def simulate(self, wanted: dict[str, str]) -> Transaction:
-        return Transaction()
+        new = [name for name in wanted if name not in self.known]
+        return Transaction(tuple(Change(name, "1", "all") for name in new))
 
     def install(self, wanted: dict[str, str]) -> None:
         self.calls.append(wanted)
         self.add(*wanted)
         self.brings()
+
+    def removable(self, names: Sequence[str], *, purge: bool) -> list[str]:
+        return [name for name in names if name not in self.needed]
+
+    def remove(self, names: Sequence[str], *, purge: bool) -> None:
+        self.known = {name: package for name, package in self.known.items() if name not in names}
 
     def recover(self) -> None: ...
 

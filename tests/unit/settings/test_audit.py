@@ -4,19 +4,15 @@ No node of the lab can show them: a container has no auditing. What auditctl pri
 Debian 12 (6.2.3) and auditctl(8) show; a container's refusal was recorded on a node of the lab.
 """
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 import yaml
 from ansible.module_utils.temper.settings import audit, observe
 
 from temper.base import DATA
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    import pytest
 
 CONTROLS = yaml.safe_load((DATA / "os_controls" / "audit.yml").read_text())["os_controls"]
 FILES: dict[str, str] = CONTROLS["audit"]["profiles"]["gpu"]["files"]

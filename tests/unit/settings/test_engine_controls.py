@@ -1,13 +1,13 @@
 """Settings of a node are made, proven and taken back: files, permissions, parameters, mounts, units, PAM."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform
 import shutil
 import stat
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import node_settings
 import pytest
@@ -19,11 +19,7 @@ from ansible.module_utils.temper.settings import engine, files, pam_lines, recor
 
 from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
 

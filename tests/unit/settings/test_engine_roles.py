@@ -1,11 +1,10 @@
 """A role's configuration converges, and what a run that was cut off left undone is done by the next one."""
 
-from __future__ import annotations
-
 import os
 import ssl
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
@@ -17,10 +16,7 @@ from ansible.module_utils.temper.settings.files import WholeFile
 from tests.unit.each import each
 from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
 

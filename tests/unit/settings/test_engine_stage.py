@@ -1,27 +1,23 @@
 """A stage's roles in one call: in their order, up to where the controller must act, and on from there."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import node_settings
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.temper.access.commit_confirm import Change, ConfirmedSetting
 from ansible.module_utils.temper.driver.loaded import LoadedDriver
-from ansible.module_utils.temper.settings import kinds, record, system
+from ansible.module_utils.temper.settings import brought, kinds, record, system
 from ansible.module_utils.temper.settings.base import Difference, RefusedError, Setting, SettingError, WayIn
 
-from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
+from tests.unit.settings.role_plans import PackageManager, carried_out, item, role_plan, with_packages
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
 
@@ -194,13 +190,8 @@ def test_what_files_cause_comes_behind_them_and_before_packages(
 
 
 def test_programs_come_before_what_works_with_them(
-    world: World, run_module: Run, monkeypatch: pytest.MonkeyPatch
+    world: World, manager: PackageManager, run_module: Run
 ) -> None:
-    from ansible.module_utils.temper.packaging.package_settings import PackageSet
-
-    manager = with_packages(monkeypatch)
-    other = kinds.folded_class
-    monkeypatch.setattr(kinds, "folded_class", lambda kind: PackageSet if kind == "package" else other(kind))
     world.obstacles["firewall"] = "there is no nft"
     manager.brings = world.obstacles.clear
     plan = role_plan(
@@ -213,6 +204,84 @@ def test_programs_come_before_what_works_with_them(
     assert (manager.calls, world.log) == ([{"nftables": ""}], ["firewall"])
     assert (result["firewall_made"], result["installed"]) == (True, {"nftables": "1"})
     assert not carried_out(run_module, plan)["changed"]
+
+
+# ---------------------------------------------------------------- packages that came
+
+
+@pytest.fixture
+def manager(world: World, monkeypatch: pytest.MonkeyPatch) -> PackageManager:
+    """A node with bash, on which packages are those of the engine."""
+    from ansible.module_utils.temper.packaging.package_settings import PackageSet
+
+    found, other = with_packages(monkeypatch, "bash"), kinds.folded_class
+    monkeypatch.setattr(kinds, "folded_class", lambda kind: PackageSet if kind == "package" else other(kind))
+    return found
+
+
+def with_package(role: str, *names: str, **options: Any) -> dict[str, Any]:
+    return role_plan(
+        role, [item("package", name, {"version": "", "held": False}) for name in names], **options
+    )
+
+
+def test_packages_go_with_their_role_alone(world: World, manager: PackageManager, run_module: Run) -> None:
+    carried_out(run_module, with_package("monitoring", "exporter", "bash"))
+    # For a time the role has no use for them: a node may have lost the hardware that they are for.
+    assert not carried_out(run_module, with_package("monitoring"))["changed"]
+    assert set(manager.known) == {"bash", "exporter"}
+    shown = carried_out(run_module, with_package("monitoring", absent=True), check_mode=True)
+    assert (shown["actions"], set(manager.known)) == (["packages: removed exporter"], {"bash", "exporter"})
+    assert carried_out(run_module, with_package("monitoring", absent=True))["actions"] == shown["actions"]
+    assert set(manager.known) == {"bash"}
+    assert not carried_out(run_module, with_package("monitoring", absent=True))["changed"]
+    assert not world.records.exists()
+
+
+def test_what_others_need_goes_with_the_last_role(
+    world: World, manager: PackageManager, run_module: Run
+) -> None:
+    carried_out(run_module, with_package("monitoring", "exporter", "library"))
+    carried_out(run_module, with_package("pull", "git"))
+    manager.needed = {"library"}
+    assert carried_out(run_module, with_package("monitoring", absent=True))["warnings"] == []
+    assert set(manager.known) == {"bash", "library", "git"}
+    manager.needed = set()
+    carried_out(run_module, with_package("pull", absent=True))
+    assert set(manager.known) == {"bash"}
+    carried_out(run_module, with_package("pull", "git"))
+    manager.needed = {"git"}
+    said = carried_out(run_module, with_package("pull", absent=True))["warnings"]
+    assert ["stays: git" in str(one) for one in said] == [True]
+    assert not world.records.exists()
+
+
+def test_packages_stay_until_a_new_connection_has_confirmed(
+    world: World, manager: PackageManager, run_module: Run
+) -> None:
+    door = item("sshd", "door", [])
+    plan = with_package("ssh_hardening", "nft")
+    carried_out(run_module, {**plan, "settings": [*plan["settings"], door]})
+    world.made.add("sshd")
+    back = with_package("ssh_hardening", absent=True)
+    first = carried_out(run_module, back)
+    assert (first["needs"], first["left"]) == ({"confirm": "door"}, ["package:set"])
+    assert "nft" in manager.known
+    second = carried_out(run_module, back)
+    assert (second["needs"], second["actions"]) == ({}, ["packages: removed nft"])
+    assert "nft" not in manager.known
+
+
+def test_packages_that_cannot_go_keep_all_roles_as_they_are(
+    world: World, manager: PackageManager, settle_all: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle_all(with_package("monitoring", "exporter"), with_package("container_engines", "docker.io"))
+    (world.path / "var/lib/docker/containers/0123").mkdir(parents=True)
+    monkeypatch.setattr(brought, "ROOT", world.path)
+    refused = settle_all(*(with_package(role, absent=True) for role in ("monitoring", "container_engines")))
+    assert (refused["failed"], refused["refused"]) == (True, True)
+    assert "containers/0123" in refused["msg"]
+    assert set(manager.known) == {"bash", "exporter", "docker.io"}
 
 
 # ---------------------------------------------------------------- several roles

@@ -1,7 +1,5 @@
 """Each control beside four values of a site: stricter, equal, weaker, foreign; or where its table is."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

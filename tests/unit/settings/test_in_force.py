@@ -1,12 +1,12 @@
 """What is settled and still not in force, or will not be after the next boot: found, named, and repaired."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.access import firewall, sshd
@@ -17,10 +17,6 @@ from ansible.module_utils.temper.settings.base import Difference, Fault, Refused
 
 from temper.compliance.repairs import command_of
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 class Silent(Setting):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import node_compliance
 import pytest
@@ -13,11 +15,7 @@ from ansible.module_utils.temper.settings import kinds, observe, record, system
 from temper.compliance.repairs import command_of
 from tests.unit.settings.role_plans import item, role_plan
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
@@ -173,6 +171,14 @@ def test_a_run_that_was_cut_off_and_what_it_left_are_found(node: Path) -> None:
         "interrupted": "fail",
         "file:/x": "fail",
     }
+
+
+def test_packages_that_a_role_has_no_use_for_are_left_behind_only_once_it_is_taken_back(node: Path) -> None:
+    brought = {"package:set": {"spec": {}, "state": {"atop": None}}}
+    text = json.dumps({"originals": brought, "pending": []})
+    (node / "records/os_tuning.json").write_text(text)
+    assert "package:set" not in seen(role_plan("os_tuning", []))
+    assert state(role_plan("os_tuning", [], absent=True), "package:set") == "fail"
 
 
 def test_damaged_record_is_not_checked_and_costs_no_setting(node: Path) -> None:

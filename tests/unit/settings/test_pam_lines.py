@@ -1,11 +1,10 @@
 """Lines of PAM's stacks are read as PAM reads them, and their arguments win over the files."""
 
-from __future__ import annotations
-
 import json
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.settings import files, observe, pam_lines, record, site_lines
@@ -16,10 +15,10 @@ from ansible.module_utils.temper.settings.strictness import implicit
 
 from temper.plan.os_controls import load_controls, settings_of
 from temper.plan.strictness import order_of, orders_of_files
+from tests.unit.each import each
 from tests.unit.settings.role_plans import carried_out, item, role_plan
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+Run = Callable[..., dict[str, Any]]
 
 CONTROLS = load_controls(Path(__file__).resolve().parents[3] / "data" / "os_controls")
 QUALITY = "/etc/security/pwquality.conf.d/50-temper-hardening.conf"
@@ -54,17 +53,14 @@ def test_a_line_is_read_with_its_brackets_comments_and_continuations(pam: Path) 
     assert [*pam_lines.lines(stack)][2].value("deny") == "4"
 
 
-@pytest.mark.parametrize(
-    ("text", "places", "deny"),
-    [
-        ("auth required pam_faillock.so preauth [deny=99]\n", [1], "99"),
-        ("auth required pam_faillock.so preauth [deny=99\n", [1], "99"),
-        ("auth required pam_faillock.so [x=\\]] deny=9\n", [1], "9"),
-        ("# comment \\\nauth required pam_faillock.so deny=9\n", [2], "9"),
-        ("auth required a.so # \\\nauth required pam_faillock.so deny=9\n", [1, 2], "9"),
-        ("auth required \\ \t\npam_faillock.so\\\ndeny=9\n", [1], "9"),
-        ("auth required pam_faillock.so deny=9 \\", [1], "9"),
-    ],
+@each(
+    ("auth required pam_faillock.so preauth [deny=99]\n", [1], "99"),
+    ("auth required pam_faillock.so preauth [deny=99\n", [1], "99"),
+    ("auth required pam_faillock.so [x=\\]] deny=9\n", [1], "9"),
+    ("# comment \\\nauth required pam_faillock.so deny=9\n", [2], "9"),
+    ("auth required a.so # \\\nauth required pam_faillock.so deny=9\n", [1, 2], "9"),
+    ("auth required \\ \t\npam_faillock.so\\\ndeny=9\n", [1], "9"),
+    ("auth required pam_faillock.so deny=9 \\", [1], "9"),
 )
 def test_lines_and_arguments_are_those_that_pam_makes_of_them(
     text: str, places: list[int], deny: str
@@ -79,21 +75,18 @@ def test_a_bracket_that_is_escaped_is_part_of_the_argument() -> None:
     assert line.arguments == ["x=[a] b"]
 
 
-@pytest.mark.parametrize(
-    ("control", "binds"),
-    [
-        ("required", True),
-        ("requisite", True),
-        ("sufficient", False),
-        ("optional", False),
-        ("[default=die]", True),
-        ("[success=1 default=bad]", True),
-        ("[success=ok new_authtok_reqd=ok ignore=ignore default=bad]", True),
-        ("[success=1 default=ignore]", False),
-        ("[default=die auth_err=ignore]", False),
-        ("[success=ok]", True),
-        ("[success=ok default=3]", False),
-    ],
+@each(
+    ("required", True),
+    ("requisite", True),
+    ("sufficient", False),
+    ("optional", False),
+    ("[default=die]", True),
+    ("[success=1 default=bad]", True),
+    ("[success=ok new_authtok_reqd=ok ignore=ignore default=bad]", True),
+    ("[success=1 default=ignore]", False),
+    ("[default=die auth_err=ignore]", False),
+    ("[success=ok]", True),
+    ("[success=ok default=3]", False),
 )
 def test_a_control_binds_where_a_refusal_ends_the_login(control: str, binds: bool) -> None:
     assert PamLine("", 1, "auth", control, "m", ()).binds == binds
@@ -190,7 +183,7 @@ def test_each_argument_of_a_module_has_four_values() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_stricter_argument_is_kept_and_a_weaker_one_fails_with_its_place(
-    layout: str, pam: Path, tmp_path: Path, run_module: Callable[..., dict[str, Any]]
+    layout: str, pam: Path, tmp_path: Path, run_module: Run
 ) -> None:
     violations = []
     for number, (path, keyword, case, value, line) in enumerate(cases()):
@@ -274,7 +267,7 @@ def test_accounts_that_pwquality_leaves_out_are_a_fault_wherever_that_is_said(
 
 @pytest.mark.parametrize(("gecos", "state"), [("Ann,,,,umask=000", "fail"), ("Ann,umask=077", "pass")])
 def test_the_mask_of_an_account_comes_before_all_others(
-    gecos: str, state: str, tmp_path: Path, run_module: Callable[..., dict[str, Any]]
+    gecos: str, state: str, tmp_path: Path, run_module: Run
 ) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/login.defs").write_text("UMASK 027\n")
@@ -334,12 +327,7 @@ def keyword_of(root: Path, keyword: str) -> Any:
     ],
 )
 def test_a_default_of_faillock_counts_where_a_site_counts_wrong_passwords(
-    keyword: str,
-    in_use: bool,
-    line: str | None,
-    pam: Path,
-    tmp_path: Path,
-    run_module: Callable[..., dict[str, Any]],
+    keyword: str, in_use: bool, line: str | None, pam: Path, tmp_path: Path, run_module: Run
 ) -> None:
     """3, 600 s and 900 s: faillock.conf(5)."""
     (tmp_path / "etc/security").mkdir(parents=True)
@@ -406,7 +394,7 @@ def too_long(path: Path) -> None:
 
 @pytest.mark.parametrize("odd", [folder, os.mkfifo, too_long])
 def test_a_stack_that_cannot_be_read_costs_the_settings_that_go_by_it(
-    odd: Callable[[Path], None], pam: Path, tmp_path: Path, run_module: Callable[..., dict[str, Any]]
+    odd: Callable[[Path], None], pam: Path, tmp_path: Path, run_module: Run
 ) -> None:
     (tmp_path / "etc/security").mkdir(parents=True)
     (tmp_path / "etc/security/faillock.conf").write_text("# nothing\n")
@@ -423,7 +411,7 @@ def test_a_stack_that_cannot_be_read_costs_the_settings_that_go_by_it(
 
 @pytest.mark.parametrize("name", ["sshd", "common-session"])
 def test_a_profile_beside_a_file_that_cannot_be_read_is_refused_with_the_control(
-    name: str, pam: Path, run_module: Callable[..., dict[str, Any]]
+    name: str, pam: Path, run_module: Run
 ) -> None:
     (pam / "common-session").write_text("session required pam_unix.so\n")
     too_long(pam / name)

@@ -32,11 +32,15 @@ CONTROLS = load_controls(Path(__file__).resolve().parents[3] / "data" / "os_cont
 WISH = OsHardening(
     state="present", profile="cis-level2", waivers=(), banner="", busy_ok=False, upgrade_kernels=False
 )
-WANTED: Mapping[str, Any] = {
-    setting.key: plain(setting.wanted)
-    for setting in hardening(CONTROLS, WISH, {"system": "debian-13"}).settings
-    if setting.kind is Kind.FILE
-}
+WANTED: Mapping[str, Any]
+WANTED, UBUNTU = (
+    {
+        setting.key: plain(setting.wanted)
+        for setting in hardening(CONTROLS, WISH, {"system": system}).settings
+        if setting.kind is Kind.FILE
+    }
+    for system in ("debian-13", "ubuntu-24.04")
+)
 SUDO = "/etc/sudoers.d/temper-hardening"
 LIMITS = "/etc/security/limits.d/10-temper-hardening.conf"
 QUALITY = "/etc/security/pwquality.conf.d/50-temper-hardening.conf"
@@ -130,8 +134,9 @@ BESIDE = {
 class Site:
     """The tree of a node whose site has files of its own."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, wanted: Mapping[str, Any] = WANTED) -> None:
         self.root = root
+        self.wanted = wanted
         self.write("/etc/sudoers", f"@includedir {root}/etc/sudoers.d\n")
 
     def write(self, path: str, text: str) -> Path:
@@ -147,7 +152,7 @@ class Site:
         return path
 
     def setting(self, own: str, noted: Any = None) -> Any:
-        wanted = {**WANTED[own], "validate": []}
+        wanted = {**self.wanted[own], "validate": []}
         (setting,) = file(f"{self.root}{own}", wanted, {})
         setting.original = noted
         return setting
@@ -205,7 +210,8 @@ def test_each_key_of_a_file_has_an_order_and_a_case(path: str, orders: str | Map
     if isinstance(orders, str):
         assert orders in (ALONE, ASKED, TELLS_NOTHING, LOADS_NOTHING, *NAMES)
         return
-    lines = grammar_of(path).lines(WANTED[path]["content"], path)
+    texts = [wanted[path]["content"] for wanted in (WANTED, UBUNTU) if path in wanted]
+    lines = [line for text in texts for line in grammar_of(path).lines(text, path)]
     said = {line.key for line in lines if line.value != CLEARED}
     # Entries of lists add up.
     single = {key for key in said if not key.endswith("::")}
@@ -312,16 +318,25 @@ def test_a_weaker_value_for_some_accounts_is_a_fault(own: str, path: str, text: 
     assert site.made(own).fault()
 
 
-def test_origins_of_a_site_are_added_without_those_of_the_distribution(site: Site) -> None:
-    entries = '"origin=Debian,codename=${distro_codename},label=Debian"; "origin=Site";'
+@each(
+    (WANTED, "Origins-Pattern", "origin=Debian,codename=${distro_codename},label=Debian"),
+    (UBUNTU, "Allowed-Origins", "${distro_id}:${distro_codename}"),
+    # What the other distribution reads is no list of ours: it stays where it is.
+    (WANTED, "Allowed-Origins", ""),
+    (UBUNTU, "Origins-Pattern", ""),
+)
+def test_origins_of_a_site_are_added_without_those_of_the_distribution(
+    wanted: Mapping[str, Any], name: str, of_distribution: str, tmp_path: Path
+) -> None:
+    site, list_of_ours = Site(tmp_path, wanted), bool(of_distribution)
     site.write(
         "/etc/apt/apt.conf.d/50unattended-upgrades",
-        f"Unattended-Upgrade::Origins-Pattern {{ {entries} }};\n",
+        f'Unattended-Upgrade::{name} {{ "{of_distribution or "x"}"; "origin=Site"; }};\n',
     )
-    assert len(site.made(UPDATES).kept()) == 1
+    assert len(site.made(UPDATES).kept()) == list_of_ours
     text = Path(f"{site.root}{UPDATES}").read_text()
-    assert text.endswith('Unattended-Upgrade::Origins-Pattern:: "origin=Site";\n')
-    assert text.startswith(WANTED[UPDATES]["content"])
+    assert text.endswith(f'Unattended-Upgrade::{name}:: "origin=Site";\n') == list_of_ours
+    assert text.startswith(wanted[UPDATES]["content"])
 
 
 @each(("", True), (".*", True), ("[a-z]", True), ("postgresql-", False), ("(", False))

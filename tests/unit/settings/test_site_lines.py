@@ -1,12 +1,12 @@
 """Files of a site beside ours are read in their programs' order, with the values that their programs take."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.temper.settings.site_lines import (
     CLEARED,
+    Line,
     UnreadableError,
     apt_lines,
     audit_lines,
@@ -19,13 +19,6 @@ from ansible.module_utils.temper.settings.site_lines import (
 )
 
 from tests.unit.each import each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from ansible.module_utils.temper.settings.site_lines import Line
-
 
 CASES = [
     (sudoers_lines, "Defaults timestamp_timeout=0", [("", "timestamp_timeout", "0")]),

@@ -103,6 +103,40 @@ def test_a_stricter_value_stays_and_every_other_becomes_the_wanted_one(
         assert "fail" in {one["state"] for one in observe.observe(plan)}
 
 
+@each(
+    ("ENABLED=yes", "net/ipv4/conf/all/log_martians=0", "fail"),
+    ("ENABLED=yes", "net/ipv4/conf/all/log_martians = 1", "pass"),
+    ("ENABLED=no", "net/ipv4/conf/all/log_martians=0", "pass"),
+    ("# ENABLED=yes", "net/ipv4/conf/all/log_martians=0", "pass"),
+)
+def test_what_ufw_sets_when_it_starts_comes_after_all_files_of_sysctl(
+    enabled: str,
+    line: str,
+    state: str,
+    run_module: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = a_node(tmp_path, monkeypatch)
+    own = node / "00-of-ufw"
+    own.write_text(f"# Of the package.\n{line}\n")
+    (node / "default").write_text(f'IPV6=yes\nIPT_SYSCTL="{own}"\n')
+    (node / "ufw.conf").write_text(f"{enabled}\nLOGLEVEL=low\n")
+    monkeypatch.setattr(system, "UFW", node / "default")
+    monkeypatch.setattr(system, "UFW_STARTS", node / "ufw.conf")
+    _, key = place(node, "sysctl", "net.ipv4.conf.all.log_martians", "0")
+    plan = plan_of(node, "sysctl", key, "1", key)
+    said = run(run_module, plan)["warnings"]
+    assert (state == "fail") == ("fail" in {one["state"] for one in observe.observe(plan)})
+    assert (str(own) in said) == (state == "fail")
+    # Its line is a setting, too: the first run has both in force.
+    word = "net/ipv4/conf/all/log_martians"
+    plan["settings"].append({**item("keyword", f"{own}:{word}", "1", "control"), "order": "1 > 0"})
+    assert str(own) not in run(run_module, plan)["warnings"]
+    assert {one["state"] for one in observe.observe(plan)} == {"pass"}
+    assert not run(run_module, plan)["changed"]
+
+
 def live_name(key: str) -> str:
     return key.replace("*", "eth0")
 

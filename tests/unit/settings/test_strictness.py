@@ -1,7 +1,5 @@
 """The orders in which values stand: which is stricter, and what is as strict as two of them."""
 
-from __future__ import annotations
-
 from ansible.module_utils.temper.settings.strictness import as_strict, chosen, stricter, strictest
 
 from tests.unit.each import each

@@ -3,10 +3,10 @@
 The stand-in refuses as visudo of sudo-rs 0.2.5 does (recorded on Debian 13).
 """
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper import process
@@ -16,10 +16,6 @@ from temper.plan.convert import plain
 from temper.plan.wanted import Kind
 from tests.unit.planning_roles.plans import planned
 from tests.unit.settings.role_plans import carried_out, item, role_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

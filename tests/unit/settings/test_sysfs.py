@@ -1,10 +1,10 @@
 """Values of the kernel in /sys are set, compared and taken back, in a folder that stands for /sys."""
 
-from __future__ import annotations
-
 import errno
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.settings import observe, record, sysfs
@@ -16,11 +16,7 @@ from tests.unit.each import each
 from tests.unit.planning_roles.plans import planned
 from tests.unit.settings.role_plans import carried_out, item, role_plan
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 POLICIES = "devices/system/cpu/cpufreq/policy*/scaling_governor"
 GOVERNOR = "devices/system/cpu/cpufreq/policy{}/scaling_governor"

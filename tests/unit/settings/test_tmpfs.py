@@ -1,14 +1,13 @@
 """The size of a file system in memory, on a real one in a mount namespace of its own."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.settings import observe, tmpfs
@@ -17,9 +16,6 @@ from ansible.module_utils.temper.settings.tmpfs import GIB, TmpfsSize, size_byte
 from tests.unit.each import each
 from tests.unit.planning_roles.plans import contents, planned
 from tests.unit.settings.role_plans import item, role_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 UNSHARE = ["unshare", "--mount", "--propagation=private"]
 MIB = 2**20

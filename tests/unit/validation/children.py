@@ -13,19 +13,14 @@ import sys
 import threading
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.model.contract import Measured, Measurement, encode
 from validation.model.not_run import NotRunError
-from validation.processes.child import collective_call, count_step, expect
+from validation.processes.child import Request, collective_call, count_step, expect
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.processes.child import Request
-
-    Stage = Callable[[str], None]
+Stage = Callable[[str], None]
 
 FOREVER_S = 600
 

@@ -1,19 +1,13 @@
 """Made-up rounds between nodes, which the tests of the search and of its verdict share."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from temper.judge.fabric import judge_fabric
 from temper.judge.fabric_search import next_rounds
 from validation.fabric.groups import Attempt, Fleet, Member, Pairs, Part, Rank
-from validation.model.contract import FABRIC_VERSION
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from validation.model.contract import Finding
+from validation.model.contract import FABRIC_VERSION, Finding
 
 #: So often rounds are asked for, at most: roles/gpu_validation/tasks/fabric_rounds.yml says which.
 STAGES = 7

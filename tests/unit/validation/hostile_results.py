@@ -3,16 +3,16 @@
 tests/fuzz does the same for longer, with changes at random.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import io
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from temper.cli import main as temper
@@ -20,13 +20,7 @@ from temper.report import write as pages
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.checks.registry import TESTS
 from validation.model import contract
-from validation.model.contract import ContractError, Digest, Finding, MachineAction, State, dumps
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from validation.model.contract import NodeResult
+from validation.model.contract import ContractError, Digest, Finding, MachineAction, NodeResult, State, dumps
 
 NAMES = ("gpu01", "gpu02", "gpu03", "gpu04", "gpu05")
 EVIL = "gpu03"

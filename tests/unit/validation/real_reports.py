@@ -3,8 +3,6 @@
 Whole ones, of healthy GPUs, lie beside it. Whoever has more can have them judged, too: TEMPER_REPORTS=FOLDER.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,10 +1,8 @@
 """Samples that the tests of the payload share: a nvidia-smi report, a node, results and expectations."""
 
-from __future__ import annotations
-
 import dataclasses
-import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from validation.checks.node import Node
 from validation.model.contract import (
@@ -24,11 +22,8 @@ from validation.probes.machine import PciGpu, Torch
 from validation.probes.node_probe import Facts, NodeProbe, Sources, gather
 from validation.probes.nvlink import Links
 from validation.probes.topology import PciePort, Topology
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.processes.pool import ProcessOutcome
+from validation.processes.child import Request
+from validation.processes.pool import ProcessOutcome
 
 DRIVER = "580.178.04"
 
@@ -240,12 +235,10 @@ def node_result(*tests: TestResult, name: str = "gpu01", gpus: int | None = None
     )
 
 
-def eventually(condition: Callable[[], bool], what: str, patience_s: float = 20.0) -> None:
-    """Wait until `condition` holds; fail with `what` if it does not in time."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {patience_s} s"
-        time.sleep(0.02)
+def collective_request(**parameters: Any) -> Request:
+    """A request to the first of two ranks."""
+    usual = {"rank": 0, "world_size": 2, "store": "s", "timeout_s": 9, "collectives": ["all_reduce"]}
+    return Request("", "", "cpu", parameters=usual | parameters)
 
 
 def is_running(pid: int) -> bool:

@@ -1,7 +1,5 @@
 """Health after the load: what came meanwhile counts, what was there before and what passes does not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.unit.each import each

@@ -1,7 +1,5 @@
 """Autotune on a node: its knobs, its trials, what it changes and restores, and what it proposes."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io
@@ -12,7 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -22,8 +22,9 @@ from temper.cli import main as temper
 from temper.judge import proposal
 from temper.judge.proposal import ProposalError
 from tests.unit.each import each
-from tests.unit.validation.samples import eventually, gpu_xml, measurement, smi_xml
+from tests.unit.validation.samples import gpu_xml, measurement, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend
+from tests.waiting import wait_until
 from tools.schemas import VALIDATION
 from validation.autotune import clocks, step, trials
 from validation.autotune import evidence as documents
@@ -49,10 +50,6 @@ from validation.probes.node_probe import Facts
 from validation.processes.child import Request
 from validation.processes.pool import ROOT, Ending, ProcessOutcome
 from validation.run import burn_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 #: A Python with torch, which the tests' own has not.
 PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
@@ -330,7 +327,7 @@ def test_kill_9_restores_what_trials_have_set(disk: Path, tmp_path: Path) -> Non
         assert file.read_text() == "512"
         process.kill()
         process.wait()
-        eventually(lambda: not journal.exists(), "the guard restores")
+        wait_until(lambda: not journal.exists(), "the guard restores")
         assert file.read_text() == "128"
 
 

@@ -1,10 +1,9 @@
 """Autotune between nodes: which interfaces they share, what a trial measures, and what each node proposes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import gpu_validation
 import pytest
@@ -25,12 +24,8 @@ from validation.autotune.tune import TuneError, chosen, drive
 from validation.cli import main
 from validation.fabric.groups import Member, Order
 from validation.model.contract import FABRIC_VERSION, Measured, decode, encode
+from validation.processes.child import Request
 from validation.processes.pool import Ending, ProcessOutcome
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from validation.processes.child import Request
 
 MEMBERS = (Member("gpu01", "10.0.0.1", 1), Member("gpu02", "10.0.0.2", 1))
 BRIDGE = {"docker0": "172.17.0.1"}

@@ -1,11 +1,11 @@
 """What the playbook does with the nodes' evidence: the role's own tasks, run by Ansible."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,10 +14,6 @@ from tests.unit.ansible_commands import ansible
 from tests.unit.validation.test_autotune import evidence_of
 from validation.model.contract import dumps
 from validation.processes.pool import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

@@ -1,10 +1,10 @@
 """The batch of somebody's own training step: the search on scripted processes, and real ones with torch."""
 
-from __future__ import annotations
-
 import json
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +17,8 @@ from validation.jobs.batch import BatchError, Tried, largest_batch
 from validation.jobs.own_function import FunctionError, OwnFunction
 from validation.model.contract import Measured, Measurement
 from validation.processes import child
+from validation.processes.child import Request
 from validation.processes.pool import ROOT, Ending, ProcessOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from validation.processes.child import Request
 
 needs_torch = pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 

@@ -1,28 +1,24 @@
 """Burn-in: rounds until the time is over or something fails, and on from where it was interrupted."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.each import each
 from tests.unit.validation.samples import expectation, measurement, one_test
-from validation.model.contract import RESULT_VERSION, Finding, Measured, State, TestResult
+from validation.model.contract import RESULT_VERSION, Finding, Measured, NodeResult, State, TestResult
 from validation.model.plans import PLANS
 from validation.processes.child import Request
 from validation.processes.pool import Ending, ProcessOutcome
 from validation.run import burn_in, runner
 from validation.run.burn_in import Rounds
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from validation.model.contract import NodeResult
+Run = Callable[..., NodeResult]
 
 SLOW = Finding("below-floor", State.FAIL, "slow", "look", 0)
 
@@ -48,7 +44,7 @@ class Scripted:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., NodeResult]:
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a plan of a certain duration with one scripted check."""
 
     def call(check: Scripted, duration_s: float, state: Path | None = None) -> NodeResult:
@@ -68,16 +64,14 @@ def bad() -> TestResult:
 
 
 @pytest.mark.component
-def test_a_plan_without_a_duration_runs_once(run: Callable[..., NodeResult]) -> None:
+def test_a_plan_without_a_duration_runs_once(run: Run) -> None:
     check = Scripted(good())
     run(check, 0)
     assert check.runs == 1
 
 
 @pytest.mark.component
-def test_a_process_that_was_found_stuck_at_the_end_fails_the_last_test(
-    run: Callable[..., NodeResult],
-) -> None:
+def test_a_process_that_was_found_stuck_at_the_end_fails_the_last_test(run: Run) -> None:
     class LeavesOneStuck(Scripted):
         def run(self, node: Any) -> TestResult:
             asked = Request("GPU 3", "", "cuda", device=3)
@@ -94,14 +88,14 @@ def test_a_process_that_was_found_stuck_at_the_end_fails_the_last_test(
 
 
 @pytest.mark.component
-def test_a_burn_in_repeats_until_its_time_is_over(run: Callable[..., NodeResult]) -> None:
+def test_a_burn_in_repeats_until_its_time_is_over(run: Run) -> None:
     check = Scripted(good())
     run(check, 1.0)
     assert check.runs > 1
 
 
 @pytest.mark.component
-def test_the_first_fault_ends_it(run: Callable[..., NodeResult]) -> None:
+def test_the_first_fault_ends_it(run: Run) -> None:
     check = Scripted(good(), good(), bad())
     (test,) = run(check, 3600).tests
     assert check.runs == 3
@@ -109,14 +103,14 @@ def test_the_first_fault_ends_it(run: Callable[..., NodeResult]) -> None:
 
 
 @pytest.mark.component
-def test_what_cannot_run_is_not_repeated_for_hours(run: Callable[..., NodeResult]) -> None:
+def test_what_cannot_run_is_not_repeated_for_hours(run: Run) -> None:
     check = Scripted(one_test("gpu_matmul", State.NOT_RUN, reason="no driver"))
     (test,) = run(check, 3600).tests
     assert (check.runs, test.reason) == (1, "no driver")
 
 
 @pytest.mark.component
-def test_an_interrupted_burn_in_goes_on_where_it_was(run: Callable[..., NodeResult], tmp_path: Path) -> None:
+def test_an_interrupted_burn_in_goes_on_where_it_was(run: Run, tmp_path: Path) -> None:
     state = tmp_path / "rounds.json"
     with pytest.raises(KeyboardInterrupt):
         run(Scripted(good(700.0), good(730.0), KeyboardInterrupt()), 3600, state)
@@ -159,9 +153,7 @@ def test_a_boot_in_between_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.component
-def test_a_place_that_cannot_be_written_costs_no_hours(
-    run: Callable[..., NodeResult], tmp_path: Path
-) -> None:
+def test_a_place_that_cannot_be_written_costs_no_hours(run: Run, tmp_path: Path) -> None:
     check = Scripted(good())
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
@@ -170,9 +162,7 @@ def test_a_place_that_cannot_be_written_costs_no_hours(
 
 
 @pytest.mark.component
-def test_a_run_of_another_plan_leaves_the_rounds_alone(
-    run: Callable[..., NodeResult], tmp_path: Path
-) -> None:
+def test_a_run_of_another_plan_leaves_the_rounds_alone(run: Run, tmp_path: Path) -> None:
     state = tmp_path / "rounds.json"
     burn_in.save(state, FRESH)
     run(Scripted(good()), 0, state)
@@ -180,14 +170,14 @@ def test_a_run_of_another_plan_leaves_the_rounds_alone(
 
 
 @pytest.mark.component
-def test_a_test_that_breaks_fails_and_takes_no_other_along(run: Callable[..., NodeResult]) -> None:
+def test_a_test_that_breaks_fails_and_takes_no_other_along(run: Run) -> None:
     (test,) = run(Scripted(KeyError("telemetry")), 0).tests
     assert (test.state, [finding.code for finding in test.findings]) == (State.FAIL, ["test-broke"])
     assert "KeyError: 'telemetry'" in test.findings[0].text
 
 
 @pytest.mark.component
-def test_what_the_system_does_not_give_is_no_fault_of_the_hardware(run: Callable[..., NodeResult]) -> None:
+def test_what_the_system_does_not_give_is_no_fault_of_the_hardware(run: Run) -> None:
     (test,) = run(Scripted(OSError(28, "No space left on device", "/tmp/turn")), 0).tests
     assert (test.state, test.findings) == (State.NOT_RUN, ())
     assert test.reason.startswith("the system did not let it run: OSError: [Errno 28] No space left")
@@ -207,7 +197,7 @@ def test_what_was_degraded_before_it_failed_keeps_both_findings() -> None:
 
 
 @pytest.mark.component
-def test_rounds_of_another_method_are_not_taken_up(run: Callable[..., NodeResult], tmp_path: Path) -> None:
+def test_rounds_of_another_method_are_not_taken_up(run: Run, tmp_path: Path) -> None:
     state, check = tmp_path / "rounds.json", Scripted(good(), good(), KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         run(check, 3600, state)

@@ -1,12 +1,11 @@
 """The catalogue of findings: whole, used by every emission and by nothing else, and the same everywhere."""
 
-from __future__ import annotations
-
 import ast
 import string
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -30,9 +29,6 @@ from validation.model import cuda_errors
 from validation.model.contract import MachineAction, State
 from validation.probes.report_values import WITHHELD
 from validation.verdict import cohort
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PACKAGE = Path(validation.__file__).parent
 #: Where a code is computed: all that can come of it.

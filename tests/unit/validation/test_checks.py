@@ -1,27 +1,27 @@
 """The checks on a scripted backend: rates, wrong results, what a device lacks, and which rank is to blame."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import fcntl
 import itertools
 import math
 import time
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.each import each
-from tests.unit.validation.samples import H100, expectation, gpu_xml, node, smi_xml
+from tests.unit.validation.samples import H100, collective_request, expectation, gpu_xml, node, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend, ScriptedOperation
 from validation.backends import sampling
 from validation.checks import collectives, copy, launch, loading, matmul, memory
 from validation.checks.check import not_run
 from validation.checks.measured import Telemetry, failures, result, watch
+from validation.checks.node import Node
 from validation.checks.registry import CHECKS
 from validation.model.contract import Digest, Finding, GpuIdentity, MachineAction, Measured, State
 from validation.model.cuda_errors import finding_of
@@ -35,12 +35,6 @@ from validation.probes.nvidia_smi import NvidiaSmiError, Report
 from validation.probes.topology import PciePort
 from validation.processes.child import Request
 from validation.processes.pool import Ending, ProcessOutcome, run_children
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import ModuleType
-
-    from validation.checks.node import Node
 
 TIMING = {"warm_up_s": 1.0, "measure_s": 5.0, "least": 5, "most": 1000}
 STAGES: list[str] = []
@@ -59,33 +53,12 @@ def copy_request(**changes: Any) -> Request:
 
 
 def outcome(
-    name: str = "rank 0",
-    ending: Ending = Ending.DONE,
-    stage: str = "leaving",
-    ended_at: float = 1.0,
-    measured: Measured | None = None,
-    halted: str = "",
-    steps: int = 0,
-    calls: int = 0,
-    busy: float | None = None,
-    where: str = "",
+    name: str = "rank 0", ending: Ending = Ending.DONE, stage: str = "leaving", **more: Any
 ) -> ProcessOutcome:
     asked = Request(name, "", "cuda", parameters={"collectives": ["all_reduce"], "sizes_bytes": [1 << 20]})
     problem = "" if ending is Ending.DONE else f"{name} {ending}"
-    return ProcessOutcome(
-        asked,
-        ending,
-        measured or Measured(),
-        problem,
-        stage,
-        ended_at,
-        60.0,
-        halted,
-        steps,
-        calls,
-        busy,
-        where,
-    )
+    usual: dict[str, Any] = {"measured": Measured(), "problem": problem, "ended_at": 1.0, "silent_s": 60.0}
+    return ProcessOutcome(asked, ending, stage=stage, **usual | more)
 
 
 def test_a_matmul_rate_is_two_m_n_k_over_the_median_time() -> None:
@@ -269,17 +242,9 @@ def test_all_ranks_run_a_collective_equally_often() -> None:
 
     slow, fast = Agreed(run_seconds=[9.0]), Agreed(run_seconds=[0.001])
     for rank, backend in enumerate((slow, fast)):
-        parameters = {
-            "rank": rank,
-            "world_size": 2,
-            "store": "s",
-            "timeout_s": 9,
-            "collectives": ["all_reduce", "all_gather"],
-            "sizes_bytes": [64],
-            "runs": 7,
-            "measure_s": 1000.0,
-        }
-        collectives.reduce(backend, Request("", "", "cpu", parameters=parameters), STAGES.append)
+        kinds = ["all_reduce", "all_gather"]
+        asked = collective_request(rank=rank, collectives=kinds, sizes_bytes=[64], runs=7, measure_s=1000.0)
+        collectives.reduce(backend, asked, STAGES.append)
     assert slow.calls[1:] == fast.calls[1:]
     assert fast.calls == [
         "join 1 of 2 at s for 9 s",
@@ -290,10 +255,7 @@ def test_all_ranks_run_a_collective_equally_often() -> None:
 
 
 def test_a_slow_collective_tells_between_its_runs_that_it_goes_on() -> None:
-    steps = {"collectives": ["all_reduce"], "sizes_bytes": [64], "runs": 6, "measure_s": 1000.0}
-    asked = Request(
-        "", "", "cpu", parameters=steps | {"rank": 0, "world_size": 2, "store": "s", "timeout_s": 9}
-    )
+    asked = collective_request(sizes_bytes=[64], runs=6, measure_s=1000.0)
     told: list[str] = []
     collectives.reduce(ScriptedBackend(run_seconds=[2.4]), asked, told.append)
     measuring = [stage for stage in told if stage.startswith("measuring")]
@@ -301,10 +263,7 @@ def test_a_slow_collective_tells_between_its_runs_that_it_goes_on() -> None:
 
 
 def test_sizes_for_which_a_slow_way_between_ranks_leaves_no_time_are_left_out() -> None:
-    steps = {"collectives": ["all_reduce"], "sizes_bytes": [64, 640], "runs": 6, "measure_s": 100.0}
-    asked = Request(
-        "", "", "cpu", parameters=steps | {"rank": 0, "world_size": 2, "store": "s", "timeout_s": 9}
-    )
+    asked = collective_request(sizes_bytes=[64, 640], runs=6, measure_s=100.0)
     slow = collectives.reduce(ScriptedBackend(run_seconds=[5.0]), asked, STAGES.append)
     assert (list(slow.details["seconds"]), len(slow.details["left_out"])) == (["all_reduce 64"], 1)
     fast = collectives.reduce(ScriptedBackend(run_seconds=[0.001]), asked, STAGES.append)
@@ -385,10 +344,7 @@ def test_each_collective_and_algorithm_has_a_number_of_its_own(prefix: str, redu
 
 
 def test_a_noisy_collective_is_measured_again_by_all_ranks() -> None:
-    steps = {"collectives": ["all_reduce"], "sizes_bytes": [64], "runs": 8, "measure_s": 1000.0}
-    asked = Request(
-        "", "", "cpu", parameters=steps | {"rank": 0, "world_size": 2, "store": "s", "timeout_s": 9}
-    )
+    asked = collective_request(sizes_bytes=[64], runs=8, measure_s=1000.0)
     calm = collectives.reduce(ScriptedBackend(run_seconds=[0.5]), asked, STAGES.append)
     assert calm.details["attempts"] == {"all_reduce 64": 1}
     noisy = collectives.reduce(ScriptedBackend(run_seconds=[0.1, 0.9] * 40), asked, STAGES.append)
@@ -400,9 +356,8 @@ def test_a_noisy_collective_is_measured_again_by_all_ranks() -> None:
 
 
 def nvls_request() -> Request:
-    parameters = {"rank": 0, "world_size": 2, "store": "s", "timeout_s": 9, "nvls": True, "runs": 7}
-    steps = {"collectives": ["x"], "sizes_bytes": [64], "measure_s": 1000.0}
-    return Request("", "", "cuda", parameters=parameters | steps)
+    asked = collective_request(collectives=["x"], sizes_bytes=[64], runs=7, measure_s=1000.0, nvls=True)
+    return dataclasses.replace(asked, backend="cuda")
 
 
 def test_nvls_is_not_run_where_no_switch_reduces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,9 @@
 """Products bit for bit: between nodes, with a node's own past, between two results, and in a burn-in."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,9 +18,6 @@ from validation.model.contract import Digest, Finding, NodeResult, State
 from validation.run import burn_in
 from validation.verdict.baseline import Comparison
 from validation.verdict.judge import judge_node
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONDITIONS: dict[str, int | str] = {
     "m": 64,

@@ -1,7 +1,5 @@
 """Measuring processes, real ones: each way to end is reported as what it is, and none outlives the call."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os
@@ -9,19 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.unit.validation.samples import eventually, is_running
+from tests.unit.validation.samples import is_running
+from tests.waiting import wait_until
 from validation.checks import collectives
 from validation.processes import pool
 from validation.processes.child import Request
 from validation.processes.pool import ROOT, Ending, ProcessOutcome, WorkerPool, run_children
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.component
 
@@ -62,7 +59,7 @@ def test_of_children_that_end_while_nobody_looks_none_is_said_to_have_ended_firs
     def look_away() -> None:
         # Other tests leave helpers of Python's own (multiprocessing's resource tracker) to this process.
         started = children() - others
-        eventually(lambda: not any(map(is_running, started)), "the end of both")
+        wait_until(lambda: not any(map(is_running, started)), "the end of both")
 
     others = children()
     first, second = run_children([request("die"), request("die")], BUDGET_S, tick=look_away)
@@ -381,7 +378,7 @@ def test_one_that_hangs_does_not_hide_the_result_of_another() -> None:
 def test_a_process_that_a_child_leaves_behind_holds_up_nobody_and_is_killed() -> None:
     (outcome,) = run_children([request("answer_and_leave_a_grandchild")], BUDGET_S)
     assert (outcome.ending, outcome.problem) == (Ending.DONE, "")
-    eventually(lambda: not is_running(outcome.measured.details["pid"]), "the grandchild ends")
+    wait_until(lambda: not is_running(outcome.measured.details["pid"]), "the grandchild ends")
 
 
 def test_what_a_child_started_is_killed_with_it(tmp_path: Path) -> None:
@@ -391,7 +388,7 @@ def test_what_a_child_started_is_killed_with_it(tmp_path: Path) -> None:
             [request("leave_a_grandchild", note=str(note))], BUDGET_S, tick=interrupt_once_exists(note)
         )
     pid = int(note.read_text())
-    eventually(lambda: not is_running(pid), "the grandchild ends")
+    wait_until(lambda: not is_running(pid), "the grandchild ends")
 
 
 @pytest.mark.parametrize("function", ["die", "kill_itself", "not_run", "nonsense"])
@@ -434,11 +431,11 @@ def test_no_child_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
         "run_children([Request('GPU 0', function, 'cpu', parameters=parameters)], 600)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
-    eventually(note.exists, "the child starts")
+    wait_until(note.exists, "the child starts")
     pid = int(note.read_text())
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
-    eventually(lambda: not is_running(pid), "the child ends")
+    wait_until(lambda: not is_running(pid), "the child ends")
 
 
 @pytest.fixture
@@ -499,7 +496,7 @@ def test_a_kept_process_that_hangs_is_killed(workers: WorkerPool) -> None:
 def test_a_kept_process_that_died_while_it_waited_is_replaced(workers: WorkerPool) -> None:
     pid = ask(workers, "who").measured.details["pid"]
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not is_running(pid), "the process ends")
+    wait_until(lambda: not is_running(pid), "the process ends")
     assert ask(workers, "who").ending is Ending.DONE
 
 
@@ -508,8 +505,8 @@ def test_a_kept_process_that_dies_after_its_answer_has_answered(workers: WorkerP
 
     def until_it_is_dead() -> None:
         calls.append(time.monotonic())
-        eventually(note.exists, "the child answers")
-        eventually(lambda: not is_running(int(note.read_text())), "the child dies")
+        wait_until(note.exists, "the child answers")
+        wait_until(lambda: not is_running(int(note.read_text())), "the child dies")
 
     asked = dataclasses.replace(request("answer_and_die", note=str(note)), reuse=True)
     (outcome,) = run_children([asked], BUDGET_S, tick=until_it_is_dead, pool=workers)

@@ -1,7 +1,5 @@
 """The command line as its users run it: the checkout and the one-file build, good input and bad."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -9,7 +7,9 @@ import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -18,7 +18,8 @@ import yaml
 from temper.cli import main as temper
 from temper.judge.history_store import History
 from tests.unit.each import each
-from tests.unit.validation.samples import eventually, expectation, measurement, node_result, one_test
+from tests.unit.validation.samples import expectation, measurement, node_result, one_test
+from tests.waiting import wait_until
 from validation.checks import registry
 from validation.cli import archive, commands, main
 from validation.model import gpu_models
@@ -34,19 +35,14 @@ from validation.model.contract import (
 )
 from validation.model.contract import node_result as read
 from validation.model.expectations import FleetExpectations
+from validation.model.plans import Plan
 from validation.model.run_options import NO_OPTIONS
 from validation.probes import machine
 from validation.probes.node_probe import Facts, NodeProbe
 from validation.processes.pool import ROOT
 from validation.run import runner
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from validation.model.plans import Plan
-
-    Judge = Callable[..., subprocess.CompletedProcess[str]]
+Judge = Callable[..., subprocess.CompletedProcess[str]]
 
 PYTHON = [sys.executable]
 
@@ -505,6 +501,17 @@ def test_the_page_of_a_report_says_what_changed_since_the_last(
     assert 'class="state fail"' in changed
 
 
+def test_the_page_names_the_fleet_and_the_groups_of_its_nodes(
+    fleet: Fleet, judge: Judge, tmp_path: Path
+) -> None:
+    fleet["groups"] = {"gpu01": ["gpu_nodes", "rack1"], "gpu02": ["gpu_nodes", "rack2"]}
+    judge(fleet, "--inventory", "/etc/fleets/prod/hosts.yml")
+    page = (tmp_path / "reports/now/report.html").read_text()
+    assert "– prod –" in page[: page.index("</title>")]
+    assert "<option>rack1</option>" in page
+    assert "ansible-playbook -i /etc/fleets/prod/hosts.yml playbooks/preflight.yml --limit gpu02" in page
+
+
 def test_a_second_report_compares_with_the_first(fleet: Fleet, judge: Judge, tmp_path: Path) -> None:
     del fleet["expectations"]["nodes"]["gpu02"]
     result = fleet["results"]["gpu01"]
@@ -600,9 +607,13 @@ def test_what_is_lowest_in_hours_is_not_compared_with_a_single_run(
         asked.append(plan.name)
         return node_result(one_test("health", State.PASS))
 
+    priced = []
+    monkeypatch.setattr(commands, "say_price", lambda node: priced.append(node.plan.name))
     monkeypatch.setattr(commands, "run_plan", start)
     assert main.main(["run", "--test", "health", *arguments]) == 0
     assert asked == [name]
+    # What takes hours says what it costs, before it begins.
+    assert priced == [name] * (name != "quick")
 
 
 def test_an_order_for_a_stranger_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -666,7 +677,7 @@ def test_a_run_that_is_stopped_writes_no_result(number: signal.Signals, tmp_path
         stderr=subprocess.PIPE,
         text=True,
     )
-    eventually((tmp_path / "asked").exists, "the run asks nvidia-smi")
+    wait_until((tmp_path / "asked").exists, "the run asks nvidia-smi")
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130

@@ -1,7 +1,5 @@
 """The fleet as a judge: who stands out among equals, who has none, and what holds for every fleet."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,22 +1,18 @@
 """Programs of the system: what they print, and that none keeps its caller waiting."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from tests.unit.validation.samples import eventually, is_running
+from tests.unit.validation.samples import is_running
+from tests.waiting import wait_until
 from validation.processes import command
 from validation.processes.command import CommandError, CommandTimeoutError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 
@@ -78,6 +74,6 @@ def test_a_program_ends_when_its_caller_is_killed(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     deaf = f"trap '' TERM; echo $$ > {note}.new; mv {note}.new {note}; while :; do sleep 1; done"
     with subprocess.Popen([sys.executable, "-c", caller, "sh", "-c", deaf]) as process:
-        eventually(note.exists, "the program has started")
+        wait_until(note.exists, "the program has started")
         process.kill()
-    eventually(lambda: not is_running(int(note.read_text())), "the program ends with its caller")
+    wait_until(lambda: not is_running(int(note.read_text())), "the program ends with its caller")

@@ -1,21 +1,17 @@
 """Two results side by side: what is better, what worse, and what is only noise."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from temper.cli import main as temper
 from temper.judge.compare import Change, Trend, compare, text
 from tests.unit.each import each
 from tests.unit.validation.samples import measurement, node_result, one_test
 from validation.model.contract import Finding, NodeResult, State, dumps
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def result_of(value: float, *findings: Finding, name: str = "gpu01", **changes: Any) -> NodeResult:

@@ -1,23 +1,19 @@
 """A container with GPUs, on engines that are made up: what they answer decides, nothing is left."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from tests.unit.validation.samples import eventually, is_running, node
+from tests.unit.validation.samples import is_running, node
+from tests.waiting import wait_until
 from validation.checks import container
 from validation.checks.container import GpuContainer
 from validation.model.contract import State, TestResult
 from validation.processes.pool import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 
@@ -180,6 +176,6 @@ def test_an_engine_is_ended_with_a_run_that_is_killed(programs: Path) -> None:
         "from validation.checks.container import GpuContainer; GpuContainer().run(node())",
     ]
     with subprocess.Popen(run, cwd=ROOT) as process:
-        eventually(note.exists, "docker was asked")
+        wait_until(note.exists, "docker was asked")
         process.kill()
-    eventually(lambda: not is_running(int(note.read_text())), "docker ends with the run")
+    wait_until(lambda: not is_running(int(note.read_text())), "docker ends with the run")

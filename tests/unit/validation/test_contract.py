@@ -1,7 +1,5 @@
 """A result's form: what is written is read back, all else is refused with its place, the schemas agree."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

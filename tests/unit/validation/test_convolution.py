@@ -1,7 +1,5 @@
 """The convolution checks: every number and finding on a scripted backend, and real steps on the CPU."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,17 +1,12 @@
 """Counters that grow while a GPU works: read from what nvidia-smi prints, and judged."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.unit.each import each
 from validation.model.contract import State
 from validation.probes import counters
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOPPER = """\
 GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-abc)

@@ -1,10 +1,10 @@
 """The health of NVMe drives: what nvme-cli and smartctl print is read, and what of it is bad is found."""
 
-from __future__ import annotations
-
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,11 +18,7 @@ from validation.probes import drives
 from validation.probes.drives import Drive, Drives
 from validation.processes.child import Request
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Program = Callable[[str, str], None]
+Program = Callable[[str, str], None]
 
 # The fields of nvme-cli's `smart-log --output-format=json`, of a healthy drive.
 LOG: dict[str, Any] = {

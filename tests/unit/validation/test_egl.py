@@ -1,29 +1,22 @@
 """Graphics without a display: Mesa's real EGL where it is installed, and a compiled stand-in for NVIDIA's."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.unit.validation.samples import gpu_xml, node, smi_xml
 from validation.checks import graphics
 from validation.checks.registry import CHECKS
-from validation.model.contract import State
+from validation.model.contract import Measured, State, TestResult
 from validation.model.not_run import NotRunError
 from validation.model.run_options import RunOptions
 from validation.probes import egl
 from validation.processes.child import Request
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.model.contract import Measured, TestResult
 
 SOURCE = Path(__file__).with_name("egl_stand_in.c")
 WISHED = RunOptions(graphics=True)

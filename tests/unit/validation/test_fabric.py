@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from temper.judge.fabric import judge_fabric
 from temper.judge.fabric_search import next_rounds
@@ -19,16 +22,9 @@ from validation.fabric import measure
 from validation.fabric.groups import Attempt, Fleet, Member, Order, make_orders, read_rounds
 from validation.fabric.measure import run_part
 from validation.model.contract import FABRIC_VERSION, Measured, dumps, encode, loads
-from validation.model.plans import PLANS
+from validation.model.plans import PLANS, Plan
+from validation.processes.child import Request
 from validation.processes.pool import Ending, ProcessOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
-
-    from validation.model.plans import Plan
-    from validation.processes.child import Request
 
 
 class Started:

@@ -1,15 +1,10 @@
 """What a node's links carry: RDMA ports as NCCL takes them, else the interface; nothing where none says."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.unit.each import each
 from validation.probes.network_links import link_gb_s
 from validation.probes.topology import RdmaPort
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def port(name: str, rate_gb: float = 400, state: str = "ACTIVE") -> RdmaPort:

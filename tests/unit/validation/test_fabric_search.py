@@ -1,7 +1,5 @@
 """Between nodes: who meets whom, and that the one who is bad is found, whoever it is; on made-up rounds."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from typing import Any

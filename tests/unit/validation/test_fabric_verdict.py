@@ -1,9 +1,8 @@
 """Between nodes: which node or link is to blame, and when nobody is, on made-up rounds."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from temper.judge.fabric import judge_fabric
 from temper.judge.fabric_search import circle_rounds, next_rounds
@@ -21,13 +20,8 @@ from tests.unit.validation.fabric_rounds import (
     slow_rank,
     states,
 )
-from validation.fabric.groups import Attempt, Fleet, Pairs, Part, groups_of
+from validation.fabric.groups import Attempt, Fleet, Pairs, Part, Rank, groups_of
 from validation.model.contract import FABRIC_VERSION, Finding, State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.fabric.groups import Rank
 
 HUNG = attempts(
     NAMES, **{name: bad_rank(name, stage="warming up with all-reduce of 16 MiB") for name in NAMES}

@@ -1,7 +1,5 @@
 """What passes between plan, payload and report: nothing is lost on the way, and every node has a reason."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -104,9 +102,11 @@ def test_every_node_of_the_run_is_in_the_fleet_with_its_result_or_its_reason() -
     }
     hostvars = {name: known | {"__preflight_ways": {}} for name, known in hostvars.items()}
     hostvars["of the next batch"] = {}
+    hostvars["silent"]["group_names"] = ["gpu_nodes", "rack1"]
     fleet = json.loads(json.dumps(gpu_validation.validation_fleet(hostvars, hostvars)))
     expectations = fleet_from(fleet["expectations"], TESTS)
     assert fleet["results"].keys() == {"measured"}
+    assert fleet["groups"]["silent"] == ["gpu_nodes", "rack1"]
     assert {name: node.not_run for name, node in expectations.nodes.items()} == {
         "measured": None,
         "broken": "it hung",

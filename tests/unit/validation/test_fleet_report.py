@@ -1,16 +1,15 @@
 """The report of a fleet from what slices have handed over, and what is left of one that breaks off."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,10 +20,7 @@ from validation.model.contract import EXPECTATIONS_VERSION, encode
 from validation.processes.pool import ROOT
 from validation.report import fleet_report
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Judge = Callable[[list[str], str], subprocess.CompletedProcess[str]]
+Judge = Callable[[list[str], str], subprocess.CompletedProcess[str]]
 
 DAYS = ("2026-11-22", "2026-11-23")
 #: More nodes than one page has, so that each has a page.

@@ -1,7 +1,5 @@
 """torch as frameworks see it: each thing that does not fit has its own finding, with cause and remedy."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

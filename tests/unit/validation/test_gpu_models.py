@@ -1,11 +1,10 @@
 """data/gpu_models.yml is honest: sources, plausible sizes, no floor from an unchecked number."""
 
-from __future__ import annotations
-
 import datetime
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -15,11 +14,7 @@ from validation.checks.matmul import COLD_BYTES
 from validation.model import gpu_models, shapes
 from validation.model.expectations import References
 from validation.model.plans import PLANS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from validation.model.shapes import MatmulShape
+from validation.model.shapes import MatmulShape
 
 TABLE = yaml.safe_load((Path(__file__).parents[3] / "data" / "gpu_models.yml").read_text())
 MODELS: dict[str, dict[str, Any]] = TABLE["models"]

@@ -1,7 +1,5 @@
 """The verdict on each GPU: all four states, and no GPU that passes because nobody looked."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from tests.unit.each import each

@@ -1,12 +1,11 @@
 """Health: none is healthy by silence, every fault has its own finding, a machine without GPUs is not ill."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import DRIVER, H100, expectation, gpu_xml, node, smi_xml
 from validation.checks.health import Health
 from validation.model.contract import MachineAction, State
@@ -26,39 +25,36 @@ def test_a_healthy_node_has_no_finding() -> None:
     assert (result.state, result.findings) == (State.PASS, ())
 
 
-@pytest.mark.parametrize(
-    ("changes", "code", "state"),
-    [
-        ({"dram_uncorrectable": "2"}, "ecc-uncorrected", State.FAIL),
-        ({"remapped_row_failure": "Yes"}, "row-remap-failure", State.FAIL),
-        ({"remapped_row_pending": "Yes"}, "memory-repair-pending", State.DEGRADED),
-        ({"pending_retirement": "Yes"}, "memory-repair-pending", State.DEGRADED),
-        ({"gpu_recovery_action": "Drain and Reset"}, "recovery-action", State.FAIL),
-        ({"gpu_recovery_action": "GPU_RESET"}, "recovery-action", State.FAIL),
-        ({"hw_thermal_slowdown": "Active", "hw_slowdown": "Active"}, "hw-thermal-slowdown", State.FAIL),
-        (
-            {"hw_power_brake_slowdown": "Active", "hw_slowdown": "Active"},
-            "hw-power-brake-slowdown",
-            State.FAIL,
-        ),
-        ({"hw_slowdown": "Active"}, "hw-slowdown", State.FAIL),
-        ({"sw_thermal_slowdown": "Active"}, "sw-thermal-slowdown", State.DEGRADED),
-        ({"current_power_limit": "500.00 W"}, "power-limit-low", State.DEGRADED),
-        ({"current_ecc": "Disabled"}, "ecc-off", State.DEGRADED),
-        ({"used": "20480 MiB"}, "gpu-memory-taken", State.DEGRADED),
-        ({"application_clock": "900 MHz"}, "application-clock-low", State.DEGRADED),
-        ({"current_link_gen": "1"}, "pcie-link-down-trained", State.FAIL),
-        ({"current_link_width": "8x"}, "pcie-link-down-trained", State.FAIL),
-        ({"max_link_width": "8x", "current_link_width": "8x"}, "pcie-slot-limits", State.DEGRADED),
-        ({"max_link_gen": "4", "current_link_gen": "4"}, "pcie-slot-limits", State.DEGRADED),
-        ({"state": "In Progress", "status": "N/A"}, "fabric-not-ready", State.FAIL),
-        ({"status": "Insufficient Resources"}, "fabric-not-ready", State.FAIL),
-        ({"status": "Unknown Error"}, "fabric-not-ready", State.FAIL),
-        ({"status": "[System is not in ready state]"}, "fabric-not-ready", State.FAIL),
-        ({"persistence_mode": "Disabled"}, "persistence-off", State.DEGRADED),
-        ({"processes": "<process_info><pid>1</pid></process_info>"}, "gpu-busy", State.DEGRADED),
-        ({"pci_device_id": "233110DE"}, "gpu-model", State.FAIL),
-    ],
+@each(
+    ({"dram_uncorrectable": "2"}, "ecc-uncorrected", State.FAIL),
+    ({"remapped_row_failure": "Yes"}, "row-remap-failure", State.FAIL),
+    ({"remapped_row_pending": "Yes"}, "memory-repair-pending", State.DEGRADED),
+    ({"pending_retirement": "Yes"}, "memory-repair-pending", State.DEGRADED),
+    ({"gpu_recovery_action": "Drain and Reset"}, "recovery-action", State.FAIL),
+    ({"gpu_recovery_action": "GPU_RESET"}, "recovery-action", State.FAIL),
+    ({"hw_thermal_slowdown": "Active", "hw_slowdown": "Active"}, "hw-thermal-slowdown", State.FAIL),
+    (
+        {"hw_power_brake_slowdown": "Active", "hw_slowdown": "Active"},
+        "hw-power-brake-slowdown",
+        State.FAIL,
+    ),
+    ({"hw_slowdown": "Active"}, "hw-slowdown", State.FAIL),
+    ({"sw_thermal_slowdown": "Active"}, "sw-thermal-slowdown", State.DEGRADED),
+    ({"current_power_limit": "500.00 W"}, "power-limit-low", State.DEGRADED),
+    ({"current_ecc": "Disabled"}, "ecc-off", State.DEGRADED),
+    ({"used": "20480 MiB"}, "gpu-memory-taken", State.DEGRADED),
+    ({"application_clock": "900 MHz"}, "application-clock-low", State.DEGRADED),
+    ({"current_link_gen": "1"}, "pcie-link-down-trained", State.FAIL),
+    ({"current_link_width": "8x"}, "pcie-link-down-trained", State.FAIL),
+    ({"max_link_width": "8x", "current_link_width": "8x"}, "pcie-slot-limits", State.DEGRADED),
+    ({"max_link_gen": "4", "current_link_gen": "4"}, "pcie-slot-limits", State.DEGRADED),
+    ({"state": "In Progress", "status": "N/A"}, "fabric-not-ready", State.FAIL),
+    ({"status": "Insufficient Resources"}, "fabric-not-ready", State.FAIL),
+    ({"status": "Unknown Error"}, "fabric-not-ready", State.FAIL),
+    ({"status": "[System is not in ready state]"}, "fabric-not-ready", State.FAIL),
+    ({"persistence_mode": "Disabled"}, "persistence-off", State.DEGRADED),
+    ({"processes": "<process_info><pid>1</pid></process_info>"}, "gpu-busy", State.DEGRADED),
+    ({"pci_device_id": "233110DE"}, "gpu-model", State.FAIL),
 )
 def test_a_fault_of_one_gpu_is_one_finding_that_names_it(
     changes: dict[str, str], code: str, state: State
@@ -71,12 +67,9 @@ def test_a_fault_of_one_gpu_is_one_finding_that_names_it(
     assert result.state is state
 
 
-@pytest.mark.parametrize(
-    ("changes", "states"),
-    [
-        ({"current_link_gen": "1"}, []),
-        ({"current_link_width": "8x"}, [State.DEGRADED]),
-    ],
+@each(
+    ({"current_link_gen": "1"}, []),
+    ({"current_link_width": "8x"}, [State.DEGRADED]),
 )
 def test_the_pcie_link_of_a_superchip_fails_nothing(changes: dict[str, str], states: list[State]) -> None:
     gh200 = {"gh200": H100 | {"form_factor": "superchip"}}
@@ -220,17 +213,14 @@ def test_a_virtual_gpu_needs_a_licence(mode: str, license_status: str, *, missin
     )
 
 
-@pytest.mark.parametrize(
-    ("action", "machine_action"),
-    [
-        ("Reset", MachineAction.RESET_GPU),
-        ("GPU_RESET", MachineAction.RESET_GPU),
-        ("Reboot", MachineAction.REBOOT),
-        ("NODE_REBOOT", MachineAction.REBOOT),
-        ("Node Reboot Required", MachineAction.REBOOT),
-        ("None", None),
-        ("NONE", None),
-    ],
+@each(
+    ("Reset", MachineAction.RESET_GPU),
+    ("GPU_RESET", MachineAction.RESET_GPU),
+    ("Reboot", MachineAction.REBOOT),
+    ("NODE_REBOOT", MachineAction.REBOOT),
+    ("Node Reboot Required", MachineAction.REBOOT),
+    ("None", None),
+    ("NONE", None),
 )
 def test_what_the_driver_asks_for_is_told_from_its_words(
     action: str, machine_action: MachineAction | None
@@ -239,35 +229,32 @@ def test_what_the_driver_asks_for_is_told_from_its_words(
     assert [one.machine_action for one in found] == ([machine_action] if machine_action else [])
 
 
-@pytest.mark.parametrize(
-    ("changes", "port", "expected"),
-    [
-        ({}, PciePort(16, 5), []),
-        ({}, None, []),
-        # The port above it carries less than the card.
-        ({"current_link_width": "8x"}, PciePort(8, 5), [("pcie-slot-limits", State.DEGRADED)]),
-        ({"current_link_width": "4x"}, PciePort(8, 5), ["down", ("pcie-slot-limits", State.DEGRADED)]),
-        ({"current_link_gen": "4"}, PciePort(16, 4), [("pcie-slot-limits", State.DEGRADED)]),
-        ({"current_link_gen": "3"}, PciePort(16, 4), ["down", ("pcie-slot-limits", State.DEGRADED)]),
-        # What carries more than it can is a port that does not tell the truth.
-        ({}, PciePort(8, 4), []),
-        # Nobody sees the port, or sees one that is made up.
-        ({"current_link_width": "8x"}, None, [("pcie-link-down-trained", State.DEGRADED)]),
-        (
-            {"current_link_width": "8x", "virtualization_mode": "Pass-Through"},
-            PciePort(16, 5),
-            [("pcie-link-down-trained", State.DEGRADED)],
-        ),
-        (
-            {"current_link_gen": "4", "virtualization_mode": "Pass-Through"},
-            PciePort(16, 5),
-            [("pcie-link-down-trained", State.DEGRADED)],
-        ),
-        ({"current_link_gen": "4"}, None, [("pcie-link-down-trained", State.DEGRADED)]),
-        # Its maker laid eight lanes.
-        ({"current_link_width": "8x", "product_name": "GeForce RTX 3060 Laptop GPU"}, PciePort(8, 5), []),
-        ({"current_link_width": "8x", "product_name": "GeForce RTX 3060 Laptop GPU"}, None, []),
-    ],
+@each(
+    ({}, PciePort(16, 5), []),
+    ({}, None, []),
+    # The port above it carries less than the card.
+    ({"current_link_width": "8x"}, PciePort(8, 5), [("pcie-slot-limits", State.DEGRADED)]),
+    ({"current_link_width": "4x"}, PciePort(8, 5), ["down", ("pcie-slot-limits", State.DEGRADED)]),
+    ({"current_link_gen": "4"}, PciePort(16, 4), [("pcie-slot-limits", State.DEGRADED)]),
+    ({"current_link_gen": "3"}, PciePort(16, 4), ["down", ("pcie-slot-limits", State.DEGRADED)]),
+    # What carries more than it can is a port that does not tell the truth.
+    ({}, PciePort(8, 4), []),
+    # Nobody sees the port, or sees one that is made up.
+    ({"current_link_width": "8x"}, None, [("pcie-link-down-trained", State.DEGRADED)]),
+    (
+        {"current_link_width": "8x", "virtualization_mode": "Pass-Through"},
+        PciePort(16, 5),
+        [("pcie-link-down-trained", State.DEGRADED)],
+    ),
+    (
+        {"current_link_gen": "4", "virtualization_mode": "Pass-Through"},
+        PciePort(16, 5),
+        [("pcie-link-down-trained", State.DEGRADED)],
+    ),
+    ({"current_link_gen": "4"}, None, [("pcie-link-down-trained", State.DEGRADED)]),
+    # Its maker laid eight lanes.
+    ({"current_link_width": "8x", "product_name": "GeForce RTX 3060 Laptop GPU"}, PciePort(8, 5), []),
+    ({"current_link_width": "8x", "product_name": "GeForce RTX 3060 Laptop GPU"}, None, []),
 )
 def test_a_link_is_held_against_what_card_and_port_both_can_do(
     changes: dict[str, str], port: PciePort | None, expected: list[Any]
@@ -316,14 +303,11 @@ def test_ports_that_are_equally_narrow_for_all_gpus_are_their_boards_design() ->
     assert [gpu.pcie_width_max for gpu in tested.gpus] == [8, 8], "floors are those of eight lanes"
 
 
-@pytest.mark.parametrize(
-    ("changes", "port", "width"),
-    [
-        ({}, PciePort(16, 5), 16),
-        ({"current_link_width": "8x"}, PciePort(16, 5), 16),
-        ({"current_link_width": "8x"}, None, 8),
-        ({"current_link_width": "8x", "virtualization_mode": "Pass-Through"}, PciePort(16, 5), 8),
-    ],
+@each(
+    ({}, PciePort(16, 5), 16),
+    ({"current_link_width": "8x"}, PciePort(16, 5), 16),
+    ({"current_link_width": "8x"}, None, 8),
+    ({"current_link_width": "8x", "virtualization_mode": "Pass-Through"}, PciePort(16, 5), 8),
 )
 def test_a_lane_that_was_lost_excuses_no_number_and_one_that_never_was_does(
     changes: dict[str, str], port: PciePort | None, width: int
@@ -337,9 +321,7 @@ def test_an_idle_gpu_may_lower_its_link() -> None:
     assert Health().run(node(smi_xml(idle, SECOND))).state is State.PASS
 
 
-@pytest.mark.parametrize(
-    ("state", "codes"), [("N/A", []), ("Not Supported", []), ("In Progress", ["fabric-not-ready"])]
-)
+@each(("N/A", []), ("Not Supported", []), ("In Progress", ["fabric-not-ready"]))
 def test_a_gpu_with_a_state_of_the_fabric_needs_it_without_nvswitches_on_this_bus(
     state: str, codes: list[str]
 ) -> None:
@@ -348,26 +330,23 @@ def test_a_gpu_with_a_state_of_the_fabric_needs_it_without_nvswitches_on_this_bu
     assert {found.code for found in Health().run(node(xml, **facts)).findings} == set(codes)
 
 
-@pytest.mark.parametrize(
-    ("pci_gpus", "xml", "codes"),
-    [
-        ((PciGpu("0000:1b:00.0", "2330"),), smi_xml(gpu_xml()), ["gpu-count"]),
-        ((), NvidiaSmiError("missing", "nvidia-smi is not installed"), ["gpu-count", "driver-missing"]),
-        (None, smi_xml(gpu_xml()), ["gpu-not-driven"]),
-        (
-            None,
-            NvidiaSmiError("mismatch", "nvidia-smi: Driver/library version mismatch"),
-            ["driver-mismatch"],
-        ),
-        (None, NvidiaSmiError("no-driver", "nvidia-smi: cannot communicate"), ["driver-no-driver"]),
-        (None, NvidiaSmiError("lost", "nvidia-smi: GPU is lost"), ["driver-lost"]),
-        (None, NvidiaSmiError("timeout", "nvidia-smi gave no answer within 60 s"), ["driver-timeout"]),
-        (
-            None,
-            smi_xml(gpu_xml(), SECOND, driver="580.126.09"),
-            ["driver-version", "library-version", "fabric-manager-version"],
-        ),
-    ],
+@each(
+    ((PciGpu("0000:1b:00.0", "2330"),), smi_xml(gpu_xml()), ["gpu-count"]),
+    ((), NvidiaSmiError("missing", "nvidia-smi is not installed"), ["gpu-count", "driver-missing"]),
+    (None, smi_xml(gpu_xml()), ["gpu-not-driven"]),
+    (
+        None,
+        NvidiaSmiError("mismatch", "nvidia-smi: Driver/library version mismatch"),
+        ["driver-mismatch"],
+    ),
+    (None, NvidiaSmiError("no-driver", "nvidia-smi: cannot communicate"), ["driver-no-driver"]),
+    (None, NvidiaSmiError("lost", "nvidia-smi: GPU is lost"), ["driver-lost"]),
+    (None, NvidiaSmiError("timeout", "nvidia-smi gave no answer within 60 s"), ["driver-timeout"]),
+    (
+        None,
+        smi_xml(gpu_xml(), SECOND, driver="580.126.09"),
+        ["driver-version", "library-version", "fabric-manager-version"],
+    ),
 )
 def test_gpus_and_driver_must_be_the_expected_ones(
     pci_gpus: tuple[PciGpu, ...] | None, xml: str | NvidiaSmiError, codes: list[str]
@@ -380,13 +359,10 @@ def test_gpus_and_driver_must_be_the_expected_ones(
     assert result.state is State.FAIL
 
 
-@pytest.mark.parametrize(
-    ("granted", "state"),
-    [
-        (Grant("NVIDIA_VISIBLE_DEVICES", 1), State.DEGRADED),
-        (Grant("NVIDIA_VISIBLE_DEVICES", 2), State.FAIL),
-        (None, State.FAIL),
-    ],
+@each(
+    (Grant("NVIDIA_VISIBLE_DEVICES", 1), State.DEGRADED),
+    (Grant("NVIDIA_VISIBLE_DEVICES", 2), State.FAIL),
+    (None, State.FAIL),
 )
 def test_gpus_that_a_container_was_not_given_fail_nothing(granted: Grant | None, state: State) -> None:
     (finding,) = Health().run(node(smi_xml(gpu_xml()), granted=granted)).findings
@@ -400,9 +376,7 @@ def test_a_mismatch_names_the_module_that_is_loaded_and_asks_for_a_reboot() -> N
     assert "reboot" in finding.action
 
 
-@pytest.mark.parametrize(
-    ("pci_gpus", "kind"), [((), "missing"), ((PciGpu("0000:1b:00.0", "2330"),), "missing"), ((), "no-driver")]
-)
+@each(((), "missing"), ((PciGpu("0000:1b:00.0", "2330"),), "missing"), ((), "no-driver"))
 def test_without_an_expectation_a_machine_without_driver_is_not_run(
     pci_gpus: tuple[PciGpu, ...], kind: str
 ) -> None:
@@ -432,9 +406,7 @@ def test_a_gpu_that_no_table_knows_is_expected_by_its_pci_id_beside_one_that_is_
     assert Health().run(node(xml, expectation=mixed)).findings == ()
 
 
-@pytest.mark.parametrize(
-    ("undriven", "codes"), [(("1cb3",), []), ((), ["gpu-count", "gpu-not-driven"])], ids=["planned", "not"]
-)
+@each((("1cb3",), []), ((), ["gpu-count", "gpu-not-driven"]))
 def test_a_card_for_a_monitor_that_the_plan_leaves_alone_is_no_gpu_that_the_driver_refused(
     undriven: tuple[str, ...], codes: list[str]
 ) -> None:
@@ -448,11 +420,7 @@ def test_a_gpu_that_another_driver_has_is_not_counted() -> None:
     assert Health().run(node(pci_gpus=cards)).findings == ()
 
 
-@pytest.mark.parametrize(
-    ("planned", "action"),
-    [((), MachineAction.CONFIGURE), (("0000:43:00.0",), MachineAction.REBOOT)],
-    ids=["new", "planned"],
-)
+@each(((), MachineAction.CONFIGURE), (("0000:43:00.0",), MachineAction.REBOOT))
 def test_a_gpu_that_was_given_away_since_the_plan_is_named_and_no_reason_to_reboot(
     planned: tuple[str, ...], action: MachineAction
 ) -> None:
@@ -463,7 +431,7 @@ def test_a_gpu_that_was_given_away_since_the_plan_is_named_and_no_reason_to_rebo
     assert ("0000:43:00.0 (vfio-pci)" in found.text) == (not planned)
 
 
-@pytest.mark.parametrize(("count", "codes"), [(2, []), (3, ["gpu-count"])])
+@each((2, []), (3, ["gpu-count"]))
 def test_a_number_of_gpus_may_be_all_that_is_expected(count: int, codes: list[str]) -> None:
     wanted = expectation(gpus=(ExpectedGpus("any", ANY_MODEL, count),))
     unknown = smi_xml(gpu_xml(pci_device_id="999910DE"), SECOND)
@@ -481,7 +449,7 @@ def test_a_clock_that_the_inventory_lowers_is_no_finding() -> None:
     assert Health().run(node(lowered, expectation=expectation(lower_clocks=True))).findings == ()
 
 
-@pytest.mark.parametrize(("limit_w", "codes"), [(560, []), (500, ["power-limit-low"])])
+@each((560, []), (500, ["power-limit-low"]))
 def test_a_share_of_the_default_power_is_what_is_expected(limit_w: int, codes: list[str]) -> None:
     lowered = smi_xml(gpu_xml(current_power_limit=f"{limit_w}.00 W"), SECOND)
     result = Health().run(node(lowered, expectation=expectation(power_limit_percent=80.0)))
@@ -501,7 +469,7 @@ def test_a_fabric_manager_of_another_version_is_found() -> None:
     assert (finding.code, finding.state) == ("fabric-manager-version", State.FAIL)
 
 
-@pytest.mark.parametrize(("runs", "codes"), [(False, ["fabric-manager-stopped"]), (True, []), (None, [])])
+@each((False, ["fabric-manager-stopped"]), (True, []), (None, []))
 def test_a_fabric_manager_that_does_not_run_is_found(runs: bool | None, codes: list[str]) -> None:
     findings = Health().run(node(fabric_manager_runs=runs)).findings
     assert [finding.code for finding in findings] == codes
@@ -513,10 +481,7 @@ def test_without_nvswitches_no_fabric_manager_is_asked() -> None:
     assert Health().run(node(**facts)).findings == ()
 
 
-@pytest.mark.parametrize(
-    ("nvswitch", "code", "state"),
-    [(True, "nvlink-down", State.FAIL), (False, "nvlink-fewer", State.DEGRADED)],
-)
+@each((True, "nvlink-down", State.FAIL), (False, "nvlink-fewer", State.DEGRADED))
 def test_links_that_are_down_are_named(nvswitch: bool, code: str, state: State) -> None:
     links = {0: Links(18, ()), 1: Links(16, (3, 17))}
     facts: dict[str, Any] = {"nvswitch": nvswitch, "expectation": expectation(nvswitch=nvswitch)}
@@ -579,16 +544,13 @@ def test_links_that_cannot_be_looked_at_are_said() -> None:
     assert Health().run(node(nvlinks=fails, **facts)).findings == ()
 
 
-@pytest.mark.parametrize(
-    ("changes", "state"),
-    [
-        ({"dram_uncorrectable": "Unknown Error"}, State.FAIL),
-        ({"hw_slowdown": "[Unknown Error]"}, State.FAIL),
-        ({"performance_state": "[Unknown Error]"}, State.DEGRADED),
-        ({"current_power_limit": "ERR!"}, State.DEGRADED),
-        ({"dram_uncorrectable": "GPU is lost"}, State.FAIL),
-        ({"remapped_row_pending": "GPU requires reset"}, State.FAIL),
-    ],
+@each(
+    ({"dram_uncorrectable": "Unknown Error"}, State.FAIL),
+    ({"hw_slowdown": "[Unknown Error]"}, State.FAIL),
+    ({"performance_state": "[Unknown Error]"}, State.DEGRADED),
+    ({"current_power_limit": "ERR!"}, State.DEGRADED),
+    ({"dram_uncorrectable": "GPU is lost"}, State.FAIL),
+    ({"remapped_row_pending": "GPU requires reset"}, State.FAIL),
 )
 def test_an_error_in_place_of_a_value_is_not_healthy(changes: dict[str, str], state: State) -> None:
     (finding,) = Health().run(node(smi_xml(gpu_xml(**changes), SECOND))).findings
@@ -616,20 +578,17 @@ BUSY = "".join(f"<process_info><pid>{pid}</pid><type>C</type></process_info>" fo
 DRAWS = "<process_info><pid>7</pid><type>G</type><process_name>Xorg</process_name></process_info>"
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        (
-            {"processes": BUSY},
-            "GPU 0 is in use by a process (pid 1), a process (pid 2), a process (pid 3) and 297 more: "
-            "numbers will be too low",
-        ),
-        ({"processes": DRAWS}, None),
-        (
-            {"processes": DRAWS, "used": "20480 MiB"},
-            "GPU 0 is in use by Xorg (pid 7): numbers will be too low",
-        ),
-    ],
+@each(
+    (
+        {"processes": BUSY},
+        "GPU 0 is in use by a process (pid 1), a process (pid 2), a process (pid 3) and 297 more: "
+        "numbers will be too low",
+    ),
+    ({"processes": DRAWS}, None),
+    (
+        {"processes": DRAWS, "used": "20480 MiB"},
+        "GPU 0 is in use by Xorg (pid 7): numbers will be too low",
+    ),
 )
 def test_programs_that_compute_are_named_and_a_few_of_many(changes: dict[str, str], text: str | None) -> None:
     found = Health().run(node(smi_xml(gpu_xml(**changes), SECOND))).findings
@@ -664,13 +623,10 @@ def test_an_xid_names_the_gpu_what_it_means_and_what_nvidia_recommends() -> None
     assert "reboot" in finding.action
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["NVRM: Xid (PCI:0000:43:00): 31, pid=12, name=python3, MMU Fault"],
-        ["NVRM: Xid (PCI:0000:43:00): 63, row remapping event"],
-        [OFF_THE_BUS, "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.178.04"],
-    ],
+@each(
+    ["NVRM: Xid (PCI:0000:43:00): 31, pid=12, name=python3, MMU Fault"],
+    ["NVRM: Xid (PCI:0000:43:00): 63, row remapping event"],
+    [OFF_THE_BUS, "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.178.04"],
 )
 def test_a_programs_own_error_and_one_from_before_the_driver_was_loaded_are_no_fault(
     lines: list[str],
@@ -749,17 +705,14 @@ def test_a_gpu_that_must_be_reset_without_an_xid_is_found_and_no_line_of_an_erro
 NONFATAL = "NVRM: Xid (PCI:0000:43:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x0)"
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ([NONFATAL], [("xid-nvlink-nonfatal", State.DEGRADED)]),
-        (
-            [NONFATAL.replace("Nonfatal", "Fatal"), NONFATAL],
-            [("xid-145", State.FAIL), ("xid-nvlink-nonfatal", State.DEGRADED)],
-        ),
-        ([NONFATAL.replace("RLW_RXPIPE", "SAW_MVB").replace("00000008", "00000004")], []),
-        (["NVRM: GPU 0000:43:00.0: GPU has fallen off the bus."], [("gpu-off-the-bus", State.FAIL)]),
-    ],
+@each(
+    ([NONFATAL], [("xid-nvlink-nonfatal", State.DEGRADED)]),
+    (
+        [NONFATAL.replace("Nonfatal", "Fatal"), NONFATAL],
+        [("xid-145", State.FAIL), ("xid-nvlink-nonfatal", State.DEGRADED)],
+    ),
+    ([NONFATAL.replace("RLW_RXPIPE", "SAW_MVB").replace("00000008", "00000004")], []),
+    (["NVRM: GPU 0000:43:00.0: GPU has fallen off the bus."], [("gpu-off-the-bus", State.FAIL)]),
 )
 def test_the_kernel_log_names_the_gpu_and_how_bad_it_is(
     lines: list[str], expected: list[tuple[str, State]]

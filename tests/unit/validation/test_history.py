@@ -1,10 +1,9 @@
 """The node's own past as a judge: what compares, and what is said."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,11 +16,7 @@ from tests.unit.each import each
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.model.contract import Digest, NodeResult, State
 from validation.verdict.judge import judge_node
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from validation.verdict.verdicts import NodeVerdict
+from validation.verdict.verdicts import NodeVerdict
 
 
 def result_of(value: float, day: int, test: str = "gpu_matmul", **changes: Any) -> NodeResult:

@@ -1,7 +1,5 @@
 """The history's file: what is written is there, once, and one that cannot be used stays as it was."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

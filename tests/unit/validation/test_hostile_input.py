@@ -1,7 +1,5 @@
 """Input that nobody should give and somebody will: one sentence, status 2, and never a verdict from it."""
 
-from __future__ import annotations
-
 import dataclasses
 import fcntl
 import json
@@ -9,7 +7,9 @@ import os
 import stat
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +21,7 @@ from validation.model.contract import (
     EXPECTATIONS_VERSION,
     ContractError,
     Finding,
+    NodeResult,
     State,
     dumps,
     encode,
@@ -31,13 +32,7 @@ from validation.model.expectations import References, fleet_from, parse_expectat
 from validation.processes.pool import ROOT
 from validation.run import burn_in
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from validation.model.contract import NodeResult
-
-    Run = Callable[..., subprocess.CompletedProcess[str]]
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 GOOD = node_result(one_test("gpu_matmul", State.PASS, measurement(), measurement(device=1)))
 VALIDATION = [sys.executable, "-m", "validation"]

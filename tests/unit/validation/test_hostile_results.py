@@ -1,13 +1,13 @@
 """What one node hands over costs that node alone: verdicts, pages, metrics and files of others are whole."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import io
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,7 +17,7 @@ from temper.report import make
 from temper.report import node as node_pages
 from tests.unit.each import each
 from tests.unit.validation import hostile_results as hostile
-from tests.unit.validation.hostile_results import EVIL, OTHERS, REMOVED, as_json, good, report
+from tests.unit.validation.hostile_results import EVIL, OTHERS, REMOVED, Made, as_json, good, report
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.model.contract import MOST_AHEAD, ContractError, Finding, State, dumps, loads, refuse_future
 from validation.model.contract import node_result as read
@@ -25,12 +25,6 @@ from validation.model.expectations import FleetExpectations
 from validation.report.fleet_report import text
 from validation.verdict.judge import judge_fleet, judge_node
 from validation.verdict.verdicts import FleetVerdict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.unit.validation.hostile_results import Made
 
 #: Of the mutations that are refused, and of those that are read, each so-manieth is made a report of.
 REFUSED_STEP, READ_STEP = 401, 29

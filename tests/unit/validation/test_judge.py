@@ -1,9 +1,7 @@
 """The verdict: floors, required tests, exit statuses, and properties that hold for every fleet."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +13,7 @@ from validation.model.expectations import Expectation, References
 from validation.model.quantities import number
 from validation.verdict.baseline import Comparison
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS, judge_fleet, judge_node
-
-if TYPE_CHECKING:
-    from validation.verdict.verdicts import NodeVerdict
+from validation.verdict.verdicts import NodeVerdict
 
 HEADLINES = {"gpu_matmul": ("bf16_tflops", "fp16_tflops"), "gpu_all_reduce": ("busbw_gb_s",)}
 BROKEN = Finding(

@@ -1,7 +1,5 @@
 """Data loading: the sweep on a scripted loader, and real workers that are fast, die, hang or are wrong."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -9,9 +7,10 @@ from typing import Any
 import pytest
 
 from tests.unit.each import each
-from tests.unit.validation.samples import eventually, node
+from tests.unit.validation.samples import node
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
+from tests.waiting import wait_until
 from validation.backends.protocol import WORKER_PATIENCE_S
 from validation.checks import loading
 from validation.model.contract import Measured, State
@@ -335,7 +334,7 @@ def test_a_worker_ends_with_its_parent_even_when_that_is_killed(tmp_path: Path) 
     """)
     assert ended == 9
     worker = int(note.read_text())
-    eventually(lambda: not is_alive(worker), "the worker ends")
+    wait_until(lambda: not is_alive(worker), "the worker ends")
 
 
 def is_alive(pid: int) -> bool:

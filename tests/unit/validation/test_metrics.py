@@ -1,12 +1,11 @@
 """A node's metrics: what was read and nothing else, in a form that Prometheus' own programs read."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +22,7 @@ from tests.unit.validation.samples import (
     one_test,
     smi_xml,
 )
+from validation.checks.node import Node
 from validation.cli import main
 from validation.metrics.exposition import Exposition, Kind, Metric
 from validation.metrics.node_metrics import METRICS, OF_AN_IDLE_NODE, collect
@@ -33,11 +33,6 @@ from validation.probes.node_probe import NodeProbe
 from validation.probes.nvidia_smi import NvidiaSmiError
 from validation.processes.child import Request
 from validation.processes.pool import Ending, ProcessOutcome
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from validation.checks.node import Node
 
 SECOND = gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2")
 GPU_0 = 'gpu="0",uuid="GPU-1"'

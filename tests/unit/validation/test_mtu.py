@@ -1,9 +1,7 @@
 """Packets of the whole MTU: who is asked, and what follows from who answers."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,6 @@ from validation.model.not_run import NotRunError
 from validation.probes import mtu
 from validation.probes.mtu import Way
 from validation.processes.child import Request
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 

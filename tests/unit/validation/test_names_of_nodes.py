@@ -1,19 +1,14 @@
 """Names of nodes in a document are no paths: nothing is written beside the folders of the report."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.unit.validation.samples import node_result, one_test
 from validation.model.contract import EXPECTATIONS_VERSION, dumps
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", "a/b", "a\0b", ""])

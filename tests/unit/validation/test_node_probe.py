@@ -1,17 +1,18 @@
 """Looking at the node in a process of its own: facts come home whole, and a look that hangs is a verdict."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.unit.validation.samples import eventually, expectation, gpu_xml, is_running, node, smi_xml
+from tests.unit.validation.samples import expectation, gpu_xml, is_running, node, smi_xml
+from tests.waiting import wait_until
 from validation.checks import measured
 from validation.checks.aftermath import HealthAfter
 from validation.checks.container import GpuContainer
@@ -31,10 +32,6 @@ from validation.probes.topology import PciePort
 from validation.processes.pool import ROOT
 from validation.run import runner
 from validation.verdict.judge import judge_node
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.component
 
@@ -249,12 +246,12 @@ def test_ctrl_c_ends_a_run_at_once_whatever_nvidia_smi_does(tree: Path) -> None:
     program(tree, "nvidia-smi", deaf)
     command = [sys.executable, "-m", "validation", "run", "--test=health"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as run:
-        eventually(note.exists, "nvidia-smi was asked")
+        wait_until(note.exists, "nvidia-smi was asked")
         run.send_signal(signal.SIGINT)
         _, errors = run.communicate(timeout=30)  # of the 60 s that nvidia-smi may take
     assert run.returncode == 130
     assert b"interrupted" in errors
-    eventually(lambda: not is_running(int(note.read_text())), "nvidia-smi ends with the run")
+    wait_until(lambda: not is_running(int(note.read_text())), "nvidia-smi ends with the run")
 
 
 AUDITED = """

@@ -1,11 +1,10 @@
 """NUMA: near and far nodes from sysfs, and binding for real."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +19,6 @@ from validation.probes import numa
 from validation.probes.topology import Topology
 from validation.processes.child import Request
 from validation.processes.pool import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GPU = "0000:1b:00.0"
 

@@ -1,19 +1,16 @@
 """Reading nvidia-smi: reports of several driver generations, absent values, and every way to fail."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.unit.each import each
 from tests.unit.validation.samples import DRIVER, gpu_xml, smi_xml
 from validation.probes import gpu_samples, nvidia_smi
 from validation.probes.nvidia_smi import NvidiaSmiError
 from validation.probes.report_values import UNANSWERED
 from validation.processes.command import Done
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_report_is_read() -> None:
@@ -37,16 +34,13 @@ def test_uncorrectable_errors_are_added_over_all_memories_and_correctable_ones_a
     assert nvidia_smi.parse(smi_xml(gpu_xml(dram_uncorrectable="3"))).gpus[0].ecc_uncorrected_volatile == 3
 
 
-@pytest.mark.parametrize(
-    ("units", "count"),
-    [
-        ({"device_memory": "0", "total": "0"}, 0),
-        ({"device_memory": "2", "register_file": "1", "cbu": "N/A", "total": "3"}, 3),
-        ({"device_memory": "2", "total": "0"}, 2),
-        ({"device_memory": "0", "total": "N/A"}, 0),
-        ({"device_memory": "N/A", "total": "4"}, 4),
-        ({"device_memory": "N/A", "total": "N/A"}, None),
-    ],
+@each(
+    ({"device_memory": "0", "total": "0"}, 0),
+    ({"device_memory": "2", "register_file": "1", "cbu": "N/A", "total": "3"}, 3),
+    ({"device_memory": "2", "total": "0"}, 2),
+    ({"device_memory": "0", "total": "N/A"}, 0),
+    ({"device_memory": "N/A", "total": "4"}, 4),
+    ({"device_memory": "N/A", "total": "N/A"}, None),
 )
 def test_errors_of_two_bits_are_found_in_their_units_and_in_their_sum(
     units: dict[str, str], count: int | None
@@ -70,20 +64,17 @@ def test_a_process_is_named() -> None:
     assert nvidia_smi.parse(smi_xml(gpu_xml(processes=process))).gpus[0].processes == ("python3 (pid 42)",)
 
 
-@pytest.mark.parametrize(
-    ("xml", "exclusive"),
-    [
-        (gpu_xml(), False),
-        (gpu_xml().replace("<compute_mode>Default</compute_mode>", ""), False),
-        (gpu_xml(compute_mode="Prohibited"), False),
-        (gpu_xml(compute_mode="Exclusive_Process"), True),
-    ],
+@each(
+    (gpu_xml(), False),
+    (gpu_xml().replace("<compute_mode>Default</compute_mode>", ""), False),
+    (gpu_xml(compute_mode="Prohibited"), False),
+    (gpu_xml(compute_mode="Exclusive_Process"), True),
 )
 def test_a_gpu_that_serves_one_process_at_a_time_is_told(xml: str, exclusive: bool) -> None:
     assert nvidia_smi.parse(smi_xml(xml)).gpus[0].is_exclusive == exclusive
 
 
-@pytest.mark.parametrize("word", [*sorted(UNANSWERED), "[Unknown Error]", "Perhaps"])
+@each(*sorted(UNANSWERED), "[Unknown Error]", "Perhaps")
 def test_a_word_that_is_no_answer_is_never_a_no(word: str) -> None:
     changes = dict.fromkeys(
         ("persistence_mode", "current_mig", "current_ecc", "remapped_row_failure", "remapped_row_pending"),
@@ -114,18 +105,15 @@ def test_a_bank_that_will_be_remapped_waits_for_a_reset_as_a_row_does() -> None:
         assert nvidia_smi.parse(smi_xml(xml)).gpus[0].row_remap_pending is pending
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "a\x1b[31mb",
-        "a\x00b",
-        "sh -c a&&b",
-        "tom & jerry",
-        "R&amp;D",
-        "cat <(ls) </dev/null",
-        "a&#1;b&no;",
-        "python3 -c a[b[0]]>1",
-    ],
+@each(
+    "a\x1b[31mb",
+    "a\x00b",
+    "sh -c a&&b",
+    "tom & jerry",
+    "R&amp;D",
+    "cat <(ls) </dev/null",
+    "a&#1;b&no;",
+    "python3 -c a[b[0]]>1",
 )
 def test_what_no_xml_may_have_loses_no_report(name: str) -> None:
     process = f"<process_info><pid>42</pid><process_name>{name}</process_name></process_info>"
@@ -142,26 +130,23 @@ def called(name: str) -> str:
     return f"<process_info><pid>42</pid><type>C</type><process_name>{name}</process_name></process_info>"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "\n",
-        "</process_name>",
-        "<process_name>",
-        "</processes></gpu></nvidia_smi_log>",
-        "\n</nvidia_smi_log>\n",
-        "<![CDATA[",
-        "<!--",
-        "<?x",
-        "&#0;&lt",
-        "\ud800\ufffe\x1b",
-        '<gpu id="00000000:43:00.0">',
-        "\nWARNING: infoROM is corrupted at gpu 0000:03:00.0\n",
-        "\nUnable to determine the device handle for GPU0000:02:00.0: Unknown Error\n",
-        "\nFailed to initialize NVML\n",
-        "\nNo devices were found\n",
-    ],
+@each(
+    "",
+    "\n",
+    "</process_name>",
+    "<process_name>",
+    "</processes></gpu></nvidia_smi_log>",
+    "\n</nvidia_smi_log>\n",
+    "<![CDATA[",
+    "<!--",
+    "<?x",
+    "&#0;&lt",
+    "\ud800\ufffe\x1b",
+    '<gpu id="00000000:43:00.0">',
+    "\nWARNING: infoROM is corrupted at gpu 0000:03:00.0\n",
+    "\nUnable to determine the device handle for GPU0000:02:00.0: Unknown Error\n",
+    "\nFailed to initialize NVML\n",
+    "\nNo devices were found\n",
 )
 def test_no_name_of_a_process_hides_or_makes_a_gpu_or_a_fault(
     name: str, monkeypatch: pytest.MonkeyPatch

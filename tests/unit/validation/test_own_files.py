@@ -1,16 +1,11 @@
 """Who may read what is written on the controller."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from temper.base.store import Part, Store
 from validation.processes import files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def mode(path: Path) -> int:

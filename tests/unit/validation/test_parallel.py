@@ -1,10 +1,9 @@
 """Training on several ranks: every number and finding on a scripted backend, and real ranks with gloo."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,9 +15,6 @@ from validation.model.contract import Measured, State
 from validation.model.not_run import NotRunError
 from validation.processes.child import Request
 from validation.processes.pool import Ending, ProcessOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SHAPE = {"layers": 2, "width": 64, "heads": 2, "tokens": 16, "batch": 8}
 TIMING = {"warm_up_s": 1.0, "measure_s": 5.0, "least": 5, "most": 1000}

@@ -1,12 +1,11 @@
 """The platform: a made-up sysfs is read as the kernel means it, and what slows data down is found."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import struct
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +19,6 @@ from validation.probes.nvlink import Links
 from validation.probes.reading import ReadingError
 from validation.probes.topology import PciePort, RdmaPort, SlowLink, Topology
 from validation.processes import command
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GPU = "0000:1b:00.0"
 BRIDGE = "0000:1a:01.0"

@@ -1,10 +1,9 @@
 """Progress: whole lines for a file, one line that moves for a terminal."""
 
-from __future__ import annotations
-
 import io
 
-from tests.unit.validation.samples import eventually, one_test
+from tests.unit.validation.samples import one_test
+from tests.waiting import wait_until
 from validation.model.contract import State
 from validation.report.progress import CLEAR_LINE, Progress
 
@@ -28,7 +27,7 @@ def test_a_terminal_sees_what_runs_and_for_how_long() -> None:
     stream = Terminal()
     with Progress(2, stream) as progress:
         progress("health", None)
-        eventually(lambda: "[1 of 2] health, " in stream.getvalue(), "the line of a test that runs")
+        wait_until(lambda: "[1 of 2] health, " in stream.getvalue(), "the line of a test that runs")
         progress("health", one_test("health"))
     lines = [line.split("\r\x1b[K")[-1] for line in stream.getvalue().split("\n")]
     assert lines[0] == "health pass, 1.0 s"

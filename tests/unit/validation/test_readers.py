@@ -1,10 +1,9 @@
 """What programs print may be cut off, damaged or of something else: every reader has one error for that."""
 
-from __future__ import annotations
-
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from ansible.module_utils.temper.driver import gpu_settings as settings_of_module
@@ -18,9 +17,6 @@ from tests.unit.validation.test_drives import LOG
 from validation.probes import counters, drives, gpu_samples, kernel_log, machine, nvidia_smi, nvlink
 from validation.probes.reading import MOST_CHARACTERS, ReadingError
 from validation.processes.command import Done
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 MUTATIONS = 150
 MOST_OF_A_SENTENCE = MOST_CHARACTERS + 200

@@ -1,13 +1,12 @@
 """The report: what a reader must find in the table, and files that are whole or not there."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,12 +19,7 @@ from validation.processes import files
 from validation.processes.pool import ROOT
 from validation.report import fleet_report
 from validation.verdict.judge import judge_fleet, judge_node
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from validation.verdict.verdicts import FleetVerdict
+from validation.verdict.verdicts import FleetVerdict
 
 HEADLINES = {"gpu_matmul": ("bf16_tflops",)}
 ONE_GPU = "one GPU has nobody to reduce with"

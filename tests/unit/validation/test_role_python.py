@@ -1,7 +1,5 @@
 """The tasks that install the payload's torch: what root runs, and who can read what it is given."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

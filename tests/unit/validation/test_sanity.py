@@ -1,7 +1,5 @@
 """Numbers that a test owes: a degraded one as one that passed; a failed one has said enough."""
 
-from __future__ import annotations
-
 from tests.unit.each import each
 from tests.unit.validation.samples import measurement, node_result, one_test
 from validation.model.contract import Measurement, State

@@ -1,7 +1,5 @@
 """Temporary files of measuring processes that were killed: they go when the run is over."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

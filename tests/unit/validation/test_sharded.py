@@ -1,7 +1,5 @@
 """Training with FSDP beside DDP: every number and finding on a scripted backend, and real ranks with gloo."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,17 +1,14 @@
 """A collective over a slow network: fewer sizes, on which all ranks agree, and never out of time."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
-from typing import Any
 
 import pytest
 
 from tests.unit.each import each
+from tests.unit.validation.samples import collective_request
 from tests.unit.validation.scripted import ScriptedBackend, ScriptedOperation
 from validation.checks import collectives
-from validation.processes.child import Request
 
 STAGES: list[str] = []
 
@@ -44,32 +41,14 @@ class SlowNetwork(ScriptedBackend):
 def test_sizes_that_a_slow_network_has_no_time_for_are_left_out_by_all_ranks_and_named(
     left_s: float, behind_s: float, measured: list[int], left_out: list[str]
 ) -> None:
-    parameters: dict[str, Any] = {
-        "rank": 0,
-        "world_size": 2,
-        "store": "s",
-        "timeout_s": 9,
-        "collectives": ["all_reduce"],
-        "sizes_bytes": [1 << 20, 1 << 26, 1 << 32],
-        "runs": 5,
-        "measure_s": left_s,
-    }
-    request = Request("", "", "cpu", parameters=parameters)
+    request = collective_request(sizes_bytes=[1 << 20, 1 << 26, 1 << 32], runs=5, measure_s=left_s)
     found = collectives.reduce(SlowNetwork(behind_s=behind_s), request, STAGES.append)
     assert list(found.details["seconds"]) == [f"all_reduce {size}" for size in measured]
     assert found.details.get("left_out", []) == left_out
 
 
 def test_noisy_numbers_are_not_measured_again_when_time_is_up() -> None:
-    parameters: dict[str, Any] = {
-        "rank": 0,
-        "world_size": 2,
-        "store": "s",
-        "timeout_s": 9,
-        "collectives": ["all_reduce"],
-    }
-    parameters |= {"sizes_bytes": [64], "runs": 8, "measure_s": -1.0}
-    request = Request("", "", "cpu", parameters=parameters)
+    request = collective_request(sizes_bytes=[64], runs=8, measure_s=-1.0)
     noisy = collectives.reduce(ScriptedBackend(run_seconds=[0.1, 0.9] * 40), request, STAGES.append)
     assert noisy.details["attempts"] == {"all_reduce 64": 1}
 
@@ -79,17 +58,8 @@ def test_sizes_that_one_rank_has_no_memory_for_are_left_out_by_all_ranks_and_nam
     collectives_: list[str],
 ) -> None:
     """4096 MiB take 10 GiB with their copies; one rank has 9."""
-    parameters: dict[str, Any] = {
-        "rank": 0,
-        "world_size": 2,
-        "store": "s",
-        "timeout_s": 9,
-        "collectives": collectives_,
-        "sizes_bytes": [1 << 20, 1 << 32],
-        "runs": 5,
-        "measure_s": 1e6,
-    }
-    request = Request("", "", "cpu", parameters=parameters)
+    sizes = [1 << 20, 1 << 32]
+    request = collective_request(collectives=collectives_, sizes_bytes=sizes, runs=5, measure_s=1e6)
     found = collectives.reduce(SlowNetwork(least_free=9 << 30), request, STAGES.append)
     assert list(found.details["seconds"]) == [f"{kind} {1 << 20}" for kind in collectives_]
     assert found.details["left_out"] == [f"{kind.replace('_', '-')} of 4096 MiB" for kind in collectives_]
@@ -107,17 +77,8 @@ def test_the_time_in_which_the_ranks_meet_is_none_in_which_they_measure() -> Non
             now[0] = max(now[0], 300.0)
             return super().highest(value)
 
-    parameters: dict[str, Any] = {
-        "rank": 0,
-        "world_size": 2,
-        "store": "s",
-        "timeout_s": 9,
-        "collectives": ["all_reduce"],
-        "sizes_bytes": [1 << 20, 1 << 26],
-        "runs": 5,
-        "measure_s": 60.0,
-    }
+    request = collective_request(sizes_bytes=[1 << 20, 1 << 26], runs=5, measure_s=60.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: now[0])
-        found = collectives.reduce(Late(), Request("", "", "cpu", parameters=parameters), STAGES.append)
+        found = collectives.reduce(Late(), request, STAGES.append)
     assert list(found.details["seconds"]) == [f"all_reduce {1 << 20}", f"all_reduce {1 << 26}"]

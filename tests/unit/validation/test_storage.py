@@ -1,7 +1,5 @@
 """Reading storage for real: files of our own, files that are there, what must never happen, each verdict."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import itertools
@@ -15,7 +13,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,15 +23,12 @@ from validation.backends import storage
 from validation.backends.storage import BLOCK
 from validation.checks import check
 from validation.checks.storage import StorageRead, below_floor, measure, read
-from validation.model.contract import State
+from validation.model.contract import Measured, State
 from validation.model.not_run import NotRunError
 from validation.model.plans import PLANS, Timing
 from validation.model.run_options import RunOptions
 from validation.processes.child import Request
 from validation.processes.pool import run_children
-
-if TYPE_CHECKING:
-    from validation.model.contract import Measured
 
 
 def go_on() -> None:

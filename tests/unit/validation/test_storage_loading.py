@@ -1,12 +1,11 @@
 """Loading the operator's own files: the sweep on a scripted loader, real files, and real workers."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +18,6 @@ from validation.checks.registry import CHECKS
 from validation.model.contract import State
 from validation.model.not_run import NotRunError
 from validation.processes.child import Request
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TIMING = {"warm_up_s": 0, "measure_s": 1.0, "least": 5, "most": 100}
 #: Seconds of a batch by workers: from 4 on no faster.

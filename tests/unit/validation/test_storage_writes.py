@@ -1,11 +1,11 @@
 """Writes, random reads and checkpoints on real storage: what is measured, what must never happen."""
 
-from __future__ import annotations
-
 import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -19,17 +19,11 @@ from validation.backends.storage import BLOCK
 from validation.checks import storage as storage_read
 from validation.checks import storage_checkpoint, storage_random, storage_write
 from validation.checks.registry import CHECKS, in_plan
-from validation.model.contract import State
+from validation.model.contract import Measured, State
 from validation.model.not_run import NotRunError
 from validation.model.quantities import quantity
 from validation.model.run_options import RunOptions
 from validation.processes.child import Request
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import ModuleType
-
-    from validation.model.contract import Measured
 
 NEW = ("storage_write", "storage_random_read", "storage_checkpoint")
 TIMING = {"warm_up_s": 0, "measure_s": 0, "least": 3, "most": 3}

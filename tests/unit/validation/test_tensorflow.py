@@ -1,12 +1,10 @@
 """TensorFlow's check. No TensorFlow is installed here: a small module openly stands in for it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,9 +19,6 @@ from validation.model.plans import PLANS
 from validation.model.run_options import RunOptions
 from validation.probes import tensorflow_program
 from validation.processes.child import Request
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: What the program uses of TensorFlow, computed in Python. FAULT makes one thing go wrong.
 STAND_IN = """

@@ -3,15 +3,14 @@
 They need a Python with torch, which Temper's own environment does not have: TEMPER_PAYLOAD_PYTHON names it.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json
 import os
 import subprocess
 import textwrap
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +18,6 @@ from tests.unit.each import each
 from validation.cli import main
 from validation.model.contract import State, node_result
 from validation.processes.pool import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
 

@@ -1,12 +1,11 @@
 """Profiles: shares of the time from a trace, on a scripted backend and with real steps, and what is kept."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +21,6 @@ from validation.cli import commands, main
 from validation.model.contract import State
 from validation.model.not_run import NotRunError
 from validation.model.run_options import RunOptions
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def event(name: str, start: float, length: float, kind: str = "user_annotation") -> dict[str, Any]:

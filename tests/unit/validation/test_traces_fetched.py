@@ -1,7 +1,5 @@
 """Traces that do not arrive on the controller cost nobody a result: the role's own tasks, run by Ansible."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The training-shaped checks on a scripted backend: every number and every finding."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

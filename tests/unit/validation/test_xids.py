@@ -1,7 +1,5 @@
 """Xid errors: what is found of each holds against NVIDIA's catalogue, and those of NVLink 5 are decoded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

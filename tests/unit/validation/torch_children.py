@@ -6,16 +6,12 @@ import itertools
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from validation.backends.factory import make
 from validation.checks import collectives
 from validation.model.contract import Measured
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.processes.child import Request
+from validation.processes.child import Request
 
 FOREVER_S = 600
 #: Those that warm up, and some of those that are measured.

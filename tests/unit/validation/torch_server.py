@@ -4,8 +4,6 @@ Standard input has one JSON object a line: the program and its environment. Stan
 exit status and what the program wrote.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,0 +1,194 @@
+"""What the transactions of a role have brought to a node, as one setting that is only taken back."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.driver import loaded_state
+from ansible.module_utils.temper.packaging import node, packages
+from ansible.module_utils.temper.packaging.services import services_left_alone
+from ansible.module_utils.temper.settings.base import Difference, Setting
+
+if TYPE_CHECKING:
+    from ansible.module_utils.temper.packaging.packages import Manager
+    from ansible.module_utils.temper.settings.base import State
+
+ROOT = Path("/")
+#: Where engines keep containers, whoever owns them: an engine that has some is not removed.
+CONTAINERS = (
+    "var/lib/docker/containers/*",
+    "var/lib/containers/storage/overlay-containers/*/userdata",
+    "run/containerd/io.containerd.runtime.v2.task/*/*",
+)
+#: In the order in which the kernel lets go of them.
+MODULES = ("nvidia_peermem", "nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
+
+
+class BroughtPackages(Setting):
+    """Packages that came with Temper's transactions; `original` has the state of each before the first.
+
+    They are purged, but those of `engines` are only removed: a purge would take images and volumes along.
+    `holds`: it is the role whose packages are held.
+    """
+
+    key = "package:set"
+
+    def __init__(self, engines: bool = False, holds: bool = False) -> None:
+        self.spec = {"engines": engines, "holds": holds}
+        self.engines = engines
+        self.held_here = holds
+        self.known = node.NODE
+        self._manager: Manager | None = None
+        #: Whether another role takes over what cannot go yet (engine.py).
+        self.heir = False
+        self._leaving: list[str] | None = None
+        self.took_driver = False
+
+    @property
+    def manager(self) -> Manager:
+        """The node's package manager."""
+        if self._manager is None:
+            # Imported on demand: a role that only takes its files back needs none.
+            from ansible.module_utils.temper.packaging.package_settings import package_manager
+
+            self._manager = package_manager()
+        return self._manager
+
+    @property
+    def before(self) -> dict[str, Any]:
+        """What the record says of each package: its version, None where it was not there."""
+        return dict((self.original or {"state": {}})["state"])
+
+    @property
+    def brought(self) -> list[str]:
+        """Those that were not there before and are now, or left half-way, or with their configuration alone.
+
+        Not kernels: one may be running.
+        """
+        known = self.known.installed()
+        ours = {name for name, version in self.before.items() if version is None}
+        return sorted(
+            name
+            for name in ours & known.keys()
+            if not packages.KERNEL.match(name)
+            and (known[name].installed or known[name].broken or self.leaves_configuration(known[name]))
+        )
+
+    def leaves_configuration(self, package: packages.Package) -> bool:
+        """Whether a purge is still due for a package that is gone."""
+        return package.status == "config-files" and not self.engines
+
+    @property
+    def leaving(self) -> list[str]:
+        """Those that can go without any package that Temper has not brought."""
+        if self._leaving is None:
+            self._leaving = self.manager.removable(self.brought, purge=not self.engines)
+        return self._leaving
+
+    @property
+    def needed(self) -> list[str]:
+        """Those that have to stay for others."""
+        return [name for name in self.brought if name not in self.leaving]
+
+    @property
+    def holds(self) -> list[str]:
+        """Holds of ours on what stays."""
+        if not self.held_here:
+            return []
+        known, ours = self.known.installed(), packages.recorded_holds()
+        leaving = set(self.leaving)
+        return sorted(n for n, package in known.items() if package.held and n in ours and n not in leaving)
+
+    def read(self) -> State:
+        """The present version of each package of the record."""
+        known = self.known.installed()
+        return {
+            name: known[name].version if name in known and known[name].installed else None
+            for name in self.before
+        }
+
+    def is_at(self, state: State) -> bool:  # noqa: ARG002 - the record's, as in `before`
+        """Whether nothing is left to remove or to release."""
+        return not self.leaving and not self.holds
+
+    def taken_back(self) -> list[Difference]:
+        """The packages that go, and the holds that are released."""
+        found = [("packages", self.leaving), ("holds", self.holds)]
+        return [Difference(name, "".join(f"{one}\n" for one in names), "") for name, names in found if names]
+
+    @property
+    def takes_driver(self) -> bool:
+        """Whether a loaded driver is among what goes."""
+        driver = self.live and loaded_state.loaded_version(ROOT)
+        return bool(driver) and any(packages.FAMILY.match(name) for name in self.brought)
+
+    def obstacle(self) -> str | None:
+        """Who uses a GPU whose driver would go, or has containers in an engine that would."""
+        if self.engines and self.leaving:
+            found = sorted(str(path) for pattern in CONTAINERS for path in ROOT.glob(pattern))
+            if found and self.live:
+                return (
+                    f"an engine that Temper installed has containers ({found[0]}): remove them, or keep the "
+                    "engines (--skip-tags container_engines)"
+                )
+        if not self.takes_driver or self.busy_ok:
+            return None
+        users, _ = loaded_state.gpu_users(ROOT)
+        if not users:
+            return None
+        more = f" and {len(users) - 1} more" if len(users) > 1 else ""
+        return (
+            f"a GPU is in use ({users[0]}{more}), and its driver would go: drain the node, or set "
+            "nvidia_stack_busy_ok: true"
+        )
+
+    def warnings(self) -> list[str]:
+        """What stays, and why."""
+        before, now = self.before, self.read()
+        kernels = [
+            n for n, version in before.items() if version is None and now[n] and packages.KERNEL.match(n)
+        ]
+        needed = [] if self.heir else self.needed
+        # Of an earlier version of Temper there is no record, and what it held is told from nothing else.
+        there = [name for name in self.holds if name not in before]
+        moved = [
+            f"{name} {now[name] or 'removed'} (was {version})"
+            for name, version in before.items()
+            if version is not None and now[name] != version
+        ]
+        said = [
+            (kernels, "kernels are never removed, as one may be running"),
+            (needed, "packages that Temper did not install need them"),
+            (there, "they were there before, or an earlier version of Temper installed them"),
+            (moved, "there is no way back to the former version: install it with the package manager"),
+        ]
+        return [f"stays: {', '.join(sorted(names))}, because {why}." for names, why in said if names]
+
+    def restore(self, state: State) -> None:  # noqa: ARG002 - the record's, as in `before`
+        """Remove them in one transaction and release the holds. Raises PackageError."""
+        self.took_driver, holds = self.takes_driver, self.holds
+        if self.leaving:
+            with contextlib.nullcontext() if self.live else services_left_alone():
+                self.manager.remove(self.leaving, purge=not self.engines)
+        if holds:
+            self.manager.release(holds)
+        if gone := packages.recorded_holds() & {*self.leaving, *holds}:
+            packages.record_holds(packages.recorded_holds() - gone)
+        self.known.forget()
+        self._leaving = None
+        if self.took_driver:
+            node.unproven().unlink(missing_ok=True)
+            self.unload()
+
+    def unload(self) -> None:
+        """Unload the driver's modules, whose files are gone; one that is in use stays until the next boot."""
+        for name in MODULES:
+            if (ROOT / "sys/module" / name).exists():
+                process.succeeds(["rmmod", name])
+
+    def after(self) -> list[str]:
+        """Say that a reboot is due, where the driver that is gone is still loaded."""
+        return loaded_state.gone_but_loaded(ROOT) if self.live and self.took_driver else []

@@ -1,0 +1,138 @@
+"""What Temper has on a node beside its settings: programs, results, empty folders. The last to be removed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ansible.module_utils.temper.access.commit_confirm import BOOT_UNIT
+from ansible.module_utils.temper.driver import loaded_state
+from ansible.module_utils.temper.lease import Now
+from ansible.module_utils.temper.lease import read as read_lease
+from ansible.module_utils.temper.settings.base import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path("/")
+#: The folders that are Temper's own.
+FOLDERS = (
+    "etc/temper",
+    "usr/local/lib/temper",
+    "usr/local/lib/temper-pull",
+    "opt/temper",
+    "var/cache/temper",
+    "var/lib/temper",
+)
+UNITS = "etc/systemd/system"
+#: In /var/lib/temper, what says nothing of the time before Temper.
+RESULTS = ("validation-rounds.json", "validation-traces", "maintenance", "unproven-packages")
+
+
+class Leavings:
+    """What is there, and what of it can go."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or ROOT
+        self.state = self.root / "var/lib/temper"
+        self.settings = self.state / "settings"
+
+    def kept(self, role: str) -> bool:
+        """Whether a role has not been taken back."""
+        return (self.settings / f"{role}.json").exists()
+
+    def check(self) -> None:
+        """Raise RefusedError where somebody works on the node, or a change of a way in is not confirmed."""
+        rollback = self.state / "rollback"
+        if rollback.is_dir() and (pending := [one.name for one in rollback.iterdir() if one.is_dir()]):
+            raise RefusedError(
+                f"A change of {', '.join(sorted(pending))} waits for its confirmation, or has just been "
+                f"undone: look into {rollback} on the node, and run again."
+            )
+        lease = self.state / "lease.json"
+        if lease.exists() and (held := read_lease(lease)).owner and not held.expired(Now.read()):
+            raise RefusedError(
+                f"{held.owner} works on this node, as {lease} says: let it end, or free the node with "
+                "`temper rollout` or `temper fleet`, and run again."
+            )
+
+    def going(self) -> list[Path]:
+        """Files and folders to remove, each with all below it."""
+        return [path for path in self._candidates() if path.exists() or path.is_symlink()]
+
+    def _candidates(self) -> Iterator[Path]:
+        units = self.root / UNITS
+        yield units / "sysinit.target.wants" / BOOT_UNIT
+        yield units / BOOT_UNIT
+        if not self.kept("monitoring"):
+            yield self.root / "usr/local/lib/temper-validation.pyz"
+        # Where the operator has put another Python, it is the operator's.
+        if (self.root / "opt/temper/venv/pyvenv.cfg").exists():
+            yield self.root / "opt/temper/venv"
+        yield self.root / "var/cache/temper"
+        if not self.kept("gpu_settings"):
+            yield self.root / "run/temper"
+        yield from (self.state / name for name in RESULTS)
+        yield self.state / "rollback"
+        yield from (self.state / name for name in ("lease.json", "lease.json.lock"))
+        if not self.kept("pull"):
+            yield self.state / "pull"
+        held = self.state / "held-packages"
+        if held.exists() and not held.read_text(encoding="utf-8").split():
+            yield held
+
+    def stays(self) -> list[str]:
+        """Sentences about what is left, by whose it is."""
+        going, left = self.going(), []
+        for folder in (self.root / name for name in FOLDERS):
+            for path in folder.rglob("*"):
+                gone = any(path == one or one in path.parents for one in going)
+                if not gone and (path.is_symlink() or not path.is_dir()):
+                    left.append(path)
+        roles = sorted(path.stem for path in self.settings.glob("*.json"))
+        said = (
+            [f"stays: the settings of {', '.join(roles)}, which this run has not taken back."]
+            if roles
+            else []
+        )
+        if (journal := self.state / "autotune-journal.json") in left:
+            said.append(f"stays: what an autotune has changed; {journal} says how it was.")
+        others = [str(path) for path in left if not roles and path.name != "autotune-journal.json"]
+        said += loaded_state.gone_but_loaded(self.root)
+        return said + ([f"stays: {', '.join(sorted(others))}, which no role knows."] if others else [])
+
+    def remove(self) -> None:
+        """Remove what can go, and the folders that are empty then."""
+        for path in self.going():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        for folder in self.empty():
+            with contextlib.suppress(OSError):  # somebody has just put something there
+                folder.rmdir()
+
+    def empty(self) -> list[Path]:
+        """Folders without a file, but for what goes, the deepest first."""
+        going = self.going()
+
+        def bare(folder: Path) -> bool:
+            return all(
+                one in going or (one.is_dir() and not one.is_symlink() and bare(one))
+                for one in folder.iterdir()
+            )
+
+        found: list[Path] = []
+        for top in (self.root / name for name in FOLDERS):
+            below = [top, *(path for path in top.rglob("*") if path.is_dir() and not path.is_symlink())]
+            found += [one for one in below if one.is_dir() and one not in going and bare(one)]
+        outside = [one for one in found if not any(other in one.parents for other in going)]
+        return sorted(outside, key=lambda path: len(path.parts), reverse=True)
+
+
+def text(paths: list[Path]) -> str:
+    """The paths for a difference, one a line."""
+    return "".join(f"{json.dumps(str(path))[1:-1]}\n" for path in paths)

@@ -1,0 +1,113 @@
+"""Hardening of nodes with the shape of Ubuntu: it converges, stays, is taken back, and is judged by OpenSCAP.
+
+tests/lab/ubuntu.py says what of Ubuntu they have.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab import node_state, ubuntu
+from tests.lab.fleet import Fleet, Run, installed, on_node
+from tests.lab.settings import Lab
+from tests.lab.test_take_back import ABSENT, EXEMPTIONS, belong_to
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.lab.settings import Node
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
+
+FLEET = Fleet(Lab(name="ubuntu"), size=4)
+ALL = FLEET.lab.nodes(FLEET.size)
+RELEASES = {ALL[0]: ubuntu.JAMMY, ALL[1]: ubuntu.NOBLE, ALL[3]: ubuntu.RESOLUTE}
+NODES = list(RELEASES)
+#: The node whose site keeps ufw.
+OWN_FIREWALL = ALL[1]
+STRICT = {"os_hardening_profile": "cis-level2"}
+#: What programs make of it in the strictest profile: a script, and its output on every node.
+SAID = {
+    "sshd -T | awk '$1 == \"passwordauthentication\"'": "passwordauthentication no",
+    "apt-config dump Unattended-Upgrade::Allowed-Origins | grep -c codename": "4",
+    "apt-config dump Unattended-Upgrade::Origins-Pattern | grep -c =": "0",
+    "systemctl is-active apport.service whoopsie.path | sort -u": "inactive",
+    "sysctl -n net.ipv4.conf.all.log_martians": "1",
+    "useradd probe 2>&1; userdel probe 2>&1": "",
+    "stat -c '%a %G' /etc/cron.allow": "640 root",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lab() -> Iterator[None]:
+    with FLEET.booted():
+        for node, release in RELEASES.items():
+            ubuntu.dress(node, release)
+        on_node(OWN_FIREWALL, "ufw allow 22/tcp; ufw --force enable")
+        yield
+
+
+def harden(**variables: object) -> Run:
+    """Harden all nodes; the one with ufw keeps it."""
+    others = {
+        "firewall_state": "{{ 'absent' if inventory_hostname == '" + OWN_FIREWALL.name + "' else 'present' }}"
+    }
+    limit = ",".join(node.name for node in NODES)
+    run = FLEET.run(
+        [
+            "ansible-playbook",
+            "playbooks/harden.yml",
+            "--limit",
+            limit,
+            "--extra-vars",
+            json.dumps(others | variables),
+        ]
+    )
+    assert run.status == 0, run.output
+    return run
+
+
+def settled(**variables: object) -> None:
+    run = harden(**variables)
+    assert {node.name: run.changed(node) for node in NODES} == dict.fromkeys([n.name for n in NODES], 0), (
+        run.output
+    )
+
+
+def said(node: Node) -> dict[str, str]:
+    return {script: on_node(node, f"{{ {script}; }} || :").strip() for script in SAID}
+
+
+def test_ubuntus_shape_is_hardened_by_its_own_benchmark_stays_so_and_is_given_back() -> None:
+    had = {node: installed(node).keys() for node in NODES}
+    before = node_state.capture_all(NODES)
+    first = harden()
+    for release in (
+        "22.04 LTS Benchmark 2.0.0",
+        "24.04 LTS Benchmark 1.0.0",
+        "as 26.04 has none of its own yet",
+    ):
+        assert release in first.said, first.output
+    settled()
+    harden(**STRICT)
+    settled(**STRICT)
+    on_node(OWN_FIREWALL, "ufw reload")
+    assert {node.name: said(node) for node in NODES} == {node.name: SAID for node in NODES}
+    for node in NODES:
+        FLEET.command("reboot", node.name)
+    assert {node.name: said(node) for node in NODES} == {node.name: SAID for node in NODES}
+    settled(**STRICT)
+    harden(**ABSENT)
+    settled(**ABSENT)
+    found = []
+    for node, after in node_state.capture_all(NODES).items():
+        brought = belong_to(node, installed(node).keys() - had[node])
+        found += [
+            f"{node.name}: {difference}"
+            for difference in node_state.compare(before[node], after, EXEMPTIONS)
+            if difference.before is not None or difference.name not in brought
+        ]
+    assert not found, "\n".join(found)

@@ -1,0 +1,55 @@
+"""`temper explain NUMBER --gpu`: whether somebody's number is right, by the table that also judges nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from temper.cli.judging import main
+from temper.judge.numbers import KINDS, explained, model_named, models, references
+from validation.model.usage import UsageError
+
+CASES = [
+    ("bf16_tflops=640", "H200 SXM", ["105% of 612", "65% of 989", "Right for a healthy GPU"]),
+    ("fp16_tflops=500", "h100_sxm_80gb", ["84% of 597", "Too low"]),
+    ("bf16_tflops=2000", "NVIDIA H200 SXM", ["More than the chip can do"]),
+    ("busbw_gb_s", "H200 SXM", ["431 GB/s, asked for at least (8 GPUs", "363 GB/s, measured (4 GPUs"]),
+    ("memory_copy_gb_s=4150", "h200-sxm", ["103% of 4010", "86% of 4800", "No single floor"]),
+]
+
+
+def test_a_number_is_held_against_all_that_is_known_of_it() -> None:
+    wrong = []
+    for number, gpu, words in CASES:
+        said = explained(number, gpu)
+        wrong += [(number, gpu, word, said) for word in words if word not in said]
+        # Who says so is named in full.
+        assert said.partition("Sources:\n")[2].count("\n") >= 1
+    assert not wrong
+
+
+def test_every_number_of_every_model_can_be_asked_for() -> None:
+    for key, row in models().items():
+        assert model_named(key)[0] == key
+        for one in references(row):
+            assert KINDS[one.kind] in explained(one.name, key), (key, one)
+
+
+@pytest.mark.parametrize(
+    ("number", "gpu", "word"),
+    [
+        ("bf16_tflops=fast", "H200 SXM", "perhaps with =VALUE"),
+        ("blah", "T4", "expected one of fp16_tflops"),
+        ("bf16_tflops", "H100", "means 3 models; name one of: H100 PCIe"),
+        ("bf16_tflops", "Voodoo", "no model is called Voodoo"),
+    ],
+)
+def test_what_cannot_be_answered_says_what_can(number: str, gpu: str, word: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        explained(number, gpu)
+    assert word in str(refused.value)
+
+
+def test_the_command_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "bf16_tflops=640", "--gpu", "H200 SXM"]) == 0
+    assert "Right for a healthy GPU" in capsys.readouterr().out
+    assert main(["explain", "--gpu", "H200 SXM"]) == 2
