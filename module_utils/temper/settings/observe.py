@@ -63,8 +63,8 @@ def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
         found.append(unread("record", [], error))
         record = None
     originals = record.originals if record else {}
-    keys = [f"{item['kind']}:{item['key']}" for item in plan["settings"]]
-    later = overruling(sysctl_file, [*keys, *originals]) if sysctl_file else {}
+    own = [f"{item['kind']}:{item['key']}" for item in plan["settings"]]
+    later = overruling(sysctl_file, [*own, *originals]) if sysctl_file else {}
     try:
         known, unknown = known_here(plan["settings"])
     except UNREADABLE as error:
