@@ -7,12 +7,13 @@ import json
 import smtplib
 import threading
 import urllib.error
+import urllib.parse
 import urllib.request
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 from typing import TYPE_CHECKING
 
-from temper.notify.settings import Mail, Tls, Webhook
+from temper.notify.settings import Mail, Tls, Webhook, is_local
 from validation.model.printable import one_line
 
 if TYPE_CHECKING:
@@ -89,7 +90,11 @@ def _post(channel: Webhook, message: Message) -> None:
     headers = {"Content-Type": "application/json", "User-Agent": "temper"}
     if channel.secret:
         headers[channel.header] = channel.secret
-    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=channel.context), _NoRedirect)
+    handlers = [urllib.request.HTTPSHandler(context=channel.context), _NoRedirect()]
+    if is_local(urllib.parse.urlsplit(channel.url).hostname or ""):
+        # No proxy of the environment: it would get the URL and the secret without TLS.
+        handlers.append(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(*handlers)
     request = urllib.request.Request(channel.url, json.dumps(document).encode(), headers, method="POST")  # noqa: S310 - the settings allow https, and http to this machine
     try:
         opener.open(request, timeout=channel.timeout_s).close()

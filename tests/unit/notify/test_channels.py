@@ -107,6 +107,20 @@ def test_a_redirection_is_not_followed(tmp_path: Path) -> None:
     assert not elsewhere.paths
 
 
+def test_a_message_to_this_machine_takes_no_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is without TLS, so a proxy would read the secret."""
+    hook, proxy = Hook(), Hook()
+    with hook.serving() as port, proxy.serving() as other:
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        for name in ("http_proxy", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{other}")
+        send(hook_of(tmp_path, port, "http", secret_file=SECRET), NEWS)
+        send(channel(tmp_path, "webhook", url=f"http://localhost:{port}/T"), NEWS)
+    assert hook.paths == ["/T/x?y", "/T"]
+    assert not proxy.paths
+
+
 def test_what_a_server_repeats_of_a_secret_is_not_said(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     hook = Hook()
     with hook.serving() as port:
