@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import smtplib
 import threading
 import urllib.error
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from temper.notify.outcome import Message
 
 MOST_COMPLAINT = 300
+LONGEST_COMMON_WORD = 5
 
 
 class ChannelError(Exception):
@@ -73,15 +75,28 @@ def send(channel: Webhook | Mail, message: Message) -> None:
 def _complaint(error: Exception, channel: Webhook | Mail) -> str:
     """Return why a message was not taken, in one line; what a server says may repeat a secret."""
     if isinstance(error, urllib.error.HTTPError):
-        said = f"expected a status from 200 to 299, found {error.code} {error.reason}"
+        said = f"expected a status from 200 to 299, found {error.code}"
+    elif isinstance(error, smtplib.SMTPAuthenticationError):
+        said = f"refused the user and the password with status {error.smtp_code}"
     elif isinstance(error, smtplib.SMTPRecipientsRefused):
         said = f"refused the recipients {', '.join(error.recipients)}: {error}"
     else:
         said = str(getattr(error, "reason", "") or error) or type(error).__name__
-    secrets = (channel.url, channel.secret) if isinstance(channel, Webhook) else (channel.password,)
-    for secret in filter(None, secrets):
-        said = said.replace(secret, "(secret)")
+    for secret in _secrets(channel):
+        # A short one is part of other words, too.
+        before, after = ("", "") if len(secret) > LONGEST_COMMON_WORD else (r"(?<!\w)", r"(?!\w)")
+        said = re.sub(f"{before}{re.escape(secret)}{after}", "(secret)", said)
     return one_line(said)[:MOST_COMPLAINT]
+
+
+def _secrets(channel: Webhook | Mail) -> list[str]:
+    """Return what of a channel is never said, the longest first: a part of it may be in another."""
+    if isinstance(channel, Mail):
+        return sorted(filter(None, {channel.password, *channel.password.split()}), key=len, reverse=True)
+    address = urllib.parse.urlsplit(channel.url)
+    target = channel.url.partition(address.netloc)[2]
+    found = {channel.url, target, address.path, address.query, *re.split(r"[/?&=]", target), channel.secret}
+    return sorted(filter(None, {*found, *channel.secret.split()} - {"/"}), key=len, reverse=True)
 
 
 def _post(channel: Webhook, message: Message) -> None:

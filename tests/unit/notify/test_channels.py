@@ -12,7 +12,7 @@ import pytest
 from temper.notify import settings
 from temper.notify.channels import ChannelError, send
 from temper.notify.outcome import CheckOutcome, CheckState, message
-from tests.unit.notify.servers import PASSWORD, USER, Hook, Mailbox, certificate, server_side
+from tests.unit.notify.servers import PASSWORD, USER, Hook, Mailbox, certificate, server_side, talking
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,14 +124,24 @@ def test_a_message_to_this_machine_takes_no_proxy(tmp_path: Path, monkeypatch: p
 def test_what_a_server_repeats_of_a_secret_is_not_said(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     hook = Hook()
     with hook.serving() as port:
-        hook.status, hook.reason = 403, f"not {SECRET} for http://127.0.0.1:{port}/T/x?y"
+        hook.status, hook.reason = (
+            403,
+            f"not {SECRET} for http://127.0.0.1:{port}/T/x?y, so no s3cret at /T/x",
+        )
         with pytest.raises(ChannelError) as told:
             send(hook_of(tmp_path, port, "http", secret_file=SECRET), NEWS)
-    assert "403 not (secret) for (secret)" in str(told.value)
+    assert str(told.value) == f"127.0.0.1:{port}: expected a status from 200 to 299, found 403"
     with Mailbox(pair).serving() as port, pytest.raises(ChannelError) as told:
         send(mail_of(tmp_path, port, ca_file=pair[0].read_text(), user=USER, password_file="other"), NEWS)
     assert "535" in str(told.value)
     assert "other" not in str(told.value)
+    # What is no HTTP is repeated by the library.
+    with talking(b"s3cret has no business at /hooks/t0ken?k=v4lue (t0ken, v4lue)\r\n") as port:
+        url = f"http://127.0.0.1:{port}/hooks/t0ken?k=v4lue"
+        with pytest.raises(ChannelError) as told:
+            send(channel(tmp_path, "webhook", url=url, secret_file=SECRET), NEWS)
+    assert "(secret) has no business" in str(told.value)
+    assert [word for word in ("s3cret", "t0ken", "v4lue", "hooks") if word in str(told.value)] == []
 
 
 def test_nobody_waits_longer_than_the_time_limit(tmp_path: Path) -> None:
