@@ -144,7 +144,7 @@ def _tell(given: argparse.Namespace, settings: Settings, now: CheckOutcome, comm
                 send(channel, message(given.check, settings.fleet or controller, controller, at, now, last))
                 said.append(name)
             if given.check != TEST and (news or last is None):
-                told.record(command, name, at, now.remembered)
+                told.record(command, name, at, now.remembered(last))
         except ChannelError as error:
             failed = True
             print(printable(f"{name}: nobody was told. {error}. {_again(given)}"), file=sys.stderr)

@@ -46,10 +46,14 @@ class CheckOutcome:
         """0 good, 1 bad, 2 where it is not known."""
         return {CheckState.GOOD: 0, CheckState.BAD: 1}.get(self.state, 2)
 
-    @property
-    def remembered(self) -> str:
-        """Return what makes two outcomes the same, as the history keeps it."""
-        return json.dumps({"state": self.state.value, "nodes": dict(sorted(self.nodes.items()))})
+    def remembered(self, told: str | None) -> str:
+        """Return what makes two outcomes the same, as the history keeps it; `told` is what people heard last.
+
+        A check that was not carried out says nothing of nodes: those that people heard of stay.
+        """
+        kept = self.state is CheckState.NOT_CARRIED_OUT and told
+        nodes = json.loads(told)["nodes"] if kept else dict(sorted(self.nodes.items()))
+        return json.dumps({"state": self.state.value, "nodes": nodes})
 
 
 def of_compliance(folder: Path) -> CheckOutcome:
@@ -125,7 +129,7 @@ class Message:
 
 def is_news(now: CheckOutcome, told: str | None) -> bool:
     """Whether people have to hear of an outcome; `told` is what they heard last, None for nothing yet."""
-    return now.remembered != told if told is not None else now.state is not CheckState.GOOD
+    return now.remembered(told) != told if told is not None else now.state is not CheckState.GOOD
 
 
 def message(check: str, fleet: str, controller: str, at: str, now: CheckOutcome, told: str | None) -> Message:

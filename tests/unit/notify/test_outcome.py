@@ -27,8 +27,19 @@ ALL = (GOOD, ONE, OTHER, AWAY, UNKNOWN, BROKEN)
 
 
 def test_another_outcome_than_the_one_told_last_is_news() -> None:
-    assert [(a, b) for a in ALL for b in ALL if is_news(b, a.remembered) != (a is not b)] == []
-    assert not is_news(replace(ONE, sentence="Other numbers.", report="/another"), ONE.remembered)
+    assert [(a, b) for a in ALL for b in ALL if is_news(b, a.remembered(None)) != (a is not b)] == []
+    assert not is_news(replace(ONE, sentence="Other numbers.", report="/another"), ONE.remembered(None))
+
+
+def test_nodes_that_people_heard_of_stay_known_while_no_check_is_carried_out() -> None:
+    told = BROKEN.remembered(ONE.remembered(None))
+    assert not is_news(BROKEN, told)
+    again = message(
+        "compliance", "hall 3", "ctl1", "", replace(ONE, nodes={**ONE.nodes, **OTHER.nodes}), told
+    )
+    assert ("(was not carried out)" in again.subject, "new: gpu02" in again.text) == (True, True)
+    good = message("compliance", "hall 3", "ctl1", "", GOOD, told)
+    assert "good again: gpu01" in good.text
 
 
 def test_of_a_first_check_only_what_is_not_good_is_news() -> None:
@@ -47,7 +58,7 @@ def test_a_message_says_what_differs(
     now: CheckOutcome, told: CheckOutcome | None, state: str, said: list[str], unsaid: list[str]
 ) -> None:
     made = message(
-        "compliance", "hall 3", "ctl1", "2026-11-26T10:00:00Z", now, told.remembered if told else None
+        "compliance", "hall 3", "ctl1", "2026-11-26T10:00:00Z", now, told.remembered(None) if told else None
     )
     assert made.subject == f"Temper: compliance of hall 3 is {state}"
     assert [word for word in [now.sentence, "ctl1", *said] if word not in made.text] == []
@@ -118,9 +129,9 @@ def test_a_good_report_of_a_command_that_failed_is_not_good(tmp_path: Path) -> N
 def test_what_was_told_is_kept_for_each_command_and_channel(tmp_path: Path) -> None:
     told = Told(tmp_path / "history.sqlite")
     assert told.last("a", "mail") is None
-    told.record("a", "mail", "2026-11-26T10:00:00Z", ONE.remembered)
-    told.record("a", "mail", "2026-11-26T11:00:00Z", GOOD.remembered)
-    assert told.last("a", "mail") == GOOD.remembered
+    told.record("a", "mail", "2026-11-26T10:00:00Z", ONE.remembered(None))
+    told.record("a", "mail", "2026-11-26T11:00:00Z", GOOD.remembered(None))
+    assert told.last("a", "mail") == GOOD.remembered(None)
     assert told.last("a", "webhook") is told.last("b", "mail") is None
     (tmp_path / "history.sqlite").write_text("no database, however long this text may be")
     try:
