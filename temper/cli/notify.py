@@ -141,7 +141,9 @@ def _tell(given: argparse.Namespace, settings: Settings, now: CheckOutcome, comm
                 last = None if given.check == TEST else told.last(command, name)
             news = given.check == TEST or is_news(now, last)
             if news:
-                send(channel, message(given.check, settings.fleet or controller, controller, at, now, last))
+                words = message(given.check, settings.fleet or controller, controller, at, now, last)
+                if refused := send(channel, words):
+                    print(printable(f"{name}: the others were told. {refused}"), file=sys.stderr)
                 said.append(name)
             if given.check != TEST and (news or last is None):
                 told.record(command, name, at, now.remembered(last))

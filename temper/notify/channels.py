@@ -46,20 +46,21 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Have the answer treated as an error."""
 
 
-def send(channel: Webhook | Mail, message: Message) -> None:
-    """Send a message. Raises ChannelError.
+def send(channel: Webhook | Mail, message: Message) -> str:
+    """Send a message; returns who did not get it, empty where all did. Raises ChannelError where nobody did.
 
     Time limits of sockets begin anew with each byte, so the whole runs in a thread that is left behind when
     its time is over.
     """
     failed: list[Exception] = []
+    refused: list[smtplib.SMTPRecipientsRefused] = []
 
     def work() -> None:
         try:
             if isinstance(channel, Webhook):
                 _post(channel, message)
-            else:
-                _mail(channel, message)
+            elif some := _mail(channel, message):
+                refused.append(smtplib.SMTPRecipientsRefused(some))
         except Exception as error:  # noqa: BLE001 - it is said by the other thread
             failed.append(error)
 
@@ -70,6 +71,7 @@ def send(channel: Webhook | Mail, message: Message) -> None:
         raise ChannelError(f"{channel.place}: no answer within {channel.timeout_s} s")
     if failed:
         raise ChannelError(f"{channel.place}: {_complaint(failed[0], channel)}") from None
+    return f"{channel.place}: {_complaint(refused[0], channel)}" if refused else ""
 
 
 def _complaint(error: Exception, channel: Webhook | Mail) -> str:
@@ -118,7 +120,8 @@ def _post(channel: Webhook, message: Message) -> None:
         raise
 
 
-def _mail(channel: Mail, message: Message) -> None:
+def _mail(channel: Mail, message: Message) -> dict[str, tuple[int, bytes]]:
+    """Send a mail; returns the recipients that the server refused, with its answers, where it took others."""
     mail = EmailMessage()
     mail["Subject"] = message.subject
     mail["From"] = channel.sender
@@ -138,5 +141,4 @@ def _mail(channel: Mail, message: Message) -> None:
             server.starttls(context=channel.context)
         if channel.user:
             server.login(channel.user, channel.password)
-        if refused := server.send_message(mail):
-            raise smtplib.SMTPRecipientsRefused(refused)
+        return server.send_message(mail)

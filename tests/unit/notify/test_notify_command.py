@@ -134,6 +134,22 @@ mail: {{server: 127.0.0.1, port: {mail}, tls: none, from: temper@example.com, to
 
 
 @pytest.mark.component
+def test_who_is_refused_costs_the_others_no_second_mail(
+    site: Site, capfd: pytest.CaptureFixture[str]
+) -> None:
+    box = Mailbox(password=False)
+    box.plain, box.refused = True, {"gone@example.com"}
+    with box.serving() as mail:
+        site.settings = f"""
+mail: {{server: 127.0.0.1, port: {mail}, tls: none, from: a@b.example, to: [x@b.example, gone@example.com]}}
+"""
+        assert site.check(Verdict.NOT_COMPLIANT, "gpu-002") == BAD
+        assert "gone@example.com" in capfd.readouterr().err
+        assert site.check(Verdict.NOT_COMPLIANT, "gpu-002") == BAD
+    assert [recipients for recipients, _ in box.got] == [["x@b.example"]]
+
+
+@pytest.mark.component
 def test_a_damaged_history_costs_no_message(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
     hook = Hook()
     (site.folder / "reports/history.sqlite").write_text("no database, however long this text may be" * 99)
