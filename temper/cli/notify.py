@@ -9,7 +9,7 @@ out) or the nodes that are not good differ from what they were told last. A chan
 is tried again after the next check. Settings are read, with the files that they name, before the check.
 
 The exit status is that of the verdict, 2 where the check was not carried out, 4 where a notification could
-not be sent.
+not be sent or not be recorded.
 """
 
 from __future__ import annotations
@@ -162,7 +162,9 @@ def _tell(given: argparse.Namespace, settings: Settings, now: CheckOutcome, comm
             print(printable(f"{name}: nobody was told. {error}. {_again(given)}"), file=sys.stderr)
         except HistoryError as error:
             failed = True
-            print(printable(f"{name}: the next check may tell the same again: {error}"), file=sys.stderr)
+            sent = "the message was sent" if name in said else "there was nothing to tell"
+            again = f"{sent}, but that cannot be recorded, and the next check may tell it again"
+            print(printable(f"{name}: {again}. {error}"), file=sys.stderr)
     if said or not failed:
         news = f"told by {', '.join(said)}" if said else "as people were told before"
         print(printable(f"{given.check}: {now.state}; {news}"))

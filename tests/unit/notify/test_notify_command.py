@@ -159,7 +159,10 @@ def test_a_damaged_history_costs_no_message(site: Site, capfd: pytest.CaptureFix
         site.settings = f"webhook: {{url: 'http://127.0.0.1:{web}/'}}"
         assert site.check(Verdict.NOT_COMPLIANT, "gpu-002") == NOT_TOLD
     assert len(hook.got) == 1
-    assert "history.sqlite" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "history.sqlite" in said
+    assert "webhook: the message was sent" in said
+    assert "nobody" not in said
 
 
 @pytest.mark.component
