@@ -95,8 +95,8 @@ def steps(
     if drained:
         found.append(
             Step(
-                "Drain it, so that no job runs on it. Kubernetes refuses if a pod has an emptyDir volume: ask "
-                "its owner, because its data will be lost, then add --delete-emptydir-data",
+                "Drain it, so that no job runs on it. Kubernetes refuses if a pod has an emptyDir volume: "
+                "ask its owner, because its data will be lost, then add --delete-emptydir-data",
                 {
                     "Slurm": f"scontrol update NodeName={node} State=DRAIN Reason=repair",
                     "Kubernetes": f"kubectl drain {node} --ignore-daemonsets",
