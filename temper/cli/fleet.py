@@ -82,6 +82,10 @@ NOT_SLICED = {
         "a roll-out decides node by node, and each slice would start one of its own",
         "temper rollout run -i INVENTORY --stack STACK",
     ),
+    "playbooks/uninstall.yml": (
+        "it shows what goes from all nodes, and asks once",
+        "temper uninstall -i INVENTORY --limit NODES",
+    ),
     **dict.fromkeys(
         ("playbooks/upgrade_step.yml", "playbooks/upgrade_settle.yml"),
         (

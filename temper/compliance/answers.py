@@ -280,7 +280,8 @@ class Asked:
             self.patterns.append((key, controls))
         elif item.kind == Kind.FILE:
             wanted = item.wanted if isinstance(item.wanted, FileWanted) else FileWanted()
-            here = not wanted.secret and wanted.machine in (None, machine)
+            # One that travels by itself is not compared; that there is none, is.
+            here = not (wanted.secret and wanted.source) and wanted.machine in (None, machine)
             if here:
                 self.require(key, controls)
             if item.key.startswith(AUDIT_RULES) and self.role != DEMANDED:

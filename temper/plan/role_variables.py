@@ -443,7 +443,8 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
         try:
             given[name] = host_variables[name]
         except AnsibleError as error:
-            where = place_of_error(error) or place(raw.get(name))
+            # Only a value that is not evaluated by the look itself says where it stands.
+            where = place_of_error(error) or (place(raw.get(name)) if raw is not host_variables else "")
             problems.append(f"{name}: its value cannot be evaluated: {error}{where}")
     keys = {str(name): name for name in host_variables}
     values: dict[str, Any] = {}

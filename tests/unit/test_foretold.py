@@ -222,6 +222,11 @@ LINES: list[tuple[dict[str, Any], str]] = [
         {"admin_accounts_users": [{"name": "bob", "state": "absent"}]},
         "accounts: revoked: bob",
     ),
+    (
+        {"firewall_management_networks": ["10.0.0.0/33"]},
+        "SSH afterwards: by key only, from addresses that are not known, because "
+        "firewall_management_networks is wrong",
+    ),
     ({"gpu_settings_clocks": {"graphics": 1410}}, "GPU settings: clocks graphics: 1410"),
     ({"gpu_settings_power_limit_w": 650}, "GPU settings: clocks max, power limit 650 W"),
     (

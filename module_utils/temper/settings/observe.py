@@ -171,11 +171,12 @@ def audited(items: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def grouped(items: list[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """The items by kind; those that are one setting together stay together.
 
-    Secrets are left out: what they should be does not travel for a comparison.
+    Secrets that are to be there are left out: their content does not travel for a comparison.
     """
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for item in items:
-        if not (item["kind"] == "file" and (item["wanted"] or {}).get("secret")):
+        wanted = item["wanted"] or {}
+        if not (item["kind"] == "file" and wanted.get("secret") and wanted.get("source")):
             groups.setdefault(MEMBER_OF.get(item["kind"], item["kind"]), []).append(item)
     return groups
 

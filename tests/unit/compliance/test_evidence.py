@@ -52,7 +52,7 @@ def test_reports_that_nobody_has_touched_verify(reports: Path) -> None:
 def test_a_changed_byte_is_found_wherever_it_is(reports: Path) -> None:
     files = [path for folder in folders(reports) for path in sorted(folder.rglob("*")) if path.is_file()]
     chance = random.Random(1)
-    assert len(files) == 3 * 8
+    assert len(files) == 3 * 9
     for path in files:
         before = path.read_bytes()
         place = chance.randrange(len(before))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import node_settings
@@ -172,7 +173,8 @@ def run(run_module: Run, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def value_of(path: Path, kind: str) -> str:
-    return path.read_text().split()[-1]
+    # Of keywords with "=", the file's own form stays: `umask = 027`, `Storage=persistent`.
+    return re.split(r"[\s=]+", path.read_text().strip())[-1]
 
 
 def weaken(path: Path, kind: str, found: str, weaker: str) -> None:
