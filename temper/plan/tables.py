@@ -19,7 +19,10 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True)
 class Stack:
-    """Versions that are installed together; `driver_package` is by the distribution's family."""
+    """Versions that are installed together; `driver_package` is by the distribution's family.
+
+    `nccl_doubtful` are releases whose repository may lack this NCCL.
+    """
 
     name: str
     driver: str
@@ -33,6 +36,7 @@ class Stack:
     dcgm_package: str
     dcgm_exporter_package: str
     torch: str
+    nccl_doubtful: tuple[str, ...] = ()
 
     @property
     def branch(self) -> int:
