@@ -157,7 +157,7 @@ def preflight_plan(
     plan = replace(plan, reboot=reboot_reason(plan, node), warnings=(*checked["warnings"], *plan.warnings))
     if known.get("installs"):
         problems += reboot_refusals(plan, node, variables.nvidia_stack, name)
-    elif known.get("installs") is False:
+    elif known.get("leaves_driver"):
         plan = with_the_driver_that_is_there(plan)
     if known.get("hardens"):
         problems += system_refusals(plan, variables.os_hardening)
