@@ -57,6 +57,11 @@ def page(pages: Pages, name: str) -> str:
     return texts(pages, name)[f"{name}.html"]
 
 
+def test_the_command_to_validate_again_has_the_plan_of_the_result(pages: Pages, index: str) -> None:
+    for text in (index, page(pages, "gpu-002")):
+        assert "playbooks/validate.yml --limit gpu-002 -e gpu_validation_plan=standard<" in text
+
+
 def test_what_changed_stands_before_all_else(index: str) -> None:
     order = [index.index(f'id="{part}"') for part in ("verdict", "changed", "attention", "failing", "nodes")]
     assert order == sorted(order)
