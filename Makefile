@@ -140,6 +140,7 @@ nightly: packages setup-dev payload monitoring browser schedulers scap ## Run ev
 .PHONY: bench
 bench: packages setup payload ## Time a ping, site.yml and the hardening roles, first and second run side by side
 	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/python -m tests.bench.payload
+	$(PAYLOAD_PYTHON) -m tests.bench.corruption --trials 4
 	$(BIN)/python -m tests.bench.pages
 	$(BIN)/python -m tests.bench.slices
 	$(BIN)/python -m tests.bench $(ARGS)

@@ -171,7 +171,7 @@ def audited(items: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def grouped(items: list[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """The items by kind; those that are one setting together stay together.
 
-    Secrets are left out: what they should be does not travel for a comparison. One that must be gone has none.
+    Secrets that are to be there are left out: their content does not travel for a comparison.
     """
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for item in items:

@@ -120,6 +120,11 @@ def ssh(context: Context) -> str:
     wish, own = context.variables.firewall, context.variables.ssh_hardening
     if wish.state == "absent":
         sources = "from every address, because firewall_state is absent"
+    elif any(
+        one.code == "variable-value" and "firewall_management_networks" in one.text
+        for one in context.plan.refusals
+    ):
+        sources = "from addresses that are not known, because firewall_management_networks is wrong"
     elif set(WORLD) & set(wish.management_networks):
         names = "allows it" if "firewall_management_networks" in context.given else "is not set"
         sources = f"from every address, because firewall_management_networks {names}"
