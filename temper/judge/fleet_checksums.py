@@ -2,7 +2,7 @@
 
 The driver is not among what cuBLAS's manual names, but it compiles kernels that a library does not bring for
 a newer GPU: what differs together with the driver says so. Three equals at least, because of two nobody can
-say which is wrong. Nobody fails for other bits alone, because another kernel may have made them.
+say which is wrong. Nobody fails for other bits of a product alone, because another kernel may have made them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from validation.findings.catalogue import finding
-from validation.model.checksums import Standing, computes_wrong, gpu_of, product, standings
+from validation.model.checksums import Standing, computes_wrong, gpu_of, product, rounds, standings
 from validation.model.contract import Digest
 from validation.verdict.baseline import Comparison
 from validation.verdict.cohort import MOST_VOTES
@@ -102,13 +102,11 @@ def _standings(members: list[Member]) -> list[Standing]:
 
 def _differs(of: Product, member: Member, usual: list[Member], count: int) -> Finding:
     """What to say of one that differs from the `usual` of so many, or from the rest where none are usual."""
-    facts: dict[str, Any] = {
-        "node": member.node,
-        "product": product(Digest(of.name, member.value, conditions=dict(of.conditions))),
-        "count": count,
-    }
+    digest = Digest(of.name, member.value, conditions=dict(of.conditions))
+    facts: dict[str, Any] = {"node": member.node, "product": product(digest), "count": count}
     gpu, drivers = member.gpu, sorted({str(other.driver) for other in usual})
-    if member.wrong:
+    outvoted = len(usual) > 1 and str(member.driver) in drivers and not rounds(digest)
+    if outvoted or member.wrong:
         return finding("differs-from-fleet", "wrong", gpu=gpu, **facts)
     if not usual:
         return finding("differs-from-fleet", "undecided", gpu=gpu, **facts)

@@ -9,7 +9,7 @@ from temper.base import ROOT
 from temper.plan.tables import read_yaml
 from validation.model.quantities import UNITS, label, number, unit
 from validation.model.usage import UsageError
-from validation.verdict.references import WAYS
+from validation.verdict.references import MEMORY_NUMBERS, WAYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,6 +32,7 @@ class Reference(NamedTuple):
     value: float
     how: str
     source: str
+    verified: bool
 
 
 def models() -> Mapping[str, Any]:
@@ -69,13 +70,14 @@ def references(row: Mapping[str, Any]) -> Iterator[Reference]:
                 gpus = f"{entry['gpus']} GPUs" if "gpus" in entry else ""
                 unsure = "" if entry.get("verified", True) else "not verified"
                 parts = (shape, gpus, size, entry.get("algorithm", ""), entry.get("method", ""), unsure)
-                yield Reference(kind, name, entry["value"], ", ".join(filter(None, parts)), entry["source"])
+                how = ", ".join(filter(None, parts))
+                yield Reference(kind, name, entry["value"], how, entry["source"], entry.get("verified", True))
 
 
 def bound(name: str) -> str:
     """The name of the peak that bounds a number: `bf16_best_tflops` has that of `bf16_tflops`."""
     plain = re.sub(rf"_({'|'.join(WAYS)})_(?=[a-z]+$)", "_", name)
-    return "memory_gb_s" if plain.startswith("memory_") else plain
+    return "memory_gb_s" if plain in MEMORY_NUMBERS else plain
 
 
 def explained(wanted: str, gpu: str) -> str:
@@ -84,20 +86,23 @@ def explained(wanted: str, gpu: str) -> str:
     _, row = model_named(gpu)
     known = list(references(row))
     names = sorted({one.name for one in known})
-    if not given or not any(bound(one.name) == bound(given["name"]) for one in known):
+    # A GPU alone is held to the floor of many at once.
+    asked = given["name"].replace("_alone_", "_") if given else ""
+    if not given or not any(asked in (one.name, bound(one.name)) for one in known):
         raise UsageError(
             f"{wanted}: expected one of {', '.join(names)}, perhaps with =VALUE, for {row['name']}"
         )
-    name, value = given["name"], float(given["value"]) if given["value"] else None
+    name, value = asked, float(given["value"]) if given["value"] else None
     sources = read_yaml(TABLE)["sources"]
-    lines = [f"{label(name)} of {row['name']}" + (f": {number(value)} {unit(name)}" if value else "")]
+    said = "" if value is None else f": {number(value)} {unit(name)}"
+    lines = [f"{label(given['name'])} of {row['name']}{said}"]
     for one in known:
         if one.name == name or (one.kind == "peak" and one.name == bound(name)):
-            share = f"  {value / one.value:4.0%} of" if value else " "
+            share = " " if value is None else f"  {value / one.value:4.0%} of"
             how = f" ({one.how})" if one.how else ""
             lines.append(f"{share} {number(one.value)} {unit(name)}, {KINDS[one.kind]}{how}: {one.source}")
     floors = [one for one in known if one.kind == "floor" and one.name == name]
-    if value:
+    if value is not None:
         lines.append(_judged(value, floors, [one for one in known if one.name == bound(name)]))
     lines += ["Sources:", *(f"  {key}: {sources[key]['title']}" for key in _cited(lines, sources))]
     return "\n".join(lines) + "\n"
@@ -105,10 +110,11 @@ def explained(wanted: str, gpu: str) -> str:
 
 def _judged(value: float, floors: list[Reference], peaks: list[Reference]) -> str:
     """In a sentence: what the value means."""
-    if any(value > 1.02 * one.value for one in peaks if one.kind == "peak"):
+    floors = [one for one in floors if one.verified]
+    if any(value > 1.02 * one.value for one in peaks if one.kind == "peak" and one.verified):
         return "More than the chip can do: the time, or the count of operations, is wrong."
-    if len(floors) != 1:
-        return "No single floor: compare the conditions above, and this GPU with others of its kind."
+    if len(floors) != 1 or floors[0].name.startswith("busbw"):
+        return "No floor for any conditions: compare those above, and this GPU with others of its kind."
     if value < floors[0].value:
         return "Too low for a healthy GPU that is alone: temper explain below-floor says what to look at."
     return "Right for a healthy GPU. How far GPUs of one node differ is up to 5 %."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from temper.plan.role_variables import EFFICIENT_SHARE
 from validation.model.expectations import Expectation, ExpectedGpus
 from validation.model.gpu_models import references
+from validation.model.plans import REQUIRED
 from validation.model.run_options import NO_OPTIONS, RunOptions
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def as_limited(model: Mapping[str, Any], wish: GpuSettings) -> Mapping[str, Any]
 def required_tests(variables: Variables) -> tuple[str, ...]:
     """What must have run: what was named and could not be measured has not passed."""
     wish = variables.gpu_validation
-    required = wish.required_tests
+    required = REQUIRED.get(wish.plan, wish.required_tests)
     tensorflow = Path(wish.tensorflow_python) if wish.tensorflow_python else None
     options = RunOptions(
         tuple(map(Path, wish.storage_paths)), tensorflow=tensorflow, graphics=variables.nvidia_stack.graphics

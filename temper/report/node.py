@@ -185,7 +185,7 @@ class NodePage:
     tests: tuple[Test, ...] = ()
     controls: tuple[ControlResult, ...] = ()
     to_show: tuple[ControlResult, ...] = ()
-    #: What the hardening's profile gives up: not the operator's decision, and nothing to look at each time.
+    #: What Temper gives up: not the operator's decision, and nothing to look at each time.
     relaxed: tuple[ControlResult, ...] = ()
 
 

@@ -13,7 +13,12 @@ CASES = [
     ("fp16_tflops=500", "h100_sxm_80gb", ["84% of 597", "Too low"]),
     ("bf16_tflops=2000", "NVIDIA H200 SXM", ["More than the chip can do"]),
     ("busbw_gb_s", "H200 SXM", ["431 GB/s, asked for at least (8 GPUs", "363 GB/s, measured (4 GPUs"]),
-    ("memory_copy_gb_s=4150", "h200-sxm", ["103% of 4010", "86% of 4800", "No single floor"]),
+    ("busbw_gb_s=363", "H200 SXM", ["100% of 363 GB/s, measured (4 GPUs", "No floor for any conditions"]),
+    ("memory_copy_gb_s=4150", "h200-sxm", ["103% of 4010", "86% of 4800", "No floor for any conditions"]),
+    ("bf16_alone_tflops=100", "H100 SXM", ["bf16 alone of", "Too low"]),
+    ("bf16_tflops=0", "H100 SXM", ["Too low"]),
+    # What nobody has checked judges nothing.
+    ("bf16_tflops=900", "H100 NVL", ["not verified", "No floor for any conditions"]),
 ]
 
 
@@ -39,6 +44,7 @@ def test_every_number_of_every_model_can_be_asked_for() -> None:
     [
         ("bf16_tflops=fast", "H200 SXM", "perhaps with =VALUE"),
         ("blah", "T4", "expected one of fp16_tflops"),
+        ("memory_local_gb_s=100", "H200 SXM", "expected one of"),
         ("bf16_tflops", "H100", "means 3 models; name one of: H100 PCIe"),
         ("bf16_tflops", "Voodoo", "no model is called Voodoo"),
     ],

@@ -125,17 +125,18 @@ def odd_ones_out(outcomes: list[ProcessOutcome], gpus: tuple[GpuIdentity, ...]) 
         found = checksums.standings([digest.value for _, digest in members])
         usual = found.count(Standing.USUAL)
         findings += [
-            _differs(outcome, checksums.product(digest), usual)
+            _differs(outcome, digest, usual)
             for (outcome, digest), one in zip(members, found, strict=True)
             if one is not Standing.USUAL
         ]
     return findings
 
 
-def _differs(outcome: ProcessOutcome, product: str, usual: int) -> Finding:
+def _differs(outcome: ProcessOutcome, digest: Digest, usual: int) -> Finding:
     """What to say of a GPU whose product differs from that of `usual` others, or of all where none agree."""
-    gpu = outcome.request.device
-    if checksums.computes_wrong(gpu, outcome.measured.findings):
+    gpu, product = outcome.request.device, checksums.product(digest)
+    outvoted = usual > 1 and not checksums.rounds(digest)
+    if outvoted or checksums.computes_wrong(gpu, outcome.measured.findings):
         return finding("gpu-differs", "wrong", gpu=gpu, product=product)
     if usual:
         return finding("gpu-differs", "minority", gpu=gpu, product=product, others=usual)

@@ -17,7 +17,7 @@ from validation.findings import catalogue
 from validation.model import gpu_models
 from validation.model.contract import ContractError, dumps
 from validation.model.expectations import ANY_MODEL, Expectation, ExpectedGpus, References, parse_expectation
-from validation.model.plans import PLANS, WHOLE
+from validation.model.plans import PLANS, REQUIRED, WHOLE
 from validation.model.run_options import RunOptions
 from validation.model.usage import UsageError
 from validation.probes.nvidia_smi import NvidiaSmiError
@@ -67,13 +67,13 @@ def run(options: argparse.Namespace) -> int:
     if options.traces:
         _ensure_writable_folder(options.traces)
     if plan.duration_s:
-        say_price(Node(plan, expectation, run_options))
+        say_price(Node(plan, expectation, run_options), options.state)
     with burn_in.locked(options.state), Progress(len(tests)) as progress:
         result = run_plan(plan, expectation, options.node, tests, progress, options.state, run_options)
     by_options = registry.asked_for(run_options, required=True)
     required = [*expectation.required_tests, *(options.tests or ()), *by_options]
     if options.expect is None and not options.tests and result.gpus:
-        required += PROVE_A_GPU
+        required += REQUIRED.get(options.plan, PROVE_A_GPU)
     expectation = dataclasses.replace(expectation, required_tests=tuple(dict.fromkeys(required)))
     verdict = judge_node(
         options.node,
@@ -92,11 +92,14 @@ def run(options: argparse.Namespace) -> int:
     return verdict.exit_status
 
 
-def say_price(node: Node) -> None:
-    """Say what a plan of hours costs on this node."""
+def say_price(node: Node, state: Path | None) -> None:
+    """Say what a plan of hours costs on this node, and whether it goes on after an interruption."""
     with contextlib.closing(node):
         gpus = () if isinstance(node.smi, NvidiaSmiError) else node.smi.gpus
-    print(burn_in.price(node.plan.duration_s / 3600, [gpu.power_limit_w for gpu in gpus]), file=sys.stderr)
+    print(
+        burn_in.price(node.plan.duration_s / 3600, [gpu.power_limit_w for gpu in gpus], state),
+        file=sys.stderr,
+    )
 
 
 def read_expectation(path: Path | None) -> Expectation:

@@ -134,5 +134,7 @@ _CORRUPTION = replace(
 )
 
 PLANS = {plan.name: plan for plan in (_QUICK, _STANDARD, _BURN_IN, _CORRUPTION)}
+#: What must have run in a plan that measures one property, in place of what inventories require.
+REQUIRED = {_CORRUPTION.name: ("health", "gpu_corruption")}
 #: Those that measure all that a node has, rather than one property of it.
 WHOLE = tuple(name for name in PLANS if name != _CORRUPTION.name)

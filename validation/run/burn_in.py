@@ -63,7 +63,7 @@ class Rounds:
         )
 
 
-def price(hours: float, power_limits_w: Sequence[float | None]) -> str:
+def price(hours: float, power_limits_w: Sequence[float | None], state: Path | None) -> str:
     """Say before it starts what a plan costs that goes on for hours, in time and in energy of its GPUs."""
     known = [watts for watts in power_limits_w if watts]
     energy = "what the GPUs may draw is not known"
@@ -73,9 +73,10 @@ def price(hours: float, power_limits_w: Sequence[float | None]) -> str:
             f"the GPUs may draw {kilowatts:.3g} kW, {hours * kilowatts:.3g} kWh in all, and the rest of the "
             "node comes on top"
         )
+    kept = f"goes on with --state {state}" if state else "begins anew, without --state FILE"
     return (
         f"It takes {hours:g} h, and the rest of the round that it is in; {energy}. The first fault ends it. "
-        "Interrupted, it goes on with the same --state FILE."
+        f"Interrupted, it {kept}."
     )
 
 

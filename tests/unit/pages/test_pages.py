@@ -120,7 +120,7 @@ def test_a_node_has_its_findings_with_remedy_its_gpus_and_advice(pages: Pages) -
 
 def test_what_an_operator_waives_stands_apart_from_what_the_profile_relaxes(pages: Pages, index: str) -> None:
     text = page(pages, "gpu-004")
-    waived, relaxed = text.index("OPS-1234"), text.index("Relaxed by the hardening")
+    waived, relaxed = text.index("OPS-1234"), text.index("Relaxed by Temper")
     assert waived < relaxed < text.index("containers reach their network") < text.index("All 1")
     matrix = index[index.index('id="all-nodes"') :]
     rows = {

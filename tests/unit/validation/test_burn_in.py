@@ -219,6 +219,7 @@ def test_rounds_keep_the_worst_of_each_number_and_every_finding_once() -> None:
 
 
 def test_what_hours_of_load_cost_is_said_before_they_begin() -> None:
-    said = burn_in.price(72, [700.0] * 8)
-    assert "72 h" in said and "5.6 kW, 403 kWh" in said
-    assert "not known" in burn_in.price(4, [700.0, None]) and "not known" in burn_in.price(4, [])
+    said = burn_in.price(72, [700.0] * 8, Path("rounds.json"))
+    assert all(words in said for words in ("72 h", "5.6 kW, 403 kWh", "goes on with --state rounds.json"))
+    assert all("not known" in burn_in.price(4, limits, None) for limits in ([700.0, None], []))
+    assert "begins anew" in burn_in.price(4, [], None)

@@ -801,6 +801,23 @@ def test_a_gpu_that_differs_by_more_than_rounding_explains_fails_on_its_node() -
     assert (found.code, found.state, found.device) == ("gpu-differs", State.FAIL, 1)
 
 
+@each(
+    ("exp", "aab", State.FAIL),  # torch's own kernel: no library chooses another one
+    ("exp", "ab", State.DEGRADED),
+    ("product_bf16_2048", "aab", State.DEGRADED),
+)
+def test_bits_that_no_rounding_explains_fail_the_gpu_that_differs(
+    kernel: str, digests: str, state: State
+) -> None:
+    gpus = tuple(GpuIdentity(index, "H100", f"GPU-{index}", "", "2330") for index in range(len(digests)))
+    taken = [Digest(kernel, value, gpu, {"pattern": "normal"}) for gpu, value in enumerate(digests)]
+    outcomes = [
+        dataclasses.replace(gpu_with_digest(gpu, "a"), measured=Measured(digests=(digest,)))
+        for gpu, digest in enumerate(taken)
+    ]
+    assert {finding.state for finding in matmul.odd_ones_out(outcomes, gpus)} == {state}
+
+
 def test_gpus_of_different_models_may_differ() -> None:
     gpus = (GpuIdentity(0, "H100", "", "", ""), GpuIdentity(1, "L4", "", "", ""))
     assert matmul.odd_ones_out([gpu_with_digest(0, "a"), gpu_with_digest(1, "b")], gpus) == []

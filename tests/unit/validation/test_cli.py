@@ -35,7 +35,7 @@ from validation.model.contract import (
 )
 from validation.model.contract import node_result as read
 from validation.model.expectations import FleetExpectations
-from validation.model.plans import Plan
+from validation.model.plans import PLANS, Plan
 from validation.model.run_options import NO_OPTIONS
 from validation.probes import machine
 from validation.probes.node_probe import Facts, NodeProbe
@@ -608,12 +608,29 @@ def test_what_is_lowest_in_hours_is_not_compared_with_a_single_run(
         return node_result(one_test("health", State.PASS))
 
     priced = []
-    monkeypatch.setattr(commands, "say_price", lambda node: priced.append(node.plan.name))
+    monkeypatch.setattr(commands, "say_price", lambda node, _: priced.append(node.plan.name))
     monkeypatch.setattr(commands, "run_plan", start)
     assert main.main(["run", "--test", "health", *arguments]) == 0
     assert asked == [name]
     # What takes hours says what it costs, before it begins.
     assert priced == [name] * (name != "quick")
+
+
+@each(*((plan, missing) for plan in PLANS for missing in (False, True)))
+def test_each_plan_passes_by_hand_where_its_own_tests_did_and_fails_where_one_did_not_run(
+    plan: str, missing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = [check.id for check in registry.CHECKS.values() if plan in check.plans]
+    needed = "gpu_corruption" if plan == "corruption" else "gpu_matmul"
+
+    def measured(*_: object) -> NodeResult:
+        states = {test: State.NOT_RUN if missing and test == needed else State.PASS for test in own}
+        tests = [one_test(test, state, measurement()) for test, state in states.items()]
+        return dataclasses.replace(node_result(*tests), plan=plan)
+
+    monkeypatch.setattr(commands, "say_price", lambda *_: None)
+    monkeypatch.setattr(commands, "run_plan", measured)
+    assert (main.main(["run", "--plan", plan]) == 0) is not missing
 
 
 def test_an_order_for_a_stranger_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
