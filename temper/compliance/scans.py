@@ -111,7 +111,9 @@ def read(stream: BinaryIO) -> Scan:
                 raise ScanError(f"expected at most {MOST_BYTES >> 20} MiB, found more")
             reader.parser.Parse(piece, False)
         reader.parser.Parse(b"", True)
-    except (expat.ExpatError, UnicodeError) as error:
+    except ScanError:
+        raise
+    except (expat.ExpatError, LookupError, ValueError) as error:  # the last two for an encoding
         raise ScanError(f"expected XML, found what is none: {error}") from error
     if reader.tests != 1 or not reader.results:
         raise ScanError(

@@ -49,6 +49,8 @@ def test_a_rule_that_is_judged_several_times_has_the_worst_result() -> None:
 
 ENTITY = f'<!DOCTYPE x [<!ENTITY a "b">]>{results(one="pass").replace("gpu01", "&a;")}'
 EXTERNAL = f'<!DOCTYPE x SYSTEM "file:///etc/passwd">{results(one="pass")}'
+# What Python cannot have expat read: no encoding of texts, of several bytes, none that it knows.
+ENCODINGS = ("rot13", "utf-7", "big5", "no-such-encoding")
 
 
 @each(
@@ -56,6 +58,7 @@ EXTERNAL = f'<!DOCTYPE x SYSTEM "file:///etc/passwd">{results(one="pass")}'
     (EXTERNAL, "DOCTYPE"),
     ("", "found what is none"),
     ("no XML", "found what is none"),
+    *((f'<?xml version="1.0" encoding="{name}"?><a/>', "found what is none") for name in ENCODINGS),
     (results(one="pass")[:-5], "found what is none"),
     ("<a/>", "one TestResult"),
     (results(), "one TestResult"),
