@@ -79,6 +79,26 @@ def test_a_document_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         read(results(one="pass") + " " * 1000)
 
 
+@each("<", "<!--", "<?a ", *(f"<b>{token}" for token in ("<a x='", "<!--", "<?a ", "</")))
+def test_a_tag_that_does_not_end_costs_no_more_than_its_beginning(token: str) -> None:
+    stream = io.BytesIO((token + "x" * (8 << 20)).encode())
+    with pytest.raises(ScanError, match="within 2 MiB"):
+        scans.read(stream)
+    assert stream.tell() <= scans.MOST_UNPARSED + scans.PIECE
+
+
+def test_long_texts_and_many_comments_are_no_tag_that_does_not_end() -> None:
+    much = 5 << 19
+    every = [
+        " " * much,
+        f"<a>{'x' * much}</a>",
+        f"<a><![CDATA[{'x' * much}]]></a>",
+        "<!-- x -->" * (much // 10),
+    ]
+    for text in (*every, f"<a>{'<b/>    ' * (much // 8)}</a>", f"<a x='{'y' * (1 << 20)}'/>"):
+        assert read(f"<arf>{text}{results(one='pass')}</arf>").results == {"one": "pass"}
+
+
 CONTROLS: dict[str, Any] = {"umask": {"scap": ["mask"]}, "su": {"scap": ["su_group", "su_kept"]}}
 TABLE: dict[str, Any] = {
     "roles": {"ssh_hardening": ["root_login"]},
