@@ -132,6 +132,12 @@ def read(stream: BinaryIO) -> Scan:
     return Scan(printable(reader.target), printable(reader.profile), reader.results)
 
 
+def same_machine(target: str, node: str) -> bool:
+    """Return whether both name one machine, where one of them may have the domain too."""
+    one, other = target.lower(), node.lower()
+    return one == other or bool(one and (other.startswith(f"{one}.") or one.startswith(f"{other}.")))
+
+
 class Relation(StringEnum):
     """How a scanner and Temper stand to each other on one rule; what somebody has to look at first."""
 

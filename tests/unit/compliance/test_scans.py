@@ -169,6 +169,27 @@ def test_the_command_shows_a_disagreement_and_ends_with_one(
     assert cli.main([*command, "--node", "gpu09"]) == 2
 
 
+@each(
+    ("gpu01", False),
+    ("GPU01", False),
+    ("gpu01.example.org", False),
+    ("gpu02", True),
+    ("gpu011", True),
+    ("", True),
+)
+def test_results_of_another_machine_are_compared_with_a_warning(
+    target: str, warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report(tmp_path, ControlResult("os_hardening/dmesg", "", State.PASS))
+    file = tmp_path / "results.xml"
+    file.write_text(results(sysctl_kernel_dmesg_restrict="pass").replace(">gpu01<", f">{target}<"))
+    command = ["scan", "--reports", str(tmp_path), "--results", str(file), "--node", "gpu01"]
+    assert cli.main(command) == 0
+    said = capsys.readouterr()
+    assert f"results of {target or 'no machine'}" in said.out
+    assert ("warning" in said.err, "gpu01" in said.err) == (warned, warned)
+
+
 def test_what_is_compared_is_one_row_a_rule() -> None:
     node = NodeStatement(
         "gpu01", Verdict.COMPLIANT, controls=(ControlResult("os_hardening/umask", "", State.PASS),)
