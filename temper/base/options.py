@@ -135,8 +135,12 @@ def whole(least: int, what: str, most: int | None = None) -> Callable[[Any], int
     """Return a reader of a whole number; `what` is counted."""
 
     def read_it(value: Any) -> int:
-        good = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        if not good or (most is not None and value > most):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or value < least
+            or (most is not None and value > most)
+        ):
             raise Wrong(f"{what}, {least} or more" if most is None else f"{what}, {least} to {most}")
         return value
 

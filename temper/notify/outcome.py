@@ -55,8 +55,9 @@ class CheckOutcome:
 
         A check that was not carried out says nothing of nodes: those that people heard of stay.
         """
-        kept = self.state is CheckState.NOT_CARRIED_OUT and told
-        nodes = json.loads(told)["nodes"] if kept else dict(sorted(self.nodes.items()))
+        nodes = dict(sorted(self.nodes.items()))
+        if told and self.state is CheckState.NOT_CARRIED_OUT:
+            nodes = json.loads(told)["nodes"]
         return json.dumps({"state": self.state.value, "nodes": nodes})
 
 

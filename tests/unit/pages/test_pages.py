@@ -58,8 +58,8 @@ def page(pages: Pages, name: str) -> str:
 
 
 def test_the_command_to_validate_again_has_the_plan_of_the_result(pages: Pages, index: str) -> None:
-    for text in (index, page(pages, "gpu-002")):
-        assert "playbooks/validate.yml --limit gpu-002 -e gpu_validation_plan=standard<" in text
+    for text in (index, page(pages, "gpu-003")):
+        assert "playbooks/validate.yml --limit gpu-003 -e gpu_validation_plan=standard<" in text
 
 
 def test_what_changed_stands_before_all_else(index: str) -> None:
