@@ -161,7 +161,7 @@ def preflight_plan(
     elif known.get("leaves_driver"):
         plan = with_the_driver_that_is_there(plan)
     if known.get("hardens"):
-        problems += system_refusals(plan, variables.os_hardening)
+        problems += system_refusals(plan.system or node.os.name, variables.os_hardening)
     fleet = known.get("fleet") or {}
     context = Context.of(
         # The tree of an image has the ids of the machine that makes it.
