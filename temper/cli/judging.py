@@ -19,7 +19,7 @@ from temper.base import ROOT, store
 from temper.base.nodes import number_of
 from temper.base.store import HistoryError
 from temper.cli import json_document
-from temper.judge import compare, numbers, proposal
+from temper.judge import compare, proposal
 from temper.judge.fabric_search import next_rounds
 from temper.judge.history_store import History
 from temper.judge.proposal import ProposalError
@@ -186,6 +186,9 @@ def _explain(options: argparse.Namespace) -> int:
     if options.gpu is not None:
         if options.json or options.code is None:
             raise UsageError("--gpu: expected a number such as bf16_tflops=640, and no --json")
+        # Only here: its table is YAML, whose reader costs the other commands their first tenth of a second.
+        from temper.judge import numbers
+
         print(numbers.explained(options.code, options.gpu), end="")
         return EXIT_PASS
     known = catalogue.catalogue()
