@@ -37,6 +37,11 @@ def with_monitor(computing: str, *display: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- known ones
 
 
+def other_warnings(found: dict[str, Any]) -> list[str]:
+    """Those beside the doubt about NCCL on Debian 12, which each plan of these older GPUs has."""
+    return [warning for warning in found["warnings"] if "may lack NCCL" not in warning]
+
+
 @each(
     ("13bd", "Tesla M10", "maxwell", "r580-cuda12.9", "proprietary"),
     ("1bb3", "Tesla P4", "pascal", "r580-cuda12.9", "proprietary"),
@@ -51,7 +56,7 @@ def test_a_gpu_that_nobody_measured_is_planned(
     device_id: str, name: str, architecture: str, stack: str, modules: str
 ) -> None:
     found = plan(node(pci=gpus(device_id, device_id)))
-    assert (found["problems"], found["warnings"], found["unknown_gpus"]) == ([], [], [])
+    assert (found["problems"], other_warnings(found), found["unknown_gpus"]) == ([], [], [])
     (gpu,) = found["gpus"]
     assert (gpu["name"], gpu["architecture"], gpu["count"]) == (name, architecture, 2)
     assert (found["stack"], found["driver"]["modules"]) == (stack, modules)
@@ -95,7 +100,7 @@ def test_a_gpu_between_known_ones_is_planned_like_the_nearest(
 ) -> None:
     found = plan(node(pci=gpus(device_id, device_id)))
     assert found["problems"] == []
-    (warning,) = found["warnings"]
+    (warning,) = other_warnings(found)
     assert_says(warning, f"10de:{device_id}", architecture, "no reference")
     assert (found["gpus"], found["unknown_gpus"]) == ([], [device_id, device_id])
     assert (found["stack"], found["driver"]["modules"]) == (stack, modules)
@@ -198,7 +203,7 @@ def test_what_validation_passes_over_are_the_gpus_that_the_driver_leaves_alone()
 
 def test_a_display_card_alone_is_a_gpu_like_any_other() -> None:
     found = plan(node(pci=pci((P400, DISPLAY))))
-    assert (found["stack"], found["problems"], found["warnings"]) == ("r580-cuda12.9", [], [])
+    assert (found["stack"], found["problems"], other_warnings(found)) == ("r580-cuda12.9", [], [])
 
 
 def test_an_old_gpu_is_left_alone_only_beside_others_and_with_a_monitor() -> None:
