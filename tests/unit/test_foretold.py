@@ -324,3 +324,19 @@ def test_a_reboot_that_waits_for_the_counters_is_said() -> None:
         True: True,
         False: False,
     }
+
+
+def test_what_forbids_an_installation_is_a_warning_only_where_the_driver_stays() -> None:
+    """A roll-out installs, too, although it asks for no reboot before it begins."""
+    full = node(disks=[{"path": "/", "total_bytes": 1 << 40, "free_bytes": 1 << 30}])
+    wrong = []
+    for known, refused in (
+        ({"installs": True}, True),
+        ({"installs": False}, True),
+        ({"leaves_driver": True}, False),
+    ):
+        plan = preflight_plan({"ansible_facts": {"temper": full}}, {}, KNOWN | {"installs": False} | known)
+        warned = any("leaves the driver as it is" in warning for warning in plan["warnings"])
+        if (("disk-full" in codes(plan)), warned) != (refused, not refused):
+            wrong.append((known, codes(plan), plan["warnings"]))
+    assert not wrong
