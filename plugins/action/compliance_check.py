@@ -88,7 +88,7 @@ class ActionModule(NodeAction):
 def demanded_of(plan: Mapping[str, Any]) -> str:
     """What the benchmark asks for in the controls that the profile relaxes, as JSON."""
     relaxed = [str(one["id"]) for one in plan["waived"] if one["by"] != OPERATOR]
-    return json.dumps(demanded(load_controls(DATA / "os_controls"), relaxed))
+    return json.dumps(demanded(load_controls(DATA / "os_controls"), relaxed, plan["system"]))
 
 
 def administrators(plan: Mapping[str, Any]) -> list[str]:

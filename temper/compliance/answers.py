@@ -178,10 +178,10 @@ def _read(said: str) -> Answer:
     asked = {role.role: role for role in plan.roles}
     if strange := sorted(written.observations.keys() - asked.keys() - {NODE, DEMANDED}):
         raise ContractError(f"observations: expected those of the plan's roles, found {strange[0]!r}")
-    relaxed = tuple(one.id for one in plan.waived if one.by != OPERATOR)
+    relaxed = json.dumps([[one.id for one in plan.waived if one.by != OPERATOR], plan.system])
     observations = {
         name: _of_role(written.observations.get(name, "[]"), name, text, plan.architecture or "")
-        for name, text in [*written.plan["roles"].items(), (NODE, ""), (DEMANDED, json.dumps(relaxed))]
+        for name, text in [*written.plan["roles"].items(), (NODE, ""), (DEMANDED, relaxed)]
     }
     if (count := sum(map(len, observations.values()))) > MOST_OBSERVATIONS:
         raise ContractError(f"observations: expected at most {MOST_OBSERVATIONS}, found {count}")
@@ -331,8 +331,8 @@ def _asked(name: str, said: str, machine: str) -> Asked:
             made.require(key)
         return made
     if name == DEMANDED:
-        known = os_controls()
-        items = demanded(known, [one for one in parse(said) if one in known])
+        known, (relaxed, system) = os_controls(), parse(said)
+        items = demanded(known, [one for one in relaxed if one in known], system)
         return Asked(name, (Item(one["kind"], one["key"], one["controls"]) for one in items), machine)
     role = decode(RolePlan, parse(said), f"roles.{name}")
     settings = role.settings

@@ -127,16 +127,18 @@ def demand_of(control: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def demanded(controls: Mapping[str, Any], names: Iterable[str]) -> list[dict[str, Any]]:
-    """What the benchmark asks for in these controls, one item for each thing that a node can be asked about.
+def demanded(
+    controls: Mapping[str, Any], names: Iterable[str], system: str | None = None
+) -> list[dict[str, Any]]:
+    """What the benchmark asks for in these controls on a system, one item for each thing to ask a node about.
 
     Only to be measured: items have `kind`, `key`, `wanted` and `controls` as in a role's plan, and kinds that
     no role has. Packages are left out: what a control asks of them, its other settings show.
     """
     items = []
     for name in names:
-        demand = demand_of(controls[name])
-        for setting in alone(Asker(name, controls[name]["title"], None), demand):
+        demand = on_system(demand_of(controls[name]), system)
+        for setting in alone(Asker(name, controls[name]["title"], None), demand, system):
             asked = {"wanted": plain(setting.wanted), "order": setting.order, "controls": [name]}
             items.append({"kind": setting.kind.value, "key": setting.key, **asked})
         rest = [("module", module, None) for module in demand.get("modules", [])]
@@ -146,9 +148,18 @@ def demanded(controls: Mapping[str, Any], names: Iterable[str]) -> list[dict[str
     return items
 
 
-def alone(asker: Asker, settings: Mapping[str, Any]) -> list[PlannedSetting]:
-    """The settings of one control without the files that several controls share, and without packages."""
-    composer = Composer({**systems()[USUAL].values, "banner": BANNER, "kernels": ""})
+def values_of(system: object) -> dict[str, str]:
+    """The texts that files of a system have; those of `USUAL` where it has none of its own."""
+    own = systems().get(str(system))
+    return systems()[USUAL].values | (own.values if own else {})
+
+
+def alone(asker: Asker, settings: Mapping[str, Any], system: str | None = None) -> list[PlannedSetting]:
+    """The settings of one control without the files that several controls share, and without packages.
+
+    `settings` are as `on_system` returns them.
+    """
+    composer = Composer({**values_of(system), "banner": BANNER, "kernels": ""})
     composer.add(asker, {key: value for key, value in settings.items() if key in OF_ITS_OWN})
     composer.lines = {}
     return [
@@ -390,11 +401,9 @@ def hardening(
     by_operator = {waiver.id for waiver in wish.waivers}
     kernels = [] if wish.upgrade_kernels else KERNELS
     system = options.get("system")
-    own = systems().get(str(system))
     composer = Composer(
         {
-            **systems()[USUAL].values,
-            **(own.values if own else {}),
+            **values_of(system),
             "banner": wish.banner or BANNER,
             "kernels": "\n".join(f'  "{name}";' for name in kernels),
         }

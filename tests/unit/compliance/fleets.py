@@ -49,7 +49,7 @@ def observations(made: NodePlan, *differing: Observation) -> dict[str, list[Obse
     }
     found["admin_accounts"].append(observation("account"))
     found["os_hardening"].append(observation("audit:rules", State.PASS, "audit"))
-    asked = demanded(RULES.os_controls, [one.id for one in made.waived if one.by != OPERATOR])
+    asked = demanded(RULES.os_controls, [one.id for one in made.waived if one.by != OPERATOR], made.system)
     found["demanded"] = [
         observation(f"{one['kind']}:{one['key']}", State.PASS, *one["controls"]) for one in asked
     ]

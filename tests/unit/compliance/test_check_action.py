@@ -108,3 +108,9 @@ def test_a_variable_that_the_play_sets_is_a_problem_of_the_plan(monkeypatch: pyt
     (problem,) = json.loads(result["answer"])["plan"]["problems"]
     assert problem.startswith("firewall_rules is set in the play, where the plan does not see it")
     assert json.loads(task(monkeypatch)[0]["answer"])["plan"]["problems"] == []
+
+
+def test_a_node_is_asked_for_what_its_own_system_can_have() -> None:
+    waived = [{"id": "password-hash", "by": "the profile gpu"}]
+    asked = json.loads(compliance_check.demanded_of({"waived": waived, "system": "ubuntu-22.04"}))
+    assert {one["key"]: one["wanted"] for one in asked}["/etc/login.defs:ENCRYPT_METHOD"] == "SHA512"

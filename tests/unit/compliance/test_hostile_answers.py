@@ -321,7 +321,7 @@ def test_what_a_real_node_compares_is_read_whole() -> None:
     made = fact()
     found = {name: observe(json.loads(text)) for name, text in made["roles"].items()}
     relaxed = [one["id"] for one in made["waived"] if one["by"] != OPERATOR]
-    found["demanded"] = measured([*demanded(RULES.os_controls, relaxed)])
+    found["demanded"] = measured([*demanded(RULES.os_controls, relaxed, made["system"])])
     found["node"] = node_conditions.conditions([])
     heard = read(answer(made, found, None)).observations
     assert [one.key for ones in heard.values() for one in ones if one.reason == SILENT] == []

@@ -18,12 +18,14 @@ from temper.plan.os_controls import (
     Asker,
     Hardening,
     alone,
+    concerns,
+    demanded,
     hardening,
     settings_of,
     waiver_of,
     waiver_problems,
 )
-from temper.plan.os_systems import systems
+from temper.plan.os_systems import hardened, systems
 from temper.plan.role_variables import role_variables
 from temper.plan.strictness import order_of, orders
 from temper.plan.variables import OsHardening, OsHardeningWaiver
@@ -493,3 +495,39 @@ def test_a_control_of_one_distribution_is_no_waiver_of_another() -> None:
     own = {name for name, control in CONTROLS.items() if control.get("of") == ["ubuntu"]}
     assert own
     assert (ids["debian-13"] & own, ids["ubuntu-24.04"] & own) == (set(), own)
+
+
+def test_a_system_is_measured_by_what_the_strictest_profile_sets_there() -> None:
+    strictest = replace(BARE, profile="anssi-high", upgrade_kernels=True)
+    compared, wrong = set(), []
+    for system in hardened():
+        made = hardening(CONTROLS, strictest, {"system": system}).settings
+        wanted = {(one.kind.value, one.key): plain(one.wanted) for one in made}
+        names = [
+            name
+            for name, control in CONTROLS.items()
+            if "demand" not in control
+            and concerns(control, system)
+            and system not in control.get("lacking", ())
+        ]
+        for one in demanded(CONTROLS, names, system):
+            place = one["kind"], one["key"]
+            # Modules and lines have a file together, and options of a mount point are of several controls.
+            if one["kind"] in ("module", "lines", "separate", "mount"):
+                continue
+            compared.add((system, one["controls"][0]))
+            found, asked = wanted.get(place, "not there"), one["wanted"]
+            if one["kind"] == "file" and isinstance(found, dict):
+                # A file has the orders of all parameters, of its own control or not.
+                found, asked = found["content"], asked["content"]
+            if found != asked:
+                wrong.append((system, *place, asked, found))
+    assert not wrong
+    assert ("ubuntu-22.04", "password-hash") in compared
+
+
+@each(("ubuntu-22.04", "SHA512"), ("debian-13", "YESCRYPT"), (None, "YESCRYPT"))
+def test_a_benchmark_asks_for_a_hash_that_the_system_knows(system: str | None, method: str) -> None:
+    asked = {one["key"]: one["wanted"] for one in demanded(CONTROLS, ["password-hash"], system)}
+    assert asked["/etc/login.defs:ENCRYPT_METHOD"] == method
+    assert ("/etc/login.defs:YESCRYPT_COST_FACTOR" in asked) == (method == "YESCRYPT")
