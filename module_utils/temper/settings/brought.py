@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,29 @@ if TYPE_CHECKING:
     from ansible.module_utils.temper.settings.base import State
 
 ROOT = Path("/")
-#: Where engines keep containers, whoever owns them: an engine that has some is not removed.
-CONTAINERS = (
-    "var/lib/docker/containers/*",
-    "var/lib/containers/storage/overlay-containers/*/userdata",
-    "run/containerd/io.containerd.runtime.v2.task/*/*",
+#: Where each engine keeps containers, whoever owns them: one that has some is not removed.
+CONTAINERS = {
+    re.compile(r"^(docker(\.io|-ce|-engine)?|moby-engine)$"): (
+        "var/lib/docker/containers/*",
+        "home/*/.local/share/docker/containers/*",
+    ),
+    re.compile(r"^(podman|cri-o|crio)"): (
+        "var/lib/containers/storage/overlay-containers/*/userdata",
+        "root/.local/share/containers/storage/overlay-containers/*/userdata",
+        "home/*/.local/share/containers/storage/overlay-containers/*/userdata",
+    ),
+    re.compile(r"^containerd(\.io)?$"): ("run/containerd/io.containerd.runtime.v2.task/*/*",),
+}
+#: Of NVIDIA's family, what works with a driver and is none.
+NO_DRIVER = re.compile(
+    r"^(cuda-|cudnn|libcudnn|libnccl|datacenter-gpu-manager|(lib)?nvidia-container|nvidia-nsight)"
 )
+#: Administrators come in and become root by these, and programs of everybody need them.
+WAYS_IN = re.compile(r"^(sudo(-rs|-ldap)?|openssh-server|ca-certificates|(platform-)?python3.*)$")
+#: As they are removed they flush rules, or nobody can change these any more.
+FIREWALLS = re.compile(r"^(nftables|iptables|ufw|firewalld)$")
+#: Names the tables of iptables that are not nftables', where there are any.
+LEGACY_TABLES = ("ip_tables_names", "ip6_tables_names")
 #: In the order in which the kernel lets go of them.
 MODULES = ("nvidia_peermem", "nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
 
@@ -66,16 +84,30 @@ class BroughtPackages(Setting):
     def brought(self) -> list[str]:
         """Those that were not there before and are now, or left half-way, or with their configuration alone.
 
-        Not kernels: one may be running.
+        Not those that are never removed.
         """
         known = self.known.installed()
         ours = {name for name, version in self.before.items() if version is None}
+        never = {name for names in self.never.values() for name in names}
         return sorted(
             name
-            for name in ours & known.keys()
-            if not packages.KERNEL.match(name)
-            and (known[name].installed or known[name].broken or self.leaves_configuration(known[name]))
+            for name in (ours & known.keys()) - never
+            if (known[name].installed or known[name].broken or self.leaves_configuration(known[name]))
         )
+
+    @property
+    def never(self) -> dict[str, list[str]]:
+        """Those that came with Temper and are never removed, by the reason."""
+        known = self.known.installed()
+        ours = [n for n, version in self.before.items() if version is None and n in known]
+        ours = [name for name in ours if known[name].installed or known[name].broken]
+        firewalls = [name for name in ours if FIREWALLS.match(name)]
+        found = {
+            "kernels are never removed, as one may be running": list(filter(packages.KERNEL.match, ours)),
+            "administrators and other programs may depend on them": list(filter(WAYS_IN.match, ours)),
+            "rules of others are in force": firewalls if firewalls and self.live and rules_stand() else [],
+        }
+        return {why: names for why, names in found.items() if names}
 
     def leaves_configuration(self, package: packages.Package) -> bool:
         """Whether a purge is still due for a package that is gone."""
@@ -121,19 +153,28 @@ class BroughtPackages(Setting):
 
     @property
     def takes_driver(self) -> bool:
-        """Whether a loaded driver is among what goes."""
-        driver = self.live and loaded_state.loaded_version(ROOT)
-        return bool(driver) and any(packages.FAMILY.match(name) for name in self.brought)
+        """Whether a loaded driver, which this role holds, is among what goes."""
+        if not self.held_here or not self.live or not loaded_state.loaded_version(ROOT):
+            return False
+        return any(packages.FAMILY.match(name) and not NO_DRIVER.match(name) for name in self.leaving)
+
+    def containers(self) -> list[str]:
+        """Where the engines that go have containers."""
+        found = [
+            ROOT.glob(pattern)
+            for engine, patterns in CONTAINERS.items()
+            if self.live and any(map(engine.match, self.leaving))
+            for pattern in patterns
+        ]
+        return sorted(str(path) for paths in found for path in paths)
 
     def obstacle(self) -> str | None:
         """Who uses a GPU whose driver would go, or has containers in an engine that would."""
-        if self.engines and self.leaving:
-            found = sorted(str(path) for pattern in CONTAINERS for path in ROOT.glob(pattern))
-            if found and self.live:
-                return (
-                    f"an engine that Temper installed has containers ({found[0]}): remove them, or keep the "
-                    "engines (--skip-tags container_engines)"
-                )
+        if found := self.containers():
+            return (
+                f"an engine that Temper installed has containers ({found[0]}): remove them, or keep the "
+                "engines (--skip-tags container_engines)"
+            )
         if not self.takes_driver or self.busy_ok:
             return None
         users, _ = loaded_state.gpu_users(ROOT)
@@ -148,9 +189,6 @@ class BroughtPackages(Setting):
     def warnings(self) -> list[str]:
         """What stays, and why."""
         before, now = self.before, self.read()
-        kernels = [
-            n for n, version in before.items() if version is None and now[n] and packages.KERNEL.match(n)
-        ]
         needed = [] if self.heir else self.needed
         # Of an earlier version of Temper there is no record, and what it held is told from nothing else.
         there = [name for name in self.holds if name not in before]
@@ -160,7 +198,7 @@ class BroughtPackages(Setting):
             if version is not None and now[name] != version
         ]
         said = [
-            (kernels, "kernels are never removed, as one may be running"),
+            *((names, why) for why, names in self.never.items()),
             (needed, "packages that Temper did not install need them"),
             (there, "they were there before, or an earlier version of Temper installed them"),
             (moved, "there is no way back to the former version: install it with the package manager"),
@@ -168,7 +206,12 @@ class BroughtPackages(Setting):
         return [f"stays: {', '.join(sorted(names))}, because {why}." for names, why in said if names]
 
     def restore(self, state: State) -> None:  # noqa: ARG002 - the record's, as in `before`
-        """Remove them in one transaction and release the holds. Raises PackageError."""
+        """Remove them in one transaction and release the holds. Raises PackageError.
+
+        Minutes may have passed since somebody asked for obstacles.
+        """
+        if reason := self.obstacle():
+            raise packages.PackageError(f"No package was removed: {reason}.")
         self.took_driver, holds = self.takes_driver, self.holds
         if self.leaving:
             with contextlib.nullcontext() if self.live else services_left_alone():
@@ -184,7 +227,9 @@ class BroughtPackages(Setting):
             self.unload()
 
     def unload(self) -> None:
-        """Unload the driver's modules, whose files are gone; one that is in use stays until the next boot."""
+        """Unload the driver's modules where its files are gone; one in use stays until the next boot."""
+        if loaded_state.userspace_version(ROOT):
+            return
         for name in MODULES:
             if (ROOT / "sys/module" / name).exists():
                 process.succeeds(["rmmod", name])
@@ -192,3 +237,16 @@ class BroughtPackages(Setting):
     def after(self) -> list[str]:
         """Say that a reboot is due, where the driver that is gone is still loaded."""
         return loaded_state.gone_but_loaded(ROOT) if self.live and self.took_driver else []
+
+
+def rules_stand() -> bool:
+    """Whether the kernel filters by tables that are not Temper's, or does not say."""
+    # Imported on demand: a node compiles whatever an execution imports.
+    from ansible.module_utils.temper.access.nftables_rules import TABLE
+
+    legacy = any(loaded_state.read(ROOT / "proc/net" / name) for name in LEGACY_TABLES)
+    if legacy or not process.which("nft"):
+        return True
+    listed = process.complete(["nft", "list", "tables"])
+    tables = [line.split()[1:] for line in listed.stdout.splitlines() if line.strip()]
+    return bool(listed.returncode) or any(table != TABLE.split() for table in tables)
