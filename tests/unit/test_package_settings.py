@@ -217,6 +217,79 @@ def test_what_others_need_stays_and_is_named(machine: Machine, no_gpus: Path) ->
 
 
 @pytest.mark.component
+def test_what_others_recommend_stays_and_nothing_that_nobody_needs_goes(
+    machine: Machine, no_gpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = Archive(tmp_path / "others")
+    archive.add("whois", "1")
+    archive.add("fail2ban", "1", Recommends="whois")
+    archive.add("leaf", "1")
+    machine.use(archive)
+    machine.install("leaf")
+    machine.run("apt-mark", "auto", "leaf")
+    noted = Noted({"package:whois": {"version": "", "held": False}})
+    machine.install("fail2ban")
+    configuration = machine.root / "apt.conf"
+    configuration.write_text(f'{configuration.read_text()}APT::Get::AutomaticRemove "true";\n')
+    assert any("stays: whois" in word for word in noted.back().warnings())
+    noted.back().restore(noted.state)
+    assert set(machine.versions()) == {"whois", "fail2ban", "leaf"}
+    noted.state["fail2ban"] = None
+    noted.back().restore(noted.state)
+    assert set(machine.versions()) == {"leaf"}
+
+
+@pytest.mark.component
+def test_what_was_there_before_records_and_images_are_not_purged(
+    machine: Machine, no_gpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The site's configuration, and what Debian's packages delete in a purge."""
+    monkeypatch.setattr(brought, "rules_stand", lambda: False)
+    archive, log = Archive(tmp_path / "recorders"), tmp_path / "purged"
+    names = ("auditd", "chrony", "atop", "nftables", "docker.io", "recorder", "former", "inherited")
+    for name in names:
+        archive.add(name, "1", removal=f'[ "$1" != purge ] || echo {name} >> {log}')
+    machine.use(archive)
+    machine.install("former")
+    machine.run("dpkg", "--remove", "former")
+    node.NODE.forget()
+    noted = Noted({f"package:{name}": {"version": "", "held": False} for name in names})
+    assert noted.state == {name: packages.CONFIGURATION if name == "former" else None for name in names}
+    setting = noted.back()
+    setting.only_removed = frozenset(["inherited"])
+    (said,) = [word for word in setting.warnings() if "configuration and data" in word]
+    assert all(name in said for name in names if name != "recorder")
+    assert "recorder" not in said
+    setting.restore(noted.state)
+    assert machine.versions() == {}
+    assert log.read_text().split() == ["recorder"]
+    again = noted.back()
+    again.only_removed = setting.only_removed
+    assert again.is_at(noted.state)
+
+
+@pytest.mark.component
+def test_a_transaction_that_failed_leaves_the_former_configuration(machine: Machine, tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "failing")
+    archive.add("former", "1", removal="exit 0")
+    archive.add("former", "2", script="exit 1", removal="exit 0")
+    machine.use(archive)
+    machine.install("former=1")
+    machine.run("dpkg", "--remove", "former")
+    node.NODE.forget()
+    state: dict[str, str | None] = {}
+    setting = PackageSet.from_items({"package:former": {"version": "2", "held": False}}, {})
+    setting.note = lambda former, failed=False: [
+        state.pop(name, None) if failed else state.setdefault(name, version)
+        for name, version in former.items()
+    ]
+    with pytest.raises(packages.PackageError):
+        setting.apply()
+    assert state == {}
+    assert packages.query()["former"].status == packages.CONFIGURATION
+
+
+@pytest.mark.component
 def test_what_was_there_before_stays_and_its_hold_goes(machine: Machine, no_gpus: Path) -> None:
     machine.install("libcuda1=550-1", "desktop")
     machine.run("apt-mark", "hold", "desktop")

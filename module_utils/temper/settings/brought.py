@@ -14,6 +14,8 @@ from ansible.module_utils.temper.packaging.services import services_left_alone
 from ansible.module_utils.temper.settings.base import Difference, Setting
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from ansible.module_utils.temper.packaging.packages import Manager
     from ansible.module_utils.temper.settings.base import State
 
@@ -37,6 +39,10 @@ NO_DRIVER = re.compile(
 )
 #: Administrators come in and become root by these, and programs of everybody need them.
 WAYS_IN = re.compile(r"^(sudo(-rs|-ldap)?|openssh-server|ca-certificates|(platform-)?python3.*)$")
+#: A purge takes images and volumes, records of audits and measurements, or the site's own files along.
+ONLY_REMOVED = re.compile(
+    r"^(auditd|chrony|atop|nftables|docker(\.io|-.*)?|moby-.*|containerd.*|podman.*|cri-?o.*|buildah)$"
+)
 #: As they are removed they flush rules, or nobody can change these any more.
 FIREWALLS = re.compile(r"^(nftables|iptables|ufw|firewalld)$")
 #: Names the tables of iptables that are not nftables', where there are any.
@@ -48,15 +54,16 @@ MODULES = ("nvidia_peermem", "nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvid
 class BroughtPackages(Setting):
     """Packages that came with Temper's transactions; `original` has the state of each before the first.
 
-    They are purged, but those of `engines` are only removed: a purge would take images and volumes along.
-    `holds`: it is the role whose packages are held.
+    They are purged, but those of `engines`, and those that are `only_removed`, leave their configuration and
+    data. `holds`: it is the role whose packages are held.
     """
 
     key = "package:set"
 
-    def __init__(self, engines: bool = False, holds: bool = False) -> None:
-        self.spec = {"engines": engines, "holds": holds}
+    def __init__(self, engines: bool = False, holds: bool = False, only_removed: Sequence[str] = ()) -> None:
+        self.spec = {"engines": engines, "holds": holds, "only_removed": list(only_removed)}
         self.engines = engines
+        self.only_removed = frozenset(only_removed)
         self.held_here = holds
         self.known = node.NODE
         self._manager: Manager | None = None
@@ -77,8 +84,17 @@ class BroughtPackages(Setting):
 
     @property
     def before(self) -> dict[str, Any]:
-        """What the record says of each package: its version, None where it was not there."""
+        """What the record says of each package: its version, None where it was not there.
+
+        CONFIGURATION where it had left that.
+        """
         return dict((self.original or {"state": {}})["state"])
+
+    @property
+    def ours(self) -> set[str]:
+        """Those that came with Temper and dpkg still knows."""
+        known = self.known.installed()
+        return came(self.before) & known.keys()
 
     @property
     def brought(self) -> list[str]:
@@ -87,11 +103,10 @@ class BroughtPackages(Setting):
         Not those that are never removed.
         """
         known = self.known.installed()
-        ours = {name for name, version in self.before.items() if version is None}
         never = {name for names in self.never.values() for name in names}
         return sorted(
             name
-            for name in (ours & known.keys()) - never
+            for name in self.ours - never
             if (known[name].installed or known[name].broken or self.leaves_configuration(known[name]))
         )
 
@@ -99,8 +114,7 @@ class BroughtPackages(Setting):
     def never(self) -> dict[str, list[str]]:
         """Those that came with Temper and are never removed, by the reason."""
         known = self.known.installed()
-        ours = [n for n, version in self.before.items() if version is None and n in known]
-        ours = [name for name in ours if known[name].installed or known[name].broken]
+        ours = sorted(name for name in self.ours if known[name].installed or known[name].broken)
         firewalls = [name for name in ours if FIREWALLS.match(name)]
         found = {
             "kernels are never removed, as one may be running": list(filter(packages.KERNEL.match, ours)),
@@ -109,15 +123,27 @@ class BroughtPackages(Setting):
         }
         return {why: names for why, names in found.items() if names}
 
+    def purged(self, name: str) -> bool:
+        """Whether a package goes with its configuration."""
+        kept = self.engines or name in self.only_removed or ONLY_REMOVED.match(name)
+        return not kept and self.before[name] is None
+
     def leaves_configuration(self, package: packages.Package) -> bool:
         """Whether a purge is still due for a package that is gone."""
-        return package.status == "config-files" and not self.engines
+        return package.status == packages.CONFIGURATION and self.purged(package.name)
 
     @property
     def leaving(self) -> list[str]:
         """Those that can go without any package that Temper has not brought."""
         if self._leaving is None:
-            self._leaving = self.manager.removable(self.brought, purge=not self.engines)
+            # Imported on demand: records are made of settings.
+            from ansible.module_utils.temper.settings.record import others
+
+            notes = [
+                record.originals[self.key]["state"] for record in others("") if self.key in record.originals
+            ]
+            ours = set[str]().union(*map(came, [self.before, *notes]))
+            self._leaving = self.manager.removable(self.brought, ours)
         return self._leaving
 
     @property
@@ -195,12 +221,15 @@ class BroughtPackages(Setting):
         moved = [
             f"{name} {now[name] or 'removed'} (was {version})"
             for name, version in before.items()
-            if version is not None and now[name] != version
+            if version not in (None, packages.CONFIGURATION) and now[name] != version
         ]
+        left = ", ".join(name for name in self.leaving if not self.purged(name))
+        data = [f"configuration and data of {left}"] if left else []
         said = [
             *((names, why) for why, names in self.never.items()),
-            (needed, "packages that Temper did not install need them"),
+            (needed, "packages that stay need them"),
             (there, "they were there before, or an earlier version of Temper installed them"),
+            (data, "they may hold what is not Temper's: records, images, or what was there before"),
             (moved, "there is no way back to the former version: install it with the package manager"),
         ]
         return [f"stays: {', '.join(sorted(names))}, because {why}." for names, why in said if names]
@@ -215,7 +244,7 @@ class BroughtPackages(Setting):
         self.took_driver, holds = self.takes_driver, self.holds
         if self.leaving:
             with contextlib.nullcontext() if self.live else services_left_alone():
-                self.manager.remove(self.leaving, purge=not self.engines)
+                self.manager.remove(self.leaving, list(filter(self.purged, self.leaving)))
         if holds:
             self.manager.release(holds)
         if gone := packages.recorded_holds() & {*self.leaving, *holds}:
@@ -225,6 +254,15 @@ class BroughtPackages(Setting):
         if self.took_driver:
             node.unproven().unlink(missing_ok=True)
             self.unload()
+
+    def inherited(self, note: dict[str, Any]) -> dict[str, Any]:
+        """Return a later role's note with what it needs, and which of that is only removed."""
+        kept = {name for name in self.needed if not self.purged(name)}
+        only_removed = sorted({*note["spec"].get("only_removed", ()), *kept})
+        return {
+            "spec": {**note["spec"], "only_removed": only_removed},
+            "state": {**{name: self.before[name] for name in self.needed}, **note["state"]},
+        }
 
     def unload(self) -> None:
         """Unload the driver's modules where its files are gone; one in use stays until the next boot."""
@@ -237,6 +275,11 @@ class BroughtPackages(Setting):
     def after(self) -> list[str]:
         """Say that a reboot is due, where the driver that is gone is still loaded."""
         return loaded_state.gone_but_loaded(ROOT) if self.live and self.took_driver else []
+
+
+def came(state: Mapping[str, str | None]) -> set[str]:
+    """Return the packages of a record that were not there before Temper."""
+    return {name for name, version in state.items() if version in (None, packages.CONFIGURATION)}
 
 
 def rules_stand() -> bool:
