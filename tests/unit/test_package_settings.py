@@ -279,10 +279,14 @@ def test_a_transaction_that_failed_leaves_the_former_configuration(machine: Mach
     node.NODE.forget()
     state: dict[str, str | None] = {}
     setting = PackageSet.from_items({"package:former": {"version": "2", "held": False}}, {})
-    setting.note = lambda former, failed=False: [
-        state.pop(name, None) if failed else state.setdefault(name, version)
-        for name, version in former.items()
-    ]
+
+    def note(former: dict[str, str | None], failed: bool = False) -> None:
+        for name, version in former.items():
+            state[name] = version
+            if failed:
+                del state[name]
+
+    setting.note = note
     with pytest.raises(packages.PackageError):
         setting.apply()
     assert state == {}
