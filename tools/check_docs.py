@@ -29,7 +29,8 @@ def row(check: Check) -> str:
     """A check's row in the table of tests."""
     measured = " ".join((inspect.getdoc(check) or "").split())
     others = [f"`{name}`" for name in WHOLE if name not in check.plans]
-    left_out = f" Not in {' and '.join(others)}." if others else ""
+    *first, last = others or [""]
+    left_out = f" Not in {' and '.join(filter(None, [', '.join(first), last]))}." if others else ""
     needs = ", ".join(need.words for need in check.needs)
     return f"| `{check.id}` | {check.scope} | {measured}{left_out} | {needs or 'nothing'} | {check.passes} |"
 

@@ -24,6 +24,8 @@ from temper.plan.node_action import NodeAction  # noqa: E402 - likewise
 from temper.plan.node_plan import refused  # noqa: E402 - likewise
 from temper.plan.os_controls import OPERATOR, demanded, load_controls  # noqa: E402 - likewise
 from temper.plan.preflight import preflight_plan  # noqa: E402 - likewise
+from temper.plan.security import installed  # noqa: E402 - likewise
+from temper.plan.tables import load_tables  # noqa: E402 - likewise
 from temper.plan.unreadable import SILENT, unreadable  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
@@ -69,7 +71,9 @@ class ActionModule(NodeAction):
         except ClaimsError as error:
             return result | {"problem": f"it could not be read: {error}", "warnings": self.warnings}
         # As one text: Ansible walks through every value of a result several times.
-        said = answer(plan, compared["observations"], facts["nvidia"]["loaded_version"], seen)
+        driver, components = facts["nvidia"]["loaded_version"], load_tables(DATA).security
+        versions = installed(facts["packages"], driver, components)
+        said = answer(plan, compared["observations"], driver, seen, versions)
         return result | {"answer": said, "machine": plan["machine"], "warnings": self.warnings}
 
     def reason(self, answer: dict[str, Any], known: dict[str, Any]) -> str:

@@ -39,7 +39,7 @@ class ActionModule(NodeAction):
 
     _VALID_ARGS = frozenset(
         (
-            *("known", "simulate", "installs", "hardens", "takes_back"),
+            *("known", "simulate", "installs", "hardens", "takes_back", "leaves_driver"),
             *("payload_python", "lease", "image", "image_kernel"),
         )
     )
@@ -55,7 +55,8 @@ class ActionModule(NodeAction):
         known = self.known(variables)
         for word, role in (("installs", nvidia_stack.ROLE), ("hardens", os_hardening.ROLE)):
             known[word] = boolean(self._task.args[word]) and reaches(role, *tags)
-        known["takes_back"] = boolean(self._task.args.get("takes_back", False))
+        for word in ("takes_back", "leaves_driver"):
+            known[word] = boolean(self._task.args.get(word, False))
         python = self._task.args["payload_python"]
         asked: dict[str, Any] = {"payload_python": python} if python else {}
         if self._task.args["lease"] and not self._task.check_mode:

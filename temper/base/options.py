@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from validation.model.contract import StringEnum
@@ -27,8 +28,11 @@ class Wrong(Exception):  # noqa: N818 - it never leaves `read_fields`
     """What was expected of a value."""
 
 
-def load(path: Path, what: str) -> Any:
-    """Return what a file of YAML holds; `what` is the file's content for people. Raises OptionsError."""
+def load(path: Path, what: str, *, secret: bool = False) -> Any:
+    """Return what a file of YAML holds; `what` is the file's content for people. Raises OptionsError.
+
+    What is wrong is said without any word of the file if `secret`.
+    """
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -39,8 +43,9 @@ def load(path: Path, what: str) -> Any:
             for key, _ in node.value:
                 name = str(key.value)
                 if name in seen:
+                    which = "a key" if secret else f"key {name}"
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"found key {name} twice", key.start_mark
+                        None, None, f"found {which} twice", key.start_mark
                     )
                 seen.add(name)
             return super().construct_mapping(node, deep)
@@ -52,6 +57,8 @@ def load(path: Path, what: str) -> Any:
         # Not the line itself: it may have a secret.
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         reason = " ".join(str(getattr(error, "problem", "") or error).split())
+        if secret:
+            reason = re.sub(r"\b(alias|anchor|tag|handle) '.*'", r"\1", reason)
         raise OptionsError(
             [f"{path}: expected {what} in YAML, found none that can be read: {place}{reason}"]
         ) from error
@@ -63,15 +70,17 @@ def read_fields(
     where: str,
     problems: list[str],
     required: tuple[str, ...] = (),
+    *,
+    secret: bool = False,
 ) -> dict[str, Any]:
-    """Return every known key, read; what is wrong goes into `problems`.
+    """Return every known key, read; what is wrong goes into `problems`, without any value if `secret`.
 
     `where` is the place in the file that the content has, or for the whole file what people call that,
     with a colon: `policy:`.
     """
     place = where.removesuffix(":")
     if not isinstance(content, dict):
-        problems.append(f"{place}: expected a mapping with {', '.join(readers)}, found {content!r}")
+        problems.append(f"{place}: expected a mapping with {', '.join(readers)}, {_found(content, secret)}")
         return {}
     found = {}
     prefix = "" if where.endswith(":") else f"{where}."
@@ -79,6 +88,8 @@ def read_fields(
         name = f"{prefix}{key}"
         if key not in readers:
             close = difflib.get_close_matches(str(key), readers, n=1)
+            if secret and not close:  # a value at the place of a key
+                name = place
             hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(readers)}"
             problems.append(f"{name}: no such key; {hint}")
             continue
@@ -87,31 +98,50 @@ def read_fields(
         except OptionsError as error:
             problems += error.problems
         except Wrong as error:
-            problems.append(f"{name}: expected {error}, found {value!r}")
+            problems.append(f"{name}: expected {error}, {_found(value, secret)}")
     if missing := [key for key in required if key not in content]:
+        there = [str(key) for key in content if key in readers or not secret]
         problems.append(
-            f"{place}: expected the keys {', '.join(missing)}, found {', '.join(map(str, content)) or 'none'}"
+            f"{place}: expected the keys {', '.join(missing)}, found {', '.join(there) or 'none'}"
         )
     return found
 
 
+def _found(value: Any, secret: bool) -> str:
+    """Return what was found, for people: a secret by its type alone."""
+    if not secret:
+        return f"found {value!r}"
+    kinds = {str: "a text", bool: "true or false", int: "a number", list: "a list", dict: "a mapping"}
+    return f"found {kinds.get(type(value), 'nothing' if value is None else 'something else')}"
+
+
 def read_entry(
-    content: Any, readers: Mapping[str, Callable[[Any], Any]], where: str, required: tuple[str, ...]
+    content: Any,
+    readers: Mapping[str, Callable[[Any], Any]],
+    where: str,
+    required: tuple[str, ...],
+    *,
+    secret: bool = False,
 ) -> dict[str, Any]:
     """Return the fields of an entry, all required ones among them. Raises OptionsError."""
     problems: list[str] = []
-    found = read_fields(content, readers, where, problems, required)
+    found = read_fields(content, readers, where, problems, required, secret=secret)
     if problems:
         raise OptionsError(problems)
     return found
 
 
-def whole(least: int, what: str) -> Callable[[Any], int]:
+def whole(least: int, what: str, most: int | None = None) -> Callable[[Any], int]:
     """Return a reader of a whole number; `what` is counted."""
 
     def read_it(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise Wrong(f"{what}, {least} or more")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or value < least
+            or (most is not None and value > most)
+        ):
+            raise Wrong(f"{what}, {least} or more" if most is None else f"{what}, {least} to {most}")
         return value
 
     return read_it

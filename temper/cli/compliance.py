@@ -118,6 +118,9 @@ def scan(given: argparse.Namespace, directory: Path) -> int:
         found = scans.read(stream)
     option = "--node" if given.node else "the target in the results (name the node with --node)"
     node, statement = node_of(directory, given.node or found.target, option)
+    if not scans.same_machine(found.target, node.node):
+        warning = f"warning: expected results of {node.node}, found those of {found.target or 'no machine'}"
+        print(printable(f"{warning}: see that {given.results} is of that node"), file=sys.stderr)
     controls = load_controls(DATA / "os_controls")
     rows = scans.compared(found, controls, scap_table(), tailoring.of_node(node))
     disagreeing = [row for row in rows if row.relation.disagrees]
@@ -131,7 +134,8 @@ def scan(given: argparse.Namespace, directory: Path) -> int:
     ]
     numbers = ", ".join(f"{number} {relation}" for relation, number in counts.items())
     lines.append(
-        f"{node.node}, {found.profile or 'no profile'}, beside the report of {statement.made_at}: "
+        f"{node.node} (results of {found.target or 'no machine'}), {found.profile or 'no profile'}, "
+        f"beside the report of {statement.made_at}: "
         f"{number_of(len(disagreeing), 'disagreement')} ({numbers})"
     )
     shown = {"node": node.node, "target": found.target, "profile": found.profile}

@@ -96,7 +96,7 @@ Exit status:
   {BAD}    bad: a node, a verdict or a statement is
   {NOT_CARRIED_OUT}    not carried out: the command line, a file or this machine does not allow it
   {NOT_FINISHED}    not finished: nodes are left, or it goes on elsewhere
-  {NOT_TOLD}    nobody was told: a notification could not be sent
+  {NOT_TOLD}    a notification could not be sent, or it could not be recorded that it was
   {INTERRUPTED}  interrupted"""
 
 

@@ -9,7 +9,7 @@ out) or the nodes that are not good differ from what they were told last. A chan
 is tried again after the next check. Settings are read, with the files that they name, before the check.
 
 The exit status is that of the verdict, 2 where the check was not carried out, 4 where a notification could
-not be sent.
+not be sent or not be recorded.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import secrets
 import shlex
 import shutil
 import signal
@@ -27,13 +28,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from temper.base import ROOT
 from temper.base.nodes import printable, utc
 from temper.base.options import OptionsError
 from temper.base.store import HISTORY, HistoryError
 from temper.cli.main import NOT_CARRIED_OUT, NOT_TOLD
-from temper.notify.outcome import CHECKS, CheckOutcome, CheckState, is_news, message, newest, outcome
+from temper.notify.outcome import CHECKS, REPORTS, CheckOutcome, CheckState, is_news, message, names, outcome
 from temper.notify.settings import read
+from temper.report.origin import CHECK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,16 +53,19 @@ def parser() -> argparse.ArgumentParser:
     """Make the parser."""
     made = argparse.ArgumentParser(
         prog="temper notify",
-        usage="temper notify CHECK --settings FILE [--reports DIR] [--minutes N] -- COMMAND ...",
+        usage="temper notify CHECK --settings FILE [OPTIONS] -- COMMAND ...",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("check", choices=[*CHECKS, TEST])
     made.add_argument("--settings", type=Path, required=True, help="whom to tell, in YAML")
     made.add_argument(
-        "--reports", type=Path, default=ROOT / "reports",
-        help="folder of validation's reports, in which are those of compliance and the history (%(default)s)",
+        "--reports", type=Path, help="the folder that the check writes its reports into (" + ", ".join(
+            f"{check}: {folder}" for check, (folder, _) in CHECKS.items()) + ")",
     )  # fmt: skip
+    made.add_argument(
+        "--history", type=Path, default=REPORTS / HISTORY, help="the fleet's history (%(default)s)"
+    )
     made.add_argument(
         "--minutes", type=int, default=MOST_MINUTES, help="end the check after so long (%(default)s)"
     )
@@ -93,10 +97,10 @@ def main(arguments: Sequence[str]) -> int:
         return NOT_TOLD if _tell(given, settings, now, TEST) else 0
     if not shutil.which(command[0]):
         return _refused(f"expected a program after --, found {command[0]}")
-    reports = given.reports / CHECKS[given.check][0]
-    before = newest(reports)
-    status, ended = _carried_out(command, given.minutes)
-    now = outcome(given.check, reports, before, status, ended)
+    reports = given.reports or CHECKS[given.check][0]
+    before, token = names(reports), secrets.token_hex()
+    status, ended = _carried_out(command, given.minutes, token)
+    now = outcome(given.check, reports, before, token, status, ended)
     return NOT_TOLD if _tell(given, settings, now, shlex.join(command)) else now.exit_status
 
 
@@ -105,11 +109,17 @@ def _refused(sentence: str) -> int:
     return NOT_CARRIED_OUT
 
 
-def _carried_out(words: Sequence[str], minutes: int) -> tuple[int, str]:
-    """Run a check; returns its exit status, and how it ended in words. What it started ends with it."""
+def _carried_out(words: Sequence[str], minutes: int, token: str) -> tuple[int, str]:
+    """Run a check; returns its exit status, and how it ended in words. What it started ends with it.
+
+    Its report has the token, because others may make reports meanwhile.
+    """
+    environment = {**os.environ, CHECK: token}
     # A unit that is stopped, as Ctrl-C: the check ends, too, and nobody is told.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)  # noqa: S603 - the operator's command
+    process = subprocess.Popen(  # noqa: S603 - the operator's command
+        words, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
+    )
     try:
         status = process.wait(minutes * SECONDS)
         return status, f"`{shlex.join(words)}` ended with status {status}"
@@ -131,7 +141,7 @@ def _tell(given: argparse.Namespace, settings: Settings, now: CheckOutcome, comm
     from temper.notify.told import Told
 
     at, controller = utc(datetime.now(UTC)), socket.gethostname()
-    told, failed = Told(given.reports / HISTORY), False
+    told, failed = Told(given.history), False
     said = []
     for name, channel in settings.channels.items():
         last = None
@@ -141,16 +151,20 @@ def _tell(given: argparse.Namespace, settings: Settings, now: CheckOutcome, comm
                 last = None if given.check == TEST else told.last(command, name)
             news = given.check == TEST or is_news(now, last)
             if news:
-                send(channel, message(given.check, settings.fleet or controller, controller, at, now, last))
+                words = message(given.check, settings.fleet or controller, controller, at, now, last)
+                if refused := send(channel, words):
+                    print(printable(f"{name}: the others were told. {refused}"), file=sys.stderr)
                 said.append(name)
             if given.check != TEST and (news or last is None):
-                told.record(command, name, at, now.remembered)
+                told.record(command, name, at, now.remembered(last))
         except ChannelError as error:
             failed = True
             print(printable(f"{name}: nobody was told. {error}. {_again(given)}"), file=sys.stderr)
         except HistoryError as error:
             failed = True
-            print(printable(f"{name}: the next check may tell the same again: {error}"), file=sys.stderr)
+            sent = "the message was sent" if name in said else "there was nothing to tell"
+            again = f"{sent}, but that cannot be recorded, and the next check may tell it again"
+            print(printable(f"{name}: {again}. {error}"), file=sys.stderr)
     if said or not failed:
         news = f"told by {', '.join(said)}" if said else "as people were told before"
         print(printable(f"{given.check}: {now.state}; {news}"))

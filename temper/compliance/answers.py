@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -65,11 +65,15 @@ AUDIT_RULES, AUDIT_KEY = "/etc/audit/rules.d/", "audit:rules"
 
 @dataclass(frozen=True)
 class Answer:
-    """Of a node: its plan, what it observed by role, and the version of the driver that is loaded."""
+    """Of a node: its plan, what it observed by role, and the version of the driver that is loaded.
+
+    `versions` are those that are installed, by the components of data/nvidia_security.yml.
+    """
 
     plan: NodePlan
     observations: Mapping[str, tuple[Observation, ...]]
     driver: str | None
+    versions: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Written:
     observations: dict[str, Annotated[str, Bounds(MOST_BYTES)]]
     driver: str | None
     outside: tuple[Observation, ...] = ()
+    versions: dict[str, Annotated[str, Bounds(MOST_CHARACTERS)]] = field(default_factory=dict)
 
 
 def answer(
@@ -87,10 +92,12 @@ def answer(
     observations: Mapping[str, Any],
     driver: str | None,
     outside: Iterable[Observation] = (),
+    versions: Mapping[str, str] | None = None,
 ) -> str:
     """Return what is passed on of a node that was compared, as `read` takes it: JSON.
 
-    `outside` is what this machine has seen of it, for which the node does not speak.
+    `outside` is what this machine has seen of it, for which the node does not speak. `versions` are those of
+    the stack that are installed.
 
     Of the plan (its fact) only what a statement needs. What settings are to be is most of it, with the whole
     fleet's addresses and programs in it, and that of all nodes would not fit into the controller's memory.
@@ -106,7 +113,13 @@ def answer(
     found = {role: json.dumps(one) for role, one in observations.items()} if by_role else observations
     seen = plain(tuple(outside))
     return json.dumps(
-        {"plan": needed | {"roles": short}, "observations": found, "driver": driver, "outside": seen}
+        {
+            "plan": needed | {"roles": short},
+            "observations": found,
+            "driver": driver,
+            "outside": seen,
+            "versions": dict(versions or {}),
+        }
     )
 
 
@@ -177,7 +190,8 @@ def _read(said: str) -> Answer:
         if [one.key for one in written.outside] != list(OUTSIDE_TITLES):
             raise ContractError(f"{OUTSIDE}: expected {', '.join(OUTSIDE_TITLES)}, or nothing")
     driver = None if written.driver is None else label(written.driver)
-    return Answer(replace(plan, system=plan.system and label(plan.system)), observations, driver)
+    versions = {name: label(text) for name, text in written.versions.items()}
+    return Answer(replace(plan, system=plan.system and label(plan.system)), observations, driver, versions)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -42,7 +42,10 @@ SHOWN = (State.FAIL, State.NOT_CHECKED, State.WAIVED)
 
 
 class WaivedBy(StringEnum):
-    """Who accepts that a control is not fulfilled. A profile's reasons have neither owner nor end."""
+    """Who accepts that a control is not fulfilled.
+
+    The reasons of a profile, or of data/nvidia_security.yml, have neither owner nor end.
+    """
 
     PROFILE = "profile"
     OPERATOR = "operator"

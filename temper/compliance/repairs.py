@@ -70,7 +70,7 @@ REPAIRS = {
         # The name as a pattern: dots and slashes are the same to sysctl.
         (
             r"[a-z0-9_](?:[A-Za-z0-9_-]|\[\./\]){0,127}",
-            r"/etc/sysctl\.conf|/(?:etc|run|usr/lib|usr/local/lib)/sysctl\.d/[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}",
+            r"/etc/(?:ufw/)?sysctl\.conf|/(?:etc|run|usr/lib|usr/local/lib)/sysctl\.d/[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}",
         ),
     ),
     # The line as it was counted, and only where it still has that keyword: else it fails.

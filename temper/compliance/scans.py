@@ -2,7 +2,7 @@
 
 The results are of a foreign program on a foreign machine: an XCCDF 1.2 document, alone or in an ARF (NIST IR
 7275 and 7694). The reader keeps nothing but the result of each rule, refuses a document type, and thereby
-entities, and has limits on bytes, depth and rules.
+entities, and has limits on bytes, depth, rules, and a single tag or comment.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: An ARF has the data stream and what OVAL has collected: some 60 MB.
 MOST_BYTES = 512 << 20
+#: A tag that does not end is parsed anew with each piece.
+MOST_UNPARSED = 2 << 20
 MOST_DEPTH = 200
 MOST_RULES = 10_000
 MOST_TEXT = 300
@@ -104,14 +106,23 @@ class _Reader:
 def read(stream: BinaryIO) -> Scan:
     """Return what a document says. Raises ScanError, OSError."""
     reader = _Reader()
-    left = MOST_BYTES
+    fed = parsed = 0
     try:
         while piece := stream.read(PIECE):
-            if (left := left - len(piece)) < 0:
+            if (fed := fed + len(piece)) > MOST_BYTES:
                 raise ScanError(f"expected at most {MOST_BYTES >> 20} MiB, found more")
             reader.parser.Parse(piece, False)
+            # -1 before the first token, and where expat waits for more.
+            parsed = max(parsed, reader.parser.CurrentByteIndex)
+            if fed - parsed > MOST_UNPARSED:
+                raise ScanError(
+                    f"expected the end of a tag or comment within {MOST_UNPARSED >> 20} MiB, "
+                    f"found none after byte {parsed}"
+                )
         reader.parser.Parse(b"", True)
-    except (expat.ExpatError, UnicodeError) as error:
+    except ScanError:
+        raise
+    except (expat.ExpatError, LookupError, ValueError) as error:  # the last two for an encoding
         raise ScanError(f"expected XML, found what is none: {error}") from error
     if reader.tests != 1 or not reader.results:
         raise ScanError(
@@ -119,6 +130,12 @@ def read(stream: BinaryIO) -> Scan:
             f"--results` or `--results-arf`), found {reader.tests} with {len(reader.results)} such rules"
         )
     return Scan(printable(reader.target), printable(reader.profile), reader.results)
+
+
+def same_machine(target: str, node: str) -> bool:
+    """Return whether both name one machine, where one of them may have the domain too."""
+    one, other = target.lower(), node.lower()
+    return one == other or bool(one and (other.startswith(f"{one}.") or one.startswith(f"{other}.")))
 
 
 class Relation(StringEnum):

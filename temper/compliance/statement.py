@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -28,6 +28,7 @@ from temper.compliance.model import (
 from temper.compliance.repairs import command_of
 from temper.compliance.waivers import Use, Waiver, faults
 from temper.plan.os_controls import OPERATOR, concerns, demanded, references
+from temper.plan.security import gaps
 from validation.model.printable import first_of
 
 if TYPE_CHECKING:
@@ -37,9 +38,11 @@ if TYPE_CHECKING:
 
     from temper.compliance.history import Known
     from temper.plan.node_plan import NodePlan, RolePlan, WaivedControl
+    from temper.plan.tables import SecurityComponent
     from validation.model.contract import State as Measured
 
 DEMANDED = "demanded"
+STACK = "nvidia_stack"
 NODE = "node"
 REBOOT = "reboot"
 OUTSIDE = "outside"
@@ -93,7 +96,8 @@ class CheckedNode:
     """What is known of a node.
 
     Of one that did not answer there is neither plan nor observations, but a `problem`. `observations` are by
-    role, those of no role under "node". `driver` is the version that is loaded.
+    role, those of no role under "node". `driver` is the version that is loaded, `versions` are those that are
+    installed, by the components of data/nvidia_security.yml.
     """
 
     name: str
@@ -104,11 +108,12 @@ class CheckedNode:
     driver: str | None = None
     validation: LastValidation | None = None
     waivers: tuple[Waiver, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Rules:
-    """What the controller knows: its clock, how old a validation may be, all OS controls.
+    """What the controller knows: its clock, how old a validation may be, all OS controls, all bulletins.
 
     Rules are those of one statement: two are never the same.
 
@@ -119,10 +124,14 @@ class Rules:
     validation_max_age: timedelta
     os_controls: Mapping[str, Any]
     inventory: str = ""
+    security: Mapping[str, SecurityComponent] = field(default_factory=dict)
 
     @cached_property
-    def shared(self) -> dict[tuple[int, int], tuple[NodePlan, object, Shared]]:
-        """What was made of plans and observations, by their id(): with them, so that no others have those."""
+    def shared(self) -> dict[tuple[int, int, int], tuple[NodePlan, object, object, Shared]]:
+        """What was made of plans, observations and versions, by their id().
+
+        It has them too, so that no others get those ids.
+        """
         return {}
 
     @cached_property
@@ -270,12 +279,13 @@ def node_controls(node: CheckedNode, rules: Rules) -> tuple[ControlResult, ...]:
 def shared_controls(node: CheckedNode, rules: Rules) -> Shared:
     """What a node shares with all that are like it: put together for the first of them."""
     assert node.plan
-    key = id(node.plan), id(node.observations)
+    key = id(node.plan), id(node.observations), id(node.versions)
     if key not in rules.shared:
         found = [
             plan_control(node.plan),
             *role_controls(node),
             *os_controls(node, rules),
+            *security_controls(node, rules),
             *condition_controls(node),
             *outside_controls(node),
         ]
@@ -283,8 +293,8 @@ def shared_controls(node: CheckedNode, rules: Rules) -> Shared:
             tuple(control for control, _ in found),
             tuple((place, by) for place, (_, by) in enumerate(found) if not isinstance(by, str)),
         )
-        rules.shared[key] = node.plan, node.observations, shared
-    return rules.shared[key][2]
+        rules.shared[key] = node.plan, node.observations, node.versions, shared
+    return rules.shared[key][3]
 
 
 #: What names the remedy of a control; a text where it has none.
@@ -419,6 +429,44 @@ def worst_of(observations: Sequence[Observation]) -> ControlResult:
     reasons = dict.fromkeys(one.reason for one in deciding if one.reason)
     changes: dict[Change, None] = dict.fromkeys(change for one in deciding for change in one.changes)
     return ControlResult("", "", state, "; ".join(reasons), changes=tuple(changes))
+
+
+def security_controls(node: CheckedNode, rules: Rules) -> Iterable[tuple[ControlResult, By]]:
+    """Whether a version of the stack that is installed has vulnerabilities of NVIDIA's bulletins."""
+    assert node.plan
+    role = next((role for role in node.plan.roles if role.role == STACK), None)
+    for name, component in rules.security.items():
+        control = security_control(f"{STACK}/security:{name}", component, node.versions.get(name, ""))
+        yield control, role or NOTHING if control.state is State.FAIL else NOTHING
+
+
+def security_control(name: str, component: SecurityComponent, found: str) -> ControlResult:
+    """Return the control of a component, of which this version is installed; none is empty."""
+    control = ControlResult(name, f"No known vulnerability in the {component.title}", State.PASS)
+    if not found:
+        return replace(control, state=State.NOT_APPLICABLE, reason="not installed")
+    try:
+        missing = gaps(component, found)
+    except ValueError as error:
+        return replace(control, state=State.NOT_CHECKED, reason=str(error))
+    if not missing:
+        return control
+    worst = missing[0]
+    failed = replace(
+        control,
+        state=State.FAIL,
+        reason=f"{worst.text}; if the inventory has no newer version either, plan a newer stack first",
+        changes=(Change("version", found, worst.wanted),),
+    )
+    if not worst.waiver:
+        return failed
+    return replace(
+        failed,
+        state=State.WAIVED,
+        measured=State.FAIL,
+        waiver=f"{worst.waiver} (by Temper)",
+        waived_by=WaivedBy.PROFILE,
+    )
 
 
 def condition_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:

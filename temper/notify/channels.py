@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import smtplib
 import threading
 import urllib.error
+import urllib.parse
 import urllib.request
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 from typing import TYPE_CHECKING
 
-from temper.notify.settings import Mail, Tls, Webhook
+from temper.notify.settings import Mail, Tls, Webhook, is_local
 from validation.model.printable import one_line
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from temper.notify.outcome import Message
 
 MOST_COMPLAINT = 300
+LONGEST_COMMON_WORD = 5
 
 
 class ChannelError(Exception):
@@ -43,20 +46,21 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Have the answer treated as an error."""
 
 
-def send(channel: Webhook | Mail, message: Message) -> None:
-    """Send a message. Raises ChannelError.
+def send(channel: Webhook | Mail, message: Message) -> str:
+    """Send a message; returns who did not get it, empty where all did. Raises ChannelError where nobody did.
 
     Time limits of sockets begin anew with each byte, so the whole runs in a thread that is left behind when
     its time is over.
     """
     failed: list[Exception] = []
+    refused: list[smtplib.SMTPRecipientsRefused] = []
 
     def work() -> None:
         try:
             if isinstance(channel, Webhook):
                 _post(channel, message)
-            else:
-                _mail(channel, message)
+            elif some := _mail(channel, message):
+                refused.append(smtplib.SMTPRecipientsRefused(some))
         except Exception as error:  # noqa: BLE001 - it is said by the other thread
             failed.append(error)
 
@@ -67,20 +71,34 @@ def send(channel: Webhook | Mail, message: Message) -> None:
         raise ChannelError(f"{channel.place}: no answer within {channel.timeout_s} s")
     if failed:
         raise ChannelError(f"{channel.place}: {_complaint(failed[0], channel)}") from None
+    return f"{channel.place}: {_complaint(refused[0], channel)}" if refused else ""
 
 
 def _complaint(error: Exception, channel: Webhook | Mail) -> str:
     """Return why a message was not taken, in one line; what a server says may repeat a secret."""
     if isinstance(error, urllib.error.HTTPError):
-        said = f"expected a status from 200 to 299, found {error.code} {error.reason}"
+        said = f"expected a status from 200 to 299, found {error.code}"
+    elif isinstance(error, smtplib.SMTPAuthenticationError):
+        said = f"refused the user and the password with status {error.smtp_code}"
     elif isinstance(error, smtplib.SMTPRecipientsRefused):
         said = f"refused the recipients {', '.join(error.recipients)}: {error}"
     else:
         said = str(getattr(error, "reason", "") or error) or type(error).__name__
-    secrets = (channel.url, channel.secret) if isinstance(channel, Webhook) else (channel.password,)
-    for secret in filter(None, secrets):
-        said = said.replace(secret, "(secret)")
+    for secret in _secrets(channel):
+        # A short one is part of other words, too.
+        before, after = ("", "") if len(secret) > LONGEST_COMMON_WORD else (r"(?<!\w)", r"(?!\w)")
+        said = re.sub(f"{before}{re.escape(secret)}{after}", "(secret)", said)
     return one_line(said)[:MOST_COMPLAINT]
+
+
+def _secrets(channel: Webhook | Mail) -> list[str]:
+    """Return what of a channel is never said, the longest first: a part of it may be in another."""
+    if isinstance(channel, Mail):
+        return sorted(filter(None, {channel.password, *channel.password.split()}), key=len, reverse=True)
+    address = urllib.parse.urlsplit(channel.url)
+    target = channel.url.partition(address.netloc)[2]
+    found = {channel.url, target, address.path, address.query, *re.split(r"[/?&=]", target), channel.secret}
+    return sorted(filter(None, {*found, *channel.secret.split()} - {"/"}), key=len, reverse=True)
 
 
 def _post(channel: Webhook, message: Message) -> None:
@@ -89,7 +107,11 @@ def _post(channel: Webhook, message: Message) -> None:
     headers = {"Content-Type": "application/json", "User-Agent": "temper"}
     if channel.secret:
         headers[channel.header] = channel.secret
-    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=channel.context), _NoRedirect)
+    handlers = [urllib.request.HTTPSHandler(context=channel.context), _NoRedirect()]
+    if is_local(urllib.parse.urlsplit(channel.url).hostname or ""):
+        # No proxy of the environment: it would get the URL and the secret without TLS.
+        handlers.append(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(*handlers)
     request = urllib.request.Request(channel.url, json.dumps(document).encode(), headers, method="POST")  # noqa: S310 - the settings allow https, and http to this machine
     try:
         opener.open(request, timeout=channel.timeout_s).close()
@@ -98,7 +120,8 @@ def _post(channel: Webhook, message: Message) -> None:
         raise
 
 
-def _mail(channel: Mail, message: Message) -> None:
+def _mail(channel: Mail, message: Message) -> dict[str, tuple[int, bytes]]:
+    """Send a mail; returns the recipients that the server refused, with its answers, where it took others."""
     mail = EmailMessage()
     mail["Subject"] = message.subject
     mail["From"] = channel.sender
@@ -118,5 +141,4 @@ def _mail(channel: Mail, message: Message) -> None:
             server.starttls(context=channel.context)
         if channel.user:
             server.login(channel.user, channel.password)
-        if refused := server.send_message(mail):
-            raise smtplib.SMTPRecipientsRefused(refused)
+        return server.send_message(mail)

@@ -6,15 +6,19 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from temper.base import ROOT
 from temper.base.nodes import counted, ranges
 from temper.base.outcome import BAD
+from temper.report import origin
+from temper.report.origin import CHECK
 from validation.model.contract import ContractError, StringEnum, loads
 from validation.model.printable import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
+REPORTS = ROOT / "reports"
 #: How much of a report's sentence a message has.
 MOST_SENTENCE = 2000
 
@@ -46,10 +50,15 @@ class CheckOutcome:
         """0 good, 1 bad, 2 where it is not known."""
         return {CheckState.GOOD: 0, CheckState.BAD: 1}.get(self.state, 2)
 
-    @property
-    def remembered(self) -> str:
-        """Return what makes two outcomes the same, as the history keeps it."""
-        return json.dumps({"state": self.state.value, "nodes": dict(sorted(self.nodes.items()))})
+    def remembered(self, told: str | None) -> str:
+        """Return what makes two outcomes the same, as the history keeps it; `told` is what people heard last.
+
+        A check that was not carried out says nothing of nodes: those that people heard of stay.
+        """
+        nodes = dict(sorted(self.nodes.items()))
+        if told and self.state is CheckState.NOT_CARRIED_OUT:
+            nodes = json.loads(told)["nodes"]
+        return json.dumps({"state": self.state.value, "nodes": nodes})
 
 
 def of_compliance(folder: Path) -> CheckOutcome:
@@ -76,29 +85,33 @@ def _outcome(status: int, sentence: str, states: Mapping[str, str], folder: Path
     return CheckOutcome(OF_STATUS.get(status, CheckState.BAD), sentence, bad, str(folder / "report.html"))
 
 
-#: Each check with the folder of its reports below that of all reports, and their reader.
-CHECKS: Mapping[str, tuple[str, Callable[[Path], CheckOutcome]]] = {
-    "compliance": ("compliance", of_compliance),
-    "validation": (".", of_validation),
+#: Each check with the folder of its reports, where no other is named, and their reader.
+CHECKS: Mapping[str, tuple[Path, Callable[[Path], CheckOutcome]]] = {
+    "compliance": (REPORTS / "compliance", of_compliance),
+    "validation": (REPORTS, of_validation),
 }
 
 
-def newest(reports: Path) -> str:
-    """Return the name of the newest report in a folder; empty where there is none."""
-    latest = reports / "latest"
-    return latest.resolve().name if latest.is_dir() else ""
+def names(reports: Path) -> set[str]:
+    """Return the names of the folders in that of reports."""
+    return {one.name for one in reports.iterdir() if one.is_dir()} if reports.is_dir() else set()
 
 
-def outcome(check: str, reports: Path, before: str, status: int, ended: str) -> CheckOutcome:
-    """Return how a check ended: with a report other than the one `before`, or not at all.
+def outcome(
+    check: str, reports: Path, before: Collection[str], token: str, status: int, ended: str
+) -> CheckOutcome:
+    """Return how a check ended: with its report, which is none of `before` and has its token, or not at all.
 
     `status` is that of its command, `ended` says for people how it ended.
     """
-    name = newest(reports)
-    if not name or name == before:
+    made = names(reports) - {*before, "latest"}
+    name = max((one for one in made if _token(reports / one) == token), default="")
+    if not name:
+        others = f", but other checks wrote {', '.join(sorted(made))}" if made else ""
         return CheckOutcome(
             CheckState.NOT_CARRIED_OUT,
-            f"{ended} and wrote no report into {reports} (--reports names another folder)",
+            f"{ended} and wrote no report into {reports}{others} (--reports names another folder; the report "
+            f"has the value of {CHECK}, which its command finds in the environment)",
         )
     try:
         found = CHECKS[check][1](reports / name)
@@ -114,6 +127,14 @@ def outcome(check: str, reports: Path, before: str, status: int, ended: str) -> 
     return found
 
 
+def _token(folder: Path) -> str:
+    """Return what the check that wrote a report calls itself; empty where there is nothing to read."""
+    try:
+        return origin.read(folder).check
+    except (OSError, ContractError):
+        return ""
+
+
 @dataclass(frozen=True)
 class Message:
     """One message: a subject, a text, and a document for programs."""
@@ -125,7 +146,7 @@ class Message:
 
 def is_news(now: CheckOutcome, told: str | None) -> bool:
     """Whether people have to hear of an outcome; `told` is what they heard last, None for nothing yet."""
-    return now.remembered != told if told is not None else now.state is not CheckState.GOOD
+    return now.remembered(told) != told if told is not None else now.state is not CheckState.GOOD
 
 
 def message(check: str, fleet: str, controller: str, at: str, now: CheckOutcome, told: str | None) -> Message:

@@ -23,6 +23,8 @@ ADDRESS = re.compile(r"[^\s@<>,;:\"()\x00-\x20\x7f-\uffff]+(@[A-Za-z0-9.-]+|@\[[
 OWN_HEADERS = ("content-type", "content-length", "host")
 LOCAL_NAMES = ("localhost", "localhost.localdomain")
 MOST_SECRET_BYTES = 8192
+#: How long a message may take: the check that it is of has ended, and its unit waits.
+MOST_SECONDS = 300
 READABLE_BY_OTHERS = 0o004
 
 
@@ -92,9 +94,9 @@ class Settings:
 
 def read(path: Path) -> Settings:
     """Read the settings with all secrets that they name. Raises OptionsError."""
-    content = load(path, "settings of notifications")
+    content = load(path, "settings of notifications", secret=True)
     problems: list[str] = []
-    found = read_fields(content, READERS, "settings:", problems)
+    found = read_fields(content, READERS, "settings:", problems, secret=True)
     if not problems and not found.keys() & {"webhook", "mail"}:
         problems.append("expected webhook, mail, or both, found neither")
     if problems:
@@ -103,9 +105,7 @@ def read(path: Path) -> Settings:
 
 
 def _webhook(value: Any) -> Webhook:
-    if not isinstance(value, dict):  # perhaps the URL, which is not shown
-        raise OptionsError([f"webhook: expected a mapping with {', '.join(WEBHOOK)}"])
-    found = read_entry(value, WEBHOOK, "webhook", ())
+    found = read_entry(value, WEBHOOK, "webhook", (), secret=True)
     if ("url" in found) == ("url_file" in found):
         both = "both" if "url" in found else "neither"
         raise OptionsError([f"webhook: expected url or url_file, found {both}"])
@@ -121,7 +121,7 @@ def _webhook(value: Any) -> Webhook:
 
 
 def _mail(value: Any) -> Mail:
-    found = read_entry(value, MAIL, "mail", ("server", "from", "to"))
+    found = read_entry(value, MAIL, "mail", ("server", "from", "to"), secret=True)
     tls, problems = found.get("tls", Tls.STARTTLS), []
     if ("user" in found) != ("password_file" in found):
         problems.append("mail: expected user and password_file together, found one of them")
@@ -184,7 +184,7 @@ def _secret(value: Any) -> str:
     except OSError as error:
         raise Wrong(f"a file that can be read ({error.strerror})") from None
     if mode & READABLE_BY_OTHERS:
-        raise Wrong("a file that other accounts cannot read (chmod o-rwx)")
+        raise Wrong(f"a file that other accounts cannot read (chmod o-rwx {path})")
     try:
         found = content.decode("ascii").rstrip("\r\n")
     except UnicodeDecodeError:
@@ -220,30 +220,23 @@ def _host(value: Any) -> str:
     return value
 
 
-def _port(value: Any) -> int:
-    port = whole(1, "a port")(value)
-    if port > 65535:
-        raise Wrong("a port up to 65535")
-    return port
-
-
 WEBHOOK: Mapping[str, Callable[[Any], Any]] = {
     "url": _url,
     "url_file": _secret,
     "header": _header,
     "secret_file": _secret,
     "ca_file": _authorities,
-    "timeout_s": whole(1, "seconds"),
+    "timeout_s": whole(1, "seconds", MOST_SECONDS),
 }
 MAIL: Mapping[str, Callable[[Any], Any]] = {
     "server": _host,
-    "port": _port,
+    "port": whole(1, "a port", 65535),
     "tls": word(Tls),
     "from": _address,
     "to": items("addresses", _address, some=True),
     "user": text,
     "password_file": _secret,
     "ca_file": _authorities,
-    "timeout_s": whole(1, "seconds"),
+    "timeout_s": whole(1, "seconds", MOST_SECONDS),
 }
 READERS: Mapping[str, Callable[[Any], Any]] = {"fleet": text, "webhook": _webhook, "mail": _mail}

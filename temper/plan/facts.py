@@ -34,6 +34,11 @@ class OperatingSystem:
     codename: str
     pretty_name: str
 
+    @property
+    def name(self) -> str:
+        """Return its name in data/os_systems, such as debian-13."""
+        return "-".join(filter(None, (self.id, self.version_id))) or "unknown"
+
 
 @dataclass(frozen=True)
 class Kernel:

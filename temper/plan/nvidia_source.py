@@ -77,7 +77,7 @@ def offer(request: Request) -> Offer:
             *repository_key_problems(request),
             *graphics_problems(graphics, request),
         ),
-        warnings=(*stack_warnings(stack, request), *unseen_warnings(stack, request)),
+        warnings=(*unseen_warnings(stack, request), *stack_warnings(stack, request)),
         hint=mirror_hint(stack, request),
     )
 
@@ -95,10 +95,19 @@ def mirror_hint(stack: Stack, request: Request) -> str:
 
 def unseen_warnings(stack: Stack, request: Request) -> list[str]:
     """Where the versions are made by rule and nobody has been seen installing them."""
-    distribution = request.distribution
-    if distribution.name in stack.seen or not from_nvidia(request):
+    distribution, found = request.distribution, []
+    if not from_nvidia(request):
         return []
-    return [
-        f"no published source has shown driver {distribution.driver_version(stack)} of stack {stack.name} in "
-        f"NVIDIA's repository for {distribution.name}; the version follows NVIDIA's naming"
-    ]
+    there = stack.nccl_package in request.node.packages.values()
+    if distribution.name in stack.nccl_doubtful and not there:
+        found.append(
+            f"NVIDIA's repository for {distribution.name} may lack NCCL {stack.nccl_package}; if the "
+            "simulation does not find it, set nvidia_stack_source: distro, or use a mirror that has it"
+        )
+    if distribution.name not in stack.seen:
+        found.append(
+            f"no published source has shown driver {distribution.driver_version(stack)} of stack "
+            f"{stack.name} in NVIDIA's repository for {distribution.name}; the version follows NVIDIA's "
+            "naming"
+        )
+    return found

@@ -38,6 +38,7 @@ from temper.plan.model import Offer
 from temper.plan.node_plan import NodePlan
 from temper.plan.other_engines import engine_warnings
 from temper.plan.request import Request
+from temper.plan.security import security_warnings
 from temper.plan.tables import LockedClocks
 from temper.plan.text import plan_text
 from temper.plan.torch_wheels import Situation, payload_plan
@@ -102,6 +103,8 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         same(node.packages.get(name), version) for name, version in offer.packages.items()
     )
     problems += offer.refusals
+    if offer.driver:
+        warnings += security_warnings(offer.packages, offer.driver.version, tables.security)
     # The distribution signs what it builds itself.
     builds = bool(offer.driver and offer.driver.dkms)
     if stack and distribution and not settled and not distribution.release.booted_in_lab:

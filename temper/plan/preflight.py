@@ -102,7 +102,8 @@ def with_the_driver_that_is_there(plan: NodePlan) -> NodePlan:
     others = tuple(one for one in plan.refusals if one.code not in of_an_installation())
     left_out = (one for one in plan.refusals if one.code in of_an_installation())
     warnings = (
-        f"site.yml would refuse this node, which this run does not mind: {one.text}" for one in left_out
+        f"this run leaves the driver as it is; site.yml would refuse this node: {one.text}"
+        for one in left_out
     )
     return replace(plan, refusals=others, warnings=(*plan.warnings, *warnings))
 
@@ -157,10 +158,10 @@ def preflight_plan(
     plan = replace(plan, reboot=reboot_reason(plan, node), warnings=(*checked["warnings"], *plan.warnings))
     if known.get("installs"):
         problems += reboot_refusals(plan, node, variables.nvidia_stack, name)
-    elif known.get("installs") is False:
+    elif known.get("leaves_driver"):
         plan = with_the_driver_that_is_there(plan)
     if known.get("hardens"):
-        problems += system_refusals(plan, variables.os_hardening)
+        problems += system_refusals(plan.system or node.os.name, variables.os_hardening)
     fleet = known.get("fleet") or {}
     context = Context.of(
         # The tree of an image has the ids of the machine that makes it.

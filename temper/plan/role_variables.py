@@ -6,7 +6,7 @@ import difflib
 import ipaddress
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -20,8 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULE_UTILS = str(ROOT / "module_utils")
 if MODULE_UTILS not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(MODULE_UTILS)
-from collections.abc import Callable, Iterable
-
 from ansible.module_utils.temper.access.administrators import parse_users
 from ansible.module_utils.temper.access.nftables_rules import interfaces, networks, parse_rule, parse_service
 from ansible.module_utils.temper.access.ssh_keys import public_keys

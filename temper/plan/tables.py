@@ -19,7 +19,10 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True)
 class Stack:
-    """Versions that are installed together; `driver_package` is by the distribution's family."""
+    """Versions that are installed together; `driver_package` is by the distribution's family.
+
+    `nccl_doubtful` are releases whose repository may lack this NCCL.
+    """
 
     name: str
     driver: str
@@ -33,6 +36,7 @@ class Stack:
     dcgm_package: str
     dcgm_exporter_package: str
     torch: str
+    nccl_doubtful: tuple[str, ...] = ()
 
     @property
     def branch(self) -> int:
@@ -196,6 +200,34 @@ class DistroPackages:
 
 
 @dataclass(frozen=True)
+class Fix:
+    """The first version of a branch without the vulnerabilities `cves`."""
+
+    version: str
+    cves: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Bulletin:
+    """A security bulletin of NVIDIA; `cvss` has the base scores by vulnerability."""
+
+    date: str
+    url: str
+    cvss: dict[str, float]
+    fixed: tuple[Fix, ...]
+    waiver: str = ""
+
+
+@dataclass(frozen=True)
+class SecurityComponent:
+    """What bulletins are about: `packages` are patterns of names, none for the driver."""
+
+    title: str
+    packages: tuple[str, ...]
+    bulletins: dict[str, Bulletin]
+
+
+@dataclass(frozen=True)
 class Tables:
     """All tables; a field is named after its table, without `nvidia_`."""
 
@@ -225,6 +257,7 @@ class Tables:
     distro_driver_packages: dict[str, DistroPackages]
     nccl_debug_variables: tuple[str, ...]
     graphics_packages: dict[str, tuple[str, ...]]  # NVIDIA's, by family
+    security: dict[str, SecurityComponent]
 
     @cached_property
     def models_by_id(self) -> dict[str, str]:

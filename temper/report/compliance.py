@@ -17,6 +17,7 @@ from temper.compliance.history import History
 from temper.compliance.statement import CLOCKS, CheckedNode, LastValidation, Rules, statement
 from temper.plan.identity import twins
 from temper.plan.os_controls import load_controls
+from temper.plan.tables import load_tables
 from temper.report import origin
 from temper.report import statement as report
 from temper.report.origin import typed
@@ -117,7 +118,9 @@ def checked_node(
     # Whatever its words raise: they are this node's, and all others have their statement.
     except Exception as error:  # noqa: BLE001
         return replace(found, problem=brief(f"its answer has another form than expected: {error}"))
-    return replace(found, plan=said.plan, observations=said.observations, driver=said.driver)
+    return replace(
+        found, plan=said.plan, observations=said.observations, driver=said.driver, versions=said.versions
+    )
 
 
 def validations(directory: Path, wanted: set[str], now: datetime | None = None) -> dict[str, LastValidation]:
@@ -190,7 +193,11 @@ def check(
     measured = validations(settings.validations, {node.name for node in known}, now)
     comes_from = origin.origin(settings.inventories, utc(now), {node.name: node.groups for node in known})
     rules = Rules(
-        now, settings.validation_max_age, load_controls(settings.data / "os_controls"), comes_from.options
+        now,
+        settings.validation_max_age,
+        load_controls(settings.data / "os_controls"),
+        comes_from.options,
+        load_tables(settings.data).security,
     )
     made = replace(
         statement(

@@ -179,6 +179,7 @@ def page_of(
     statement = report.compliance
     judged = {node.node: node for node in verdict.nodes} if verdict else {}
     stated = {node.node: node for node in statement.nodes} if statement else {}
+    plans = {name: one.plan for name, one in report.validation.results.items()} if report.validation else {}
     tests = tuple(dict.fromkeys(test.id for node in judged.values() for test in node.tests))
     cells_of = Once(_area_cells)
     areas = tuple(dict.fromkeys(area for node in stated.values() for area in cells_of(node.controls)))
@@ -214,7 +215,13 @@ def page_of(
         changed=tuple(changed[:MOST_CHANGES]),
         more_changes=max(0, len(changed) - MOST_CHANGES),
         attention=tuple(
-            _attention(row, judged.get(row.name), stated.get(row.name), report.origin.options)
+            _attention(
+                row,
+                judged.get(row.name),
+                stated.get(row.name),
+                report.origin.options,
+                plans.get(row.name, to_do.QUICK),
+            )
             for row in bad[:MOST_ATTENTION]
         ),
         more_attention=max(0, len(bad) - MOST_ATTENTION),
@@ -385,10 +392,10 @@ def _cut(words: str) -> str:
 
 
 def _attention(
-    row: NodeRow, verdict: NodeVerdict | None, statement: NodeStatement | None, options: str
+    row: NodeRow, verdict: NodeVerdict | None, statement: NodeStatement | None, options: str, plan: str
 ) -> Attention:
     """A node that is not good, why, and what to do."""
-    steps = to_do.steps(row.name, verdict, statement, options)
+    steps = to_do.steps(row.name, verdict, statement, options, plan)
     return Attention(row.kind, row.name, tuple(to_do.reasons(verdict, statement)), tuple(steps))
 
 

@@ -185,7 +185,7 @@ class NodePage:
     tests: tuple[Test, ...] = ()
     controls: tuple[ControlResult, ...] = ()
     to_show: tuple[ControlResult, ...] = ()
-    #: What the hardening's profile gives up: not the operator's decision, and nothing to look at each time.
+    #: What Temper gives up: not the operator's decision, and nothing to look at each time.
     relaxed: tuple[ControlResult, ...] = ()
 
 
@@ -219,7 +219,9 @@ def page_of(known: Known, fleet: FleetNumbers, past: Past | None = None, options
         state=verdict.state if verdict else "",
         compliance=statement.verdict if statement else "",
         sentence=_sentence(verdict, statement),
-        steps=tuple(to_do.steps(known.name, verdict, statement, options)),
+        steps=tuple(
+            to_do.steps(known.name, verdict, statement, options, result.plan if result else to_do.QUICK)
+        ),
         facts=tuple(_facts(result, verdict, statement)),
         changed=known.changed,
         moved=grouped(moved),

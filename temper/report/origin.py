@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 from collections import Counter
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 FILE = "origin.json"
+#: The variable of the environment by which a check names itself to the commands that it runs.
+CHECK = "TEMPER_CHECK"
 #: Names of inventories that say nothing: the folder around them does.
 PLAIN = ("hosts", "inventory", "inventories")
 #: Groups of this name, as NetBox's inventory and `group_limits` of a roll-out have them, are racks.
@@ -29,13 +32,14 @@ class Origin:
     """Where a report comes from. What nobody knows is empty.
 
     `inventories` are written as one types them in the checkout, `made_at` is ISO 8601, and `groups` has those
-    of each node that tell nodes apart.
+    of each node that tell nodes apart. `check` is what the scheduled check calls itself that made the report.
     """
 
     controller: str = ""
     inventories: tuple[str, ...] = ()
     made_at: str = ""
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    check: str = ""
 
     @property
     def fleet(self) -> str:
@@ -68,6 +72,7 @@ def origin(sources: Iterable[str], made_at: str, groups: Mapping[str, Collection
         tuple(map(typed, sources)),
         made_at,
         {node: names for node, names in distinct.items() if names},
+        os.environ.get(CHECK, ""),
     )
 
 

@@ -164,7 +164,7 @@ def waiver_lines(statement: Statement) -> Iterator[str]:
 
 
 def relaxed_lines(statement: Statement) -> Iterator[str]:
-    """How many controls profiles relax, and how those would come out."""
+    """How many controls Temper's own reasons relax, and how those would come out."""
     counts = Counter(
         control.measured
         for node in statement.nodes
@@ -174,8 +174,9 @@ def relaxed_lines(statement: Statement) -> Iterator[str]:
     if counts:
         parts = [f"{counts[state]} {words}" for state, words in WOULD.items() if counts[state]]
         yield (
-            f"Relaxed by the hardening's profile, in {counts.total()} places: {', '.join(parts)} "
-            f"(docs/reference/os_hardening.md has the reasons, {document.file_name(statement)} each place)."
+            f"Relaxed by Temper, in {counts.total()} places: {', '.join(parts)} "
+            "(docs/reference/os_hardening.md and data/nvidia_security.yml have the reasons, "
+            f"{document.file_name(statement)} each place)."
         )
 
 

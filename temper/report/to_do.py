@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from temper.compliance.model import LAST, Verdict
 from temper.compliance.model import State as Control
 from validation.model.contract import MachineAction, State
+from validation.model.plans import PLANS
 from validation.model.printable import first_of, number_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ ENDS_JOBS = (MachineAction.RESET_GPU, MachineAction.REBOOT, MachineAction.REPLAC
 #: Controls whose repair ends jobs, or needs GPUs that nobody uses.
 NEEDS_DRAIN = (*LAST, "nvidia_stack/")
 MOST_REASONS = 3
+QUICK = "quick"
+#: What a validation may take beside the load that its plan names.
+BESIDE_LOAD_S = 3600
 
 
 class Step(NamedTuple):
@@ -67,9 +71,16 @@ def _without(reason: str, endings: Iterable[str]) -> str:
 
 
 def steps(
-    name: str, verdict: NodeVerdict | None, statement: NodeStatement | None, options: str = ""
+    name: str,
+    verdict: NodeVerdict | None,
+    statement: NodeStatement | None,
+    options: str = "",
+    plan: str = QUICK,
 ) -> list[Step]:
-    """Return what to do about a node, nothing where it is good. `options` name the inventory in commands."""
+    """Return what to do about a node, nothing where it is good.
+
+    `options` name the inventory in commands, `plan` is that of the validation: another one has other tests.
+    """
     node = shlex.quote(name)
 
     def playbook(stage: str) -> str:
@@ -80,10 +91,12 @@ def steps(
     unknown = unread or (failed and verdict is not None and not verdict.tests)
     repairs = list(_repairs(statement)) if statement else []
     found: list[Step] = []
-    if _needs_drain(verdict, statement):
+    drained = _needs_drain(verdict, statement)
+    if drained:
         found.append(
             Step(
-                "Drain it, so that no job runs on it",
+                "Drain it, so that no job runs on it. Kubernetes refuses if a pod has an emptyDir volume: "
+                "ask its owner, because its data will be lost, then add --delete-emptydir-data",
                 {
                     "Slurm": f"scontrol update NodeName={node} State=DRAIN Reason=repair",
                     "Kubernetes": f"kubectl drain {node} --ignore-daemonsets",
@@ -91,23 +104,45 @@ def steps(
             )
         )
     if unknown:
-        words = "Do what the reason says, until preflight accepts the node"
+        words = "Correct what the reason says, then run preflight until it accepts the node"
         found.append(Step.typed(words, playbook("preflight")))
     actions = dict.fromkeys(one.action for one in findings(verdict) if one.action) if failed else {}
     found += [Step(action[0].upper() + action[1:]) for action in actions]
     if failed and verdict is not None and not actions and not unknown:
-        found.append(Step("Provide what the reason names"))
+        found.append(Step("Install or configure what is missing; the reason says what that is"))
     found += repairs
     if failed:
-        words = "Validate it again, and return it to service when it passes"
-        found.append(Step.typed(words, playbook("validate")))
+        replaced = any(one.machine_action is MachineAction.REPLACE for one in findings(verdict))
+        words = f"Validate it again{' after the GPU was replaced' if replaced else ''}"
+        found.append(Step.typed(words, playbook("validate") + _plan_options(plan)))
     if statement and statement.verdict is not Verdict.COMPLIANT:
         found.append(Step.typed("Check it again", playbook("compliance")))
-    # The repair of a validation that is too old is a validation.
-    later = [one.commands for one in found]
-    return [
-        one for place, one in enumerate(found) if not one.commands or one.commands not in later[place + 1 :]
-    ]
+    if drained:
+        found.append(
+            Step(
+                "Return it to service when it is good",
+                {
+                    "Slurm": f"scontrol update NodeName={node} State=RESUME",
+                    "Kubernetes": f"kubectl uncordon {node}",
+                },
+            )
+        )
+    return [one for place, one in enumerate(found) if not _comes_again(one, found[place + 1 :])]
+
+
+def _plan_options(plan: str) -> str:
+    """Return the words that choose a plan on a command line, and give it the time that it needs."""
+    known = PLANS.get(plan)
+    if known is None or plan == QUICK:
+        return ""
+    time = f" -e gpu_validation_timeout_s={known.duration_s + BESIDE_LOAD_S:.0f}" if known.duration_s else ""
+    return f" -e gpu_validation_plan={plan}{time}"
+
+
+def _comes_again(step: Step, later: Iterable[Step]) -> bool:
+    """Whether a later step has the command, as the repair of a validation that is too old is a validation."""
+    command = step.commands.get("", "")
+    return bool(command) and any(f"{one.commands.get('', '')} ".startswith(f"{command} ") for one in later)
 
 
 def _repairs(statement: NodeStatement) -> Iterator[Step]:

@@ -83,7 +83,7 @@ def _mask(bit: int) -> int:
 
 
 class Struck(NamedTuple):
-    """What a trial came to."""
+    """How often a fault changed a result, how often to NaN, and whether the check found it."""
 
     times: int
     nans: int

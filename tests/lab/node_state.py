@@ -181,6 +181,7 @@ VOLATILE = (
     Exemption(r"file /var/(cache|lib)/apt(/.*)?", "apt's lists and caches follow the repositories"),
     Exemption(r"file /var/cache/ldconfig/aux-cache", "ldconfig's cache has times in it"),
     Exemption(r"file /var/lib/systemd/timers(/.*)?", "when a timer last came"),
+    Exemption(r"file /var/tmp/systemd-private-.*", "of a service, as long as it runs"),
     Exemption(
         r"file /var/lib/dpkg/(status|diversions|statoverride)-old", "dpkg's copy of before its last change"
     ),

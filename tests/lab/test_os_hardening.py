@@ -47,11 +47,11 @@ sysctl --quiet --load /etc/sysctl.d/95-temper-tuning.conf
 """
 # As a job has its image below /tmp while its node is hardened.
 JOB = "mkdir -p /tmp/job && mount -t tmpfs job /tmp/job && echo running >/tmp/job/data"
-# Stands for whatever nobody could foresee: sudo fails as soon as our file is there.
+# Stands for whatever nobody could foresee: sudo fails as soon as a file of ours is there that everybody sees.
 TRAP = """
 cat >/usr/local/bin/sudo <<'END'
 #!/bin/sh
-[ "$*" = "-n true" ] && [ -e /etc/sudoers.d/temper-hardening ] && exit 1
+[ "$*" = "-n true" ] && [ -e /etc/modprobe.d/temper-hardening.conf ] && exit 1
 exec /usr/bin/sudo "$@"
 END
 chmod 755 /usr/local/bin/sudo

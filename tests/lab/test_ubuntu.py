@@ -1,4 +1,4 @@
-"""Hardening of nodes with the shape of Ubuntu: it converges, stays, is taken back, and is judged by OpenSCAP.
+"""Hardening of nodes with the shape of Ubuntu: it converges, survives a reboot, and is taken back.
 
 tests/lab/ubuntu.py says what of Ubuntu they have.
 """
@@ -47,6 +47,9 @@ def lab() -> Iterator[None]:
         for node, release in RELEASES.items():
             ubuntu.dress(node, release)
         on_node(OWN_FIREWALL, "ufw allow 22/tcp; ufw --force enable")
+        # What the first boot alone starts, and what was installed since, is the same after every later boot.
+        for node in NODES:
+            FLEET.command("reboot", node.name)
         yield
 
 

@@ -30,7 +30,6 @@ EXEMPTIONS = (
     *PURGED,
     Exemption(r"file /home/ops/\.ansible(/.*)?", "Ansible's own, of each account that it comes by"),
     Exemption(r"file /var/lib/gpu-simulator(/.*)?", "the lab's"),
-    Exemption(r"file /var/tmp/systemd-private-.*", "of a service, as long as it runs"),
     Exemption(r"file /var/lib/systemd/(random-seed|timesync/clock|coredump)", "each boot writes it"),
     Exemption(
         r"active unit (ldconfig|systemd-(journal-catalog-update|sysusers|update-done|firstboot))\.service",

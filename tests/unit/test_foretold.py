@@ -121,31 +121,40 @@ def test_a_run_that_does_not_install_the_stack_needs_no_reboot() -> None:
     assert {case: reaches("nvidia_stack", *case) for case in tags} == tags
 
 
-REMEDIES = ["rhel-9", "os_hardening_state: absent", "--skip-tags os_hardening"]
+REMEDIES = ["os_hardening_state: absent", "--skip-tags os_hardening"]
 
 
 def test_a_run_that_hardens_a_system_without_controls_is_refused_before_it_begins() -> None:
-    """The node, the run's tags (None: it has no such stage), variables, and whether it is refused."""
+    """The node, the run's tags (None: it has no such stage), variables, and the system that is refused."""
     rocky = system("rocky", "9.6")
-    rows: list[tuple[dict[str, Any], tuple[tuple[str, ...], tuple[str, ...]] | None, dict[str, Any], bool]]
+    rows: list[tuple[dict[str, Any], tuple[tuple[str, ...], tuple[str, ...]] | None, dict[str, Any], str]]
     rows = [
-        (rocky, (("all",), ()), {}, True),
-        (rocky, (("harden",), ()), {}, True),
-        (rocky, (("os_hardening", "tune"), ()), {}, True),
-        (rocky, (("all",), ("os_hardening",)), {}, False),
-        (rocky, (("all",), ("harden",)), {}, False),
-        (rocky, (("provision", "firewall"), ()), {}, False),
-        (rocky, None, {}, False),
-        (rocky, (("all",), ()), {"os_hardening_state": "absent"}, False),
-        (node(), (("all",), ()), {}, False),
+        (rocky, (("all",), ()), {}, "rhel-9"),
+        (rocky, (("harden",), ()), {}, "rhel-9"),
+        (rocky, (("os_hardening", "tune"), ()), {}, "rhel-9"),
+        (rocky, (("all",), ("os_hardening",)), {}, ""),
+        (rocky, (("all",), ("harden",)), {}, ""),
+        (rocky, (("provision", "firewall"), ()), {}, ""),
+        (rocky, None, {}, ""),
+        (rocky, (("all",), ()), {"os_hardening_state": "absent"}, ""),
+        (node(), (("all",), ()), {}, ""),
+        # No system that a stack is planned for: nothing else would refuse these.
+        *(
+            (system(*name.split("-")), (("all",), ()), {"nvidia_stack_state": "absent"}, name)
+            for name in ("ubuntu-20.04", "debian-11", "linuxmint-21", "sles-15.6")
+        ),
+        (system("", ""), (("all",), ()), {"nvidia_stack_state": "absent"}, "unknown"),
+        (system("debian", "11"), None, {"nvidia_stack_state": "absent"}, ""),
+        (node(architecture="riscv64"), (("all",), ()), {"nvidia_stack_state": "absent"}, ""),
     ]
     wrong = []
     for facts, tags, values, refused in rows:
         plan = planned(facts, hardens=tags is not None and reaches("os_hardening", *tags), **values)
         found = [one for one in plan["problems"] if "os_hardening" in one]
-        said = [word for one in found for word in REMEDIES if word in one]
+        remedies = [f"this node's {refused},", *REMEDIES] if refused else []
+        said = [word for one in found for word in remedies if word in one]
         warned = [line for line in plan["text"].splitlines() if "warning" in line and "os_hardening" in line]
-        if ("hardening-system" in codes(plan), said, warned) != (refused, REMEDIES * refused, []):
+        if ("hardening-system" in codes(plan), said, warned) != (bool(refused), remedies, []):
             wrong.append((tags, values, refused, plan["problems"], warned))
     assert not wrong
 
@@ -315,3 +324,19 @@ def test_a_reboot_that_waits_for_the_counters_is_said() -> None:
         True: True,
         False: False,
     }
+
+
+def test_what_forbids_an_installation_is_a_warning_only_where_the_driver_stays() -> None:
+    """A roll-out installs, too, although it asks for no reboot before it begins."""
+    full = node(disks=[{"path": "/", "total_bytes": 1 << 40, "free_bytes": 1 << 30}])
+    wrong = []
+    for known, refused in (
+        ({"installs": True}, True),
+        ({"installs": False}, True),
+        ({"leaves_driver": True}, False),
+    ):
+        plan = preflight_plan({"ansible_facts": {"temper": full}}, {}, KNOWN | {"installs": False} | known)
+        warned = any("leaves the driver as it is" in warning for warning in plan["warnings"])
+        if (("disk-full" in codes(plan)), warned) != (refused, not refused):
+            wrong.append((known, codes(plan), plan["warnings"]))
+    assert not wrong

@@ -351,6 +351,20 @@ def test_a_driver_that_nobody_has_seen_in_a_repository_is_pointed_out() -> None:
     assert not any(words in text for text in plan(system("rocky", "8.10"), **mirror)["warnings"])
 
 
+def test_an_nccl_that_a_repository_may_lack_is_the_first_warning() -> None:
+    """Volta and older have no newer one than that of CUDA 12.9."""
+    facts = system("debian", "12", pci=gpus(V100))
+    assert_says(plan(facts)["warnings"][0], "debian-12", "2.27.5-1+cuda12.9", "nvidia_stack_source: distro")
+    packages = plan(facts)["packages"]
+    others = [
+        system("debian", "12", pci=gpus(V100), packages=packages),
+        system("debian", "12", pci=gpus(L4)),
+        system("ubuntu", "22.04", pci=gpus(V100)),
+    ]
+    assert not [text for other in others for text in plan(other)["warnings"] if "NCCL" in text]
+    assert not plan(facts, nvidia_stack_cuda_repository_url="http://mirror/cuda")["warnings"]
+
+
 def test_a_system_that_no_lab_boots_is_pointed_out_until_it_is_installed() -> None:
     facts = system("ubuntu", "22.04")
     found = plan(facts)

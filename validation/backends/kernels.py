@@ -15,7 +15,7 @@ import torch.nn.functional
 
 from validation.backends.operations import TORCH_DTYPES, checksum
 
-#: Of the matrices: 4 million numbers, so that a result is some megabytes and fills the chip.
+#: The edge of the matrices: a result has 4 million numbers, some megabytes, which fills the chip.
 EDGE = 2048
 #: Of those that differ, so many say in which bits.
 MOST_WORDS = 4096

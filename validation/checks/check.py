@@ -76,7 +76,7 @@ class Check(abc.ABC):
     id: ClassVar[str]
     title: ClassVar[str]
     #: Its place in a run: below 100 reads only, then the CPU, from 200 the GPUs, from 300 data and training,
-    #: from 900 what came of it.
+    #: from 900 what the load left.
     place: ClassVar[int]
     scope: ClassVar[Scope]
     needs: ClassVar[tuple[Need, ...]] = ()

@@ -518,6 +518,10 @@ class Role:
         before = {s.key: s.read() for s in self.unsettled if is_recorded(s)}
         for setting in self.unsettled:
             self.remember(setting, before.get(setting.key))
+        # Once our file says the same as the site, what a later, stricter run replaces would count as ours.
+        for setting in self.wanted.values():
+            if isinstance(setting, Sysctl) and setting.order != EXACTLY and setting.read() == setting.wanted:
+                self.remember(setting, setting.wanted)
         account = administrator() if self.options["atomic"] else None
         self.note([setting.key for setting in [*self.unsettled, *self.unwanted]])
         if self.live:

@@ -94,7 +94,7 @@ class Context:
             python=programs_python(node.pythons),
             forwards=node.forwards,
             counters_restricted=node.nvidia.counters_restricted,
-            system=f"{node.os.id}-{node.os.version_id}",
+            system=node.os.name,
             **known,
         )
 

@@ -11,7 +11,6 @@ from temper.plan.os_systems import hardened, systems
 from temper.plan.refusals import Refusal, refusal, texts
 
 if TYPE_CHECKING:
-    from temper.plan.node_plan import NodePlan
     from temper.plan.roles.context import Context
     from temper.plan.variables import OsHardening
 
@@ -38,12 +37,12 @@ REACTIONS = (
 )
 
 
-def system_refusals(plan: NodePlan, wish: OsHardening) -> list[Refusal]:
-    """Return why a run that hardens the system must not begin; nothing where its system is unknown."""
-    if wish.state == "absent" or plan.system is None or plan.system in (known := hardened()):
+def system_refusals(system: str, wish: OsHardening) -> list[Refusal]:
+    """Return why a run that hardens this system must not begin."""
+    if wish.state == "absent" or system in (known := hardened()):
         return []
-    lacking = systems()[plan.system].lacking if plan.system in systems() else "its row in data/os_systems"
-    return [refusal(UNHARDENED, system=plan.system, known=known, lacking=lacking)]
+    lacking = systems()[system].lacking if system in systems() else "its row in data/os_systems"
+    return [refusal(UNHARDENED, system=system, known=known, lacking=lacking)]
 
 
 def role_plan(context: Context) -> RolePlan:
@@ -56,7 +55,7 @@ def role_plan(context: Context) -> RolePlan:
         absent=absent,
         sysctl_file=PurePath(SYSCTL_FILE).name,
         # Preflight refuses a run that reaches this role; the plan may be carried out by another.
-        obstacle="; ".join(texts(system_refusals(context.plan, wish))),
+        obstacle="; ".join(texts(system_refusals(context.plan.system or context.system, wish))),
     )
     return RolePlan(
         ROLE,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ansible.module_utils.temper.settings.system import SYSCTL_DIRECTORIES
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
@@ -65,6 +66,12 @@ def test_no_word_of_a_node_is_more_than_a_name(name: str) -> None:
             assert command_of([name, *words[:place], hostile, *words[place + 1 :]]) is None, hostile
     assert command_of([name, *words, HOSTILE[0]]) is None
     assert not words or command_of([name]) is None or REPAIRS[name].more
+
+
+def test_a_parameter_is_dropped_from_every_file_that_sets_some_at_boot() -> None:
+    files = ["/etc/sysctl.conf", "/etc/ufw/sysctl.conf"]
+    files += [f"{directory}/99-local.conf" for directory in SYSCTL_DIRECTORIES]
+    assert [file for file in files if not command_of(["drop-sysctl", "net[./]one", file])] == []
 
 
 @each([], [""], ["gpasswd --delete mallory sudo"], ["rm", "-rf", "/"])

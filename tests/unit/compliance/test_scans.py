@@ -49,6 +49,8 @@ def test_a_rule_that_is_judged_several_times_has_the_worst_result() -> None:
 
 ENTITY = f'<!DOCTYPE x [<!ENTITY a "b">]>{results(one="pass").replace("gpu01", "&a;")}'
 EXTERNAL = f'<!DOCTYPE x SYSTEM "file:///etc/passwd">{results(one="pass")}'
+# What Python cannot have expat read: no encoding of texts, of several bytes, none that it knows.
+ENCODINGS = ("rot13", "utf-7", "big5", "no-such-encoding")
 
 
 @each(
@@ -56,6 +58,7 @@ EXTERNAL = f'<!DOCTYPE x SYSTEM "file:///etc/passwd">{results(one="pass")}'
     (EXTERNAL, "DOCTYPE"),
     ("", "found what is none"),
     ("no XML", "found what is none"),
+    *((f'<?xml version="1.0" encoding="{name}"?><a/>', "found what is none") for name in ENCODINGS),
     (results(one="pass")[:-5], "found what is none"),
     ("<a/>", "one TestResult"),
     (results(), "one TestResult"),
@@ -74,6 +77,26 @@ def test_a_document_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     read(results(one="pass"))
     with pytest.raises(ScanError, match="MiB"):
         read(results(one="pass") + " " * 1000)
+
+
+@each("<", "<!--", "<?a ", *(f"<b>{token}" for token in ("<a x='", "<!--", "<?a ", "</")))
+def test_a_tag_that_does_not_end_costs_no_more_than_its_beginning(token: str) -> None:
+    stream = io.BytesIO((token + "x" * (8 << 20)).encode())
+    with pytest.raises(ScanError, match="within 2 MiB"):
+        scans.read(stream)
+    assert stream.tell() <= scans.MOST_UNPARSED + scans.PIECE
+
+
+def test_long_texts_and_many_comments_are_no_tag_that_does_not_end() -> None:
+    much = 5 << 19
+    every = [
+        " " * much,
+        f"<a>{'x' * much}</a>",
+        f"<a><![CDATA[{'x' * much}]]></a>",
+        "<!-- x -->" * (much // 10),
+    ]
+    for text in (*every, f"<a>{'<b/>    ' * (much // 8)}</a>", f"<a x='{'y' * (1 << 20)}'/>"):
+        assert read(f"<arf>{text}{results(one='pass')}</arf>").results == {"one": "pass"}
 
 
 CONTROLS: dict[str, Any] = {"umask": {"scap": ["mask"]}, "su": {"scap": ["su_group", "su_kept"]}}
@@ -144,6 +167,27 @@ def test_the_command_shows_a_disagreement_and_ends_with_one(
     file.write_text(ENTITY)
     assert cli.main(command) == 2
     assert cli.main([*command, "--node", "gpu09"]) == 2
+
+
+@each(
+    ("gpu01", False),
+    ("GPU01", False),
+    ("gpu01.example.org", False),
+    ("gpu02", True),
+    ("gpu011", True),
+    ("", True),
+)
+def test_results_of_another_machine_are_compared_with_a_warning(
+    target: str, warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report(tmp_path, ControlResult("os_hardening/dmesg", "", State.PASS))
+    file = tmp_path / "results.xml"
+    file.write_text(results(sysctl_kernel_dmesg_restrict="pass").replace(">gpu01<", f">{target}<"))
+    command = ["scan", "--reports", str(tmp_path), "--results", str(file), "--node", "gpu01"]
+    assert cli.main(command) == 0
+    said = capsys.readouterr()
+    assert f"results of {target or 'no machine'}" in said.out
+    assert ("warning" in said.err, "gpu01" in said.err) == (warned, warned)
 
 
 def test_what_is_compared_is_one_row_a_rule() -> None:

@@ -59,6 +59,19 @@ def serving(handler: type[socketserver.BaseRequestHandler], tls: ssl.SSLContext 
             thread.join()
 
 
+@contextlib.contextmanager
+def talking(answer: bytes) -> Iterator[int]:
+    """Answer every request with these bytes."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.request.sendall(answer)
+
+    with serving(Handler, None) as port:
+        yield port
+
+
 class Hook:
     """What a receiver of webhooks got, and how it answers."""
 

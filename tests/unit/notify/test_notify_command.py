@@ -28,12 +28,13 @@ ROOT = Path(__file__).resolve().parents[3]
 TIMERS = ROOT / "examples/timers"
 #: A check as far as this command sees one: it leaves the next prepared report, if there is one.
 CHECK = """
-import os, pathlib, sys
+import json, os, pathlib, sys
 reports, prepared, status = *map(pathlib.Path, sys.argv[1:3]), int(pathlib.Path(sys.argv[3]).read_text())
 print("what the check says")
 if prepared.is_dir():
     made = reports / f"report-{len(list(reports.iterdir()))}"
     prepared.rename(made)
+    (made / "origin.json").write_text(json.dumps({"check": os.environ["TEMPER_CHECK"]}))
     (reports / "latest").unlink(missing_ok=True)
     (reports / "latest").symlink_to(made.name)
 sys.exit(status)
@@ -50,9 +51,9 @@ class Site:
     words: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        (self.folder / "reports/compliance").mkdir(parents=True)
+        (self.folder / "statements").mkdir(parents=True)
         (self.folder / "check.py").write_text(CHECK)
-        places = [self.folder / name for name in ("check.py", "reports/compliance", "next", "status")]
+        places = [self.folder / name for name in ("check.py", "statements", "next", "status")]
         self.words = [sys.executable, *map(str, places)]
 
     def check(self, verdict: Verdict | None, *nodes: str, status: int = 2) -> int:
@@ -70,7 +71,8 @@ class Site:
     def run(self, check: str, *words: str) -> int:
         file = self.folder / "notify.yml"
         file.write_text(self.settings)
-        options = ["--settings", str(file), "--reports", str(self.folder / "reports")]
+        options = ["--settings", str(file), "--reports", str(self.folder / "statements")]
+        options += ["--history", str(self.folder / "history.sqlite")]
         return main(["notify", check, *options, *words])
 
 
@@ -134,14 +136,33 @@ mail: {{server: 127.0.0.1, port: {mail}, tls: none, from: temper@example.com, to
 
 
 @pytest.mark.component
+def test_who_is_refused_costs_the_others_no_second_mail(
+    site: Site, capfd: pytest.CaptureFixture[str]
+) -> None:
+    box = Mailbox(password=False)
+    box.plain, box.refused = True, {"gone@example.com"}
+    with box.serving() as mail:
+        site.settings = f"""
+mail: {{server: 127.0.0.1, port: {mail}, tls: none, from: a@b.example, to: [x@b.example, gone@example.com]}}
+"""
+        assert site.check(Verdict.NOT_COMPLIANT, "gpu-002") == BAD
+        assert "gone@example.com" in capfd.readouterr().err
+        assert site.check(Verdict.NOT_COMPLIANT, "gpu-002") == BAD
+    assert [recipients for recipients, _ in box.got] == [["x@b.example"]]
+
+
+@pytest.mark.component
 def test_a_damaged_history_costs_no_message(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
     hook = Hook()
-    (site.folder / "reports/history.sqlite").write_text("no database, however long this text may be" * 99)
+    (site.folder / "history.sqlite").write_text("no database, however long this text may be" * 99)
     with hook.serving() as web:
         site.settings = f"webhook: {{url: 'http://127.0.0.1:{web}/'}}"
         assert site.check(Verdict.NOT_COMPLIANT, "gpu-002") == NOT_TOLD
     assert len(hook.got) == 1
-    assert "history.sqlite" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "history.sqlite" in said
+    assert "webhook: the message was sent" in said
+    assert "nobody" not in said
 
 
 @pytest.mark.component
@@ -153,7 +174,7 @@ def test_a_test_message_runs_nothing_and_changes_no_state(site: Site) -> None:
         hook.status = 404
         assert site.run("test") == NOT_TOLD
     assert [body["check"] for _, body in hook.got] == ["test", "test"]
-    assert not (site.folder / "reports/history.sqlite").exists()
+    assert not (site.folder / "history.sqlite").exists()
 
 
 @pytest.mark.component
@@ -183,7 +204,7 @@ def test_who_is_stopped_ends_the_check_and_tells_nobody(site: Site) -> None:
         file.write_text(f"webhook: {{url: 'http://127.0.0.1:{web}/'}}")
         words = [sys.executable, "-m", "temper", "notify", "compliance", "--settings", str(file)]
         check = f"echo $$ > {mark}.new; mv {mark}.new {mark}; exec sleep 600"
-        words += ["--reports", str(site.folder / "reports"), "--", "sh", "-c", check]
+        words += ["--history", str(site.folder / "history.sqlite"), "--", "sh", "-c", check]
         process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE)
         until = time.monotonic() + 60
         while not mark.exists() and time.monotonic() < until:

@@ -57,6 +57,11 @@ def page(pages: Pages, name: str) -> str:
     return texts(pages, name)[f"{name}.html"]
 
 
+def test_the_command_to_validate_again_has_the_plan_of_the_result(pages: Pages, index: str) -> None:
+    for text in (index, page(pages, "gpu-003")):
+        assert "playbooks/validate.yml --limit gpu-003 -e gpu_validation_plan=standard<" in text
+
+
 def test_what_changed_stands_before_all_else(index: str) -> None:
     order = [index.index(f'id="{part}"') for part in ("verdict", "changed", "attention", "failing", "nodes")]
     assert order == sorted(order)
@@ -115,7 +120,7 @@ def test_a_node_has_its_findings_with_remedy_its_gpus_and_advice(pages: Pages) -
 
 def test_what_an_operator_waives_stands_apart_from_what_the_profile_relaxes(pages: Pages, index: str) -> None:
     text = page(pages, "gpu-004")
-    waived, relaxed = text.index("OPS-1234"), text.index("Relaxed by the hardening")
+    waived, relaxed = text.index("OPS-1234"), text.index("Relaxed by Temper")
     assert waived < relaxed < text.index("containers reach their network") < text.index("All 1")
     matrix = index[index.index('id="all-nodes"') :]
     rows = {

@@ -51,6 +51,7 @@ NOT_MEASURED = NodeVerdict("gpu01", State.NOT_RUN, 2, "", (), ("refused: the dis
 RERUN = fault(MachineAction.RERUN, state=State.DEGRADED)
 HARDEN = "ansible-playbook -i inventory/mine playbooks/harden.yml --limit gpu01"
 VALIDATE = "ansible-playbook -i inventory/mine playbooks/validate.yml --limit gpu01"
+RESUME = "scontrol"
 REBOOT = "reboot it: gpu01"
 
 
@@ -61,27 +62,27 @@ REBOOT = "reboot it: gpu01"
     (None, UNREAD, ["preflight.yml", "compliance.yml"]),
     (NOT_MEASURED, UNREAD, ["preflight.yml", "validate.yml", "compliance.yml"]),
     # A node that failed gets no jobs, whatever the remedy; one that is degraded may, until its maintenance.
-    (measured(State.FAIL, fault(MachineAction.RERUN)), None, ["scontrol", "Look", "validate.yml"]),
+    (measured(State.FAIL, fault(MachineAction.RERUN)), None, ["scontrol", "Look", "validate.yml", RESUME]),
     (measured(State.DEGRADED, RERUN), None, ["Look", "validate.yml"]),
     (
         measured(State.DEGRADED, fault(MachineAction.RESET_GPU, state=State.DEGRADED)),
         None,
-        ["scontrol", "Look", "validate.yml"],
+        ["scontrol", "Look", "validate.yml", RESUME],
     ),
-    (measured(State.FAIL, not_run="no EGL"), None, ["scontrol", "Provide", "validate.yml"]),
+    (measured(State.FAIL, not_run="no EGL"), None, ["scontrol", "Install", "validate.yml", RESUME]),
     # All repairs, in their order; what ends jobs is drained before.
     (None, stated(("os_hardening/x", HARDEN)), ["harden.yml", "compliance.yml"]),
     (None, stated(("os_hardening/x", "")), ["Repair", "compliance.yml"]),
     (
         None,
         stated(("node/reboot", REBOOT), ("os_hardening/x", HARDEN)),
-        ["scontrol", "harden.yml", "reboot", "compliance.yml"],
+        ["scontrol", "harden.yml", "reboot", "compliance.yml", RESUME],
     ),
     # A validation that is too old is repaired by a validation: once.
     (
         measured(State.FAIL, RERUN),
         stated(("validation/last", VALIDATE)),
-        ["scontrol", "Look", "validate.yml", "compliance.yml"],
+        ["scontrol", "Look", "validate.yml", "compliance.yml", RESUME],
     ),
 )
 def test_each_node_that_is_not_good_has_steps(
@@ -90,11 +91,44 @@ def test_each_node_that_is_not_good_has_steps(
     assert commands(verdict, statement) == expected
 
 
+def test_a_node_is_validated_again_by_the_plan_that_it_failed() -> None:
+    replaced = measured(State.FAIL, fault(MachineAction.REPLACE))
+    options = {
+        "quick": "",
+        "standard": " -e gpu_validation_plan=standard",
+        "corruption": " -e gpu_validation_plan=corruption",
+        "burn-in": " -e gpu_validation_plan=burn-in -e gpu_validation_timeout_s=18000",
+        "one of another version": "",
+    }
+    old = stated(("validation/last", VALIDATE))
+    found = {}
+    for plan in options:
+        steps = to_do.steps("gpu01", replaced, old, OPTIONS, plan)
+        ((words, command),) = [
+            (one.words, one.commands[""]) for one in steps if "validate.yml" in one.commands.get("", "")
+        ]
+        found[plan] = command.removeprefix(VALIDATE)
+        assert "after the GPU was replaced" in words
+    assert found == options
+
+
+def test_what_is_drained_is_returned_to_service_last() -> None:
+    for verdict in (measured(State.FAIL, RERUN), measured(State.DEGRADED, RERUN)):
+        steps = to_do.steps("gpu01", verdict, None)
+        assert not any("replaced" in one.words for one in steps)
+        typed = [command for one in steps for command in one.commands.values()]
+        drained = [one for one in typed if "DRAIN" in one or "drain" in one]
+        undone = ["scontrol update NodeName=gpu01 State=RESUME", "kubectl uncordon gpu01"]
+        assert typed[-2:] == undone if drained else not {*undone} & {*typed}
+        assert bool(drained) == (verdict.state is State.FAIL)
+    assert "--delete-emptydir-data" in to_do.steps("gpu01", measured(State.FAIL), None)[0].words
+
+
 def test_names_are_words_of_a_shell() -> None:
     evil = "gpu01; rm -rf $HOME"
     found = to_do.steps(evil, measured(State.FAIL), UNREAD, OPTIONS)
     typed = [command for one in found for command in one.commands.values()]
-    assert len(typed) == 5
+    assert len(typed) == 7
     assert all(f"'{evil}'" in command for command in typed)
 
 

@@ -259,6 +259,17 @@ def test_what_was_made_stricter_than_the_record_says_returns_with_the_role(
     assert {path: path.read_text() for path in (node / "sysctl.d").iterdir()} == before
 
 
+def test_what_a_first_profile_found_as_it_wants_it_returns_after_a_stricter_one(
+    node: Path, run_module: Run
+) -> None:
+    parameter, _ = place(node, "sysctl", KPTR, "1")
+    for wanted in ("1", "2"):
+        run(run_module, plan_of(node, "sysctl", KPTR, wanted, KPTR))
+        assert parameter.read_text().strip() == wanted
+    run(run_module, role_plan("os_hardening", [], atomic=True, sysctl_file=OURS))
+    assert parameter.read_text().strip() == "1"
+
+
 def test_a_default_of_the_distribution_is_nobodys_choice_until_a_file_says_so(
     node: Path, run_module: Run
 ) -> None:
