@@ -10,9 +10,15 @@ short_description: Remove programs, results and empty folders of Temper from a n
 description:
   - Comes last, after all roles that are to be taken back. Removes the payload and its Python environment,
     results of validation, notes of who worked on the node, and folders that are empty then.
-  - What a role that stays needs, and every record of the time before Temper, stays.
+  - What a role that stays needs, and every record of the time before Temper, stays. So does the lease's
+    number, as long as anything else stays, or its last holder has not given the node back.
   - Refuses while a change of a way into the node is not confirmed, and while somebody holds the node's lease.
-options: {}
+options:
+  only:
+    description: The roles that the run is of. Only what is theirs goes. An empty list stands for all.
+    type: list
+    elements: str
+    default: []
 author: Temper developers
 """
 
@@ -42,8 +48,10 @@ from ansible.module_utils.temper.settings.leavings import Leavings, text
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
-    leavings = Leavings()
+    module = AnsibleModule(
+        argument_spec={"only": {"type": "list", "elements": "str", "default": []}}, supports_check_mode=True
+    )
+    leavings = Leavings(only=module.params["only"])
     try:
         with working(check=module.check_mode):
             leavings.check()

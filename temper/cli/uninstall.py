@@ -4,8 +4,9 @@
 is said with its reason. Nothing is deleted on this machine. Other options, such as --ask-become-pass, are
 given to ansible-playbook. `ansible-playbook playbooks/uninstall.yml` does the same without a question.
 
-Exit status: 0 all is taken back, or there was nothing; 1 a node refuses, fails or does not answer; 2 not
-carried out: the command line or this machine does not allow it, or the answer was no; 130 interrupted.
+Exit status: 0 all is taken back, or there was nothing; 1 a node refuses, fails or does not answer, or the run
+ended in another way once it had begun; 2 not carried out: the command line or this machine does not allow it,
+or the answer was no; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
     made.add_argument("-l", "--limit", default="", help="as ansible-playbook takes it")
     made.add_argument("--keep", type=keeps, action="extend", default=[], help="what stays: driver,firewall")
-    made.add_argument("--yes", action="store_true", help="begin without a question, for programs")
+    made.add_argument("--yes", action="store_true", help="show and begin without a question, for programs")
     made.add_argument("--check", action="store_true", help="show what would be taken back, and end")
     return made
 
@@ -85,23 +86,25 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return NOT_CARRIED_OUT
-    if not given.yes or given.check:
-        if status := run(command(given, others, "--check")):
-            print("Nothing was changed. What is refused above has to be put right first.", file=sys.stderr)
-            return status
-        if given.check:
-            return GOOD
-        if not confirmed():
-            print("Nothing was changed.")
-            return NOT_CARRIED_OUT
-    status = run(command(given, others))
+    if status := run(command(given, others, "--check")):
+        print("Nothing was changed. What is refused above has to be put right first.", file=sys.stderr)
+        return status
+    if given.check:
+        return GOOD
+    if not given.yes and not confirmed():
+        print("Nothing was changed.")
+        return NOT_CARRIED_OUT
+    status = run(command(given, others), otherwise=BAD)
     if status == GOOD:
         print(printable("\n".join(left_here())))
     return status
 
 
-def run(words: Sequence[str]) -> int:
-    """Run ansible-playbook in the caller's folder, and return this command's status for it."""
+def run(words: Sequence[str], otherwise: int = NOT_CARRIED_OUT) -> int:
+    """Run ansible-playbook in the caller's folder, and return this command's status for it.
+
+    `otherwise` is that for one that nodes do not end with: once they may have changed, it is carried out.
+    """
     configuration = os.environ.get("ANSIBLE_CONFIG") or str(ROOT / "ansible.cfg")
     try:
         done = subprocess.run(  # noqa: S603 - the operator's own words
@@ -110,7 +113,7 @@ def run(words: Sequence[str]) -> int:
     except OSError as error:
         print(f"temper uninstall: {words[0]} cannot be run: {error}; make setup installs it", file=sys.stderr)
         return NOT_CARRIED_OUT
-    return STATUSES.get(done.returncode, NOT_CARRIED_OUT)
+    return STATUSES.get(done.returncode, otherwise)
 
 
 def confirmed() -> bool:

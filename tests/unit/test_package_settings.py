@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -167,9 +168,9 @@ class Noted:
             else:
                 self.state.setdefault(name, version)
 
-    def back(self, *, engines: bool = False) -> BroughtPackages:
+    def back(self, *, engines: bool = False, holds: bool = True) -> BroughtPackages:
         node.NODE.forget()
-        setting = BroughtPackages(engines)
+        setting = BroughtPackages(engines, holds)
         setting.recall({setting.key: {"spec": {}, "state": self.state}})
         return setting
 
@@ -213,6 +214,83 @@ def test_what_others_need_stays_and_is_named(machine: Machine, no_gpus: Path) ->
     assert machine.versions() == {"libcuda1": "580-1", "nvidia-driver-cuda": "580-1"}
     assert machine.held() == []
     assert noted.back().is_at(noted.state)
+
+
+@pytest.mark.component
+def test_what_others_recommend_stays_and_nothing_that_nobody_needs_goes(
+    machine: Machine, no_gpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = Archive(tmp_path / "others")
+    archive.add("whois", "1")
+    archive.add("fail2ban", "1", Recommends="whois")
+    archive.add("leaf", "1")
+    machine.use(archive)
+    machine.install("leaf")
+    machine.run("apt-mark", "auto", "leaf")
+    noted = Noted({"package:whois": {"version": "", "held": False}})
+    machine.install("fail2ban")
+    configuration = machine.root / "apt.conf"
+    configuration.write_text(f'{configuration.read_text()}APT::Get::AutomaticRemove "true";\n')
+    assert any("stays: whois" in word for word in noted.back().warnings())
+    noted.back().restore(noted.state)
+    assert set(machine.versions()) == {"whois", "fail2ban", "leaf"}
+    noted.state["fail2ban"] = None
+    noted.back().restore(noted.state)
+    assert set(machine.versions()) == {"leaf"}
+
+
+@pytest.mark.component
+def test_what_was_there_before_records_and_images_are_not_purged(
+    machine: Machine, no_gpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The site's configuration, and what Debian's packages delete in a purge."""
+    monkeypatch.setattr(brought, "rules_stand", lambda: False)
+    archive, log = Archive(tmp_path / "recorders"), tmp_path / "purged"
+    names = ("auditd", "chrony", "atop", "nftables", "docker.io", "recorder", "former", "inherited")
+    for name in names:
+        archive.add(name, "1", removal=f'[ "$1" != purge ] || echo {name} >> {log}')
+    machine.use(archive)
+    machine.install("former")
+    machine.run("dpkg", "--remove", "former")
+    node.NODE.forget()
+    noted = Noted({f"package:{name}": {"version": "", "held": False} for name in names})
+    assert noted.state == {name: packages.CONFIGURATION if name == "former" else None for name in names}
+    setting = noted.back()
+    setting.only_removed = frozenset(["inherited"])
+    (said,) = [word for word in setting.warnings() if "configuration and data" in word]
+    assert all(name in said for name in names if name != "recorder")
+    assert "recorder" not in said
+    setting.restore(noted.state)
+    assert machine.versions() == {}
+    assert log.read_text().split() == ["recorder"]
+    again = noted.back()
+    again.only_removed = setting.only_removed
+    assert again.is_at(noted.state)
+
+
+@pytest.mark.component
+def test_a_transaction_that_failed_leaves_the_former_configuration(machine: Machine, tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "failing")
+    archive.add("former", "1", removal="exit 0")
+    archive.add("former", "2", script="exit 1", removal="exit 0")
+    machine.use(archive)
+    machine.install("former=1")
+    machine.run("dpkg", "--remove", "former")
+    node.NODE.forget()
+    state: dict[str, str | None] = {}
+    setting = PackageSet.from_items({"package:former": {"version": "2", "held": False}}, {})
+
+    def note(former: dict[str, str | None], failed: bool = False) -> None:
+        for name, version in former.items():
+            state[name] = version
+            if failed:
+                del state[name]
+
+    setting.note = note
+    with pytest.raises(packages.PackageError):
+        setting.apply()
+    assert state == {}
+    assert packages.query()["former"].status == packages.CONFIGURATION
 
 
 @pytest.mark.component
@@ -268,20 +346,115 @@ def test_a_driver_in_use_is_not_removed_unless_that_is_allowed(machine: Machine,
 
 
 @pytest.mark.component
+def test_the_driver_of_another_role_stays_loaded(
+    machine: Machine, no_gpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Profilers have names of NVIDIA's family; a driver that stays has its files."""
+    profilers = Archive(tmp_path / "profilers")
+    profilers.add("cuda-nsight-systems-13-0", "1")
+    machine.use(profilers)
+    noted = Noted({"package:cuda-nsight-systems-13-0": {"version": "", "held": False}})
+    load_driver(no_gpus)
+    done: list[list[str]] = []
+    monkeypatch.setattr("ansible.module_utils.temper.process.succeeds", done.append)
+    setting = noted.back(holds=False)
+    assert setting.obstacle() is None
+    assert noted.back(holds=True).obstacle() is None
+    setting.restore(noted.state)
+    assert (machine.versions(), done, setting.after()) == ({}, [], [])
+    library = no_gpus / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.95.05"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    library.with_name("libnvidia-ml.so.1").symlink_to(library.name)
+    setting.unload()
+    assert done == []
+    library.with_name("libnvidia-ml.so.1").unlink()
+    setting.unload()
+    assert done == [["rmmod", "nvidia"]]
+
+
+@pytest.mark.component
+def test_a_gpu_is_looked_at_again_before_its_driver_goes(
+    machine: Machine, no_gpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = Noted(ITEMS)
+    load_driver(no_gpus)
+    users: list[str] = []
+    monkeypatch.setattr(loaded_state, "gpu_users", lambda _root: (users, None))
+    setting = noted.back()
+    assert setting.obstacle() is None
+    users.append("python train.py")
+    with pytest.raises(packages.PackageError, match=r"python train\.py"):
+        setting.restore(noted.state)
+    assert "libcuda1" in machine.versions()
+
+
+@pytest.mark.component
+def test_ways_in_are_never_removed_nor_a_firewall_while_rules_stand(
+    machine: Machine, no_gpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = ("sudo", "sudo-rs", "sudo-ldap", "openssh-server", "ca-certificates", "python3-apt", "python3")
+    archive = Archive(tmp_path / "ways")
+    for name in (*ways, "nftables", "sudoku"):
+        archive.add(name, "1")
+    machine.use(archive)
+    noted = Noted(
+        {f"package:{name}": {"version": "", "held": False} for name in (*ways, "nftables", "sudoku")}
+    )
+    monkeypatch.setattr(brought, "rules_stand", lambda: True)
+    setting = noted.back()
+    said = " ".join(setting.warnings())
+    assert "stays: ca-certificates, openssh-server" in said
+    assert "stays: nftables, because rules" in said
+    setting.restore(noted.state)
+    assert set(machine.versions()) == {*ways, "nftables"}
+    monkeypatch.setattr(brought, "rules_stand", lambda: False)
+    noted.back().restore(noted.state)
+    assert set(machine.versions()) == set(ways)
+
+
+def test_rules_stand_where_a_table_is_not_tempers(no_gpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = {"": False, "table inet temper\n": False, "table inet temper\ntable ip nat\n": True}
+    monkeypatch.setattr("ansible.module_utils.temper.process.which", lambda _program: "/usr/sbin/nft")
+    for text, stand in listed.items():
+        for status in (0, 1):
+            done = subprocess.CompletedProcess(["nft"], status, text, "")
+            monkeypatch.setattr(
+                "ansible.module_utils.temper.process.complete", lambda _command, done=done: done
+            )
+            assert brought.rules_stand() is (stand or bool(status))
+    (no_gpus / "proc/net").mkdir(parents=True)
+    (no_gpus / "proc/net/ip_tables_names").write_text("filter\n")
+    assert brought.rules_stand()
+
+
+@pytest.mark.component
 def test_a_driver_that_stays_loaded_is_said_to_need_a_reboot(machine: Machine, no_gpus: Path) -> None:
     noted = Noted(ITEMS)
     load_driver(no_gpus)
     setting = noted.back()
+    setting.busy_ok = True
     setting.restore(noted.state)
     assert any("reboot required" in word for word in setting.after())
 
 
 @pytest.mark.component
-def test_an_engine_with_containers_is_not_removed(machine: Machine, no_gpus: Path) -> None:
-    noted = Noted({"package:desktop": {"version": "", "held": False}})
-    (no_gpus / "var/lib/docker/containers/0123").mkdir(parents=True)
-    assert "containers/0123" in str(noted.back(engines=True).obstacle())
-    assert noted.back().obstacle() is None
+def test_an_engine_with_containers_is_not_removed(machine: Machine, no_gpus: Path, tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "engines")
+    for name in ("docker.io", "podman", "containerd"):
+        archive.add(name, "1")
+    machine.use(archive)
+    noted = Noted({"package:docker.io": {"version": "", "held": False}})
+    (no_gpus / "var/lib/containers/storage/overlay-containers/0123/userdata").mkdir(parents=True)
+    (no_gpus / "run/containerd/io.containerd.runtime.v2.task/k8s.io/4567").mkdir(parents=True)
+    assert noted.back(engines=True).obstacle() is None
+    for name in ("containerd", "podman"):
+        noted.state |= Noted({f"package:{name}": {"version": "", "held": False}}).state
+    assert "4567" in str(noted.back(engines=True).obstacle())
+    (no_gpus / "run/containerd/io.containerd.runtime.v2.task/k8s.io/4567").rmdir()
+    assert "0123" in str(noted.back().obstacle())
+    (no_gpus / "home/a/.local/share/docker/containers/89").mkdir(parents=True)
+    assert "containers/89" in str(noted.back(engines=True).obstacle())
 
 
 @pytest.mark.component

@@ -161,22 +161,28 @@ def test_a_transaction_is_dangerous_that_takes_what_nobody_asked_for(
 def test_what_stays_for_others_is_told_by_what_they_need() -> None:
     """By name, by what a package provides, and as one of several; and what those need in turn."""
     listing = (
-        "driver\tinstalled\t\t\tlibc, gcc | clang\n"
-        "gcc\tinstalled\tc-compiler\t\tcpp (>= 12)\n"
-        "cpp\tinstalled\t\t\t\n"
-        "fonts\tinstalled\t\t\t\n"
-        "mail\tinstalled\tmta (= 1)\t\t\n"
-        "cron\tinstalled\t\tdebconf\tmta | postfix\n"
-        "site\tinstalled\t\t\tc-compiler:any\n"
-        "gone\tconfig-files\t\t\tfonts\n"
-        "debconf\tinstalled\t\t\t\n"
-        "libc\tinstalled\t\t\t\n"
+        "driver\tinstalled\t\t\tlibc, gcc | clang\t\n"
+        "gcc\tinstalled\tc-compiler\t\tcpp (>= 12)\t\n"
+        "cpp\tinstalled\t\t\t\t\n"
+        "fonts\tinstalled\t\t\t\t\n"
+        "mail\tinstalled\tmta (= 1)\t\t\t\n"
+        "cron\tinstalled\t\tdebconf\tmta | postfix\t\n"
+        "site\tinstalled\t\t\tc-compiler:any\t\n"
+        "gone\tconfig-files\t\t\tfonts\tnftables\n"
+        "debconf\tinstalled\t\t\t\t\n"
+        "libc\tinstalled\t\t\t\t\n"
+        "nftables\tinstalled\t\t\t\t\n"
+        "whois\tinstalled\t\t\t\t\n"
+        "fail2ban\tinstalled\t\t\t\tnftables | iptables, whois\n"
     )
     packages_ = parse_needs(listing)
     assert needed(packages_, {"driver", "gcc", "cpp", "fonts"}) == {"gcc", "cpp"}
     assert needed(packages_, {"driver", "gcc", "cpp", "fonts", "site"}) == set()
     assert needed(packages_, {"mail", "fonts"}) == {"mail"}
     assert needed(packages_, {"mail", "cron"}) == set()
+    assert needed(packages_, {"nftables", "whois"}) == {"nftables", "whois"}
+    assert needed(packages_, {"nftables", "whois", "fail2ban"}) == set()
+    assert needed(packages_, {"nftables", "whois"}, ours={"fail2ban"}) == set()
 
 
 def test_a_removal_that_takes_others_along_is_tried_one_by_one() -> None:

@@ -67,7 +67,21 @@ def test_no_answer_and_no_terminal_change_nothing(
 def test_programs_are_not_asked_and_check_only_shows(runs: Runs) -> None:
     assert main(["uninstall", "--yes"]) == 0
     assert main(["uninstall", "--check", "--yes"]) == 0
-    assert ["--check" in run for run in runs] == [False, True]
+    assert ["--check" in run for run in runs] == [True, False, True]
+    runs.clear()
+    runs.status = 2
+    assert main(["uninstall", "--yes"]) == 1
+    assert ["--check" in run for run in runs] == [True]
+
+
+def test_what_has_begun_is_never_told_as_not_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for status, own in ((0, 0), (1, 1), (2, 1), (4, 1), (5, 1), (250, 1), (-9, 1), (99, 130)):
+
+        def run(command: list[str], status: int = status, **_: object) -> subprocess.CompletedProcess[str]:
+            return subprocess.CompletedProcess(command, 0 if "--check" in command else status)
+
+        monkeypatch.setattr(subprocess, "run", run)
+        assert main(["uninstall", "--yes"]) == own
 
 
 def test_what_is_refused_is_not_asked_for(runs: Runs) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from ansible.module_utils.temper.packaging import dkms, repositories, signing_keys
 from ansible.module_utils.temper.packaging.packages import (
+    CONFIGURATION,
     ERROR_LINES,
     FAMILY,
     Change,
@@ -26,7 +27,7 @@ from ansible.module_utils.temper.process import each_line, parsed
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 # Another apt (unattended-upgrades, cloud-init) may hold the lock on a new server.
 LOCK_TIMEOUT_S = 600
@@ -51,10 +52,14 @@ INSTALL = [
     "--allow-change-held-packages",
     "--ignore-hold",
 ]
-# By whether configuration goes, too. dpkg removes what an interrupted run has left half-installed.
-FORCED = ("--allow-change-held-packages", "-o", "Dpkg::Options::=--force-remove-reinstreq")
-REMOVE = {True: ["purge", *FORCED], False: ["remove", *FORCED]}
-NEEDS_FORMAT = "${Package}\\t${db:Status-Status}\\t${Provides}\\t${Pre-Depends}\\t${Depends}\\n"
+# What nobody needs any more may be of use to people. What is half-installed goes, too.
+REMOVE = [
+    *("--no-auto-remove", "--allow-change-held-packages"),
+    *("-o", "Dpkg::Options::=--force-remove-reinstreq"),
+]
+NEEDS_FORMAT = (
+    "${Package}\\t${db:Status-Status}\\t${Provides}\\t${Pre-Depends}\\t${Depends}\\t${Recommends}\\n"
+)
 # A package in a relation, without version and architecture.
 NAME = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9.+-]*)")
 # How apt and dpkg begin, or mark, the lines that say why.
@@ -88,6 +93,15 @@ def lines_that_explain(output: str) -> str:
 def targets(wanted: dict[str, str]) -> list[str]:
     """What follows `apt-get install`: no packages means that what is broken is completed."""
     return arguments(wanted) or ["--fix-broken"]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a package provides, and what it depends on and recommends: one of each clause."""
+
+    own: set[str]
+    clauses: list[set[str]]
+    wishes: list[set[str]]
 
 
 @dataclass(frozen=True)
@@ -249,29 +263,27 @@ class Apt:
         """Let apt move these packages again."""
         self.run(["apt-mark", "unhold", *names], "Releasing packages")
 
-    def removable(self, names: Sequence[str], *, purge: bool) -> list[str]:
-        """Which of these packages can go without changing any other."""
+    def removable(self, names: Sequence[str], ours: Collection[str]) -> list[str]:
+        """Which of these packages can go without changing any other, or what others recommend."""
 
         def touched(some: Sequence[str]) -> set[str]:
             options = ["--simulate", "-o", "Debug::NoLocking=true"]
-            output = self.run([*APT_GET, *REMOVE[purge], *options, *some], "Simulating the removal")
+            output = self.run([*APT_GET, "remove", *REMOVE, *options, *some], "Simulating the removal")
             # One that is installed in the place of another is none of ours.
             return {*GOES.findall(output), *(f"+{found[0]}" for found in INST.findall(output))}
 
         listing = self.run(["dpkg-query", "-W", "-f", NEEDS_FORMAT], "Asking what packages need")
-        kept = needed(parse_needs(listing), set(names))
+        kept = needed(parse_needs(listing), set(names), ours)
         return closed([name for name in names if name not in kept], touched)
 
-    def remove(self, names: Sequence[str], *, purge: bool) -> None:
+    def remove(self, names: Sequence[str], purge: Sequence[str]) -> None:
         """Remove them in one transaction, after completing what an interrupted one has left."""
         if any(package.broken for package in self.query().values()):
             self.recover()
-        self.run([*APT_GET, *REMOVE[purge], *names], "Removing the packages")
-        # What was left half-installed is only removed by that.
+        self.run([*APT_GET, "remove", *REMOVE, *names], "Removing the packages")
         known = self.query()
-        left = [name for name in names if name in known and known[name].status == "config-files"]
-        if purge and left:
-            self.run([*APT_GET, *REMOVE[purge], *left], "Removing the packages")
+        if left := [name for name in purge if name in known and known[name].status == CONFIGURATION]:
+            self.run([*APT_GET, "purge", *REMOVE, *left], "Removing the packages' configuration")
 
     def undo(self, before: Packages, ours: set[str]) -> str:
         """Return to the packages of before a transaction that failed; says what became of it.
@@ -411,36 +423,39 @@ class Apt:
         return 1024 * (sum(new.values()) - sum(each_line("dpkg-query -W", listing, int)))
 
 
-def parse_needs(listing: str) -> dict[str, tuple[set[str], list[set[str]]]]:
-    """Parse `dpkg-query -W -f NEEDS_FORMAT`: package -> what it provides, and what it needs one of each.
+def parse_needs(listing: str) -> dict[str, Needs]:
+    """Parse `dpkg-query -W -f NEEDS_FORMAT`: the needs of each package. Raises OutputError."""
 
-    Raises OutputError.
-    """
-
-    def row(line: str) -> tuple[str, str, set[str], list[set[str]]]:
-        name, status, provides, before, depends = line.split("\t")
-        clauses = [set(NAME.findall(clause)) for clause in f"{before},{depends}".split(",")]
-        return name, status, {name, *NAME.findall(provides)}, [clause for clause in clauses if clause]
+    def row(line: str) -> tuple[str, str, Needs]:
+        name, status, provides, before, depends, recommends = line.split("\t")
+        clauses, wishes = (
+            [names for clause in text.split(",") if (names := set(NAME.findall(clause)))]
+            for text in (f"{before},{depends}", recommends)
+        )
+        return name, status, Needs({name, *NAME.findall(provides)}, clauses, wishes)
 
     rows = each_line("dpkg-query -W", listing, row)
     there = ("installed", "half-configured", "unpacked", "triggers-awaited", "triggers-pending")
-    return {name: (own, clauses) for name, status, own, clauses in rows if status in there}
+    return {name: needs for name, status, needs in rows if status in there}
 
 
-def needed(packages: Mapping[str, tuple[set[str], list[set[str]]]], leaving: set[str]) -> set[str]:
-    """Return what of `leaving` has to stay for packages that stay; versions are not looked at."""
+def needed(packages: Mapping[str, Needs], leaving: set[str], ours: Collection[str] = ()) -> set[str]:
+    """Return what of `leaving` has to stay for packages that stay; versions are not looked at.
+
+    For those that are not `ours` that is also what they recommend: their owners may use it.
+    """
     kept: set[str] = set()
     while True:
         going = leaving - kept
-        there = set[str]().union(*(own for name, (own, _) in packages.items() if name not in going))
+        there = set[str]().union(*(one.own for name, one in packages.items() if name not in going))
         missed = [
             clause
-            for name, (_, clauses) in packages.items()
+            for name, one in packages.items()
             if name not in going
-            for clause in clauses
+            for clause in [*one.clauses, *([] if name in ours else one.wishes)]
             if not clause & there
         ]
-        more = {name for name in going & packages.keys() if any(packages[name][0] & one for one in missed)}
+        more = {name for name in going & packages.keys() if any(packages[name].own & one for one in missed)}
         if not more:
             return kept
         kept |= more

@@ -28,7 +28,7 @@ from ansible.module_utils.temper.packaging.packages import (
 from ansible.module_utils.temper.process import each_line, parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 # The packages of both stacks, while a node is on its way from one to the other; `dnf_staging` fills it.
 KEPT = "/var/cache/temper/former-packages"
@@ -321,8 +321,15 @@ class Dnf:
                 f"Installing the packages failed: {reason}. {sufficient.undo(before, plugins)}", output
             )
 
-    def removable(self, names: Sequence[str], *, purge: bool) -> list[str]:  # noqa: ARG002 - rpm has no purge
-        """Which of these packages can go without changing any other."""
+    def removable(self, names: Sequence[str], ours: Collection[str]) -> list[str]:
+        """Which of these packages can go without changing any other, or what others recommend."""
+        base = ["rpm", *(["--root", str(self.root)] if self.root != Path("/") else [])]
+        free = []
+        for name in names:
+            asked = attempt([*base, "-q", "--whatrecommends", name, "--qf", "%{NAME}\\n"], ENVIRONMENT)
+            # It ends with 1 where there is none, and says so.
+            if asked.returncode or set(asked.stdout.split()) <= {*ours, *names}:
+                free.append(name)
 
         def touched(some: Sequence[str]) -> set[str]:
             status, _, output = self.dnf([*REMOVE, "--assumeno", *some])
@@ -334,9 +341,9 @@ class Dnf:
                 *(f"+{one.name}" for one in transaction.changes),
             }
 
-        return closed(names, touched)
+        return closed(free, touched)
 
-    def remove(self, names: Sequence[str], *, purge: bool) -> None:  # noqa: ARG002 - rpm has no purge
+    def remove(self, names: Sequence[str], purge: Sequence[str]) -> None:  # noqa: ARG002 - rpm has no purge
         """Remove them in one transaction."""
         status, _, output = self.dnf([*REMOVE, *names])
         if status:

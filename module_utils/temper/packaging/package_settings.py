@@ -248,13 +248,22 @@ class PackageSet(Setting):
         except PackageError:
             self.state.forget()
             left = {name for name, package in self.known.items() if package.installed or package.broken}
-            self.note({name: None for name in former if former[name] is None and name not in left}, True)
+            came = (None, packages.CONFIGURATION)
+            self.note({name: None for name in former if former[name] in came and name not in left}, True)
             raise
 
     def former(self, transaction: packages.Transaction) -> dict[str, str | None]:
-        """The versions before a transaction of what it changes; of another architecture nothing is noted."""
+        """The versions before a transaction of what it changes; of another architecture nothing is noted.
+
+        One that was removed has none, but what is left of it is not Temper's.
+        """
         there = {name: package.version for name, package in self.known.items() if package.installed}
-        new = {change.name: None for change in transaction.install if change.name not in there}
+        left = {name for name, package in self.known.items() if package.status == packages.CONFIGURATION}
+        new = {
+            change.name: packages.CONFIGURATION if change.name in left else None
+            for change in transaction.install
+            if change.name not in there
+        }
         names = [change.name for change in (*transaction.upgrade, *transaction.downgrade)]
         names += [name for name, _ in transaction.remove]
         return {**new, **{name: there[name] for name in names if name in there}}

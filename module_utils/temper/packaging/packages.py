@@ -19,7 +19,7 @@ from ansible.module_utils.temper.records import damaged
 from ansible.module_utils.temper.settings.base import SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 # The names that belong to a GPU stack, whoever packaged them.
 FAMILY = re.compile(
@@ -31,6 +31,8 @@ FAMILY = re.compile(
 KERNEL = re.compile(r"^(linux-image-|kernel(-core|-rt|-rt-core|-64k|-64k-core)?$)")
 #: With an architecture behind a colon where it is not the native one.
 PACKAGE_NAME = re.compile(r"[A-Za-z0-9][\w.+:-]*")
+#: What the records have of a package that was removed before Temper came, and had left its configuration.
+CONFIGURATION = "config-files"
 # Names whose hold is Temper's: any other hold is somebody's, and is respected.
 HOLD_RECORD = Path("/var/lib/temper/held-packages")
 # A transaction may wait for another package manager, download 10 GB over a slow line and compile modules for
@@ -207,11 +209,14 @@ class Manager(Protocol):
     def release(self, names: Sequence[str]) -> None:
         """Let these packages move again."""
 
-    def removable(self, names: Sequence[str], *, purge: bool) -> list[str]:
-        """Which of these packages can be removed without changing any other; changes nothing."""
+    def removable(self, names: Sequence[str], ours: Collection[str]) -> list[str]:
+        """Which of these packages can be removed without changing any other; changes nothing.
 
-    def remove(self, names: Sequence[str], *, purge: bool) -> None:
-        """Remove them in one transaction; `purge`: with their configuration. Raises PackageError."""
+        What a package recommends that is not one of `ours` stays as well.
+        """
+
+    def remove(self, names: Sequence[str], purge: Sequence[str]) -> None:
+        """Remove them in one transaction, then the configuration of `purge`. Raises PackageError."""
 
 
 def closed(names: Sequence[str], touched: Callable[[Sequence[str]], set[str]]) -> list[str]:

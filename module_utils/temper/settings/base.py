@@ -184,6 +184,10 @@ class Setting:
         """Packages that stay because others need them."""
         return []
 
+    def inherited(self, note: dict[str, Any]) -> dict[str, Any]:
+        """Return another role's note with what stays for it."""
+        return note
+
     def after(self) -> list[str]:
         """What the operator should know once it is taken back."""
         return []

@@ -164,8 +164,9 @@ class Role:
             setting.heir = bool(self.heirs())
 
     def heirs(self) -> list[Record]:
-        """Records of other roles that have brought packages: what these need is theirs to remove."""
-        return [record for record in others(self.name) if PACKAGES in record.originals]
+        """Records of roles that this run takes back later: what these need is theirs to remove."""
+        later = self.options.get("taken_back_later", ())
+        return [r for r in others(self.name) if r.path.stem in later and PACKAGES in r.originals]
 
     def originals(self) -> Mapping[str, Mapping[str, Any]]:
         """What the record has, and an empty note on packages where holds of ours are to be released."""
@@ -504,8 +505,7 @@ class Role:
             for word in setting.after():
                 self.say(word)
             for heir in self.heirs()[:1] if setting.needed else ():
-                state = heir.originals[PACKAGES]["state"]
-                heir.originals[PACKAGES]["state"] = {**dict.fromkeys(setting.needed), **state}
+                heir.originals[PACKAGES] = setting.inherited(heir.originals[PACKAGES])
                 heir.save()
 
     def make(
@@ -720,9 +720,10 @@ def carry_out(
         check_system(plan)
         if plan["options"]["absent"]:
             check_packages(plan)
-    for plan in plans:
+    for number, plan in enumerate(plans, 1):
         try:
-            options = {**plan["options"], "after_boot_s": after_boot_s}
+            later = [other["role"] for other in plans[number:] if other["options"]["absent"]]
+            options = {**plan["options"], "after_boot_s": after_boot_s, "taken_back_later": later}
             outcome = Role(node, {**plan, "options": options}, secrets).settle()
         except (RefusedError, *FAILURES) as error:
             subject = "A file of this node could not be read or written; mend that and run again"

@@ -15,7 +15,7 @@ from ansible.module_utils.temper.lease import read as read_lease
 from ansible.module_utils.temper.settings.base import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 ROOT = Path("/")
 #: The folders that are Temper's own.
@@ -29,16 +29,21 @@ FOLDERS = (
 )
 UNITS = "etc/systemd/system"
 #: In /var/lib/temper, what says nothing of the time before Temper.
-RESULTS = ("validation-rounds.json", "validation-traces", "maintenance", "unproven-packages")
+RESULTS = ("validation-rounds.json", "validation-traces")
+#: There, too: what a role needs as long as it stays.
+OF_ROLES = {"monitoring": ("maintenance",), "nvidia_stack": ("unproven-packages",), "pull": ("pull",)}
 
 
 class Leavings:
     """What is there, and what of it can go."""
 
-    def __init__(self, root: Path | None = None) -> None:
+    def __init__(self, root: Path | None = None, only: Iterable[str] = ()) -> None:
         self.root = root or ROOT
         self.state = self.root / "var/lib/temper"
         self.settings = self.state / "settings"
+        #: The roles that a run is of; empty where it is of all. What is of no role, or of others, stays then.
+        self.only = frozenset(only)
+        self.lease = self.state / "lease.json"
 
     def kept(self, role: str) -> bool:
         """Whether a role has not been taken back."""
@@ -52,18 +57,44 @@ class Leavings:
                 f"A change of {', '.join(sorted(pending))} waits for its confirmation, or has just been "
                 f"undone: look into {rollback} on the node, and run again."
             )
-        lease = self.state / "lease.json"
-        if lease.exists() and (held := read_lease(lease)).owner and not held.expired(Now.read()):
+        if self.lease.exists() and (held := read_lease(self.lease)).owner and not held.expired(Now.read()):
             raise RefusedError(
-                f"{held.owner} works on this node, as {lease} says: let it end, or free the node with "
+                f"{held.owner} works on this node, as {self.lease} says: let it end, or free the node with "
                 "`temper rollout` or `temper fleet`, and run again."
             )
 
     def going(self) -> list[Path]:
         """Files and folders to remove, each with all below it."""
-        return [path for path in self._candidates() if path.exists() or path.is_symlink()]
+        own = [
+            self.state / name
+            for role, names in OF_ROLES.items()
+            if not self.kept(role) and (not self.only or role in self.only)
+            for name in names
+        ]
+        found = [path for path in [*own, *self._of_no_role()] if path.exists() or path.is_symlink()]
+        lease = [path for path in (self.lease, self.lease.with_suffix(".json.lock")) if path.exists()]
+        stays = self.lease in lease and (self.unreturned() or {*self._left(found)} - {*lease})
+        if self.only or stays:
+            return found
+        return [*found, *lease]
 
-    def _candidates(self) -> Iterator[Path]:
+    def unreturned(self) -> str:
+        """Who has not given the node back, and may still come: the fencing number keeps it from working."""
+        return read_lease(self.lease).owner if self.lease.exists() else ""
+
+    def _left(self, going: Sequence[Path]) -> list[Path]:
+        """Files in folders of Temper that are not below what goes."""
+        return [
+            path
+            for folder in (self.root / name for name in FOLDERS)
+            for path in folder.rglob("*")
+            if (path.is_symlink() or not path.is_dir())
+            and not any(path == one or one in path.parents for one in going)
+        ]
+
+    def _of_no_role(self) -> Iterator[Path]:
+        if self.only:
+            return
         units = self.root / UNITS
         yield units / "sysinit.target.wants" / BOOT_UNIT
         yield units / BOOT_UNIT
@@ -77,21 +108,13 @@ class Leavings:
             yield self.root / "run/temper"
         yield from (self.state / name for name in RESULTS)
         yield self.state / "rollback"
-        yield from (self.state / name for name in ("lease.json", "lease.json.lock"))
-        if not self.kept("pull"):
-            yield self.state / "pull"
         held = self.state / "held-packages"
         if held.exists() and not held.read_text(encoding="utf-8").split():
             yield held
 
     def stays(self) -> list[str]:
         """Sentences about what is left, by whose it is."""
-        going, left = self.going(), []
-        for folder in (self.root / name for name in FOLDERS):
-            for path in folder.rglob("*"):
-                gone = any(path == one or one in path.parents for one in going)
-                if not gone and (path.is_symlink() or not path.is_dir()):
-                    left.append(path)
+        left = self._left(self.going())
         roles = sorted(path.stem for path in self.settings.glob("*.json"))
         said = (
             [f"stays: the settings of {', '.join(roles)}, which this run has not taken back."]
@@ -100,7 +123,10 @@ class Leavings:
         )
         if (journal := self.state / "autotune-journal.json") in left:
             said.append(f"stays: what an autotune has changed; {journal} says how it was.")
-        others = [str(path) for path in left if not roles and path.name != "autotune-journal.json"]
+        if self.lease in left and not roles and not self.only:
+            said.append(f"stays: {self.lease}, whose number keeps a former holder from working on this node.")
+        known = ("autotune-journal.json", "lease.json", "lease.json.lock")
+        others = [str(path) for path in left if not (roles or self.only) and path.name not in known]
         said += loaded_state.gone_but_loaded(self.root)
         return said + ([f"stays: {', '.join(sorted(others))}, which no role knows."] if others else [])
 
@@ -118,6 +144,8 @@ class Leavings:
     def empty(self) -> list[Path]:
         """Folders without a file, but for what goes, the deepest first."""
         going = self.going()
+        if self.only:
+            return []
 
         def bare(folder: Path) -> bool:
             return all(

@@ -10,7 +10,7 @@ from ansible.module_utils.temper.packaging import package_settings, packages
 from ansible.module_utils.temper.packaging.packages import Change, Package, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     import pytest
     from ansible.module_utils.temper.packaging.packages import Packages
@@ -62,6 +62,7 @@ class PackageManager:
         self.queries = 0
         #: What others need, so that it cannot be removed.
         self.needed: set[str] = set()
+        self.purged: list[str] = []
         self.brings: Callable[[], object] = lambda: None
 
     def add(self, *names: str) -> None:
@@ -98,10 +99,11 @@ class PackageManager:
         self.add(*wanted)
         self.brings()
 
-    def removable(self, names: Sequence[str], *, purge: bool) -> list[str]:
+    def removable(self, names: Sequence[str], ours: Collection[str]) -> list[str]:
         return [name for name in names if name not in self.needed]
 
-    def remove(self, names: Sequence[str], *, purge: bool) -> None:
+    def remove(self, names: Sequence[str], purge: Sequence[str]) -> None:
+        self.purged += purge
         self.known = {name: package for name, package in self.known.items() if name not in names}
 
     def recover(self) -> None: ...

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -238,21 +238,32 @@ def test_packages_go_with_their_role_alone(world: World, manager: PackageManager
     assert not world.records.exists()
 
 
-def test_what_others_need_goes_with_the_last_role(
-    world: World, manager: PackageManager, run_module: Run
+def test_what_a_role_needs_that_goes_later_in_this_run_goes_with_it(
+    world: World, manager: PackageManager, settle_all: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    carried_out(run_module, with_package("monitoring", "exporter", "library"))
-    carried_out(run_module, with_package("pull", "git"))
+    """An engine's images stay all the same, whichever role removes it."""
+    settle_all(with_package("container_engines", "runtime", "toolkit"), with_package("pull", "git"))
+
+    def removable(names: Sequence[str], _ours: Collection[str]) -> list[str]:
+        return [name for name in names if name != "runtime" or "git" in names]
+
+    monkeypatch.setattr(manager, "removable", removable)
+    said = settle_all(*(with_package(role, absent=True) for role in ("container_engines", "pull")))
+    assert not [one for one in said["warnings"] if "need them" in str(one)]
+    assert (set(manager.known), manager.purged) == ({"bash"}, ["git"])
+    assert not world.records.exists()
+
+
+def test_what_a_role_needs_that_stays_is_said_and_not_handed_over(
+    world: World, manager: PackageManager, settle_all: Run
+) -> None:
+    settle_all(with_package("monitoring", "exporter", "library"), with_package("pull", "git"))
     manager.needed = {"library"}
-    assert carried_out(run_module, with_package("monitoring", absent=True))["warnings"] == []
-    assert set(manager.known) == {"bash", "library", "git"}
+    said = settle_all(with_package("monitoring", absent=True), with_package("pull", "git"))["warnings"]
+    assert ["stays: library" in str(one) for one in said] == [True]
     manager.needed = set()
-    carried_out(run_module, with_package("pull", absent=True))
-    assert set(manager.known) == {"bash"}
-    carried_out(run_module, with_package("pull", "git"))
-    manager.needed = {"git"}
-    said = carried_out(run_module, with_package("pull", absent=True))["warnings"]
-    assert ["stays: git" in str(one) for one in said] == [True]
+    settle_all(with_package("pull", absent=True))
+    assert set(manager.known) == {"bash", "library"}
     assert not world.records.exists()
 
 

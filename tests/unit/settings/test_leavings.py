@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,7 @@ OURS = (
     "opt/temper/venv/bin/python3",
     "var/lib/temper/validation-rounds.json",
     "var/lib/temper/maintenance",
+    "var/lib/temper/unproven-packages",
     "var/lib/temper/pull/result.json",
     "var/lib/temper/held-packages",
     "var/lib/temper/lease.json.lock",
@@ -52,15 +54,41 @@ def test_what_is_left_goes_with_its_folders_and_the_second_time_there_is_nothing
 
 
 def test_what_a_role_needs_that_stays_is_kept_and_said(left: Leavings) -> None:
-    for role in ("monitoring", "pull"):
+    for role in ("monitoring", "pull", "nvidia_stack"):
         left.settings.mkdir(exist_ok=True)
         (left.settings / f"{role}.json").write_text("{}")
     left.remove()
     kept = {"usr/local/lib/temper-validation.pyz", "var/lib/temper/pull/result.json"}
-    kept |= {f"var/lib/temper/settings/{role}.json" for role in ("monitoring", "pull")}
+    kept |= {f"var/lib/temper/{name}" for name in ("maintenance", "unproven-packages")}
+    kept |= {f"var/lib/temper/settings/{role}.json" for role in ("monitoring", "pull", "nvidia_stack")}
     assert set(files(left.root)) == {*kept, "etc/hosts", "usr/local/lib/others.py"}
     (said,) = left.stays()
-    assert "monitoring, pull" in said
+    assert "monitoring, nvidia_stack, pull" in said
+
+
+def test_a_run_of_one_role_removes_nothing_elses(left: Leavings) -> None:
+    before = files(left.root)
+    run = Leavings(left.root, only=["pull", "harden"])
+    run.remove()
+    assert set(before) - set(files(left.root)) == {"var/lib/temper/pull/result.json"}
+    assert (run.going(), run.empty(), run.stays()) == ([], [], [])
+
+
+def test_the_leases_number_outlives_roles_that_stay_and_holders_that_may_come_back(left: Leavings) -> None:
+    path = left.state / "lease.json"
+    held = lease.acquire("controller-7", 0.01, path=path)
+    time.sleep(0.05)
+    left.check()
+    left.remove()
+    assert path.exists()
+    assert any("lease.json" in one for one in left.stays())
+    lease.release("controller-7", held.fencing, path=path)
+    (left.state / "held-packages").write_text("libcuda1\n")
+    left.remove()
+    assert path.exists()
+    (left.state / "held-packages").unlink()
+    left.remove()
+    assert not left.state.exists()
 
 
 def test_what_nobody_knows_and_what_says_how_it_was_stays(left: Leavings) -> None:
