@@ -264,8 +264,8 @@ class Apt:
 
     def remove(self, names: Sequence[str], *, purge: bool) -> None:
         """Remove them in one transaction, after completing what an interrupted one has left."""
-        if any(package.broken for package in self.query().values()):
-            self.recover()
+        # Also where no package is half-way: of a purge that was killed, dpkg's journal alone may be left.
+        self.recover()
         self.run([*APT_GET, *REMOVE[purge], *names], "Removing the packages")
         # What was left half-installed is only removed by that.
         known = self.query()
