@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from temper.base import ROOT
 from temper.base.nodes import printable
-from temper.plan.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +30,6 @@ GOOD, BAD, NOT_CARRIED_OUT = range(3)
 STATUSES = {0: GOOD, 2: BAD, 4: BAD, 99: 130}
 #: Beside the names of roles.
 ALIASES = {"driver": "nvidia_stack"}
-ROLE_NAMES = tuple(role.ROLE for role in ROLES)
 #: What stays on this machine, below the checkout or the home folder.
 LEFT_HERE = {
     "reports": "plans, results, histories, statements and roll-outs",
@@ -44,9 +42,13 @@ LEFT_HERE = {
 def keeps(text: str) -> list[str]:
     """Return the roles of --keep. Raises ArgumentTypeError for a name that is none."""
     names = [ALIASES.get(name, name) for name in text.replace(",", " ").split()]
-    if unknown := sorted(set(names) - {*ROLE_NAMES}):
+    # Only here: planning imports Ansible, which takes longer than all else of `--help`.
+    from temper.plan.roles import ROLES
+
+    known = [role.ROLE for role in ROLES]
+    if unknown := sorted(set(names) - {*known}):
         raise argparse.ArgumentTypeError(
-            f"{', '.join(unknown)}: expected names of {', '.join((*ALIASES, *ROLE_NAMES))}"
+            f"{', '.join(unknown)}: expected names of {', '.join((*ALIASES, *known))}"
         )
     return names
 

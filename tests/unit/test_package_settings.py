@@ -458,11 +458,12 @@ def test_an_engine_with_containers_is_not_removed(machine: Machine, no_gpus: Pat
 
 
 @pytest.mark.component
+@pytest.mark.parametrize("journal", [False, True])
 @pytest.mark.parametrize(
     "cut_off_in", ["install ok installed", "purge ok half-installed", "purge ok config-files"]
 )
 def test_a_removal_that_was_cut_off_is_completed(
-    machine: Machine, no_gpus: Path, tmp_path: Path, cut_off_in: str
+    machine: Machine, no_gpus: Path, tmp_path: Path, cut_off_in: str, journal: bool
 ) -> None:
     """Its script makes dpkg keep the package's configuration until the purge."""
     archive = Archive(tmp_path / "recorders")
@@ -473,6 +474,8 @@ def test_a_removal_that_was_cut_off_is_completed(
         machine.run("dpkg", "--remove", "recorder")
     status = machine.root / "var/lib/dpkg/status"
     status.write_text(re.sub(r"^Status: .*", f"Status: {cut_off_in}", status.read_text(), flags=re.MULTILINE))
+    if journal:
+        (status.parent / "updates/0000").write_text(status.read_text())
     noted.back().restore(noted.state)
     assert packages.query() == {}
     assert noted.back().is_at(noted.state)

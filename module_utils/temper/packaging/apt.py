@@ -278,8 +278,8 @@ class Apt:
 
     def remove(self, names: Sequence[str], purge: Sequence[str]) -> None:
         """Remove them in one transaction, after completing what an interrupted one has left."""
-        if any(package.broken for package in self.query().values()):
-            self.recover()
+        # Also where no package is half-way: of a purge that was killed, dpkg's journal alone may be left.
+        self.recover()
         self.run([*APT_GET, "remove", *REMOVE, *names], "Removing the packages")
         known = self.query()
         if left := [name for name in purge if name in known and known[name].status == CONFIGURATION]:
