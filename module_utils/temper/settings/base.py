@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ansible.module_utils.temper.settings.strictness import EXACTLY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 # What a state is on disk: JSON. None means "was not there".
 State = Any
+
+#: Readers of the states that all roles have noted under a key. Records are made of settings (record.py): a
+#: setting that asks for them cannot import them.
+NOTED: list[Callable[[str], list[Any]]] = []
 
 
 class RefusedError(Exception):

@@ -11,7 +11,7 @@ from ansible.module_utils.temper import process
 from ansible.module_utils.temper.driver import loaded_state
 from ansible.module_utils.temper.packaging import node, packages
 from ansible.module_utils.temper.packaging.services import services_left_alone
-from ansible.module_utils.temper.settings.base import Difference, Setting
+from ansible.module_utils.temper.settings.base import NOTED, Difference, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,12 +136,7 @@ class BroughtPackages(Setting):
     def leaving(self) -> list[str]:
         """Those that can go without any package that Temper has not brought."""
         if self._leaving is None:
-            # Imported on demand: records are made of settings.
-            from ansible.module_utils.temper.settings.record import others
-
-            notes = [
-                record.originals[self.key]["state"] for record in others("") if self.key in record.originals
-            ]
+            notes = [state for read in NOTED for state in read(self.key)]
             ours = set[str]().union(*map(came, [self.before, *notes]))
             self._leaving = self.manager.removable(self.brought, ours)
         return self._leaving

@@ -9,6 +9,7 @@ from typing import Any
 
 from ansible.module_utils.temper import records
 from ansible.module_utils.temper.process import MISREAD
+from ansible.module_utils.temper.settings import base
 from ansible.module_utils.temper.settings.kinds import rebuild
 
 RECORDS = Path("/var/lib/temper/settings")
@@ -46,6 +47,14 @@ class Record:
                 self.path.parent.rmdir()
         if self.former:
             self.former.unlink(missing_ok=True)
+
+
+def noted(key: str) -> list[Any]:
+    """The states that all roles have noted under a key. Raises RecordError."""
+    return [record.originals[key]["state"] for record in others("") if key in record.originals]
+
+
+base.NOTED[:] = [noted]
 
 
 def others(role: str) -> list[Record]:
