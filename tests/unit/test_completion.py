@@ -50,7 +50,7 @@ def test_all_commands_are_offered(file: Path) -> None:
         (["rollout", "re"], ["resume", "report", "retry"]),
         (["rollout", "hold", "--rea"], ["--reason"]),
         (["rollout", "plan", "-i", "plan", "--js"], ["--json"]),
-        (["compliance", "s"], ["status"]),
+        (["compliance", "s"], ["scan", "status"]),
         (["fleet", "status", "--j"], ["--json"]),
         (["compare", "--a"], ["--all"]),
         (["report", "--all"], []),

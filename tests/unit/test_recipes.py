@@ -35,7 +35,7 @@ CODE = (
     *("library", "module_utils", "plugins", "roles", "temper"),
     *("tools", "validation"),
 )
-PARTS = (*CODE, "data", "docs", "tests/unit", "tests/conftest.py", "pyproject.toml")
+PARTS = (*CODE, "data", "docs", "tests/unit", "tests/conftest.py", "tests/waiting.py", "pyproject.toml")
 
 NEW_ID, NEW_CHIPS_ID = "2fff", "2ffe"
 NEW_MODEL = f"""

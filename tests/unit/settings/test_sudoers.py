@@ -68,7 +68,7 @@ def test_a_control_that_a_sudo_does_not_know_is_left_out_as_a_whole_and_does_not
     has_visudo: Callable[[bool], None], run_module: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     has_visudo(True)
-    assert sorted(CONTROLS) == ["sudo-log", "sudo-terminal", "sudo-timeout", "umask"]
+    assert sorted(CONTROLS) == ["sudo-environment", "sudo-log", "sudo-terminal", "sudo-timeout", "umask"]
     plan = role_plan("os_hardening", settings(tmp_path), atomic=True)
     assert "umask" in str(carried_out(run_module, plan)["warnings"])
     text = (tmp_path / "sudoers.d/temper-hardening").read_text()
@@ -77,6 +77,7 @@ def test_a_control_that_a_sudo_does_not_know_is_left_out_as_a_whole_and_does_not
     assert (tmp_path / "login.defs").read_text() == "UMASK 022\n"
     states = {name: one["state"] for one in observe.observe(plan) for name in one["controls"]}
     assert states == {
+        "sudo-environment": "pass",
         "umask": "not-applicable",
         "sudo-log": "not-applicable",
         "sudo-terminal": "pass",
