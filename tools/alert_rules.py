@@ -29,7 +29,7 @@ PAGE = ROOT / "docs/reference/alerts.md"
 INTRODUCTION = """\
 # Alerts and metrics
 
-*For whoever is on call: find an alert's meaning and remedy, and what each metric is.*
+*For operators on call: find an alert's meaning and remedy, and what each metric is.*
 
 <!-- Made by `make docs` from data/alerts.yml, data/findings/ and validation/metrics: change those. -->
 

@@ -37,7 +37,7 @@ OF_A_CASE = ("severity", "sentence", "remedy", "machine_action", "when")
 INTRODUCTION = """\
 # Findings of the validation
 
-*For whoever acts on a finding: look a code up, with severity and remedy.*
+*For operators who act on a finding: look a code up, with severity and remedy.*
 
 <!-- Made by `make docs` from data/findings: change that. -->
 
@@ -62,7 +62,7 @@ Each file in `data/findings/` holds the entries of one area:
 XID_INTRODUCTION = """\
 # Xid errors
 
-*For whoever reads a kernel log: look an Xid up, with NVIDIA's action and Temper's.*
+*For operators who read a kernel log: look an Xid up, with NVIDIA's action and Temper's.*
 
 <!-- Made by `make docs` from data/xids.yml and data/findings/xids.yml: change those. -->
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ansible.module_utils.temper.settings.base import State
 
 ROOT = Path("/")
-#: Where each engine keeps containers, whoever owns them: one that has some is not removed.
+#: Where each engine keeps containers of any account: an engine that has some is not removed.
 CONTAINERS = {
     re.compile(r"^(docker(\.io|-ce|-engine)?|moby-engine)$"): (
         "var/lib/docker/containers/*",
