@@ -290,7 +290,10 @@ def test_a_rank_that_hangs_before_a_run_that_the_others_wait_in_is_named() -> No
     assert finding["code"] == "rank-hung"
     assert finding["text"].startswith("rank 1 (in hang, torch_children.py line ")
     assert "hung in stage: measuring all-reduce of 4 MiB, after run 7, and" in finding["text"]
-    assert finding["text"].endswith("; the others waited in run 8")
+    assert (
+        "; the others waited in run 8; torch's flight recorder agrees: rank 1 did not call" in finding["text"]
+    )
+    assert finding["text"].endswith(", gloo:all_reduce")
 
 
 def test_of_ranks_that_hang_in_the_same_run_the_one_that_does_not_enter_the_collective_is_named() -> None:
