@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
+from temper.base.nodes import with_rack  # noqa: E402 - likewise
 from temper.base.store import HistoryError  # noqa: E402 - likewise
 from temper.compliance.answers import packed  # noqa: E402 - likewise
 from temper.compliance.evidence import EvidenceError  # noqa: E402 - likewise
@@ -51,7 +52,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         asked = [
             {
                 "name": str(name),
-                "groups": list(hostvars[name].get("group_names", [])),
+                "groups": with_rack(hostvars[name].get("group_names", []), hostvars[name]),
                 "answer": plain(hostvars[name].get(arguments["answers"], {})),
                 "waivers": plain(hostvars[name].get("compliance_waivers") or []),
             }
