@@ -102,6 +102,11 @@ def what_to_do(rollout: Rollout, now: datetime, command: Callable[[str], str] = 
         lines.append(f"{'Then ' if lines else ''}{command('resume')}: the roll-out {then}")
     elif lines and rollout.mode is Mode.DONE:
         lines.append(f"Then {command('resume')}: the roll-out carries that out")
+    if rollout.mode is Mode.DONE and rollout.stack and rollout.succeeded:
+        lines.append(
+            f"Next: write `nvidia_stack_name: {rollout.stack}` into the inventory of these nodes. site.yml "
+            "and the checks follow the inventory, and would bring them to the stack that it names."
+        )
     return lines
 
 

@@ -144,13 +144,23 @@ LOADED = {"facts": {BACK_AT: "settled"}}
 )
 def test_the_status_says_what_to_type(fields: dict[str, object], mode: Mode, verbs: list[str]) -> None:
     rollout = replace(having(begin(nodes(1)), gpu0=fields), mode=mode)
-    commands = [line.split("temper rollout ")[1] for line in what_to_do(rollout, NOW) if "`" in line]
+    commands = [
+        line.split("temper rollout ")[1] for line in what_to_do(rollout, NOW) if "temper rollout" in line
+    ]
     assert [one.split("`")[0].split()[0] for one in commands] == verbs
     assert all("gpu0" in one for one in commands if not one.startswith("resume"))
     assert all(
         ("--reason" in one) == (verb not in ("retry", "resume"))
         for one, verb in zip(commands, verbs, strict=True)
     )
+
+
+def test_a_roll_out_that_ended_well_says_what_the_inventory_has_to_say() -> None:
+    done = replace(having(begin(nodes(1)), gpu0=RETURNED), mode=Mode.DONE)
+    assert f"nvidia_stack_name: {done.stack}" in status_text(done, NOW)
+    assert "nvidia_stack_name" not in status_text(replace(done, stack=""), NOW)
+    failed = replace(having(begin(nodes(1)), gpu0=NodeState.ROLLED_BACK), mode=Mode.DONE)
+    assert "nvidia_stack_name" not in status_text(failed, NOW)
 
 
 def test_what_somebody_has_accepted_is_said_with_the_reason() -> None:
