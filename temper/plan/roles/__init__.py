@@ -66,7 +66,7 @@ def complete(context: Context) -> NodePlan:
     text += [plan_line(context.jump)] if context.jump else []
     system = systems().get(context.plan.system or "")
     if waived and system and not system.lacking:
-        text.append(waiver_text(wanted.profile, system.edition, waived))
+        text.append(waiver_text(wanted.profile, system.edition_of(wanted.profile), waived))
     text += [f"warning: {warning}" for warning in context.plan.warnings]
     return replace(
         context.plan,
