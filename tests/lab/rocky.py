@@ -186,6 +186,7 @@ def dress(node: Node, rocky: Rocky) -> None:
         f"mkdir -p /usr/lib/lab/debian; for name in {HIDDEN}; do "
         "test ! -e /usr/bin/$name || mv /usr/bin/$name /usr/lib/lab/debian/; done; "
         "mv /usr/sbin/pam-auth-update /usr/lib/lab/debian/",
-        f"systemctl daemon-reload; systemctl enable --quiet {DEFAULT_SERVICES}; systemctl restart {DEFAULT_SERVICES}",
+        f"systemctl daemon-reload; systemctl enable --quiet {DEFAULT_SERVICES}",
+        f"systemctl restart {DEFAULT_SERVICES}",
     ]
     on_node(node, "\n".join(script))
