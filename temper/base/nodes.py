@@ -17,6 +17,8 @@ from validation.model.printable import printable as printable
 #: What stands for a node's own name and address in a text that several nodes share.
 NODE = "NODE"
 UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+#: What a command says at once that asks nodes: Ansible takes longer than a second to its first word.
+READING = "Reading the inventory and its nodes; nothing is changed."
 #: Groups whose names begin so are racks, as NetBox's inventory and `group_limits` of a roll-out have them.
 RACK = "rack"
 #: Variables of a host that name its rack. NetBox's inventory gives a list of one.

@@ -46,7 +46,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from temper.base import ROOT
-from temper.base.nodes import printable, utc
+from temper.base.nodes import READING, printable, utc
 from temper.cli import json_document
 from temper.plan.inventory import NODES, InventoryError, groups_of
 from temper.rollout.fleet import candidates, preflight, proposal
@@ -332,8 +332,7 @@ def _proposed(
     given: argparse.Namespace, stack: str, limit: str, now: datetime, policy: Policy
 ) -> tuple[list[Candidate], Rollout]:
     inventory = _inventory(given)
-    # Nodes take longer than a second to answer.
-    print("Reading the inventory and its nodes; nothing is changed.", file=sys.stderr, flush=True)
+    print(READING, file=sys.stderr, flush=True)
     plans, previews = preflight(inventory, stack, limit, policy.kernel)
     groups = groups_of(inventory)
     found = candidates(plans, groups, previews, only_kernel=not stack)
