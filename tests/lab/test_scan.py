@@ -33,15 +33,16 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 MADE_AT = "2026-11-26T00:00:00Z"
 ROOT = Path(__file__).resolve().parents[2]
 #: Which data stream judges which node of the lab, hardened with which profiles.
-PRODUCTS = {"gpu01": "debian12", "gpu02": "debian13", "gpu03": "ubuntu2204", "gpu04": "ubuntu2404"}
-SHAPES = {"gpu03": ubuntu.JAMMY, "gpu04": ubuntu.NOBLE}
+PRODUCTS = {"gpu01": "debian12", "gpu02": "debian13", "gpu03": "ubuntu2204", "gpu05": "ubuntu2404"}
+#: Both are made of Debian 12, whose auditd loads its rules as Ubuntu's do; Debian 13 has a unit for it.
+SHAPES = {"gpu03": ubuntu.JAMMY, "gpu05": ubuntu.NOBLE}
 HARDENED = {
     node: (STIG,) if node in SHAPES else tuple(name for name in PROFILES if name != STIG) for node in PRODUCTS
 }
 ENVIRONMENT = {
     **os.environ,
     "LAB_NAME": "scan",
-    "LAB_NODES": str(len(PRODUCTS)),
+    "LAB_NODES": "5",
     "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
     "LC_ALL": "C.UTF-8",
 }
@@ -138,7 +139,7 @@ def judged(node: str) -> Judged:
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[None]:
     lab("up")
-    machines = {node.name: node for node in Lab(name=ENVIRONMENT["LAB_NAME"]).nodes(len(PRODUCTS))}
+    machines = {node.name: node for node in Lab(name=ENVIRONMENT["LAB_NAME"]).nodes(5)}
     for node, product in PRODUCTS.items():
         if node in SHAPES:
             ubuntu.dress(machines[node], SHAPES[node])
@@ -159,9 +160,9 @@ def test_no_rule_fails_without_a_reason_and_no_reason_is_given_for_a_rule_that_p
         found = dict(zip(PRODUCTS, pool.map(judged, PRODUCTS), strict=True))
     assert {where: rules for one in found.values() for where, rules in one.unexplained.items()} == {}
     assert {where: score for one in found.values() for where, score in one.too_low.items()} == {}
-    # One profile may have what another only excuses; a look-alike of Ubuntu is no measure of what it excuses.
+    # One profile may have what another only excuses. What a look-alike passes, Ubuntu may not.
     excused: dict[str, set[str]] = {}
     for node, one in found.items():
-        for rule, said in one.excused.items() if node not in SHAPES else ():
-            excused.setdefault(rule, set()).update(said)
+        for rule, said in one.excused.items():
+            excused.setdefault(rule, set()).update(said - {"pass"} if node in SHAPES else said)
     assert {rule for rule, said in excused.items() if said == {"pass"}} == set()
