@@ -58,7 +58,7 @@ def test_something_is_said_before_ansible_is(
 ) -> None:
     said: list[str] = []
 
-    def run(_command: list[str]) -> int:
+    def run(_command: object) -> int:
         said.append(capsys.readouterr().err)
         return 0
 

@@ -225,11 +225,10 @@ class GpuMatmul(Check):
     """fp32, tf32, fp16, bf16, fp8 on all GPUs at the same time, what the chip has of them.
 
     Sustained (the median) and peak (the fastest tenth). The shape is fixed for each architecture in
-    `data/gpu_models.yml` (mostly 8192 x 8192 x 8192, which published values were taken with; an unknown GPU
-    gets that, too). Beyond `quick` also the fastest shape that is published for the model or its architecture
+    `data/gpu_models.yml` (mostly 8192 x 8192 x 8192, as of published values; that of an unknown GPU, too).
+    Beyond `quick` also the fastest shape that is published for the model or its architecture
     (`bf16_best_tflops`, `fp8_best_tflops`), with the cache emptied before each run. In `standard` a dozen
-    shapes are tried in each number format, and the fastest one is measured likewise (`bf16_found_tflops`; its
-    conditions name it, the details what each one reached). It compares with the same shape only.
+    shapes are tried, and the fastest is measured likewise (`bf16_found_tflops`; the details have all).
     """
 
     id = "gpu_matmul"

@@ -170,7 +170,8 @@ def test_a_place_that_cannot_be_written_costs_no_hours(run: Run, tmp_path: Path)
 def test_a_disk_that_fills_up_costs_the_rounds_and_not_the_hours(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saves, said, save = iter(range(9)), [], burn_in.save
+    saves, save = iter(range(9)), burn_in.save
+    said: list[str] = []
 
     def full_after_one(path: Path | None, rounds: Rounds) -> None:
         if next(saves):

@@ -415,6 +415,16 @@ def test_a_card_for_a_monitor_that_the_plan_leaves_alone_is_no_gpu_that_the_driv
     assert [finding.code for finding in Health().run(node(**facts)).findings] == codes
 
 
+def test_a_gpu_that_left_the_bus_is_missed_and_one_that_is_on_no_bus_is_not() -> None:
+    nothing: dict[str, Any] = {"expectation": Expectation(), "nvswitch": False, "fabric_manager": None}
+    first = node().facts.pci_gpus[:1]
+    (finding,) = Health().run(node(pci_gpus=first, **nothing)).findings
+    assert (finding.code, finding.state, finding.machine_action) == ("gpu-not-driven", "fail", "reboot")
+    assert "only 1 of the 2 GPUs" in finding.text
+    # A system on a chip, or Windows' own Linux.
+    assert Health().run(node(pci_gpus=(), **nothing)).findings == ()
+
+
 def test_a_gpu_that_another_driver_has_is_not_counted() -> None:
     cards = (*node().facts.pci_gpus, PciGpu("0000:c1:00.0", "2330", "vfio-pci"))
     assert Health().run(node(pci_gpus=cards)).findings == ()
@@ -563,12 +573,15 @@ def test_a_value_that_is_withheld_orders_no_reset() -> None:
         ("[The operating system has blocked the request.]", {MachineAction.RERUN}),
         ("RM has detected an NVML/RM version mismatch.", {MachineAction.CONFIGURE}),
         ("System is not in ready state", {MachineAction.RERUN}),
+        # An error that NVML has got since: brackets stand around nothing else.
+        ("[Invalid State]", {MachineAction.NONE}),
+        ("[N/A]", set()),
         ("Unknown Error", {MachineAction.RESET_GPU}),
     ):
         xml = smi_xml(gpu_xml(remapped_row_pending=words, dram_uncorrectable=words), SECOND)
         findings = Health().run(node(xml)).findings
         assert {one.machine_action for one in findings} == actions, words
-        assert [one.device for one in findings] == [0]
+        assert [one.device for one in findings] == [0] * len(actions)
     both = gpu_xml(remapped_row_pending="Insufficient Permissions", dram_uncorrectable="Unknown Error")
     found = [(one.code, one.state) for one in Health().run(node(smi_xml(both, SECOND))).findings]
     assert found == [("gpu-unanswered", State.FAIL), ("gpu-withheld", State.DEGRADED)]
