@@ -233,8 +233,12 @@ def test_what_others_recommend_stays_and_nothing_that_nobody_needs_goes(
     configuration = machine.root / "apt.conf"
     configuration.write_text(f'{configuration.read_text()}APT::Get::AutomaticRemove "true";\n')
     assert any("stays: whois" in word for word in noted.back().warnings())
+    assert any("apt-get purge whois" in word for word in noted.back().warnings())
     noted.back().restore(noted.state)
     assert set(machine.versions()) == {"whois", "fail2ban", "leaf"}
+    early = noted.back()
+    early.earlier = frozenset(["fail2ban"])
+    assert (early.leaving, early.warnings()) == (["whois"], []), "it did without"
     noted.state["fail2ban"] = None
     noted.back().restore(noted.state)
     assert set(machine.versions()) == {"leaf"}
@@ -261,6 +265,7 @@ def test_what_was_there_before_records_and_images_are_not_purged(
     (said,) = [word for word in setting.warnings() if "configuration and data" in word]
     assert all(name in said for name in names if name != "recorder")
     assert "recorder" not in said
+    assert said.endswith("apt-get purge atop auditd chrony docker.io former inherited nftables.")
     setting.restore(noted.state)
     assert machine.versions() == {}
     assert log.read_text().split() == ["recorder"]
@@ -396,12 +401,11 @@ def test_ways_in_are_never_removed_nor_a_firewall_while_rules_stand(
 ) -> None:
     ways = ("sudo", "sudo-rs", "sudo-ldap", "openssh-server", "ca-certificates", "python3-apt", "python3")
     archive = Archive(tmp_path / "ways")
-    for name in (*ways, "nftables", "sudoku"):
+    names = (*ways, "nftables", "sudoku", "python3-dbus")
+    for name in names:
         archive.add(name, "1")
     machine.use(archive)
-    noted = Noted(
-        {f"package:{name}": {"version": "", "held": False} for name in (*ways, "nftables", "sudoku")}
-    )
+    noted = Noted({f"package:{name}": {"version": "", "held": False} for name in names})
     monkeypatch.setattr(brought, "rules_stand", lambda: True)
     setting = noted.back()
     said = " ".join(setting.warnings())

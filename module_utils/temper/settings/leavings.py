@@ -155,7 +155,13 @@ class Leavings:
                 "them with `btrfs subvolume delete`."
             )
         known = ("autotune-journal.json", "lease.json", "lease.json.lock")
-        others = [str(path) for path in left if not (roles or self.only) and path.name not in known]
+        # A folder stands for all that is in it: an operator's Python has thousands of files.
+        others = {
+            str(top / path.relative_to(top).parts[0])
+            for path in left
+            for top in (self.root / name for name in FOLDERS)
+            if top in path.parents and not (roles or self.only) and path.name not in known
+        }
         said += loaded_state.gone_but_loaded(self.root)
         return said + ([f"stays: {', '.join(sorted(others))}, which no role knows."] if others else [])
 

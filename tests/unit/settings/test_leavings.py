@@ -121,8 +121,10 @@ def test_what_a_rollout_has_left_is_said(left: Leavings) -> None:
 
 def test_a_python_of_the_operator_stays(left: Leavings) -> None:
     (left.root / "opt/temper/venv/pyvenv.cfg").unlink()
+    (left.root / "opt/temper/venv/bin/pip").touch()
     left.remove()
     assert "opt/temper/venv/bin/python3" in files(left.root)
+    assert left.stays() == [f"stays: {left.root / 'opt/temper/venv'}, which no role knows."]
 
 
 def test_nothing_goes_while_a_change_or_somebodys_work_is_under_way(left: Leavings) -> None:
