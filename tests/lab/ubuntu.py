@@ -4,7 +4,7 @@ Hardening meets Ubuntu's name, files, defaults and units there, not Ubuntu's ver
 what is written, read 2026-11-26: base-files (os-release, lsb-release, issue, motd-news), procps
 (debian/sysctl.d), shadow (debian/login.defs), openssh (ssh.socket), unattended-upgrades
 (data/50unattended-upgrades.Ubuntu), apport and whoopsie (units' names), cloud-init
-(50-cloud-init.conf, 90-cloud-init-users), netplan, rsyslog (/var/log is its group's).
+(50-cloud-init.conf, 90-cloud-init-users), netplan, rsyslog (its files are syslog's, /var/log its group's).
 """
 
 from __future__ import annotations
@@ -122,6 +122,11 @@ def dress(node: Node, ubuntu: Ubuntu) -> None:
     look_alikes.install(node, PACKAGES)
     look_alikes.put(node, files, MODES)
     script = ["groupadd --system --force syslog; chgrp syslog /var/log; chmod 775 /var/log"]
+    script.append(
+        "useradd --system --gid syslog --shell /usr/sbin/nologin syslog; "
+        "systemctl stop syslog.socket rsyslog; rm --force /var/log/syslog; "
+        "sed -i 's/^$FileOwner root/$FileOwner syslog/' /etc/rsyslog.conf"
+    )
     if not ubuntu.yescrypt:
         script.append("sed -i 's/^ENCRYPT_METHOD.*/ENCRYPT_METHOD SHA512/; /YESCRYPT/d' /etc/login.defs")
     script.append("systemctl daemon-reload; systemctl enable --now apport whoopsie.path rsyslog cron")

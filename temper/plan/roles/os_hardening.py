@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ROLE = "os_hardening"
 UNHARDENED = "hardening-system"
+UNMEASURED = "hardening-profile"
 # What reads its files anew only when it is told to, and only while it runs.
 REACTIONS = (
     Reaction(
@@ -39,8 +40,11 @@ REACTIONS = (
 
 def system_refusals(system: str, wish: OsHardening) -> list[Refusal]:
     """Return why a run that hardens this system must not begin."""
-    if wish.state == "absent" or system in (known := hardened()):
+    if wish.state == "absent" or system in hardened(wish.profile):
         return []
+    if system in (known := hardened()):
+        measured = hardened(wish.profile)
+        return [refusal(UNMEASURED, system=system, profile=wish.profile, known=measured)]
     lacking = systems()[system].lacking if system in systems() else "its row in data/os_systems"
     return [refusal(UNHARDENED, system=system, known=known, lacking=lacking)]
 
