@@ -485,3 +485,14 @@ def test_a_line_that_somebody_may_get_in_by_is_left_to_a_person(
     with pytest.raises(RefusedError, match=keyword) as refused:
         site.plan(wanted)
     assert refused.value.repair == []
+
+
+@pytest.mark.component
+def test_command_line_of_sshd_wins_over_our_file_and_is_refused_where_it_is_weaker(site: SiteFiles) -> None:
+    wanted = sshd_settings.Parameters(algorithms={"Ciphers": ["aes256-ctr", "aes128-ctr"]})
+    asked = site.sshd()
+    asked.started_with = ["-oCiphers=aes128-ctr,aes128-cbc"]
+    with pytest.raises(RefusedError, match=r"Ciphers is aes128-ctr,aes128-cbc.*\(sshd's command line"):
+        sshd_settings.plan(wanted, asked, asked.whole(None))
+    asked.started_with = ["-oCiphers=aes128-ctr"]
+    assert sshd_settings.plan(wanted, asked, asked.whole(None)).effective["ciphers"] == ["aes128-ctr"]
