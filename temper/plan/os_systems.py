@@ -26,7 +26,7 @@ class OsSystem:
     numbered: str = ""
     numbers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
-    lacking: str = ""
+    names: dict[str, str] = field(default_factory=dict)
 
     def numbers_of(self, name: str, control: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the benchmark's numbers of a control."""
@@ -43,8 +43,3 @@ def systems() -> dict[str, OsSystem]:
         return (whole(row["like"]) if "like" in row else {}) | row
 
     return {name: build(OsSystem, whole(name), f"os_systems/{name}") for name in rows}
-
-
-def hardened() -> list[str]:
-    """Return the names of the systems that os_hardening does not refuse."""
-    return [name for name, system in systems().items() if not system.lacking]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from temper.plan.node_plan import Reaction, RoleOptions, RolePlan, Stage
 from temper.plan.os_controls import SYSCTL_FILE
-from temper.plan.os_systems import hardened, systems
+from temper.plan.os_systems import systems
 from temper.plan.refusals import Refusal, refusal, texts
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ REACTIONS = (
         ("sh", "-c", "auditctl -s | grep -q '^enabled 2' || augenrules --load"),
         unit="auditd.service",
     ),
+    Reaction(("/etc/crypto-policies/policies/modules/",), ("update-crypto-policies",)),
     Reaction(
         ("/etc/audit/auditd.conf",),
         ("systemctl", "kill", "--signal=HUP", "auditd.service"),
@@ -39,10 +40,9 @@ REACTIONS = (
 
 def system_refusals(system: str, wish: OsHardening) -> list[Refusal]:
     """Return why a run that hardens this system must not begin."""
-    if wish.state == "absent" or system in (known := hardened()):
+    if wish.state == "absent" or system in systems():
         return []
-    lacking = systems()[system].lacking if system in systems() else "its row in data/os_systems"
-    return [refusal(UNHARDENED, system=system, known=known, lacking=lacking)]
+    return [refusal(UNHARDENED, system=system, known=[*systems()])]
 
 
 def role_plan(context: Context) -> RolePlan:
