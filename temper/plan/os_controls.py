@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from temper.plan.convert import plain
 from temper.plan.node_plan import PlannedSetting, WaivedControl
-from temper.plan.os_systems import systems
+from temper.plan.os_systems import STIG, systems
 from temper.plan.strictness import ALONE, ASKED, EXACTLY, TELLS_NOTHING, WHOLE, order_of, orders_of_files
 from temper.plan.tables import read_yaml
 from temper.plan.wanted import (
@@ -31,8 +31,19 @@ if TYPE_CHECKING:
 
     from temper.plan.variables import OsHardening
 
-# From the least to the most strict.
-PROFILES = ("gpu", "cis-level1", "cis-level2", "anssi-intermediary", "anssi-enhanced", "anssi-high")
+# Each profile, and the one that it goes on from: it has all of that one's settings, or stricter ones.
+BEFORE = {
+    "gpu": None,
+    "cis-level1": "gpu",
+    "cis-level2": "cis-level1",
+    "anssi-intermediary": "cis-level2",
+    "anssi-enhanced": "anssi-intermediary",
+    "anssi-high": "anssi-enhanced",
+    STIG: "cis-level2",
+}
+PROFILES = tuple(BEFORE)
+DEFAULT = PROFILES[0]
+STRICTEST = "anssi-high"
 
 # The system whose values stand where none is asked.
 USUAL = "debian-13"
@@ -110,15 +121,16 @@ WantedBy=sysinit.target
 
 def settings_of(control: Mapping[str, Any], profile: str) -> dict[str, Any]:
     """What a control sets in a profile: its own entry, or that of the nearest profile before it."""
-    found: dict[str, Any] = {}
-    for name in PROFILES[: PROFILES.index(profile) + 1]:
-        found = control.get("profiles", {}).get(name, found)
-    return found
+    sets: dict[str, dict[str, Any]] = control.get("profiles", {})
+    name: str | None = profile
+    while name and name not in sets:
+        name = BEFORE[name]
+    return sets[name] if name else {}
 
 
 def profile_of(control: Mapping[str, Any], wish: OsHardening, options: Mapping[str, object]) -> str:
     """The profile that a control is set by: others' packets outlive the wish for a stricter one."""
-    return PROFILES[0] if "router" in control and options.get("forwards") else wish.profile
+    return DEFAULT if "router" in control and options.get("forwards") else wish.profile
 
 
 def concerns(control: Mapping[str, Any], system: object) -> bool:
@@ -134,7 +146,7 @@ def waiver_of(control: Mapping[str, Any], profile: str) -> str | None:
 
 def demand_of(control: Mapping[str, Any]) -> dict[str, Any]:
     """What the benchmark asks for: its own words, or what the strictest profile sets; {} for neither."""
-    found: dict[str, Any] = control.get("demand") or settings_of(control, PROFILES[-1])
+    found: dict[str, Any] = control.get("demand") or settings_of(control, STRICTEST)
     return found
 
 
@@ -456,7 +468,7 @@ def hardening(
         if name not in by_operator and concerns(control, system) and not lacking(control, system):
             strictest = bool(options.get(control.get("option", "")))
             asker = Asker(name, control["title"], reasons.get(name))
-            profile = PROFILES[-1] if strictest else profile_of(control, wish, options)
+            profile = STRICTEST if strictest else profile_of(control, wish, options)
             composer.add(asker, on_system(settings_of(control, profile), system))
     waivers = PlannedSetting(
         Kind.FILE,

@@ -5,6 +5,7 @@ from typing import Any
 from temper.plan.fleet import grouped, unlike
 from temper.plan.preflight import preflight_plan
 from temper.plan.run_tags import reaches
+from tests.unit.each import each
 from tests.unit.planning_nodes import node, settled, system
 
 KNOWN = {"address": "192.0.2.7", "user": "ops", "today": "2026-11-26", "installs": True}
@@ -156,6 +157,22 @@ def test_a_run_that_hardens_a_system_without_controls_is_refused_before_it_begin
         if ("hardening-system" in codes(plan), said, warned) != (bool(refused), remedies, []):
             wrong.append((tags, values, refused, plan["problems"], warned))
     assert not wrong
+
+
+@each(
+    ("debian-12", False),
+    ("debian-13", False),
+    ("ubuntu-22.04", True),
+    ("ubuntu-24.04", True),
+    ("ubuntu-26.04", False),
+)
+def test_a_stig_is_for_systems_that_have_one(name: str, measured: bool) -> None:
+    wish = {"nvidia_stack_state": "absent", "os_hardening_profile": "stig"}
+    facts = system(*name.split("-"))
+    plan = planned(facts, hardens=True, **wish)
+    assert ("hardening-profile" in codes(plan)) != measured
+    assert all(name in one and "ubuntu-24.04" in one for one in plan["problems"] if "os_hardening" in one)
+    assert "hardening-profile" not in codes(planned(facts, hardens=True, **wish, os_hardening_state="absent"))
 
 
 #: Options of sshd that the operator sets, Match blocks that he accepts, and by what an account then logs in.

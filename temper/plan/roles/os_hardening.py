@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from temper.plan.node_plan import Reaction, RoleOptions, RolePlan, Stage
 from temper.plan.os_controls import SYSCTL_FILE
-from temper.plan.os_systems import systems
+from temper.plan.os_systems import hardened, systems
 from temper.plan.refusals import Refusal, refusal, texts
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ROLE = "os_hardening"
 UNHARDENED = "hardening-system"
+UNMEASURED = "hardening-profile"
 # What reads its files anew only when it is told to, and only while it runs.
 REACTIONS = (
     Reaction(
@@ -40,8 +41,10 @@ REACTIONS = (
 
 def system_refusals(system: str, wish: OsHardening) -> list[Refusal]:
     """Return why a run that hardens this system must not begin."""
-    if wish.state == "absent" or system in systems():
+    if wish.state == "absent" or system in hardened(wish.profile):
         return []
+    if system in systems():
+        return [refusal(UNMEASURED, system=system, profile=wish.profile, known=hardened(wish.profile))]
     return [refusal(UNHARDENED, system=system, known=[*systems()])]
 
 

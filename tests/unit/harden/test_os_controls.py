@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,9 @@ from ansible.module_utils.temper.settings import strictness
 from temper.plan.convert import plain
 from temper.plan.os_controls import (
     BANNER,
+    BEFORE,
     PROFILES,
+    STRICTEST,
     WAIVER_FILE,
     Asker,
     Hardening,
@@ -26,7 +27,7 @@ from temper.plan.os_controls import (
     waiver_of,
     waiver_problems,
 )
-from temper.plan.os_systems import systems
+from temper.plan.os_systems import STIG, systems
 from temper.plan.role_variables import role_variables
 from temper.plan.strictness import order_of, orders, orders_of_files
 from temper.plan.variables import OsHardening, OsHardeningWaiver
@@ -106,6 +107,8 @@ BEYOND = {
     "rhel-9": {"5.1.1", "5.1.7", "5.1.8", "5.1.17", "6.2.2.2", "6.2.2.3", "6.2.2.4"},
     "rhel-10": {"5.1.1", "5.1.4", "5.1.5", "5.1.17", "6.2.2.2", "6.2.2.3", "6.2.2.4"},
 }
+# Each profile with the one that it goes on from.
+STEPS = [(weaker, stricter) for stricter, weaker in BEFORE.items() if weaker]
 # The level of the benchmark that a profile is measured by: the default must account for all of it.
 MEASURED_BY = {"gpu": 2, "cis-level1": 1, **dict.fromkeys(PROFILES[2:], 2)}
 
@@ -129,6 +132,11 @@ def flat(settings: dict[str, Any]) -> dict[str, Any]:
         else:
             result |= {f"{kind} {key}": value for key, value in entries.items()}
     return result
+
+
+def strictest_of(profile: str) -> str:
+    """Return the last of the profiles that go on from one another, among which this one is."""
+    return profile if profile == STIG else STRICTEST
 
 
 def plan(profile: Any = "gpu", *waivers: OsHardeningWaiver, options: Any = None, **wish: Any) -> Hardening:
@@ -177,7 +185,7 @@ def test_a_control_says_what_it_is_and_where_it_comes_from(name: str) -> None:
 @each_control
 def test_a_profile_that_does_less_than_the_benchmark_has_a_waiver(name: str, profile: str) -> None:
     control = CONTROLS[name]
-    strictest, made = (flat(settings_of(control, p)) for p in (PROFILES[-1], profile))
+    strictest, made = (flat(settings_of(control, p)) for p in (strictest_of(profile), profile))
     demand = flat(control["demand"]) if "demand" in control else strictest
     less = not made or (made != strictest and any(made.get(key) != value for key, value in demand.items()))
     # What no level asks for, gpu has to account for all the same: it is the default.
@@ -191,14 +199,14 @@ def test_a_profile_that_does_less_than_the_benchmark_has_a_waiver(name: str, pro
 def test_a_waiver_waives_something(name: str, profile: str) -> None:
     control = CONTROLS[name]
     if waiver_of(control, profile):
-        strictest = flat(settings_of(control, PROFILES[-1]))
+        strictest = flat(settings_of(control, strictest_of(profile)))
         assert not strictest or flat(settings_of(control, profile)) != strictest
 
 
 @each_control
 def test_a_stricter_profile_sets_all_that_the_one_before_it_sets(name: str) -> None:
     control = CONTROLS[name]
-    for weaker, stricter in pairwise(PROFILES):
+    for weaker, stricter in STEPS:
         assert flat(settings_of(control, weaker)).keys() <= flat(settings_of(control, stricter)).keys()
 
 
@@ -221,7 +229,7 @@ def test_no_order_is_for_a_setting_that_nobody_makes() -> None:
 def test_the_orders_agree_with_what_the_profiles_call_stricter() -> None:
     for control in CONTROLS.values():
         asker = Asker("", "", None)
-        for weaker, stricter in pairwise(PROFILES):
+        for weaker, stricter in STEPS:
             less = {one.key: one.wanted for one in alone(asker, settings_of(control, weaker))}
             for more in alone(asker, settings_of(control, stricter)):
                 if more.key in less and more.kind in (Kind.SYSCTL, Kind.KEYWORD):
