@@ -67,7 +67,18 @@ MODES = {
 VALIDATORS = {"/etc/sudoers.d/": ["visudo", "-cf", "%s"]}
 
 # What a control can set by itself: its lines and modules stand in files that it shares with others.
-OF_ITS_OWN = ("sysctls", "keywords", "mounts", "files", "files_x86_64", "access", "pam", "units")
+OF_ITS_OWN = (
+    "sysctls",
+    "keywords",
+    "mounts",
+    "files",
+    "files_x86_64",
+    "access",
+    "pam",
+    "units",
+    "authselect",
+    "crypto_policies",
+)
 
 KERNELS = ("linux-image-", "linux-headers-", "linux-modules-", "linux-kbuild-", "linux-compiler-")
 # What the console shows where the operator gives no text.
@@ -124,7 +135,7 @@ def profile_of(control: Mapping[str, Any], wish: OsHardening, options: Mapping[s
 
 def concerns(control: Mapping[str, Any], system: object) -> bool:
     """Whether a control is about a system, such as debian-13; about one that is not known all are."""
-    return not system or "of" not in control or str(system).partition("-")[0] in control["of"]
+    return not system or "of" not in control or distribution_of(system) in control["of"]
 
 
 def waiver_of(control: Mapping[str, Any], profile: str) -> str | None:
@@ -166,12 +177,19 @@ def values_of(system: object) -> dict[str, str]:
     return systems()[USUAL].values | (own.values if own else {})
 
 
+def names_of(system: object) -> Mapping[str, str]:
+    """What a system calls packages, units and files."""
+    own = systems().get(str(system))
+    return own.names if own else {}
+
+
 def alone(asker: Asker, settings: Mapping[str, Any], system: str | None = None) -> list[PlannedSetting]:
     """The settings of one control without the files that several controls share, and without packages.
 
     `settings` are as `on_system` returns them.
     """
-    composer = Composer({**values_of(system), "banner": BANNER, "kernels": ""})
+    usual = {"banner": BANNER, "kernels": "", "kernel_pattern": ""}
+    composer = Composer({**values_of(system), **usual}, names_of(system))
     composer.add(asker, {key: value for key, value in settings.items() if key in OF_ITS_OWN})
     composer.lines = {}
     return [
@@ -190,7 +208,10 @@ def references(name: str, control: Mapping[str, Any], system: object = None) -> 
 
 
 def on_system(settings: Mapping[str, Any], system: object) -> dict[str, Any]:
-    """The settings of a control with what `systems` says of one system: null takes an entry out."""
+    """The settings of a control with what `systems` says of a distribution and of one system.
+
+    null takes an entry out.
+    """
 
     def merged(general: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, Any]:
         found = {**general, **special}
@@ -200,7 +221,19 @@ def on_system(settings: Mapping[str, Any], system: object) -> dict[str, Any]:
         return {key: value for key, value in found.items() if value is not None}
 
     rest = {key: value for key, value in settings.items() if key != "systems"}
-    return merged(rest, settings.get("systems", {}).get(system, {}))
+    special = settings.get("systems", {})
+    return merged(merged(rest, special.get(distribution_of(system), {})), special.get(system, {}))
+
+
+def distribution_of(system: object) -> str:
+    """Return rhel for rhel-9."""
+    return str(system).partition("-")[0]
+
+
+def lacking(control: Mapping[str, Any], system: object) -> str | None:
+    """Why a system has nothing of a control, or None."""
+    reasons: dict[object, str] = control.get("lacking", {})
+    return reasons.get(system, reasons.get(distribution_of(system)))
 
 
 def waiver_problems(controls: Mapping[str, Any], waivers: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -237,8 +270,9 @@ class Hardening:
 class Composer:
     """Puts the settings of all controls together; some share a file or a mount point."""
 
-    def __init__(self, values: Mapping[str, str]) -> None:
+    def __init__(self, values: Mapping[str, str], names: Mapping[str, str]) -> None:
         self.values = values
+        self.names = names
         self.wanted: dict[tuple[Kind, str], Wanted] = {}
         self.askers: dict[tuple[Kind, str], list[Asker]] = {}
         self.lines: dict[str, list[str]] = {}
@@ -247,7 +281,7 @@ class Composer:
     def add(self, asker: Asker, settings: Mapping[str, Any]) -> None:
         """Add the settings of one control."""
         for package in settings.get("packages", []):
-            names = [package] if isinstance(package, str) else list(package)
+            names = [self.name(one) for one in ([package] if isinstance(package, str) else package)]
             self._set(asker, Kind.PACKAGE_CHOICE, names[0], ChoiceWanted(tuple(names)))
         sysctls = {key: str(value) for key, value in settings.get("sysctls", {}).items()}
         for key, value in sysctls.items():
@@ -271,15 +305,22 @@ class Composer:
             self._set(asker, Kind.FILE, path, replace(file(path, content), machine="x86_64"))
         for path, keywords in settings.get("keywords", {}).items():
             for keyword, value in keywords.items():
-                self._set(asker, Kind.KEYWORD, f"{path}:{keyword}", str(value))
+                self._set(asker, Kind.KEYWORD, f"{path}:{keyword}", self._fill(str(value)))
         for path, access in settings.get("access", {}).items():
             mode, *groups = access.split()
-            self._set(asker, Kind.ACCESS, path, AccessWanted(mode, tuple(groups or ["root"])))
+            self._set(asker, Kind.ACCESS, self.name(path), AccessWanted(mode, tuple(groups or ["root"])))
         for profile, (stack, *words) in settings.get("pam", {}).items():
             self._set(asker, Kind.PAM, profile, PamWanted(stack, tuple(words)))
+        for kind, key in (Kind.AUTHSELECT, "authselect"), (Kind.CRYPTO_POLICY, "crypto_policies"):
+            for name in settings.get(key, []):
+                self._set(asker, kind, name, wanted=True)
         for unit, wanted in settings.get("units", {}).items():
-            state, *others = wanted.replace(" unless ", " ").split()
-            self._set(asker, Kind.UNIT, unit, UnitWanted(state == "running", unless=tuple(others)))
+            state, *others = (self.name(word) for word in wanted.replace(" unless ", " ").split())
+            self._set(asker, Kind.UNIT, self.name(unit), UnitWanted(state == "running", unless=tuple(others)))
+
+    def name(self, usual: str) -> str:
+        """What the system calls a package, a unit or a file."""
+        return self.names.get(usual, usual)
 
     def settings(self) -> list[PlannedSetting]:
         """All settings, those that several controls share last."""
@@ -374,8 +415,8 @@ def waived_controls(
         if not concerns(control, system):
             continue
         reason, by = own.get(name), OPERATOR
-        if reason is None and system in control.get("lacking", ()):
-            reason, by = control["lacking"][system], str(system)
+        if reason is None:
+            reason, by = lacking(control, system), str(system)
         if reason is None and profile_of(control, wish, options) != wish.profile:
             reason, by = control["router"], "what the node does"
         if reason is None and not options.get(control.get("option", "")):
@@ -418,10 +459,13 @@ def hardening(
             **values_of(system),
             "banner": wish.banner or BANNER,
             "kernels": "\n".join(f'  "{name}";' for name in kernels),
-        }
+            # By shell patterns, without blanks: dnf.conf(5).
+            "kernel_pattern": "" if wish.upgrade_kernels else ",kernel*",
+        },
+        names_of(system),
     )
     for name, control in controls.items():
-        if name not in by_operator and concerns(control, system) and system not in control.get("lacking", ()):
+        if name not in by_operator and concerns(control, system) and not lacking(control, system):
             strictest = bool(options.get(control.get("option", "")))
             asker = Asker(name, control["title"], reasons.get(name))
             profile = STRICTEST if strictest else profile_of(control, wish, options)

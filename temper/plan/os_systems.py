@@ -29,7 +29,7 @@ class OsSystem:
     numbered: str = ""
     numbers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
-    lacking: str = ""
+    names: dict[str, str] = field(default_factory=dict)
 
     def edition_of(self, profile: str) -> str:
         """Return the whole name of what a profile is measured by; "" where the system has none."""
@@ -53,5 +53,5 @@ def systems() -> dict[str, OsSystem]:
 
 
 def hardened(profile: str = "") -> list[str]:
-    """Return the names of the systems that os_hardening does not refuse, with a profile or with any."""
-    return [name for name, one in systems().items() if not one.lacking and one.edition_of(profile)]
+    """Return the names of the systems that os_hardening knows, with a profile or with any."""
+    return [name for name, one in systems().items() if one.edition_of(profile)]

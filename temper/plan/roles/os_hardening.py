@@ -30,6 +30,7 @@ REACTIONS = (
         ("sh", "-c", "auditctl -s | grep -q '^enabled 2' || augenrules --load"),
         unit="auditd.service",
     ),
+    Reaction(("/etc/crypto-policies/policies/modules/",), ("update-crypto-policies",)),
     Reaction(
         ("/etc/audit/auditd.conf",),
         ("systemctl", "kill", "--signal=HUP", "auditd.service"),
@@ -42,11 +43,9 @@ def system_refusals(system: str, wish: OsHardening) -> list[Refusal]:
     """Return why a run that hardens this system must not begin."""
     if wish.state == "absent" or system in hardened(wish.profile):
         return []
-    if system in (known := hardened()):
-        measured = hardened(wish.profile)
-        return [refusal(UNMEASURED, system=system, profile=wish.profile, known=measured)]
-    lacking = systems()[system].lacking if system in systems() else "its row in data/os_systems"
-    return [refusal(UNHARDENED, system=system, known=known, lacking=lacking)]
+    if system in systems():
+        return [refusal(UNMEASURED, system=system, profile=wish.profile, known=hardened(wish.profile))]
+    return [refusal(UNHARDENED, system=system, known=[*systems()])]
 
 
 def role_plan(context: Context) -> RolePlan:
