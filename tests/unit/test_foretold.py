@@ -172,6 +172,7 @@ def test_a_stig_is_for_systems_that_have_one(name: str, measured: bool) -> None:
     facts = system(*name.split("-"))
     plan = planned(facts, hardens=True, **wish)
     assert ("hardening-profile" in codes(plan)) != measured
+    assert ("hardening: profile stig" in plan["text"]) == measured
     assert all(name in one and "ubuntu-24.04" in one for one in plan["problems"] if "os_hardening" in one)
     assert "hardening-profile" not in codes(planned(facts, hardens=True, **wish, os_hardening_state="absent"))
 
