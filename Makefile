@@ -92,8 +92,8 @@ lab-test: packages setup-dev ## Run the tests that boot nodes, but the slow ones
 	$(BIN)/pytest tests/lab -m "lab and not slow" -n 3 --dist loadfile --no-loadscope-reorder -v --durations=20 $(ARGS)
 
 .PHONY: slow-test
-slow-test: packages setup-dev payload monitoring schedulers scap ## Tests that boot nodes and take long: Debian's own driver, container engines, GPU settings, monitoring, Slurm, kernels, snapshots, all of dnf: hours
-	$(BIN)/pytest tests/lab -m "lab and slow" -v $(ARGS)
+slow-test: packages setup-dev payload monitoring schedulers scap ## Tests that boot nodes and take long: Debian's own driver, container engines, GPU settings, monitoring, Slurm, kernels, snapshots, all of dnf: hours; one: FILE=tests/lab/test_x.py
+	$(BIN)/pytest $(or $(FILE),tests/lab) -m "lab and slow" -v $(ARGS)
 
 .PHONY: scap
 scap: packages

@@ -20,18 +20,20 @@ from temper.plan.node_plan import refused  # noqa: E402 - likewise
 from temper.plan.preflight import preflight_plan, preview_arguments  # noqa: E402 - likewise
 from temper.plan.reboot import FORBIDDEN  # noqa: E402 - likewise
 from temper.plan.refusals import refusal  # noqa: E402 - likewise
-from temper.plan.roles import nvidia_stack, os_hardening  # noqa: E402 - likewise
+from temper.plan.roles import firewall, nvidia_stack, os_hardening, ssh_hardening  # noqa: E402 - likewise
 from temper.plan.run_tags import reaches  # noqa: E402 - likewise
 from temper.plan.ssh_client import look_on_the_way  # noqa: E402 - likewise
 
 #: What forbids a run and not its simulation, so that all reasons stand in one list.
 OF_THE_RUN = {FORBIDDEN, os_hardening.UNHARDENED, os_hardening.UNMEASURED}
+#: Roles with texts that a program of the node reads.
+ASKED = {firewall.ROLE, ssh_hardening.ROLE, os_hardening.ROLE}
 
 
 class ActionModule(NodeAction):
     """preflight_plan: known, simulate, installs, hardens, takes_back, payload_python, lease, image ...
 
-    It takes two executions at most.
+    It takes three executions at most: the third asks the node's programs, where the run hardens.
 
     Nothing is changed on the node, but for the lease where there is one to take. A jump host joins the group
     of its level, by which the plays of playbooks/harden.yml go.
@@ -74,9 +76,16 @@ class ActionModule(NodeAction):
             elif looked.reached:
                 plan = refused(plan, refusal("jump-host-connection", reason=kept_open(name, through)))
         others = [one for one in plan["refusals"] if one["code"] not in OF_THE_RUN]
+        preview = programs = None
         if simulates and not others and not plan["settled"]:
             preview = self.ask("package_preview", preview_arguments(plan), variables)
-            plan = preflight_plan(node, own, known, preview)
+        hardens = boolean(self._task.args["hardens"]) and not (known["takes_back"] or asked.get("image"))
+        roles = [name for name in plan["roles"] if hardens and name in ASKED and reaches(name, *tags)]
+        if roles and not others:
+            parts = ",".join(plan["roles"][name] for name in roles)
+            programs = self.ask("node_programs", {"roles": f"[{parts}]"}, variables)
+        if preview is not None or programs is not None:
+            plan = refused(preflight_plan(node, own, known, preview, programs), *self.unseen(variables))
         if jump := read(known).get(name):
             result["add_group"] = f"temper_jump_hosts_{jump.level}"
             result["parent_groups"] = ["temper_jump_hosts"]

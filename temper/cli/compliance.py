@@ -1,11 +1,4 @@
-"""Look at reports of compliance: `verify` them, or end with the `status` of the newest.
-
-temper compliance status     0 compliant, 1 not, 2 where what was required could not be checked
-temper compliance verify     0 where every report is as it was written, 1 where not
-temper compliance head       the last report of the chain in one line, to be kept elsewhere for --head
-temper compliance drifts     when each drift began and ended; one that a waiver accepts goes on
-temper compliance tailoring  what a scanner shall leave out, and why: for `oscap xccdf eval --tailoring-file`
-temper compliance scan       what a scanner found on a node, beside the newest report; 1 where they disagree
+"""Look at reports of compliance: verify them, or end with the status of the newest.
 
 Nothing is written: a copy on a medium that is read only will do.
 """
@@ -33,15 +26,17 @@ from validation.model.contract import ContractError
 from validation.model.printable import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from temper.compliance.model import NodeStatement, Statement
 
 REPORTS = ROOT / "reports" / "compliance"
 USAGE_ERROR = 2
 
 
-def status(given: argparse.Namespace, directory: Path) -> int:
+def status(given: argparse.Namespace) -> int:
     """Print the newest verdict; returns its exit status."""
-    latest = directory / "latest"
+    latest = there(given.reports / "latest")
     summary = latest / document.SUMMARY
     # Reports of before have no summary.
     statement = document.read(summary.read_bytes()) if summary.exists() else document.of_report(latest)
@@ -55,8 +50,14 @@ def status(given: argparse.Namespace, directory: Path) -> int:
     return statement.verdict.exit_status
 
 
-def head(given: argparse.Namespace, history: Path) -> int:
+def history_of(given: argparse.Namespace) -> Path:
+    """Return the fleet's history. Raises EvidenceError where it is not there."""
+    return there(given.history or given.reports.absolute().parent / HISTORY)
+
+
+def head(given: argparse.Namespace) -> int:
     """Print the last report that the history knows. Raises EvidenceError."""
+    history = history_of(given)
     last = History(history).head()
     if last is None:
         raise EvidenceError(f"{history} has no report yet: run playbooks/compliance.yml first")
@@ -64,9 +65,9 @@ def head(given: argparse.Namespace, history: Path) -> int:
     return 0
 
 
-def verify_all(given: argparse.Namespace, history: Path) -> int:
+def verify_all(given: argparse.Namespace) -> int:
     """Print what is wrong with the reports. `--head` are heads, or the file that has them."""
-    signers, kept = given.signers, given.head
+    signers, kept, history = given.signers, given.head, history_of(given)
     known = History(history)
     recorded = known.reports()
     if not recorded:
@@ -88,9 +89,9 @@ def verify_all(given: argparse.Namespace, history: Path) -> int:
     return int(bool(problems))
 
 
-def drifts(given: argparse.Namespace, history: Path) -> int:
+def drifts(given: argparse.Namespace) -> int:
     """Print each drift with its beginning and its end."""
-    found = History(history).drifts()
+    found = History(history_of(given)).drifts()
     lines = [
         printable(
             f"{one.began} to {one.ended or 'now':<20}  {one.node}  {one.control}"
@@ -104,7 +105,7 @@ def drifts(given: argparse.Namespace, history: Path) -> int:
 
 def node_of(directory: Path, asked: str, option: str = "--node") -> tuple[NodeStatement, Statement]:
     """Return a node of the newest report, and that. Raises ValueError, ContractError, OSError."""
-    statement = document.of_report(directory / "latest")
+    statement = document.of_report(there(directory / "latest"))
     nodes = {node.node: node for node in statement.nodes}
     if asked not in nodes:
         known = ", ".join(nodes)
@@ -112,12 +113,12 @@ def node_of(directory: Path, asked: str, option: str = "--node") -> tuple[NodeSt
     return nodes[asked], statement
 
 
-def scan(given: argparse.Namespace, directory: Path) -> int:
+def scan(given: argparse.Namespace) -> int:
     """Print results of a scanner beside the statement of a node. Raises ValueError, OSError."""
     with given.results.open("rb") as stream:
         found = scans.read(stream)
     option = "--node" if given.node else "the target in the results (name the node with --node)"
-    node, statement = node_of(directory, given.node or found.target, option)
+    node, statement = node_of(given.reports, given.node or found.target, option)
     if not scans.same_machine(found.target, node.node):
         warning = f"warning: expected results of {node.node}, found those of {found.target or 'no machine'}"
         print(printable(f"{warning}: see that {given.results} is of that node"), file=sys.stderr)
@@ -149,7 +150,7 @@ def scap_table() -> dict[str, Any]:
     return {**read_yaml(DATA / "scap" / "rules.yml"), **read_yaml(DATA / "scap" / "streams.yml")}
 
 
-def tailor(given: argparse.Namespace, directory: Path) -> int:
+def tailor(given: argparse.Namespace) -> int:
     """Print the tailoring of a profile, or of a node by the newest report. Raises ValueError."""
     table = scap_table()
     controls = load_controls(DATA / "os_controls")
@@ -157,7 +158,7 @@ def tailor(given: argparse.Namespace, directory: Path) -> int:
         raise ValueError(f"--product: expected {' or '.join(known)}, found {given.product or 'nothing'}")
     known_controls, made_at = tailoring.of_profile(controls, given.profile), utc(datetime.now(UTC))
     if given.node:
-        node, statement = node_of(directory, given.node)
+        node, statement = node_of(given.reports, given.node)
         system = node.system.replace("-", "")
         if system != given.product:
             raise ValueError(f"--product: expected {system}, which {given.node} has, found {given.product}")
@@ -169,63 +170,78 @@ def tailor(given: argparse.Namespace, directory: Path) -> int:
     return 0
 
 
+def there(path: Path) -> Path:
+    """Return a file or folder of reports. Raises EvidenceError where it is not there."""
+    if not path.exists():
+        raise EvidenceError(
+            f"{path} is not there: run playbooks/compliance.yml first, or name another folder with --reports "
+            "or another file with --history."
+        )
+    return path
+
+
 def parser() -> argparse.ArgumentParser:
     """Make the parser."""
-    made = argparse.ArgumentParser(prog="temper compliance", description=(__doc__ or "").splitlines()[0])
-    made.add_argument("command", choices=["status", "verify", "head", "drifts", "tailoring", "scan"])
-    made.add_argument("--reports", type=Path, default=REPORTS, help="folder of the reports (%(default)s)")
-    made.add_argument(
-        "--history", type=Path, help=f"the fleet's history (default: {HISTORY} beside that folder)"
+    whole = argparse.ArgumentParser(
+        prog="temper compliance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(
+        name: str, function: Callable[[argparse.Namespace], int], does: str
+    ) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=does)
+        made.set_defaults(function=function)
+        made.add_argument("--reports", type=Path, default=REPORTS, help="folder of the reports (%(default)s)")
+        json_document.add_option(made)
+        return made
+
+    def of_history(
+        name: str, function: Callable[[argparse.Namespace], int], does: str
+    ) -> argparse.ArgumentParser:
+        made = command(name, function, does)
+        made.add_argument(
+            "--history", type=Path, help=f"the fleet's history (default: {HISTORY} beside that folder)"
+        )
+        return made
+
+    command("status", status, "print the newest verdict: 0 compliant, 1 not, 2 where it could not be checked")
+    made = of_history("verify", verify_all, "print which reports are not as they were written: then 1")
     made.add_argument("--signers", type=Path, help="allowed_signers file that every signature must be of")
     made.add_argument(
         "--head",
         default="",
         help="head that was kept elsewhere, or a file with several: the chain must have it",
     )
-    made.add_argument("--product", default="", help="tailoring: the data stream, such as debian13")
+    of_history(
+        "head", head, "print the last report of the chain in one line, to be kept elsewhere for --head"
+    )
+    of_history("drifts", drifts, "print when each drift began and ended; one that a waiver accepts goes on")
+    made = command("tailoring", tailor, "print, for `oscap xccdf eval`, what it shall leave out, and why")
+    made.add_argument("--product", default="", help="the data stream, such as debian13")
     made.add_argument(
         "--profile",
         choices=tailoring.PROFILES,
         default="gpu",
-        help="tailoring: the profile of os_hardening (%(default)s)",
+        help="the profile of os_hardening (%(default)s)",
     )
+    made.add_argument("--node", default="", help="by what the newest report says of this node")
+    made = command("scan", scan, "print what a scanner found on a node, beside the newest report")
+    made.add_argument("--node", default="", help="the node (default: the target that the results name)")
     made.add_argument(
-        "--node", default="", help="tailoring, scan: by what the newest report says of this node"
+        "--results",
+        type=Path,
+        required=True,
+        help="what `oscap xccdf eval --results` or `--results-arf` has written",
     )
-    made.add_argument(
-        "--results", type=Path, help="scan: what `oscap xccdf eval --results` or `--results-arf` has written"
-    )
-    json_document.add_option(made)
-    return made
+    return whole
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    made = parser()
-    given = made.parse_args(arguments)
-    if given.command == "scan" and not given.results:
-        made.error("scan needs --results FILE")
-    history = given.history or given.reports.absolute().parent / HISTORY
-    of_profile = given.command == "tailoring" and not given.node
-    needed = given.reports / "latest" if given.command in ("status", "tailoring", "scan") else history
-    if not of_profile and not needed.exists():
-        print(
-            f"{needed} is not there: run playbooks/compliance.yml first, or name another folder with "
-            "--reports or another file with --history.",
-            file=sys.stderr,
-        )
-        return USAGE_ERROR
+    given = parser().parse_args(arguments)
     try:
-        if given.command == "verify":
-            return verify_all(given, history)
-        if given.command == "head":
-            return head(given, history)
-        if given.command == "scan":
-            return scan(given, given.reports)
-        if given.command == "tailoring":
-            return tailor(given, given.reports)
-        return status(given, given.reports) if given.command == "status" else drifts(given, history)
+        return int(given.function(given))
     except (OSError, UnicodeError, HistoryError, EvidenceError, ContractError, ValueError) as error:
         print(printable(str(error)), file=sys.stderr)
         return USAGE_ERROR

@@ -20,6 +20,7 @@ from temper.plan.origin import place
 from temper.plan.os_controls import load_controls
 from temper.plan.plan import node_plan
 from temper.plan.preview import Preview, with_preview
+from temper.plan.programs import Programs
 from temper.plan.reboot import reboot_reason, reboot_refusals
 from temper.plan.refusals import Refusal, of_an_installation, refusal
 from temper.plan.role_variables import argument_specs, role_variables, typed_variables
@@ -113,6 +114,7 @@ def preflight_plan(
     host_variables: Mapping[str, Any],
     known: Mapping[str, Any],
     preview: Mapping[str, Any] | None = None,
+    programs_said: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The fact `preflight_plan` of a node: every setting of every role, or every reason to refuse the node.
 
@@ -120,7 +122,7 @@ def preflight_plan(
     is what the controller knows: the node's `address`, `user` and `port` in the inventory, `today`
     ("2026-11-21"), the `fleet` and the `jump_hosts` as action fleet_ways returns them, and whether this run
     `installs` the stack, `hardens` the system, or `takes_back` all that Temper has made. `preview` is what
-    module package_preview returned, where it has been asked.
+    module package_preview returned, `programs_said` what node_programs did, where they have been asked.
     """
     checked = role_variables(host_variables, argument_specs())
     variables = typed_variables(checked["values"] | (TAKEN_BACK if known.get("takes_back") else {}))
@@ -162,6 +164,8 @@ def preflight_plan(
         plan = with_the_driver_that_is_there(plan)
     if known.get("hardens"):
         problems += system_refusals(plan.system or node.os.name, variables.os_hardening)
+    said_of_it = Programs.from_dict(programs_said or {})
+    problems += said_of_it.refusals()
     fleet = known.get("fleet") or {}
     context = Context.of(
         # The tree of an image has the ids of the machine that makes it.
@@ -182,6 +186,7 @@ def preflight_plan(
         jump=jump,
         given=frozenset(host_variables),
         profiles=profiles_of(host_variables.get("group_names") or ()),
+        programs_said=said_of_it,
     )
     made = complete(context)
     if known.get("takes_back"):

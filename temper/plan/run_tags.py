@@ -7,7 +7,10 @@ from collections.abc import Collection
 from temper.plan.node_plan import Stage
 
 #: Roles that preflight refuses a run for, with the stages whose tags select them.
-STAGES = {"nvidia_stack": Stage.PROVISION, "os_hardening": Stage.HARDEN}
+STAGES = {
+    "nvidia_stack": Stage.PROVISION,
+    **dict.fromkeys(("admin_accounts", "firewall", "ssh_hardening", "os_hardening"), Stage.HARDEN),
+}
 
 
 def reaches(role: str, run_tags: Collection[str], skipped_tags: Collection[str]) -> bool:

@@ -67,7 +67,7 @@ def test_what_make_nightly_was_given_reaches_no_other_target(
 
 @pytest.mark.component
 def test_a_step_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(nightly, "USUAL_LIMIT_S", 0.2)
+    monkeypatch.setattr(nightly, "LIMIT_S", 0.2)
     status, (row,) = run(monkeypatch, tmp_path, hanging="sleep 60")
     assert status == 1
     assert "not finished after 0.2 s" in row
@@ -89,3 +89,30 @@ def test_words_choose_steps_and_must_name_one(monkeypatch: pytest.MonkeyPatch, t
     assert (status, len(rows)) == (0, 1)
     with pytest.raises(SystemExit):
         nightly.main(["chosn"])
+
+
+@pytest.mark.component
+def test_a_run_that_is_continued_repeats_only_what_has_not_passed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    steps = {
+        "first": f"echo first >> {tmp_path}/ran",
+        "second": f"echo second >> {tmp_path}/ran; test -e {tmp_path}/mended",
+    }
+    assert run(monkeypatch, tmp_path / "runs", **steps)[0] == 1
+    (tmp_path / "mended").touch()
+    status, rows = run(monkeypatch, tmp_path / "runs", "--continue", **steps)
+    assert status == 0
+    assert [row.split()[2] for row in rows] == ["passed", "passed"]
+    assert (tmp_path / "ran").read_text().split() == ["first", "second", "second"]
+
+
+@pytest.mark.component
+def test_another_commit_does_not_continue_this_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(nightly, "REPORTS", tmp_path)
+    first = nightly.folder_of("1234567", newest=True)
+    assert nightly.folder_of("1234567", newest=True) == first
+    assert (
+        len({first, nightly.folder_of("7654321", newest=True), nightly.folder_of("1234567", newest=False)})
+        == 3
+    )

@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from ansible.module_utils.temper.driver import loaded_state
@@ -15,7 +16,7 @@ from ansible.module_utils.temper.packaging.node import PackageState
 from ansible.module_utils.temper.packaging.package_settings import PackageSet
 from ansible.module_utils.temper.packaging.packages import Package, Wish
 from ansible.module_utils.temper.packaging.repository_settings import Repositories
-from ansible.module_utils.temper.settings import brought
+from ansible.module_utils.temper.settings import brought, engine
 from ansible.module_utils.temper.settings.base import SettingError
 from ansible.module_utils.temper.settings.brought import BroughtPackages
 
@@ -524,6 +525,13 @@ def test_the_files_of_before_come_back(apt: Path) -> None:
     setting.apply()
     setting.restore(state)
     assert written(apt) == before
+
+
+def test_a_later_change_adds_to_the_record_and_orders_it_no_other_way() -> None:
+    noted: dict[str, Any] = {"repository:sources": {"spec": {}, "state": {"a": "first", "b": None}}}
+    role = cast("engine.Role", SimpleNamespace(record=SimpleNamespace(originals=noted)))
+    engine.Role.remember(role, Repositories(), {"c": None, "b": "ours", "a": "ours"})
+    assert list(noted["repository:sources"]["state"].items()) == [("a", "first"), ("b", None), ("c", None)]
 
 
 def test_a_key_that_cannot_be_had_is_an_obstacle_unless_offline(apt: Path) -> None:

@@ -1,5 +1,6 @@
 """Preflight's one task: which executions on the node it takes, and what of theirs it passes on."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from tools.bare_node import pci
 KNOWN = {"address": "192.0.2.7", "user": "root", "today": "2026-11-22", "fleet": {}}
 # Ansible fills in these two defaults, which name other variables.
 VARIABLES = {"firewall_ssh_ports": [22], "ssh_hardening_penalty_exempt_networks": []}
+NOTHING_SAID: dict[str, Any] = {"unknown": {}, "without": [], "refused": []}
 PREVIEW: dict[str, Any] = {"transaction": {}, "resolved": {}, "problems": [], "refused": []}
 
 
@@ -33,7 +35,8 @@ class Controller:
     def execute(self, module: str, arguments: dict[str, Any], task_vars: Any) -> dict[str, Any]:
         self.executions[module] = arguments
         read = {"ansible_facts": {"temper": self.facts}}
-        answer = self.answers.get(module, {"node_facts": read, "package_preview": PREVIEW}[module])
+        usual = {"node_facts": read, "package_preview": PREVIEW, "node_programs": NOTHING_SAID}
+        answer = self.answers.get(module, usual[module])
         if isinstance(answer, AnsibleError):
             raise answer
         return answer
@@ -95,6 +98,37 @@ def test_a_node_with_nothing_to_simulate_is_only_read(controller: Controller, re
     assert list(controller.executions) == ["node_facts"]
     assert bool(result["plan"]["problems"]) == (reason == "refused")
     assert result["plan"]["settled"] == (reason == "settled")
+
+
+def test_the_programs_of_a_node_that_is_hardened_are_asked_about_the_roles_of_the_run(
+    controller: Controller,
+) -> None:
+    controller.hardens = True
+    roles = ["firewall", "ssh_hardening", "os_hardening"]
+    for tag, expected in {"all": roles, "harden": roles, "firewall": ["firewall"], "tune": []}.items():
+        controller.run_tags = [tag]
+        controller.executions.clear()
+        controller.task(simulate=False)
+        asked = controller.executions.get("node_programs", {"roles": "[]"})["roles"]
+        assert [part["role"] for part in json.loads(asked)] == expected, tag
+
+
+def test_what_programs_say_is_in_the_plan_or_refuses_it(controller: Controller) -> None:
+    controller.hardens = True
+    reason = "sudo-rs 0.2.5 does not know its rule"
+    without = "OpenSSH_9.2p1 does not know RequiredRSASize"
+    controller.answers["node_programs"] = NOTHING_SAID | {"unknown": {"umask": reason}, "without": [without]}
+    plan = controller.task(simulate=False)["plan"]
+    (waived,) = [one for one in plan["waived"] if one["id"] == "umask"]
+    assert (waived["reason"], plan["problems"]) == (reason, [])
+    assert f"not applicable here: {without}" in plan["text"]
+    refusing = NOTHING_SAID | {"refused": ["sshd refuses: Bad."]}
+    broken = {"failed": True, "msg": "no Python"}
+    for answer, problems, said in ((refusing, ["sshd refuses: Bad"], ""), (broken, [], "no Python")):
+        controller.answers["node_programs"] = answer
+        plan = controller.task(simulate=False)["plan"]
+        assert plan["problems"] == problems
+        assert said in plan["text"]
 
 
 def test_what_the_simulation_finds_refuses_the_node(controller: Controller) -> None:

@@ -61,7 +61,7 @@ from ansible.module_utils.temper.access.sshd_strictness import (
     ways_in,
 )
 from ansible.module_utils.temper.files import File, put_back, saved
-from ansible.module_utils.temper.process import run, which
+from ansible.module_utils.temper.process import complete, printable, run, which
 from ansible.module_utils.temper.settings.base import Difference, Fault, RefusedError, WayIn, word_on_kept
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ class SshdPlan:
     """The files as they should be (None: absent), and what sshd would make of them.
 
     `kept` says which settings of the site stay because they are stricter. `unasked` is how many kinds of
-    logins sshd was not asked for.
+    logins sshd was not asked for. `unknown` is what this OpenSSH lacks, and goes without.
     """
 
     files: dict[Path, str | None]
@@ -309,6 +309,7 @@ class SshdPlan:
     weak_host_keys: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     unasked: int = 0
+    unknown: list[str] = field(default_factory=list)
 
 
 def offered_host_keys(kinds: list[str], configured: list[str]) -> tuple[list[str], list[str]]:
@@ -475,8 +476,9 @@ def refuse_weaker_ways(
 
 def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> SshdPlan:
     """Return the files, and the settings that they make effective; raise RefusedError where they do not."""
+    has = {keyword: run(["ssh", "-Q", keyword]).split() for keyword in wanted.algorithms}
     algorithms = {
-        keyword: known_algorithms(keyword, names, run(["ssh", "-Q", keyword]).split())
+        keyword: known_algorithms(keyword, names, has[keyword])
         for keyword, names in wanted.algorithms.items()
     }
     revoked = public_keys("revoked keys", wanted.revoked_keys)
@@ -503,6 +505,10 @@ def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> SshdPlan:
     overridden = {keyword.lower() for keyword in wanted.overrides}
     may_be_unknown = {keyword for keyword in optional if keyword.lower() not in overridden}
     settings, understood_as = understood(sshd, asked, blocks, may_be_unknown, host_keys)
+    unknown = [keyword for keyword in asked if keyword not in settings]
+    unknown += [
+        name for keyword, names in wanted.algorithms.items() for name in names if name not in has[keyword]
+    ]
     lines = site_lines()
     has_blocks = any(line.blocks for line in lines)
     site = Site(lines, sshd.whole(None, NO_LOGIN) if has_blocks else base)
@@ -521,7 +527,14 @@ def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> SshdPlan:
         )
     unasked = refuse_weaker_ways(text, wanted, sshd, site, blocks, understood_as)
     keys = frozenset(key.blob for key in revoked)
-    return SshdPlan({**contents, DROP_IN: text}, effective, keys, weak, kept, unasked)
+    return SshdPlan({**contents, DROP_IN: text}, effective, keys, weak, kept, unasked, unknown)
+
+
+def word_on_unknown(planned: SshdPlan) -> str:
+    """Say what this OpenSSH lacks, with its version; nothing where it lacks nothing."""
+    # OpenSSH_9.2p1 Debian-2+deb12u7, OpenSSL 3.0.17 1 Jul 2025
+    said = complete(["ssh", "-V"]).stderr.partition(",")[0] if planned.unknown else ""
+    return f"{printable(said)} does not know {', '.join(planned.unknown)}" if planned.unknown else ""
 
 
 def cut_ways(sshd: Sshd, text: str | None, found: Iterable[Channel]) -> list[Channel]:
@@ -753,6 +766,16 @@ class SshdSettings(ConfirmedSetting[Outlook]):
     def kept(self) -> list[str]:
         """What the site has that is stricter."""
         return self.outlook.plan.kept
+
+    def unknown(self) -> str:
+        """What this OpenSSH goes without."""
+        return word_on_unknown(self.outlook.plan)
+
+    def composed(self) -> SshdPlan:
+        """What would be written, whoever logs in. Raises RefusedError, also in sshd's own words."""
+        with tempfile.TemporaryDirectory() as scratch:
+            sshd = Sshd("sshd", self.login, Path(scratch))
+            return plan(self.wanted, sshd, sshd.whole(None))
 
     def warnings(self) -> list[str]:
         """Host keys that go, the port that changes, and a login that proves nothing."""

@@ -153,6 +153,10 @@ class Setting:
         """Clauses about what stays of the site because it is stricter than what is wanted."""
         return []
 
+    def unknown(self) -> str:
+        """What the node's program does not know of what is wanted, with its version."""
+        return ""
+
     def withdraw(self) -> None:
         """Take rights away that nobody shall have any more, before anything of theirs is described.
 

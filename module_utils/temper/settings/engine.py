@@ -478,7 +478,8 @@ class Role:
         if is_recorded(setting) and not setting.own:
             original = self.record.originals.setdefault(setting.key, {"spec": setting.spec, "state": state})
             if setting.in_parts:
-                original["state"] = {**state, **original["state"]}
+                # In the order of their first notes, so that the record changes with what it says alone.
+                original["state"] = {**original["state"], **state, **original["state"]}
             if setting.order != EXACTLY:
                 original["spec"] = setting.as_made()
 

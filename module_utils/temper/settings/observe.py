@@ -223,8 +223,9 @@ def compared(setting: Setting, later: Mapping[str, str]) -> dict[str, Any]:
     if loaded := forbidden_modules(setting):
         reason = f"loaded although forbidden: {', '.join(loaded)}; the next boot leaves them out"
         return {"state": "fail", "reason": reason}
-    kept = setting.kept()
-    return {"reason": f"kept: {'; '.join(kept)}"} if kept else {}
+    kept, unknown = setting.kept(), setting.unknown()
+    reasons = [*([f"kept: {'; '.join(kept)}"] if kept else []), *([unknown] if unknown else [])]
+    return {"reason": ". ".join(reasons)} if reasons else {}
 
 
 def overruled(setting: Sysctl, file: str) -> dict[str, Any]:

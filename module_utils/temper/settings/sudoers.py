@@ -5,13 +5,14 @@ Source: sudo-rs's CHANGELOG (umask and umask_override came with 0.2.7) and its s
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.temper.process import complete, shown, which
+from ansible.module_utils.temper.process import complete, printable, shown, which
 
 # What stands before the lines of a control.
 OF_CONTROL = re.compile(r"# ([a-z-]+): ")
@@ -30,8 +31,21 @@ def refusal(visudo: str, line: str) -> str:
         candidate.write(f"{line}\n")
         candidate.flush()
         done = complete([visudo, "-cf", candidate.name])
-        said = " ".join((done.stderr or done.stdout).replace(candidate.name, "").split())
+        # What follows shows the line, and where in it.
+        said = (done.stderr or done.stdout).replace(candidate.name, "").strip().split("\n")[0]
     return said if done.returncode and UNKNOWN.search(said) else ""
+
+
+def version(visudo: str) -> str:
+    """Name the sudo that a visudo is of, with its version: sudo-rs 0.2.5."""
+    program = Path(visudo).resolve()
+    sudo = program.with_name(program.name.replace("visudo", "sudo"))
+    with contextlib.suppress(OSError):
+        done = complete([str(sudo), "--version"])
+        # sudo-rs says it among its errors.
+        if done.returncode == 0 and (words := (done.stdout or done.stderr).split("\n")[0]):
+            return printable(words)
+    return str(program)
 
 
 def unknown_controls(content: str) -> dict[str, str]:
@@ -45,7 +59,7 @@ def unknown_controls(content: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for control, line in lines_of_controls(content):
         if line.startswith("Defaults") and control not in found and (said := refusal(visudo, line)):
-            found[control] = f"{Path(visudo).resolve()} does not know its rule: {shown(said)}"
+            found[control] = f"{version(visudo)} does not know its rule ({line}): {shown(said)}"
     return found
 
 

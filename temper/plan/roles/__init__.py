@@ -58,7 +58,7 @@ def complete(context: Context) -> NodePlan:
     To be called last: the package manager's simulation may have changed the driver's version.
     """
     wanted = context.variables.os_hardening
-    waived = context.hardening.waived if wanted.state == "present" else ()
+    waived = context.waived if wanted.state == "present" else ()
     roles = tuple(role.role_plan(context) for role in ROLES)
     text = [context.plan.text, *foretold(context, roles)]
     if context.gpus and (words := compute_environment.slurm_gres(context)):
@@ -67,6 +67,7 @@ def complete(context: Context) -> NodePlan:
     system = systems().get(context.plan.system or "")
     if waived and system and not system.lacking and (edition := system.edition_of(wanted.profile)):
         text.append(waiver_text(wanted.profile, edition, waived))
+    text += context.programs_said.lines()
     text += [f"warning: {warning}" for warning in context.plan.warnings]
     return replace(
         context.plan,

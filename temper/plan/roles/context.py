@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from temper.plan.os_controls import Hardening, hardening
+from temper.plan.programs import Programs
 from temper.plan.slurm import SlurmGpu, slurm_gpus
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from temper.plan.facts import NodeFacts, Socket, Tunables
     from temper.plan.jump_hosts import JumpHost
-    from temper.plan.node_plan import NodePlan
+    from temper.plan.node_plan import NodePlan, WaivedControl
     from temper.plan.variables import Variables
 
 
@@ -52,7 +53,7 @@ class Context:
     has the names of the variables that the inventory sets. `profiles` are its groups that are profiles, which
     is one at most. `counters_restricted` says whether only root reads the GPUs' counters, None before the
     driver is loaded, and `forwards` whether it is a router for others, `system` what it
-    runs, such as debian-13.
+    runs, such as debian-13. `programs_said` is what its own programs say of the plan.
     """
 
     plan: NodePlan
@@ -76,6 +77,7 @@ class Context:
     forwards: bool = False
     counters_restricted: bool | None = None
     system: str = ""
+    programs_said: Programs = field(default_factory=Programs)
 
     @classmethod
     def of(cls, plan: NodePlan, variables: Variables, node: NodeFacts, **known: Any) -> Context:
@@ -109,6 +111,14 @@ class Context:
             "system": self.system,
         }
         return hardening(self.controls, self.variables.os_hardening, options)
+
+    @property
+    def waived(self) -> tuple[WaivedControl, ...]:
+        """What is waived, and what the node's programs do not know."""
+        waived = self.hardening.waived
+        names = {one.id for one in waived}
+        unknown = self.programs_said.waived(self.controls, self.system)
+        return (*waived, *(one for one in unknown if one.id not in names))
 
     def waiver(self, control: str) -> str | None:
         """Why a control is relaxed, None where it is not."""
