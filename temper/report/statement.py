@@ -136,7 +136,7 @@ def together(commands: Mapping[str, Sequence[str]]) -> list[tuple[list[str], lis
     alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for node, own in commands.items():
         parts = [FOR_ONE_NODE.fullmatch(command) for command in own]
-        key = tuple(
+        key: tuple[tuple[str, ...], ...] = tuple(
             (part[1], part[3]) if part and part[2] == shlex.quote(node) else (command,)
             for command, part in zip(own, parts, strict=True)
         )

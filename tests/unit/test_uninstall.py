@@ -57,7 +57,12 @@ def test_something_is_said_before_ansible_is(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(uninstall, "run", lambda _command: said.append(capsys.readouterr().err) or 0)
+
+    def run(_command: object) -> int:
+        said.append(capsys.readouterr().err)
+        return 0
+
+    monkeypatch.setattr(uninstall, "run", run)
     assert main(["uninstall", "--check"]) == 0
     assert len(said) == 1
     assert READING in said[0]
