@@ -167,10 +167,11 @@ def test_a_run_that_hardens_a_system_without_controls_is_refused_before_it_begin
     ("ubuntu-26.04", False),
 )
 def test_a_stig_is_for_systems_that_have_one(name: str, measured: bool) -> None:
-    wish = {"nvidia_stack_state": "absent", "os_hardening_profile": "stig"}
+    wish: dict[str, Any] = {"nvidia_stack_state": "absent", "os_hardening_profile": "stig"}
     facts = system(*name.split("-"))
     plan = planned(facts, hardens=True, **wish)
     assert ("hardening-profile" in codes(plan)) != measured
+    assert ("hardening: profile stig" in plan["text"]) == measured
     assert all(name in one and "ubuntu-24.04" in one for one in plan["problems"] if "os_hardening" in one)
     assert "hardening-profile" not in codes(planned(facts, hardens=True, **wish, os_hardening_state="absent"))
 
