@@ -25,6 +25,12 @@ options:
       are read up to the first that has something to do. None of them is changed.
     type: str
     default: ""
+  later:
+    description: Names of roles that other calls of this run take back. A role that is taken back in this one
+      hands them the packages that have to stay for now.
+    type: list
+    elements: str
+    default: []
   secrets:
     description: Path -> content of files whose content the plan does not hold.
     type: dict
@@ -77,6 +83,7 @@ def main() -> None:
             "ahead": {"type": "str", "default": "", "no_log": True},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "after_boot_s": {"type": "int", "default": 0},
+            "later": {"type": "list", "elements": "str", "default": []},
             "lease": ARGUMENT,
         },
         supports_check_mode=True,
@@ -84,7 +91,14 @@ def main() -> None:
     plans, ahead = (json.loads(module.params[name] or "[]") for name in ("roles", "ahead"))
     try:
         with working(**module.params["lease"] or {}, check=module.check_mode):
-            result = carry_out(module, plans, module.params["secrets"], module.params["after_boot_s"], ahead)
+            result = carry_out(
+                module,
+                plans,
+                module.params["secrets"],
+                module.params["after_boot_s"],
+                ahead,
+                module.params["later"],
+            )
     except (RefusedError, RecordError, LeaseError) as error:
         module.fail_json(msg=str(error), refused=True)
     module.exit_json(**result)

@@ -7,14 +7,13 @@ tests/unit/harden/test_os_controls.py fails when the page is not what this would
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from typing import Any
 
 import yaml
 
-from temper.plan.os_controls import PROFILES, references, settings_of, waiver_of
+from temper.plan.os_controls import BEFORE, PROFILES, references, settings_of, waiver_of
 from temper.plan.strictness import ALONE, EXACTLY, order_of, orders_of_files
 from tools.documents import ROOT, write
 
@@ -29,8 +28,8 @@ INTRODUCTION = """\
 <!-- Made by `make docs` from data/os_controls: change that. -->
 
 The role [os_hardening](../../roles/os_hardening/README.md) sets what the CIS benchmarks for Debian 12 and
-13 and Ubuntu 22.04 and 24.04 and ANSSI-BP-028 ask of an operating system, as far as GPU jobs, containers and
-unattended administration can bear it.
+13 and Ubuntu 22.04 and 24.04, Ubuntu's STIGs and ANSSI-BP-028 ask of an operating system, as far as GPU jobs,
+containers and unattended administration can bear it.
 Below is every control: what each profile sets, and why a profile relaxes it. sshd and the firewall have
 roles of their own ([hardening.md](../operate/hardening.md)); of sshd, only what its role waives is here.
 
@@ -40,8 +39,9 @@ roles of their own ([hardening.md](../operate/hardening.md)); of sshd, only what
 | `cis-level1` | Nodes that an auditor measures by level 1 |
 | `cis-level2` | By level 2: no forwarding for containers, no programs in `/tmp`, no idle shells |
 | `anssi-intermediary`, `-enhanced`, `-high` | By these levels of ANSSI-BP-028: no profilers, private files |
+| `stig` | By the STIG of Ubuntu 22.04 and 24.04; other systems are refused, as they have none |
 
-Each profile includes the one before it.
+Each profile includes the one before it, and `stig` includes `cis-level2`.
 
 **Waivers.** Where a profile does less than the benchmark asks, this page and the node
 (`/etc/temper/os_hardening_waivers.txt`) say so, with the reason; preflight names them, and
@@ -131,6 +131,8 @@ def brief(settings: dict[str, Any]) -> str:
         parts.append(f"`{path}` {','.join(option for option in options if option != 'bind')}")
     parts += [f"`{path}` a file system of its own" for path in settings.get("separate", [])]
     parts += [f"PAM profile `{profile}`" for profile in settings.get("pam", {})]
+    parts += [f"authselect's feature `{feature}`" for feature in settings.get("authselect", [])]
+    parts += [f"the crypto policy's module `{module}`" for module in settings.get("crypto_policies", [])]
     for package in settings.get("packages", []):
         parts.append(f"package {' or '.join(package)}" if isinstance(package, list) else f"package {package}")
     parts += [f"`{unit}` {state}{ordered('unit', unit)}" for unit, state in settings.get("units", {}).items()]
@@ -147,11 +149,9 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
         f"{control['title']} ({references(name, control)}; {level}{marked}). {control['why'].strip()}",
         "",
     ]
-    seen: list[str] = []
-    for profile in PROFILES:
+    for profile, before in BEFORE.items():
         settings = settings_of(control, profile)
-        if json.dumps(settings) not in seen:
-            seen.append(json.dumps(settings))
+        if not before or settings != settings_of(control, before):
             lines.append(f"- From `{profile}` on: {brief(settings)}.")
     if "demand" in control:
         lines.append(f"- The benchmark asks for: {brief(control['demand'])}.")
@@ -159,7 +159,9 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
     for profile in PROFILES:
         if reason := waiver_of(control, profile):
             reasons.setdefault(reason.strip(), []).append(f"`{profile}`")
-    lines += [f"- **Waived** by {', '.join(profiles)}: {reason}" for reason, profiles in reasons.items()]
+    for reason, profiles in reasons.items():
+        by = "every profile" if len(profiles) == len(PROFILES) else ", ".join(profiles)
+        lines.append(f"- **Waived** by {by}: {reason}")
     if "router" in control:
         lines.append(f"- **Waived** where the node forwards for others: {control['router']}")
     return [*lines, ""]

@@ -39,7 +39,7 @@ class Picture(NamedTuple):
 
 
 PICTURES = {
-    "report-fleet": Picture("validation", 1000),
+    "report-fleet": Picture("validation", 940),
     "report-nodes": Picture("validation", 900, begins="section[aria-labelledby=nodes]"),
     "report-telemetry": Picture("validation", 800, made_up.THROTTLING, f"{GPU_MATMUL} h3"),
     "report-links": Picture("validation", 800, made_up.BAD_LINK, GPU_PEERS, "dark"),

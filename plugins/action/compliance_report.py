@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
+from temper.base.nodes import with_rack  # noqa: E402 - likewise
 from temper.base.store import HistoryError  # noqa: E402 - likewise
 from temper.compliance.answers import packed  # noqa: E402 - likewise
 from temper.compliance.evidence import EvidenceError  # noqa: E402 - likewise
@@ -44,14 +45,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     _VALID_ARGS = frozenset((*CHOSEN, "answers", "collect"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The report's text is `msg`; the rest is what the action `verdict` takes."""
+        """The result has what the action `verdict` takes."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         hostvars, arguments = variables["hostvars"], self._task.args
         asked = [
             {
                 "name": str(name),
-                "groups": list(hostvars[name].get("group_names", [])),
+                "groups": with_rack(hostvars[name].get("group_names", []), hostvars[name]),
                 "answer": plain(hostvars[name].get(arguments["answers"], {})),
                 "waivers": plain(hostvars[name].get("compliance_waivers") or []),
             }
@@ -75,12 +76,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         except (OSError, HistoryError, EvidenceError) as error:
             # Without its causes: Ansible would say the same sentence once for each.
             raise AnsibleActionFail(f"The report of compliance could not be written: {error}.") from None
-        # Shown without -v, as debug's is: that is what the task is for.
-        result["_ansible_verbose_always"] = True
-        said = f"{statement_text.text(statement)}Report: {folder}/report.html"
         return result | {
             "changed": False,
-            "msg": said,
+            "text": f"{statement_text.text(statement)}Report: {folder}/report.html",
             "sentence": statement.sentence,
             "good": statement.verdict is Verdict.COMPLIANT,
             "states": {node.node: node.verdict.outcome for node in statement.nodes},

@@ -25,7 +25,7 @@ from temper.plan.run_tags import reaches  # noqa: E402 - likewise
 from temper.plan.ssh_client import look_on_the_way  # noqa: E402 - likewise
 
 #: What forbids a run and not its simulation, so that all reasons stand in one list.
-OF_THE_RUN = {FORBIDDEN, os_hardening.UNHARDENED}
+OF_THE_RUN = {FORBIDDEN, os_hardening.UNHARDENED, os_hardening.UNMEASURED}
 #: Roles with texts that a program of the node reads.
 ASKED = {firewall.ROLE, ssh_hardening.ROLE, os_hardening.ROLE}
 

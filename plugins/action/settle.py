@@ -23,6 +23,8 @@ from temper.plan.quiet import QUIET, RUN, is_quiet, marked  # noqa: E402 - likew
 TOGETHER = "settle_together"
 #: Play variable: whether the roles of later stages are read along.
 AHEAD = "settle_ahead"
+#: Play variable: roles that later plays of the run take back, which inherit packages that they need.
+LATER = "settle_later"
 #: Fact that holds what one execution has done for the roles whose tasks are still to come.
 DONE = "temper_settled"
 
@@ -122,12 +124,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         if role not in together:
             return []
         stage = set(self._task.tags) - {role}
-        run, skipped = set(variables["ansible_run_tags"]), set(variables["ansible_skip_tags"])
-        return [
-            name
-            for name in together[together.index(role) + 1 :]
-            if run & {"all", "tagged", name, *stage} and not skipped & {"all", "tagged", name, *stage}
-        ]
+        return [name for name in together[together.index(role) + 1 :] if selected({name, *stage}, variables)]
+
+    def later(self, parts: dict[str, str], variables: dict[str, Any]) -> list[str]:
+        """The roles that later plays of this run take back."""
+        names = [str(name) for name in variables.get(LATER, ())]
+        return [name for name in names if selected({name, json.loads(parts[name])["stage"]}, variables)]
 
     def ahead(self, roles: list[str], parts: dict[str, str], variables: dict[str, Any]) -> list[str]:
         """The roles of later stages, where this run carries out all of them."""
@@ -145,6 +147,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             "ahead": f"[{','.join(parts[name] for name in ahead)}]" if ahead else "",
             "secrets": self.secrets([parts[name] for name in (*roles, *ahead)]),
             "after_boot_s": int(self._task.args.get("after_boot_s", 0)),
+            "later": self.later(parts, variables),
         }
         # As preflight took it, where this run is one of several.
         if lease := variables.get("ansible_facts", {}).get("temper_lease"):
@@ -171,3 +174,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
                 f"A file that goes to the node cannot be read on this machine: {error}. It has to be there, "
                 "readable, and where ansible-vault has encrypted it, this run needs the vault's password."
             ) from error
+
+
+def selected(tags: set[str], variables: dict[str, Any]) -> bool:
+    """Whether this run carries out what has one of these tags."""
+    found = {"all", "tagged", *tags}
+    return not found.isdisjoint(variables["ansible_run_tags"]) and found.isdisjoint(
+        variables["ansible_skip_tags"]
+    )

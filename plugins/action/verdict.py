@@ -19,14 +19,15 @@ from temper.plan.convert import plain  # noqa: E402 - likewise
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
-    """verdict: sentence, good, states, report: a file, or the folder of a validation, which has the states.
+    """verdict: sentence, good, text, states, report: a file, or the folder of a validation, with its states.
 
-    It fails where the verdict is not good. The callback shows sentence and report last, and counts states.
+    It fails where the verdict is not good. `text` is all that the judge has to say. The callback shows
+    sentence and report last, and counts states.
     """
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("sentence", "good", "states", "report"))
+    _VALID_ARGS = frozenset(("sentence", "good", "text", "states", "report"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """The result's `verdict` is what temper.base.outcome.FinalVerdict is made from."""
@@ -39,4 +40,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             states = states_in(ROOT / report)
             report = f"{report}/report.html" if states else ""
         said = {"sentence": sentence, "good": good, "states": states, "report": report}
-        return result | {"changed": False, "failed": not good, "msg": sentence, "verdict": said}
+        text = str(given.get("text", ""))
+        # Shown without -v, as debug's is: that is what the task is for.
+        result["_ansible_verbose_always"] = True
+        msg = text if sentence in text else f"{text}\n\n{sentence}".strip()
+        return result | {"changed": False, "failed": not good, "msg": msg, "verdict": said}

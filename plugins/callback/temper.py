@@ -40,7 +40,7 @@ from temper.output.results import (  # noqa: E402 - likewise
     refused,
     warnings,
 )
-from temper.output.run import Note, Run, Stage  # noqa: E402 - likewise
+from temper.output.run import Note, Run, Stage, before_verdict  # noqa: E402 - likewise
 from temper.plan.origin import place_of_error  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
@@ -302,8 +302,10 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
             self.run.note(self.stage, Note("said", "" if once else node, task, message))
 
     def conclude(self, result: Any, verdict: FinalVerdict) -> None:
-        """Take the verdict on all nodes, which is displayed last."""
+        """Take the verdict on all nodes, which is displayed last, and what else the judge has to say."""
         self.run.conclude(self.stage, verdict)
+        if said := before_verdict(str(result.result.get("msg") or ""), verdict):
+            self.run.note(self.stage, Note("said", "", titled(result.task), said))
         if not verdict.good:
             self.keep_reason(Note("failed", "", titled(result.task), verdict.sentence))
 

@@ -88,13 +88,14 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
     expectations: dict[str, Any] = {}
     results: dict[str, Any] = {}
     groups: dict[str, list[str]] = {}
+    with_rack = importlib.import_module("temper.base.nodes").with_rack
     for node in nodes:
         variables = hostvars[node]
         if STARTED not in variables:
             continue
         plan = variables.get("preflight_plan") or {}
         outcome = variables.get("__gpu_validation_outcome") or {"problem": _why_not_measured(plan)}
-        groups[node] = list(variables.get("group_names") or ())
+        groups[node] = with_rack(variables.get("group_names") or (), variables)
         expectations[node] = dict(outcome.get("expectation") or _bare_expectation(plan))
         if "result" in outcome:
             results[node] = outcome["result"]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import groupby, pairwise
+from typing import Any
 
 from validation.model.grouping import by_key
 
@@ -16,6 +17,12 @@ from validation.model.printable import printable as printable
 #: What stands for a node's own name and address in a text that several nodes share.
 NODE = "NODE"
 UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+#: What a command says at once that asks nodes: Ansible takes longer than a second to its first word.
+READING = "Reading the inventory and its nodes; nothing is changed."
+#: Groups whose names begin so are racks, as NetBox's inventory and `group_limits` of a roll-out have them.
+RACK = "rack"
+#: Variables of a host that name its rack. NetBox's inventory gives a list of one.
+RACK_VARIABLES = ("rack", "racks")
 
 
 def ranges(names: Iterable[str]) -> str:
@@ -63,6 +70,27 @@ def alike(texts: Mapping[str, str], own: Mapping[str, Iterable[str]]) -> list[tu
     return [
         (tuple(sorted(nodes)), text if len(nodes) > 1 else texts[nodes[0]]) for text, nodes in groups.items()
     ]
+
+
+def with_rack(groups: Iterable[str], variables: Mapping[str, Any]) -> list[str]:
+    """A node's groups, with its rack where only a variable names it: `rack: r12` is `rack_r12`."""
+    found = [str(name) for name in groups]
+    # `racks` may be the group of all racks.
+    if any(name.startswith(RACK) and name not in RACK_VARIABLES for name in found):
+        return found
+    for variable in RACK_VARIABLES:
+        try:
+            given = variables.get(variable)
+        # Whatever Ansible raises where it resolves a template: that costs no report.
+        except Exception:  # noqa: BLE001, S112
+            continue
+        for value in given if isinstance(given, list) else [given]:
+            name = (
+                printable(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+            )
+            if name:
+                found.append(name if name.startswith(RACK) else f"{RACK}_{name}")
+    return list(dict.fromkeys(found))
 
 
 def duration(seconds: float) -> str:

@@ -13,6 +13,7 @@ import stat
 import sys
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,17 +173,15 @@ def _asked(command: list[str]) -> str:
     return "" if done.status else done.output.strip()
 
 
+#: Characters of the longest subject.
+WIDTH = len("host keys")
 ALONE: tuple[Callable[[], Finding], ...] = (checkout, python, packages, space, reports)
 
 
-def table(findings: Sequence[Finding]) -> str:
-    """Return the findings as lines for a terminal."""
-    width = max(len(one.subject) for one in findings)
-    lines = []
-    for one in findings:
-        lines.append(f"{'  BAD' if one.remedy else '   ok'}  {one.subject:<{width}}  {one.found}")
-        if one.remedy:
-            lines.append(f"{'':5}  {'':<{width}}  -> {one.remedy}")
+def text(one: Finding) -> str:
+    """Return a finding as lines for a terminal."""
+    lines = [f"{'  BAD' if one.remedy else '   ok'}  {one.subject:<{WIDTH}}  {one.found}"]
+    lines += [f"{'':5}  {'':<{WIDTH}}  -> {one.remedy}"] if one.remedy else []
     return printable("\n".join(lines))
 
 
@@ -197,7 +196,13 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     given = parser().parse_args(arguments)
-    findings = [*(check() for check in ALONE), *inventory(given.inventory)]
-    document = {"findings": [asdict(one) | {"good": not one.remedy} for one in findings]}
-    json_document.show(given, document, table(findings))
+    findings = []
+    # One by one: Ansible takes longer than a second to read an inventory.
+    for one in chain((check() for check in ALONE), inventory(given.inventory)):
+        findings.append(one)
+        if not given.json:
+            print(text(one), flush=True)
+    if given.json:
+        document = {"findings": [asdict(one) | {"good": not one.remedy} for one in findings]}
+        print(json_document.dumps(document))
     return int(any(one.remedy for one in findings))

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from temper.base.nodes import counted, number_of, printable
+from temper.base.nodes import READING, counted, number_of, printable
 from temper.cli import json_document
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,8 +117,7 @@ def _plans(words: Sequence[str], path: Path, progress: int | None = None) -> dic
         variables,
         *words,
     ]
-    # Ansible takes longer than a second to its first word.
-    print("Reading the inventory and its nodes; nothing is changed.", file=sys.stderr, flush=True)
+    print(READING, file=sys.stderr, flush=True)
     configuration = os.environ.get("ANSIBLE_CONFIG") or str(ROOT / "ansible.cfg")
     try:
         done = subprocess.run(  # noqa: S603 - the operator's own words

@@ -46,11 +46,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from temper.base import ROOT
-from temper.base.nodes import printable
+from temper.base.nodes import READING, printable, utc
 from temper.cli import json_document
 from temper.plan.inventory import NODES, InventoryError, groups_of
 from temper.rollout.fleet import candidates, preflight, proposal
-from temper.rollout.forecast import plan_dict, plan_text
+from temper.rollout.forecast import expected_end, plan_dict, plan_text
 from temper.rollout.machine import tried_again
 from temper.rollout.model import Mode, NodeState, Observation, Try
 from temper.rollout.planner import decide, some
@@ -204,13 +204,16 @@ def status(given: argparse.Namespace) -> int:
     last = _last(store)
     now, said = datetime.now(UTC), store.sentence(last.number)
     holder = store.at_work(now)
-    document = as_dict(last, store.events(last.number), now) | {
+    events = store.events(last.number)
+    end = expected_end(last, now, longest_steps(events))
+    document = as_dict(last, events, now) | {
         "sentence": said,
+        "end": utc(end) if end else "",
         "controller": str(holder.owner) if holder else "",
         "what_to_do": what_to_do(last, now, store.command),
     }
     text = "\n".join(
-        filter(None, (status_text(last, now, said, store.command), _nobody_at_work(store, last)))
+        filter(None, (status_text(last, now, said, store.command, end), _nobody_at_work(store, last)))
     )
     json_document.show(given, document, printable(text))
     return verdict(last)
@@ -329,8 +332,7 @@ def _proposed(
     given: argparse.Namespace, stack: str, limit: str, now: datetime, policy: Policy
 ) -> tuple[list[Candidate], Rollout]:
     inventory = _inventory(given)
-    # Nodes take longer than a second to answer.
-    print("Reading the inventory and its nodes; nothing is changed.", file=sys.stderr, flush=True)
+    print(READING, file=sys.stderr, flush=True)
     plans, previews = preflight(inventory, stack, limit, policy.kernel)
     groups = groups_of(inventory)
     found = candidates(plans, groups, previews, only_kernel=not stack)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from temper.base import ROOT
-from temper.base.nodes import printable
+from temper.base.nodes import READING, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,6 +88,7 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return NOT_CARRIED_OUT
+    print(READING, file=sys.stderr, flush=True)
     if status := run(command(given, others, "--check")):
         print("Nothing was changed. What is refused above has to be put right first.", file=sys.stderr)
         return status

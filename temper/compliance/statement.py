@@ -202,9 +202,10 @@ def sentence(verdict: Verdict, nodes: Sequence[NodeStatement], findings: int) ->
     """The verdict in a sentence."""
     verdicts = Counter(node.verdict for node in nodes)
     parts = [f"{verdicts[Verdict.COMPLIANT]} of {len(nodes)} nodes are compliant"]
-    if verdicts[Verdict.NOT_COMPLIANT]:
+    if bad := verdicts[Verdict.NOT_COMPLIANT]:
         failed = sum(node.count(State.FAIL) for node in nodes)
-        parts.append(f"{verdicts[Verdict.NOT_COMPLIANT]} are not ({failed} controls fail)")
+        fails = "1 control fails" if failed == 1 else f"{failed} controls fail"
+        parts.append(f"{bad} {'is' if bad == 1 else 'are'} not ({fails})")
     if unchecked := [node.node for node in nodes if node.verdict is Verdict.NOT_CHECKED]:
         parts.append(f"not checked: {first_of(unchecked)}")
     if findings:

@@ -22,8 +22,6 @@ from temper.plan.fleet import FleetPlan
 from temper.plan.identity import twins
 from temper.plan.node_plan import NodePlan, refused
 from temper.plan.refusals import refusal, texts
-from temper.report import statement as report
-from temper.report.compliance import check, checked_nodes, elsewhere, settings_of
 from validation.model.contract import EXPECTATIONS_VERSION
 from validation.processes.files import own, write_atomically
 
@@ -204,6 +202,10 @@ def compliance(
     chosen: Mapping[str, Any],
 ) -> Said | None:
     """State the compliance of all nodes. `sources` are the inventories, `known` is what they say."""
+    # Late: the pages of reports take longer to import than all else of `temper fleet`.
+    from temper.report import statement as report
+    from temper.report.compliance import check, checked_nodes, elsewhere, settings_of
+
     parts = documents(folders, "compliance")
     if not parts:
         return None

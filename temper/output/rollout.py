@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from temper.output.progress import Line, Progress, Waiting
 from temper.rollout.engine import limit_of
-from temper.rollout.forecast import forecast
+from temper.rollout.forecast import expected_end
 from temper.rollout.machine import upcoming
 from temper.rollout.model import BACK, FORWARD, Course, Rollout
 from temper.rollout.planner import moment
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 #: How often the end is computed anew: for a thousand nodes it takes two seconds, and with their square.
 ANEW = timedelta(minutes=1)
-MOST_NODES = 1000
 
 
 def line(rollout: Rollout, now: datetime, end: datetime | None) -> str:
@@ -74,19 +73,9 @@ class Terminal:
         if not self._line:
             return
         if self._computed_at is None or now - self._computed_at >= ANEW:
-            self._end, self._computed_at = self._expected(rollout, now), now
+            self._end, self._computed_at = expected_end(rollout, now, self._taken()), now
         with contextlib.suppress(OSError):
             self._line.show(line(rollout, now, self._end))
-
-    def _expected(self, rollout: Rollout, now: datetime) -> datetime | None:
-        """Return the expected end; None where there is none."""
-        if len(rollout.nodes) > MOST_NODES:
-            return None
-        try:
-            seen = forecast(rollout, now, self._taken())
-        except Exception:  # noqa: BLE001 - what people only read must not end a roll-out
-            return None
-        return None if seen.obstacle else seen.ends
 
     def clear(self) -> None:
         """Take the moving line away."""

@@ -81,8 +81,8 @@ class Run:
     places: dict[str, int] = field(default_factory=dict)
     #: Nodes with an error that did not end their run.
     spared: set[str] = field(default_factory=set)
-    #: With what a judge has ended the run.
-    verdict: FinalVerdict | None = None
+    #: What judges have ended the run with: one, unless it has several playbooks that judge.
+    verdicts: list[FinalVerdict] = field(default_factory=list)
     said: set[tuple[str, str, str]] = field(default_factory=set)
 
     def settle(self, stage: Stage, node: str, state: str) -> None:
@@ -94,7 +94,7 @@ class Run:
 
     def conclude(self, stage: Stage, verdict: FinalVerdict) -> None:
         """Take the verdict on the nodes of a stage: on each, or, where it names none, on all of them."""
-        self.verdict = verdict
+        self.verdicts.append(verdict)
         unnamed = {} if verdict.good else dict.fromkeys(stage.members or stage.states, "failed")
         for node, state in (verdict.states or unnamed).items():
             self.settle(stage, node, state)
@@ -176,7 +176,7 @@ class Run:
     def last_lines(self) -> list[tuple[str, str]]:
         """The outcome, the verdict of the judge, where its report is, and what to do next."""
         lines = self.outcome()
-        if verdict := self.verdict:
+        for verdict in self.verdicts:
             lines.append(("ok" if verdict.good else "failed", printable(verdict.sentence)))
             lines += [("", f"Report: {verdict.report}")] if verdict.report else []
         lines += [("", f"Next: {step}") for step in [self.next_step()] if step]
@@ -191,13 +191,21 @@ class Run:
                 f"command again; --limit {','.join(sorted(stopped)[:MOST_LIMIT])} takes "
                 f"{'some of them' if len(stopped) > MOST_LIMIT else 'them'} alone."
             )
-        if self.verdict and not self.verdict.good and self.verdict.report:
+        if any(verdict.report and not verdict.good for verdict in self.verdicts):
             return "the report says for each node what to do."
         if "failed" in found:
             return "the lines above say why and what to do; the same command completes the run."
         if self.check and "changed" in found:
             return "the same command without --check makes these changes."
         return ""
+
+
+def before_verdict(text: str, verdict: FinalVerdict) -> str:
+    """Return what a judge has to say, without the lines that the outcome repeats."""
+    lines = text.rstrip().splitlines()
+    while lines and lines[-1].strip() in ("", verdict.sentence, f"Report: {verdict.report}"):
+        lines.pop()
+    return "\n".join(lines)
 
 
 def few(groups: list[tuple[tuple[str, ...], str]]) -> list[tuple[tuple[str, ...], str]]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from temper.base import ROOT
+from temper.base.nodes import RACK_VARIABLES, with_rack
 from temper.base.selection import NOTHING_DONE, no_nodes
 from validation.model.printable import printable
 
@@ -258,12 +259,18 @@ def _broken(sources: Sequence[str]) -> str:
 
 
 def groups_of(sources: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the groups of each host, also those that its groups are in. Raises InventoryError."""
+    """Return the groups of each host, also those that its groups are in, with its rack.
+
+    Raises InventoryError.
+    """
     known = listed(sources)
     found: dict[str, tuple[str, ...]] = dict.fromkeys(known.members.get("all", ()), ())
     for name, hosts in sorted(known.members.items()):
         if name not in BUILT_IN:
             found |= {host: (*found.get(host, ()), name) for host in hosts}
+    racks = {name: _of_nodes(known, sources, {}, name) for name in RACK_VARIABLES}
+    for host, groups in found.items():
+        found[host] = tuple(with_rack(groups, {name: racks[name].get(host) for name in RACK_VARIABLES}))
     return found
 
 
@@ -298,12 +305,18 @@ def addresses(
     known: Inventory, sources: Sequence[str], variables: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
     """Each node with its `ansible_host` as Ansible resolves it, or an empty text. Raises InventoryError."""
-    plain = known.addresses()
-    if all(_plain(host) for _, host in plain):
-        return plain
-    hosts = "groups.gpu_nodes | map('extract', hostvars) | map(attribute='ansible_host', default='')"
-    pairs = _resolved(sources, variables, f"{{{{ groups.gpu_nodes | zip({hosts}) | list | to_json }}}}")
-    return [(str(node), str(host)) for node, host in pairs]
+    return [(node, str(host)) for node, host in _of_nodes(known, sources, variables, "ansible_host").items()]
+
+
+def _of_nodes(
+    known: Inventory, sources: Sequence[str], variables: Mapping[str, Any], name: str
+) -> dict[str, Any]:
+    """Return a variable of each node as Ansible resolves it, or an empty text. Raises InventoryError."""
+    given = {node: known.variables.get(node, {}).get(name, "") for node in known.nodes}
+    if all(map(_plain, given.values())):
+        return given
+    own = f"groups.{NODES} | map('extract', hostvars) | map(attribute='{name}', default='')"
+    return dict(_resolved(sources, variables, f"{{{{ groups.{NODES} | zip({own}) | list | to_json }}}}"))
 
 
 def values(
@@ -324,6 +337,8 @@ def values(
 
 def _plain(value: Any) -> bool:
     """Whether a value is itself. What is vaulted, or marked as no template, is none here."""
+    if isinstance(value, list):
+        return all(map(_plain, value))
     return isinstance(value, str | int | float | None) and not list(templates("", value))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from temper.plan.convert import plain
 from temper.plan.node_plan import PlannedSetting, WaivedControl
-from temper.plan.os_systems import systems
+from temper.plan.os_systems import STIG, systems
 from temper.plan.strictness import ALONE, ASKED, EXACTLY, TELLS_NOTHING, WHOLE, order_of, orders_of_files
 from temper.plan.tables import read_yaml
 from temper.plan.wanted import (
@@ -31,8 +31,19 @@ if TYPE_CHECKING:
 
     from temper.plan.variables import OsHardening
 
-# From the least to the most strict.
-PROFILES = ("gpu", "cis-level1", "cis-level2", "anssi-intermediary", "anssi-enhanced", "anssi-high")
+# Each profile, and the one that it goes on from: it has all of that one's settings, or stricter ones.
+BEFORE = {
+    "gpu": None,
+    "cis-level1": "gpu",
+    "cis-level2": "cis-level1",
+    "anssi-intermediary": "cis-level2",
+    "anssi-enhanced": "anssi-intermediary",
+    "anssi-high": "anssi-enhanced",
+    STIG: "cis-level2",
+}
+PROFILES = tuple(BEFORE)
+DEFAULT = PROFILES[0]
+STRICTEST = "anssi-high"
 
 # The system whose values stand where none is asked.
 USUAL = "debian-13"
@@ -56,7 +67,18 @@ MODES = {
 VALIDATORS = {"/etc/sudoers.d/": ["visudo", "-cf", "%s"]}
 
 # What a control can set by itself: its lines and modules stand in files that it shares with others.
-OF_ITS_OWN = ("sysctls", "keywords", "mounts", "files", "files_x86_64", "access", "pam", "units")
+OF_ITS_OWN = (
+    "sysctls",
+    "keywords",
+    "mounts",
+    "files",
+    "files_x86_64",
+    "access",
+    "pam",
+    "units",
+    "authselect",
+    "crypto_policies",
+)
 
 KERNELS = ("linux-image-", "linux-headers-", "linux-modules-", "linux-kbuild-", "linux-compiler-")
 # What the console shows where the operator gives no text.
@@ -99,20 +121,21 @@ WantedBy=sysinit.target
 
 def settings_of(control: Mapping[str, Any], profile: str) -> dict[str, Any]:
     """What a control sets in a profile: its own entry, or that of the nearest profile before it."""
-    found: dict[str, Any] = {}
-    for name in PROFILES[: PROFILES.index(profile) + 1]:
-        found = control.get("profiles", {}).get(name, found)
-    return found
+    sets: dict[str, dict[str, Any]] = control.get("profiles", {})
+    name: str | None = profile
+    while name and name not in sets:
+        name = BEFORE[name]
+    return sets[name] if name else {}
 
 
 def profile_of(control: Mapping[str, Any], wish: OsHardening, options: Mapping[str, object]) -> str:
     """The profile that a control is set by: others' packets outlive the wish for a stricter one."""
-    return PROFILES[0] if "router" in control and options.get("forwards") else wish.profile
+    return DEFAULT if "router" in control and options.get("forwards") else wish.profile
 
 
 def concerns(control: Mapping[str, Any], system: object) -> bool:
     """Whether a control is about a system, such as debian-13; about one that is not known all are."""
-    return not system or "of" not in control or str(system).partition("-")[0] in control["of"]
+    return not system or "of" not in control or distribution_of(system) in control["of"]
 
 
 def waiver_of(control: Mapping[str, Any], profile: str) -> str | None:
@@ -123,7 +146,7 @@ def waiver_of(control: Mapping[str, Any], profile: str) -> str | None:
 
 def demand_of(control: Mapping[str, Any]) -> dict[str, Any]:
     """What the benchmark asks for: its own words, or what the strictest profile sets; {} for neither."""
-    found: dict[str, Any] = control.get("demand") or settings_of(control, PROFILES[-1])
+    found: dict[str, Any] = control.get("demand") or settings_of(control, STRICTEST)
     return found
 
 
@@ -154,12 +177,19 @@ def values_of(system: object) -> dict[str, str]:
     return systems()[USUAL].values | (own.values if own else {})
 
 
+def names_of(system: object) -> Mapping[str, str]:
+    """What a system calls packages, units and files."""
+    own = systems().get(str(system))
+    return own.names if own else {}
+
+
 def alone(asker: Asker, settings: Mapping[str, Any], system: str | None = None) -> list[PlannedSetting]:
     """The settings of one control without the files that several controls share, and without packages.
 
     `settings` are as `on_system` returns them.
     """
-    composer = Composer({**values_of(system), "banner": BANNER, "kernels": ""})
+    usual = {"banner": BANNER, "kernels": "", "kernel_pattern": ""}
+    composer = Composer({**values_of(system), **usual}, names_of(system))
     composer.add(asker, {key: value for key, value in settings.items() if key in OF_ITS_OWN})
     composer.lines = {}
     return [
@@ -178,7 +208,10 @@ def references(name: str, control: Mapping[str, Any], system: object = None) -> 
 
 
 def on_system(settings: Mapping[str, Any], system: object) -> dict[str, Any]:
-    """The settings of a control with what `systems` says of one system: null takes an entry out."""
+    """The settings of a control with what `systems` says of a distribution and of one system.
+
+    null takes an entry out.
+    """
 
     def merged(general: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, Any]:
         found = {**general, **special}
@@ -188,7 +221,19 @@ def on_system(settings: Mapping[str, Any], system: object) -> dict[str, Any]:
         return {key: value for key, value in found.items() if value is not None}
 
     rest = {key: value for key, value in settings.items() if key != "systems"}
-    return merged(rest, settings.get("systems", {}).get(system, {}))
+    special = settings.get("systems", {})
+    return merged(merged(rest, special.get(distribution_of(system), {})), special.get(system, {}))
+
+
+def distribution_of(system: object) -> str:
+    """Return rhel for rhel-9."""
+    return str(system).partition("-")[0]
+
+
+def lacking(control: Mapping[str, Any], system: object) -> str | None:
+    """Why a system has nothing of a control, or None."""
+    reasons: dict[object, str] = control.get("lacking", {})
+    return reasons.get(system, reasons.get(distribution_of(system)))
 
 
 def waiver_problems(controls: Mapping[str, Any], waivers: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -225,8 +270,9 @@ class Hardening:
 class Composer:
     """Puts the settings of all controls together; some share a file or a mount point."""
 
-    def __init__(self, values: Mapping[str, str]) -> None:
+    def __init__(self, values: Mapping[str, str], names: Mapping[str, str]) -> None:
         self.values = values
+        self.names = names
         self.wanted: dict[tuple[Kind, str], Wanted] = {}
         self.askers: dict[tuple[Kind, str], list[Asker]] = {}
         self.lines: dict[str, list[str]] = {}
@@ -235,7 +281,7 @@ class Composer:
     def add(self, asker: Asker, settings: Mapping[str, Any]) -> None:
         """Add the settings of one control."""
         for package in settings.get("packages", []):
-            names = [package] if isinstance(package, str) else list(package)
+            names = [self.name(one) for one in ([package] if isinstance(package, str) else package)]
             self._set(asker, Kind.PACKAGE_CHOICE, names[0], ChoiceWanted(tuple(names)))
         sysctls = {key: str(value) for key, value in settings.get("sysctls", {}).items()}
         for key, value in sysctls.items():
@@ -259,15 +305,22 @@ class Composer:
             self._set(asker, Kind.FILE, path, replace(file(path, content), machine="x86_64"))
         for path, keywords in settings.get("keywords", {}).items():
             for keyword, value in keywords.items():
-                self._set(asker, Kind.KEYWORD, f"{path}:{keyword}", str(value))
+                self._set(asker, Kind.KEYWORD, f"{path}:{keyword}", self._fill(str(value)))
         for path, access in settings.get("access", {}).items():
             mode, *groups = access.split()
-            self._set(asker, Kind.ACCESS, path, AccessWanted(mode, tuple(groups or ["root"])))
+            self._set(asker, Kind.ACCESS, self.name(path), AccessWanted(mode, tuple(groups or ["root"])))
         for profile, (stack, *words) in settings.get("pam", {}).items():
             self._set(asker, Kind.PAM, profile, PamWanted(stack, tuple(words)))
+        for kind, key in (Kind.AUTHSELECT, "authselect"), (Kind.CRYPTO_POLICY, "crypto_policies"):
+            for name in settings.get(key, []):
+                self._set(asker, kind, name, wanted=True)
         for unit, wanted in settings.get("units", {}).items():
-            state, *others = wanted.replace(" unless ", " ").split()
-            self._set(asker, Kind.UNIT, unit, UnitWanted(state == "running", unless=tuple(others)))
+            state, *others = (self.name(word) for word in wanted.replace(" unless ", " ").split())
+            self._set(asker, Kind.UNIT, self.name(unit), UnitWanted(state == "running", unless=tuple(others)))
+
+    def name(self, usual: str) -> str:
+        """What the system calls a package, a unit or a file."""
+        return self.names.get(usual, usual)
 
     def settings(self) -> list[PlannedSetting]:
         """All settings, those that several controls share last."""
@@ -362,8 +415,8 @@ def waived_controls(
         if not concerns(control, system):
             continue
         reason, by = own.get(name), OPERATOR
-        if reason is None and system in control.get("lacking", ()):
-            reason, by = control["lacking"][system], str(system)
+        if reason is None:
+            reason, by = lacking(control, system), str(system)
         if reason is None and profile_of(control, wish, options) != wish.profile:
             reason, by = control["router"], "what the node does"
         if reason is None and not options.get(control.get("option", "")):
@@ -406,13 +459,16 @@ def hardening(
             **values_of(system),
             "banner": wish.banner or BANNER,
             "kernels": "\n".join(f'  "{name}";' for name in kernels),
-        }
+            # By shell patterns, without blanks: dnf.conf(5).
+            "kernel_pattern": "" if wish.upgrade_kernels else ",kernel*",
+        },
+        names_of(system),
     )
     for name, control in controls.items():
-        if name not in by_operator and concerns(control, system) and system not in control.get("lacking", ()):
+        if name not in by_operator and concerns(control, system) and not lacking(control, system):
             strictest = bool(options.get(control.get("option", "")))
             asker = Asker(name, control["title"], reasons.get(name))
-            profile = PROFILES[-1] if strictest else profile_of(control, wish, options)
+            profile = STRICTEST if strictest else profile_of(control, wish, options)
             composer.add(asker, on_system(settings_of(control, profile), system))
     waivers = PlannedSetting(
         Kind.FILE,

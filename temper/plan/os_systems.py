@@ -13,6 +13,8 @@ from temper.plan.tables import read_yaml
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+#: The profile that is measured by the system's STIG.
+STIG = "stig"
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "os_systems"
 
 
@@ -23,10 +25,15 @@ class OsSystem:
     benchmark: str
     edition: str
     stream: str = ""
+    stig: str = ""
     numbered: str = ""
     numbers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
-    lacking: str = ""
+    names: dict[str, str] = field(default_factory=dict)
+
+    def edition_of(self, profile: str) -> str:
+        """Return the whole name of what a profile is measured by; "" where the system has none."""
+        return self.stig if profile == STIG else self.edition
 
     def numbers_of(self, name: str, control: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the benchmark's numbers of a control."""
@@ -45,6 +52,6 @@ def systems() -> dict[str, OsSystem]:
     return {name: build(OsSystem, whole(name), f"os_systems/{name}") for name in rows}
 
 
-def hardened() -> list[str]:
-    """Return the names of the systems that os_hardening does not refuse."""
-    return [name for name, system in systems().items() if not system.lacking]
+def hardened(profile: str = "") -> list[str]:
+    """Return the names of the systems that os_hardening knows, with a profile or with any."""
+    return [name for name, one in systems().items() if one.edition_of(profile)]

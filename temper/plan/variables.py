@@ -243,7 +243,15 @@ class OsHardening:
     """Variables of the role os_hardening."""
 
     state: Literal["present", "absent"]
-    profile: Literal["gpu", "cis-level1", "cis-level2", "anssi-intermediary", "anssi-enhanced", "anssi-high"]
+    profile: Literal[
+        "gpu",
+        "cis-level1",
+        "cis-level2",
+        "anssi-intermediary",
+        "anssi-enhanced",
+        "anssi-high",
+        "stig",
+    ]
     waivers: tuple[OsHardeningWaiver, ...]
     banner: str
     busy_ok: bool

@@ -24,6 +24,8 @@ class Kind(StringEnum):
     FILE = "file"
     KEYWORD = "keyword"
     PAM = "pam"
+    AUTHSELECT = "authselect"
+    CRYPTO_POLICY = "crypto_policy"
     ACCESS = "access"
     PACKAGE = "package"
     PACKAGE_CHOICE = "package_choice"
@@ -267,6 +269,8 @@ TYPES: Mapping[Kind, Any] = {
     Kind.FILE: FileWanted,
     Kind.KEYWORD: str,
     Kind.PAM: PamWanted,
+    Kind.AUTHSELECT: bool,
+    Kind.CRYPTO_POLICY: bool,
     Kind.ACCESS: AccessWanted,
     Kind.PACKAGE: PackageWanted,
     Kind.PACKAGE_CHOICE: ChoiceWanted,

@@ -12,6 +12,7 @@ from temper.base.nodes import ranges
 from temper.compliance.alike import Once
 from temper.compliance.model import HARDENING, WaivedBy
 from temper.report import changes, svg, to_do
+from temper.report.racks import in_common
 from temper.report.words import KINDS, conditions, kind, moment, quantity, slug
 from validation.checks.registry import CHECKS
 from validation.model.contract import State
@@ -134,6 +135,7 @@ class FleetPage:
     headline: str
     facts: tuple[tuple[str, str], ...]
     verdicts: tuple[tuple[str, str, str, str], ...]
+    in_common: str
     kind: str
     nodes: int
     few: bool
@@ -201,6 +203,7 @@ def page_of(
         headline=headline({name: len(members) for name, members in of_kind.items()}),
         facts=tuple(_facts(report, last_measured)),
         verdicts=tuple(_verdicts(report, last_measured)),
+        in_common=in_common({name: report.origin.racks(name) for name in names}, [row.name for row in bad]),
         kind=kind(
             *(str(one.state) for one in [verdict] if one), *(str(one.verdict) for one in [statement] if one)
         ),

@@ -20,10 +20,11 @@ from temper.judge.unshown import Unshown
 from temper.report import origin
 from temper.report.inputs import Report, Validation
 from temper.report.past import of_runs
+from temper.report.racks import in_common
 from temper.report.write import write
 from validation.checks.registry import HEADLINES, TESTS
 from validation.fabric.groups import Fleet, read_rounds
-from validation.model.contract import ContractError, json_text, loads, parse
+from validation.model.contract import ContractError, State, json_text, loads, parse
 from validation.model.expectations import read_fleet
 from validation.model.usage import UsageError
 from validation.processes.files import file_stem, write_all
@@ -86,7 +87,12 @@ def judge(options: argparse.Namespace) -> int:
         _write_metrics(options.metrics, fleet.nodes, last_measured, unshown)
     if options.latest:
         fleet_report.point_latest_to(options.output)
-    text = fleet_report.text(fleet, f"Report: {options.output / 'report.html'}")
+    common = in_common(
+        {node.node: comes_from.racks(node.node) for node in fleet.nodes},
+        [node.node for node in fleet.nodes if node.state is not State.PASS],
+    )
+    where = f"Report: {options.output / 'report.html'}"
+    text = fleet_report.text(fleet, "\n\n".join(filter(None, (common, where))))
     problem = (f"{past.unusable}\n" if past.unusable else "") + unshown.text()
     if options.json:
         print("".join(json_text(fleet)))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from temper.base import ROOT
+from temper.base.nodes import RACK
 from validation.model.contract import dumps, loads
 from validation.processes.files import write_atomically
 
@@ -23,8 +24,6 @@ FILE = "origin.json"
 CHECK = "TEMPER_CHECK"
 #: Names of inventories that say nothing: the folder around them does.
 PLAIN = ("hosts", "inventory", "inventories")
-#: Groups of this name, as NetBox's inventory and `group_limits` of a roll-out have them, are racks.
-RACK = "rack"
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ What was not checked is a pass in none of them.
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 from xml.sax import saxutils
 
+from temper.base.nodes import ranges
 from temper.compliance import document, oscal
 from temper.compliance.alike import Once, uuid_of
 from temper.compliance.model import ControlResult, State, Verdict, WaivedBy, former
@@ -23,7 +25,7 @@ from validation.model.printable import aligned, first_of, printable
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from temper.compliance.model import NodeStatement, Statement
@@ -31,8 +33,11 @@ if TYPE_CHECKING:
 
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 MOST_CHANGES = 20
-#: Nodes whose commands are shown.
+#: Commands for one failure, and nodes whose repairs in their order are shown; nodes that one command is for.
 MOST_REMEDIES = 3
+MOST_LIMIT = 8
+#: A command of a playbook for one node, with nothing beside it.
+FOR_ONE_NODE = re.compile(r"(ansible-playbook [^&|;]* --limit )(\S+)((?: --tags \S+)?)")
 #: What no document of XML 1.0 may have.
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 #: What an attribute of XML cannot hold as it is: blanks but spaces would be read back as those.
@@ -106,21 +111,42 @@ def failing_lines(statement: Statement) -> Iterator[str]:
         lines += [f"  {line}" for line in found.splitlines()]
         lines.append(f"  goal: {title}")
         lines += [f"  since {since}"] if since else []
-        remedies = dict.fromkeys(control.remedy for _, control in members if control.remedy)
-        lines += [f"  repair: {remedy}" for remedy in list(remedies)[:MOST_REMEDIES]]
-        if (more := len(remedies) - MOST_REMEDIES) > 0:
+        remedies = together({node: (control.remedy,) for node, control in members if control.remedy})
+        lines += [f"  repair: {remedy}" for _, (remedy,) in remedies[:MOST_REMEDIES]]
+        if more := sum(len(nodes) for nodes, _ in remedies[MOST_REMEDIES:]):
             lines.append(f"  repair: likewise on {more} more nodes")
         yield "\n".join(lines)
-    several = [node for node in statement.nodes if len(node.repairs) > 1]
-    for node in several[:MOST_REMEDIES]:
+    several = together({node.node: node.repairs for node in statement.nodes if len(node.repairs) > 1})
+    for nodes, commands in several[:MOST_REMEDIES]:
         yield "\n".join(
             [
-                f"To repair {node.node}, in this order:",
-                *(f"  {place}. {command}" for place, command in enumerate(node.repairs, 1)),
+                f"To repair {ranges(nodes)}, in this order:",
+                *(f"  {place}. {command}" for place, command in enumerate(commands, 1)),
             ]
         )
-    if (more := len(several) - MOST_REMEDIES) > 0:
+    if more := sum(len(nodes) for nodes, _ in several[MOST_REMEDIES:]):
         yield f"The page of each node has the repairs of {more} more nodes in their order."
+
+
+def together(commands: Mapping[str, Sequence[str]]) -> list[tuple[list[str], list[str]]]:
+    """Nodes that the same commands repair, some at a time, and those commands.
+
+    A playbook takes several nodes in place of one; other commands are those of one node.
+    """
+    alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for node, own in commands.items():
+        parts = [FOR_ONE_NODE.fullmatch(command) for command in own]
+        key: tuple[tuple[str, ...], ...] = tuple(
+            (part[1], part[3]) if part and part[2] == shlex.quote(node) else (command,)
+            for command, part in zip(own, parts, strict=True)
+        )
+        alike.setdefault(key, []).append(node)
+    found = []
+    for key, nodes in alike.items():
+        for start in range(0, len(nodes), MOST_LIMIT):
+            some = nodes[start : start + MOST_LIMIT]
+            found.append((some, [shlex.quote(",".join(some)).join(parts) for parts in key]))
+    return found
 
 
 def found_and_wanted(control: ControlResult) -> str:

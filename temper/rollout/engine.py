@@ -215,7 +215,7 @@ class Engine:
             return None  # somebody has just changed the mode
         for start in decision.starts:
             self._start(lease, rollout, start.transition, start.node, started[start.node])
-        if decision.sentence != self._said:
+        if not self._said.endswith(decision.sentence):  # the counts alone were in the last sentence already
             self._said = decision.sentence
             self.say(decision.sentence)
         over = replace(rollout, mode=decision.mode, records={**rollout.records, **decision.moves, **started})

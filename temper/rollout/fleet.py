@@ -183,7 +183,8 @@ def proposal(
     for pattern in policy.group_limits:
         if not limits_of(tuple(known), ((pattern, 1),)):
             raise InventoryError(
-                f"group_limits: expected a pattern of groups of the inventory, found {pattern}"
+                "group_limits: expected a pattern of groups of the inventory, or of racks by nodes' variable "
+                f"`rack`, found {pattern}"
             )
     for window in policy.windows:
         if unknown := sorted(window.groups - known):

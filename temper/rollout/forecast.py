@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from temper.base.nodes import counted, duration, utc
 from temper.rollout.machine import after, begun
 from temper.rollout.model import Mode, NodeState, Observation, Outcome, Record, Rollout, Step, StepResult
-from temper.rollout.planner import decide, moment
+from temper.rollout.planner import decide, moment, wave_name
 from temper.rollout.policy import Drain, aim
 from temper.rollout.snapshots import sentence
 from validation.model.grouping import by_key
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 DONE = StepResult(Outcome.DONE)
 #: Beyond that a forecast says nothing.
 HORIZON = timedelta(days=366)
+#: Beyond that the expected end is not computed: it takes two seconds, and with their square.
+MOST_NODES = 1000
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,17 @@ def forecast(rollout: Rollout, now: datetime, taken: Mapping[Step, float] | None
     return Forecast(_waves(records, begins), _left_out(records), now, obstacle)
 
 
+def expected_end(rollout: Rollout, now: datetime, taken: Mapping[Step, float]) -> datetime | None:
+    """When a roll-out ends, if steps take as long as they have `taken` so far; None where nobody can tell."""
+    if rollout.mode is not Mode.RUNNING or len(rollout.nodes) > MOST_NODES:
+        return None
+    try:
+        seen = forecast(rollout, now, taken)
+    except Exception:  # noqa: BLE001 - what people only read must not end a roll-out
+        return None
+    return None if seen.obstacle else seen.ends
+
+
 def _waves(records: dict[str, Record], begins: dict[str, datetime]) -> tuple[WaveForecast, ...]:
     found = []
     for number in sorted({records[name].wave for name in begins}):
@@ -127,9 +140,8 @@ def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> st
         f"at a time, {policy.failure_budget.of(len(rollout.nodes))} failures tolerated"
     ]
     for wave in seen.waves:
-        name = f"wave {wave.number}" if wave.number else "canaries"
         lines.append(
-            f"{name}: {counted(wave.nodes)}; {moment(wave.begins)} to {moment(wave.ends)} "
+            f"{wave_name(wave.number)}: {counted(wave.nodes)}; {moment(wave.begins)} to {moment(wave.ends)} "
             f"({duration((wave.ends - wave.begins).total_seconds())})"
         )
     if seen.waves:

@@ -119,6 +119,11 @@ def some(names: Iterable[str]) -> str:
     return f"{len(ordered)} nodes: {first_of(ordered, NAMED)}"
 
 
+def wave_name(wave: int) -> str:
+    """A wave, for people."""
+    return f"wave {wave}" if wave else "canaries"
+
+
 def moment(value: datetime) -> str:
     """An instant in sentences."""
     return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -310,7 +315,7 @@ class _Planner:
             # All others of the wave had their turn.
             self._wait_for_others(wave, names)
         elif started:
-            self.sentences.append(f"{self._wave_name(wave)}: {some(started)} start")
+            self.sentences.append(f"{wave_name(wave)}: start {some(started)}")
 
     def _note_who_is_out(self, wave: int) -> None:
         """Note since when others keep nodes of the wave out of service, and forget it once they are back."""
@@ -339,7 +344,7 @@ class _Planner:
         if not due:
             end = min(ends.values())
             self.sentences.append(
-                f"{self._wave_name(wave)}: {some(names)} out of service by somebody else; left out where "
+                f"{wave_name(wave)}: {some(names)} out of service by somebody else; left out where "
                 f"that lasts until {moment(end)}"
             )
             self._soonest(min(self.now + LOOK_AGAIN, end))
@@ -404,10 +409,10 @@ class _Planner:
             end = max(record.since for record in returned.values())
             end += timedelta(minutes=self._soak_minutes(wave))
             if self.now < end:
-                self.sentences.append(f"{self._wave_name(wave)}: soak until {moment(end)}")
+                self.sentences.append(f"{wave_name(wave)}: soak until {moment(end)}")
                 self._soonest(end)
                 continue
-            self.sentences.append(f"{self._wave_name(wave)}: a look after the soak")
+            self.sentences.append(f"{wave_name(wave)}: look at them after the soak")
             for name, record in returned.items():
                 if record.not_before and self.now < record.not_before:
                     self._soonest(record.not_before)
@@ -459,7 +464,7 @@ class _Planner:
         if started:
             return started
         if opens:
-            self.sentences.append(f"{self._wave_name(wave)}: the next window is at {moment(opens)}")
+            self.sentences.append(f"{wave_name(wave)}: the next window is at {moment(opens)}")
             self._soonest(opens)
             self.closed = True
         for name in never:
@@ -528,12 +533,12 @@ class _Planner:
         """What happens now, in one line."""
         said = ", ".join(f"{count} {state}" for state, count in sorted(self.ended.items()))
         waiting = sum(map(len, self.pending.values()))
-        counts = f"{said or 'none ended'}, {len(self.active)} under way, {waiting} pending"
+        begun = sum(self.records[start.node].state is NodeState.PENDING for start in self.starts)
+        counts = ", ".join(
+            filter(None, (said, f"{len(self.active) + begun} under way", f"{waiting - begun} pending"))
+        )
         if self.mode is Mode.DONE:
             return f"done: {said}"
         if self.mode is not Mode.RUNNING:
             return f"{self.mode}: {self.reason.rstrip('.')} ({counts})"
         return "; ".join([*(one.rstrip(".") for one in self.sentences), counts])
-
-    def _wave_name(self, wave: int) -> str:
-        return f"wave {wave}" if wave else "the canaries"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from temper.base.nodes import counted, duration, printable, utc
 from temper.rollout.machine import choices, upcoming
 from temper.rollout.model import ENDED, Course, Mode, NodeState, Outcome, Record, Rollout, Step, Try
-from temper.rollout.planner import NAMED, moment
+from temper.rollout.planner import NAMED, moment, wave_name
 from temper.rollout.policy import aim
 from validation.model.grouping import by_key
 
@@ -102,6 +102,11 @@ def what_to_do(rollout: Rollout, now: datetime, command: Callable[[str], str] = 
         lines.append(f"{'Then ' if lines else ''}{command('resume')}: the roll-out {then}")
     elif lines and rollout.mode is Mode.DONE:
         lines.append(f"Then {command('resume')}: the roll-out carries that out")
+    if rollout.mode is Mode.DONE and rollout.stack and rollout.succeeded:
+        lines.append(
+            f"Next: write `nvidia_stack_name: {rollout.stack}` into the inventory of these nodes. site.yml "
+            "and the checks follow the inventory, and would bring them to the stack that it names."
+        )
     return lines
 
 
@@ -244,19 +249,28 @@ def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[st
 
 
 def status_text(
-    rollout: Rollout, now: datetime, said: str = "", command: Callable[[str], str] = TYPED
+    rollout: Rollout,
+    now: datetime,
+    said: str = "",
+    command: Callable[[str], str] = TYPED,
+    end: datetime | None = None,
 ) -> str:
-    """The roll-out, nodes by state, a sentence for each that is under way or needs a human, what to type."""
+    """The roll-out, nodes by state, a sentence for each that is under way or needs a human, what to type.
+
+    `end` is when it is expected to end, if that is known.
+    """
     to = aim(rollout.stack, rollout.policy.kernel)
     lines = [f"Roll-out {rollout.number} to {to}: {rollout.mode}"]
+    if end:
+        lines[0] += f", end expected at {moment(end)}"
     if rollout.reason:
         lines[0] += f", {rollout.reason.rstrip('.')}"
     elif said:
         lines.append(said)
     by_state = by_key((record.state, name) for name, record in rollout.records.items())
     lines += [f"  {state:<12} {counted(by_state[state])}" for state in NodeState if state in by_state]
-    lines += [
-        f"{name} (wave {record.wave}, {duration((now - record.since).total_seconds())}): {sentence(record)}"
+    alike = by_key(
+        ((wave_name(record.wave), sentence(record)), name)
         for name, record in rollout.records.items()
         if record.under_way
         or record.step
@@ -264,7 +278,11 @@ def status_text(
         or record.facts.get("snapshot")  # it should be gone
         or record.withheld
         or record.overruled
-    ]
+    )
+    for (wave, told), names in alike.items():
+        longest = max(now - rollout.records[name].since for name in names).total_seconds()
+        each = ", each" if len(names) > 1 else ""
+        lines.append(f"{counted(names)} ({wave}, {duration(longest)}){each}: {told}")
     waiting = {
         reason: names
         for reason, names in _reasons(rollout, NodeState.PENDING).items()
@@ -287,7 +305,7 @@ def _reasons(rollout: Rollout, state: NodeState) -> dict[str, list[str]]:
 
 def timeline_text(rollout: Rollout, events: Sequence[Event], now: datetime) -> str:
     """A line for each node: its states with their minutes, and how long it was out of service."""
-    lines = []
+    lines = ["Time in each state:"]
     for name, way in timelines(rollout, events, now).items():
         stays = ", ".join(
             str(stay.state) if stay.state in ENDED else f"{stay.state} {_time(stay.minutes)}"

@@ -77,6 +77,7 @@ _IN_FORCE = {
         "dpkg-query --show --showformat '${Package}:${Architecture} ${Version} ${db:Status-Abbrev}\\n'",
         " ",
     ),
+    "rpm": ("rpm -qa --qf '%{NAME} %{EVR}\\n'", " "),
     "package mark": ("apt-mark showhold | sed 's/$/ held/'; apt-mark showauto | sed 's/$/ automatic/'", " "),
     "mount": (
         "findmnt --raw --noheadings --output TARGET,FSTYPE,VFS-OPTIONS | grep -vE '^/(proc|sys|run)'",

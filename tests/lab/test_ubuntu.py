@@ -28,7 +28,14 @@ RELEASES = {ALL[0]: ubuntu.JAMMY, ALL[1]: ubuntu.NOBLE, ALL[3]: ubuntu.RESOLUTE}
 NODES = list(RELEASES)
 #: The node whose site keeps ufw.
 OWN_FIREWALL = ALL[1]
-STRICT = {"os_hardening_profile": "cis-level2"}
+#: 26.04 has no STIG.
+WITHOUT_STIG = ALL[3]
+STRICT = {
+    "os_hardening_profile": "{{ 'cis-level2' if inventory_hostname == '"
+    + WITHOUT_STIG.name
+    + "' else 'stig' }}"
+}
+MASK = "awk '$1 == \"UMASK\" {print $2}' /etc/login.defs"
 #: What programs make of it in the strictest profile: a script, and its output on every node.
 SAID = {
     "sshd -T | awk '$1 == \"passwordauthentication\"'": "passwordauthentication no",
@@ -95,6 +102,9 @@ def test_ubuntus_shape_is_hardened_by_its_own_benchmark_stays_so_and_is_given_ba
         assert release in first.said, first.output
     settled()
     harden(**STRICT)
+    assert {node.name: on_node(node, MASK).strip() for node in NODES} == {
+        node.name: "027" if node == WITHOUT_STIG else "077" for node in NODES
+    }
     settled(**STRICT)
     on_node(OWN_FIREWALL, "ufw reload")
     assert {node.name: said(node) for node in NODES} == {node.name: SAID for node in NODES}

@@ -4,16 +4,16 @@ Hardening meets Ubuntu's name, files, defaults and units there, not Ubuntu's ver
 what is written, read 2026-11-26: base-files (os-release, lsb-release, issue, motd-news), procps
 (debian/sysctl.d), shadow (debian/login.defs), openssh (ssh.socket), unattended-upgrades
 (data/50unattended-upgrades.Ubuntu), apport and whoopsie (units' names), cloud-init
-(50-cloud-init.conf, 90-cloud-init-users), netplan, rsyslog (/var/log is its group's).
+(50-cloud-init.conf, 90-cloud-init-users), netplan, rsyslog (its files are syslog's, /var/log its group's).
 """
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.lab import look_alikes
 from tests.lab.fleet import on_node
 
 if TYPE_CHECKING:
@@ -97,7 +97,11 @@ FILES = {
         "[Path]\nPathExistsGlob=/var/crash/*.upload\n[Install]\nWantedBy=paths.target\n"
     ),
 }
-MODES = {"/etc/sudoers.d/90-cloud-init-users": "440", "/etc/netplan/50-cloud-init.yaml": "600"}
+MODES = {
+    "/etc/sudoers.d/90-cloud-init-users": "440",
+    "/etc/netplan/50-cloud-init.yaml": "600",
+    GENERATOR: "755",
+}
 
 
 def dress(node: Node, ubuntu: Ubuntu) -> None:
@@ -115,17 +119,20 @@ def dress(node: Node, ubuntu: Ubuntu) -> None:
     }
     if ubuntu.socket:
         files |= {path: (UBUNTU_SSH / Path(path).name).read_text() for path in (SOCKET, GENERATOR)}
-    script = [f"apt-get update -qq; apt-get install -yqq --no-install-recommends {PACKAGES} >/dev/null"]
-    for path, content in files.items():
-        script.append(f"mkdir -p {Path(path).parent}; printf %s {shlex.quote(content)} >{path}")
-    script += [f"chmod {mode} {path}" for path, mode in MODES.items()]
-    script.append("groupadd --system --force syslog; chgrp syslog /var/log; chmod 775 /var/log")
+    look_alikes.install(node, PACKAGES)
+    look_alikes.put(node, files, MODES)
+    script = ["groupadd --system --force syslog; chgrp syslog /var/log; chmod 775 /var/log"]
+    script.append(
+        "useradd --system --gid syslog --shell /usr/sbin/nologin syslog; "
+        "systemctl stop syslog.socket rsyslog; rm --force /var/log/syslog; "
+        "sed -i 's/^$FileOwner root/$FileOwner syslog/' /etc/rsyslog.conf"
+    )
     if not ubuntu.yescrypt:
         script.append("sed -i 's/^ENCRYPT_METHOD.*/ENCRYPT_METHOD SHA512/; /YESCRYPT/d' /etc/login.defs")
     script.append("systemctl daemon-reload; systemctl enable --now apport whoopsie.path rsyslog cron")
     if ubuntu.socket:
         script.append(
-            f"chmod 755 {GENERATOR}; systemctl daemon-reload; systemctl disable ssh.service; "
+            "systemctl disable ssh.service; "
             "systemctl enable ssh.socket; systemctl stop ssh.service; systemctl start ssh.socket"
         )
     on_node(node, "\n".join(script))

@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from temper.plan.convert import plain
-from temper.plan.os_controls import PROFILES, Asker, alone, demand_of, settings_of
+from temper.plan.os_controls import PROFILES, Asker, alone, concerns, demand_of, on_system, settings_of
+from temper.plan.os_systems import systems
 from tools import control_docs
 
 CONTROLS: dict[str, Any] = {
@@ -18,8 +19,10 @@ def asked(control: Any) -> dict[tuple[str, str], set[str]]:
     """Kind and key -> the values as JSON."""
     found: dict[tuple[str, str], set[str]] = {}
     for wanted in [*(settings_of(control, profile) for profile in PROFILES), demand_of(control)]:
-        for setting in alone(Asker("", "", None), wanted):
-            found.setdefault((setting.kind.value, setting.key), set()).add(json.dumps(plain(setting.wanted)))
+        for system in (system for system in systems() if concerns(control, system)):
+            for setting in alone(Asker("", "", None), on_system(wanted, system), system):
+                values = found.setdefault((setting.kind.value, setting.key), set())
+                values.add(json.dumps(plain(setting.wanted)))
     return found
 
 

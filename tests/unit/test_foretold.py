@@ -5,6 +5,7 @@ from typing import Any
 from temper.plan.fleet import grouped, unlike
 from temper.plan.preflight import preflight_plan
 from temper.plan.run_tags import reaches
+from tests.unit.each import each
 from tests.unit.planning_nodes import node, settled, system
 
 KNOWN = {"address": "192.0.2.7", "user": "ops", "today": "2026-11-26", "installs": True}
@@ -126,17 +127,16 @@ REMEDIES = ["os_hardening_state: absent", "--skip-tags os_hardening"]
 
 def test_a_run_that_hardens_a_system_without_controls_is_refused_before_it_begins() -> None:
     """The node, the run's tags (None: it has no such stage), variables, and the system that is refused."""
-    rocky = system("rocky", "9.6")
+    old, without = system("debian", "11"), {"nvidia_stack_state": "absent"}
     rows: list[tuple[dict[str, Any], tuple[tuple[str, ...], tuple[str, ...]] | None, dict[str, Any], str]]
     rows = [
-        (rocky, (("all",), ()), {}, "rhel-9"),
-        (rocky, (("harden",), ()), {}, "rhel-9"),
-        (rocky, (("os_hardening", "tune"), ()), {}, "rhel-9"),
-        (rocky, (("all",), ("os_hardening",)), {}, ""),
-        (rocky, (("all",), ("harden",)), {}, ""),
-        (rocky, (("provision", "firewall"), ()), {}, ""),
-        (rocky, None, {}, ""),
-        (rocky, (("all",), ()), {"os_hardening_state": "absent"}, ""),
+        (old, (("harden",), ()), without, "debian-11"),
+        (old, (("os_hardening", "tune"), ()), without, "debian-11"),
+        (old, (("all",), ("os_hardening",)), without, ""),
+        (old, (("all",), ("harden",)), without, ""),
+        (old, (("provision", "firewall"), ()), without, ""),
+        (old, (("all",), ()), {**without, "os_hardening_state": "absent"}, ""),
+        (system("rocky", "9.6"), (("all",), ()), {}, ""),
         (node(), (("all",), ()), {}, ""),
         # No system that a stack is planned for: nothing else would refuse these.
         *(
@@ -151,12 +151,28 @@ def test_a_run_that_hardens_a_system_without_controls_is_refused_before_it_begin
     for facts, tags, values, refused in rows:
         plan = planned(facts, hardens=tags is not None and reaches("os_hardening", *tags), **values)
         found = [one for one in plan["problems"] if "os_hardening" in one]
-        remedies = [f"this node's {refused},", *REMEDIES] if refused else []
+        remedies = [f"this node's {refused};", *REMEDIES] if refused else []
         said = [word for one in found for word in remedies if word in one]
         warned = [line for line in plan["text"].splitlines() if "warning" in line and "os_hardening" in line]
         if ("hardening-system" in codes(plan), said, warned) != (bool(refused), remedies, []):
             wrong.append((tags, values, refused, plan["problems"], warned))
     assert not wrong
+
+
+@each(
+    ("debian-12", False),
+    ("debian-13", False),
+    ("ubuntu-22.04", True),
+    ("ubuntu-24.04", True),
+    ("ubuntu-26.04", False),
+)
+def test_a_stig_is_for_systems_that_have_one(name: str, measured: bool) -> None:
+    wish = {"nvidia_stack_state": "absent", "os_hardening_profile": "stig"}
+    facts = system(*name.split("-"))
+    plan = planned(facts, hardens=True, **wish)
+    assert ("hardening-profile" in codes(plan)) != measured
+    assert all(name in one and "ubuntu-24.04" in one for one in plan["problems"] if "os_hardening" in one)
+    assert "hardening-profile" not in codes(planned(facts, hardens=True, **wish, os_hardening_state="absent"))
 
 
 #: Options of sshd that the operator sets, Match blocks that he accepts, and by what an account then logs in.

@@ -118,6 +118,16 @@ def test_a_transaction_in_which_dpkg_is_killed_is_undone(settle: Run, machine: M
     assert audit(machine) == ""
 
 
+def test_what_dpkg_had_only_in_its_journal_is_completed_first(settle: Run, machine: Machine) -> None:
+    """Killed between two packages: none is half-way."""
+    machine.install("libcuda1=550-1", "--allow-downgrades")
+    dpkg = machine.root / "var/lib/dpkg"
+    (dpkg / "updates/0000").write_text((dpkg / "status").read_text())
+    assert settle({"libcuda1": "580-1"})["recovered"] == []
+    assert machine.versions() == {"libcuda1": "580-1"}
+    assert audit(machine) == ""
+
+
 def test_a_full_disk_is_called_so(settle: Run, machine: Machine) -> None:
     assert "the disk is full (see `df -h / /var /boot` on the node)" in settle({"nvidia-full": "1"})["msg"]
 

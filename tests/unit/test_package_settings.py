@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from ansible.module_utils.temper.driver import loaded_state
@@ -15,7 +16,7 @@ from ansible.module_utils.temper.packaging.node import PackageState
 from ansible.module_utils.temper.packaging.package_settings import PackageSet
 from ansible.module_utils.temper.packaging.packages import Package, Wish
 from ansible.module_utils.temper.packaging.repository_settings import Repositories
-from ansible.module_utils.temper.settings import brought
+from ansible.module_utils.temper.settings import brought, engine
 from ansible.module_utils.temper.settings.base import SettingError
 from ansible.module_utils.temper.settings.brought import BroughtPackages
 
@@ -232,8 +233,12 @@ def test_what_others_recommend_stays_and_nothing_that_nobody_needs_goes(
     configuration = machine.root / "apt.conf"
     configuration.write_text(f'{configuration.read_text()}APT::Get::AutomaticRemove "true";\n')
     assert any("stays: whois" in word for word in noted.back().warnings())
+    assert any("apt-get purge whois" in word for word in noted.back().warnings())
     noted.back().restore(noted.state)
     assert set(machine.versions()) == {"whois", "fail2ban", "leaf"}
+    early = noted.back()
+    early.earlier = frozenset(["fail2ban"])
+    assert (early.leaving, early.warnings()) == (["whois"], []), "it did without"
     noted.state["fail2ban"] = None
     noted.back().restore(noted.state)
     assert set(machine.versions()) == {"leaf"}
@@ -260,6 +265,7 @@ def test_what_was_there_before_records_and_images_are_not_purged(
     (said,) = [word for word in setting.warnings() if "configuration and data" in word]
     assert all(name in said for name in names if name != "recorder")
     assert "recorder" not in said
+    assert said.endswith("apt-get purge atop auditd chrony docker.io former inherited nftables.")
     setting.restore(noted.state)
     assert machine.versions() == {}
     assert log.read_text().split() == ["recorder"]
@@ -395,12 +401,11 @@ def test_ways_in_are_never_removed_nor_a_firewall_while_rules_stand(
 ) -> None:
     ways = ("sudo", "sudo-rs", "sudo-ldap", "openssh-server", "ca-certificates", "python3-apt", "python3")
     archive = Archive(tmp_path / "ways")
-    for name in (*ways, "nftables", "sudoku"):
+    names = (*ways, "nftables", "sudoku", "python3-dbus")
+    for name in names:
         archive.add(name, "1")
     machine.use(archive)
-    noted = Noted(
-        {f"package:{name}": {"version": "", "held": False} for name in (*ways, "nftables", "sudoku")}
-    )
+    noted = Noted({f"package:{name}": {"version": "", "held": False} for name in names})
     monkeypatch.setattr(brought, "rules_stand", lambda: True)
     setting = noted.back()
     said = " ".join(setting.warnings())
@@ -524,6 +529,13 @@ def test_the_files_of_before_come_back(apt: Path) -> None:
     setting.apply()
     setting.restore(state)
     assert written(apt) == before
+
+
+def test_a_later_change_adds_to_the_record_and_orders_it_no_other_way() -> None:
+    noted: dict[str, Any] = {"repository:sources": {"spec": {}, "state": {"a": "first", "b": None}}}
+    role = cast("engine.Role", SimpleNamespace(record=SimpleNamespace(originals=noted)))
+    engine.Role.remember(role, Repositories(), {"c": None, "b": "ours", "a": "ours"})
+    assert list(noted["repository:sources"]["state"].items()) == [("a", "first"), ("b", None), ("c", None)]
 
 
 def test_a_key_that_cannot_be_had_is_an_obstacle_unless_offline(apt: Path) -> None:

@@ -221,14 +221,14 @@ def test_a_reboot_that_is_not_allowed_refuses_beside_what_the_simulation_finds(
 
 
 def test_a_system_without_controls_refuses_the_runs_that_harden_it(controller: Controller) -> None:
-    controller.facts = system("rocky", "9.6")
+    controller.facts = system("sles", "15.6")
     controller.answers["package_preview"] = PREVIEW | {"problems": ["there is no such package"]}
     found = {}
     for hardens, tag in ((True, "all"), (True, "provision"), (False, "all")):
         controller.hardens, controller.run_tags = hardens, [tag]
         found[hardens, tag] = {one["code"] for one in controller.task()["plan"]["refusals"]}
     assert found == {
-        (True, "all"): {"hardening-system", "transaction"},
-        (True, "provision"): {"transaction"},
-        (False, "all"): {"transaction"},
+        (True, "all"): {"hardening-system", "system-unsupported"},
+        (True, "provision"): {"system-unsupported"},
+        (False, "all"): {"system-unsupported"},
     }

@@ -35,9 +35,10 @@ class Controller:
         self.play = "play 1"
         self.check_mode = False
         self.answers: dict[str, dict[str, Any]] = {}
-        self.plan = {role: json.dumps({"role": role, "settings": []}) for role in STAGE}
+        self.plan = {role: json.dumps({"role": role, "stage": "harden", "settings": []}) for role in STAGE}
         self.run_tags, self.skip_tags = ["all"], list[str]()
         self.settle_ahead = False
+        self.settle_later = list[str]()
         self.differ = set[str]()
 
     def execute(self, _module: str, arguments: dict[str, Any], task_vars: Any) -> dict[str, Any]:
@@ -70,6 +71,7 @@ class Controller:
                 "preflight_plan": {"roles": self.plan} if self.plan else None,
                 "settle_together": together,
                 "settle_ahead": self.settle_ahead,
+                "settle_later": self.settle_later,
                 "ansible_run_tags": self.run_tags,
                 "ansible_skip_tags": self.skip_tags,
             }
@@ -94,6 +96,22 @@ def test_one_execution_does_the_work_of_the_stage(controller: Controller) -> Non
     assert [result["changed"] for result in results] == [False, False, True]
     # Each warning once, with the task that had the work done.
     assert [result.get("warnings", []) for result in results] == [["mind it"], [], []]
+
+
+def test_the_node_is_told_which_roles_the_run_takes_back_later(controller: Controller) -> None:
+    controller.settle_later = ["firewall", "os_hardening"]
+    for run, skip, later in (
+        (["all"], [], ["firewall", "os_hardening"]),
+        (["all"], ["firewall"], ["os_hardening"]),
+        (["all"], ["harden"], []),
+        (["harden"], [], ["firewall", "os_hardening"]),
+        (["os_hardening"], [], ["os_hardening"]),
+        (["pull"], [], []),
+    ):
+        controller.run_tags, controller.skip_tags = run, skip
+        controller.facts.clear()
+        controller.task("firewall", together=[])
+        assert controller.executions[-1]["later"] == later, (run, skip)
 
 
 def test_a_role_that_is_not_of_the_stage_is_carried_out_alone(controller: Controller) -> None:
@@ -203,7 +221,7 @@ def test_a_role_is_quiet_in_the_stage_that_said_so_alone(controller: Controller)
     assert quiet(controller) == STAGE[1:]
     # What a later stage is about, it says itself; whoever comes without that is carried out.
     controller.play = "play 2"
-    controller.plan |= {role: json.dumps({"role": role, "settings": []}) for role in "ab"}
+    controller.plan |= {role: json.dumps({"role": role, "stage": "harden", "settings": []}) for role in "ab"}
     controller.task("a", together=["a", "b"])
     assert quiet(controller) == []
     assert has_nothing_to_do("b", controller.facts, ["a", "b"])
@@ -333,7 +351,7 @@ def test_a_secret_that_cannot_be_read_is_a_sentence(controller: Controller, tmp_
 MODULE = """\
 import json
 from ansible.module_utils.basic import AnsibleModule
-names = ("roles", "ahead", "secrets", "after_boot_s")
+names = ("roles", "ahead", "secrets", "after_boot_s", "later")
 module = AnsibleModule({name: {"type": "dict" if name == "secrets" else "raw"} for name in names})
 module.warn("mind it")
 names = [plan["role"] for plan in json.loads(module.params["roles"])]

@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from ansible.errors import ExitCode
@@ -16,6 +17,9 @@ from temper.cli import doctor
 from temper.cli.main import BAD, COMMANDS, GOOD, INTERRUPTED, NOT_CARRIED_OUT, NOT_FINISHED, NOT_TOLD, main
 from tests.unit.each import each
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -202,6 +206,21 @@ def test_an_interrupted_command_says_so(
     assert capsys.readouterr().err == "temper doctor: interrupted\n"
 
 
+def test_the_doctor_speaks_before_it_has_read_the_inventory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+
+    def read(_: object) -> Iterator[doctor.Finding]:
+        said.append(capsys.readouterr().out)
+        yield doctor.Finding("inventory", "read")
+
+    monkeypatch.setattr(doctor, "ALONE", (lambda: doctor.Finding("checkout", "here"),))
+    monkeypatch.setattr(doctor, "inventory", read)
+    assert main(["doctor"]) == 0
+    assert "checkout" in said[0]
+
+
 @pytest.mark.component
 def test_the_doctor_says_why_an_inventory_cannot_be_read(
     home: Path, capsys: pytest.CaptureFixture[str]
@@ -213,6 +232,6 @@ def test_the_doctor_says_why_an_inventory_cannot_be_read(
 
 @pytest.mark.component
 def test_the_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    said = doctor.table([check() for check in doctor.ALONE])
+    said = "\n".join(doctor.text(check()) for check in doctor.ALONE)
     for words in (f"{ROOT}, commit", "ansible-core", "GiB free for reports"):
         assert words in said

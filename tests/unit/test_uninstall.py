@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temper.base.nodes import READING
 from temper.cli import uninstall
 from temper.cli.main import main
 from temper.plan.preflight import TAKEN_BACK, preflight_plan
@@ -50,6 +51,21 @@ def test_it_shows_asks_once_and_does(runs: Runs, monkeypatch: pytest.MonkeyPatch
     assert main(["uninstall", *words]) == 0
     same = [str(uninstall.PLAYBOOK), "-i", "hosts.yml", "--limit", "gpu07"]
     assert runs == [[*same, "--check", "--ask-become-pass"], [*same, "--ask-become-pass"]]
+
+
+def test_something_is_said_before_ansible_is(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+
+    def run(_command: object) -> int:
+        said.append(capsys.readouterr().err)
+        return 0
+
+    monkeypatch.setattr(uninstall, "run", run)
+    assert main(["uninstall", "--check"]) == 0
+    assert len(said) == 1
+    assert READING in said[0]
 
 
 def test_no_answer_and_no_terminal_change_nothing(

@@ -16,7 +16,9 @@ import torch.distributed
 from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 
 from validation.backends.operations import ROW, row
-from validation.processes.child import collective_call
+from validation.model.contract import encoded
+from validation.probes import flight_recorder
+from validation.processes.child import collective_call, when_asked
 
 
 class Exchange:
@@ -107,8 +109,9 @@ _FUNCTIONS = {
 def join(library: str, rank: int, world_size: int, store: str, timeout_s: float) -> None:
     """Become one of `world_size` ranks that meet at `store`: a file, or tcp://ADDRESS:PORT/RUN at rank 0.
 
-    Only ranks of the same run meet there.
+    Only ranks of the same run meet there. One that hangs tells its last collective (flight_recorder.py).
     """
+    flight_recorder.keep()
     torch.distributed.init_process_group(
         library,
         rank=rank,
@@ -118,6 +121,7 @@ def join(library: str, rank: int, world_size: int, store: str, timeout_s: float)
         else torch.distributed.FileStore(store, world_size),
         timeout=datetime.timedelta(seconds=timeout_s),
     )
+    when_asked(lambda: encoded(flight_recorder.of_this_process(library)))
 
 
 def meet(rank: int, world_size: int, store: str, timeout_s: float) -> torch.distributed.Store:

@@ -27,11 +27,13 @@ from validation.checks.check import (
 )
 from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result, watch
+from validation.checks.witnesses import RasWitness, flight_records, say
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured, Measurement
 from validation.model.cuda_errors import HARDWARE, OF_A_LINK, finding_of
 from validation.model.not_run import NotRunError
 from validation.model.quantities import NOISY_SPREAD
+from validation.probes.nccl_ras import VARIABLE as RAS_VARIABLE
 from validation.processes.child import Request, count_step, expect
 from validation.processes.pool import PATIENCE, SLACK_S, Ending, ProcessOutcome, run_children
 
@@ -75,6 +77,8 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
     Raises NotRunError.
     """
     backend = make(request.backend, request.device, stage)
+    if ras := request.parameters.get("ras"):
+        os.environ[RAS_VARIABLE] = ras
     if request.parameters.get("nvls") and not backend.has_multicast():
         raise NotRunError(NO_NVLS)
     try:
@@ -237,13 +241,16 @@ def combine(
 
 
 def name_the_culprit(
-    outcomes: list[ProcessOutcome], order: Callable[[str], int] | None = None
+    outcomes: list[ProcessOutcome],
+    order: Callable[[str], int] | None = None,
+    ras: RasWitness | None = None,
 ) -> list[Finding]:
     """The rank that broke the collective: it failed first, or, of ranks that hang, is halted or is behind.
 
     `order` says how far a rank in some stage is; None: by the stages of a collective.
 
     Of several that were found to have failed at one time nobody knows the first: all are named, and no GPU.
+    Where what was counted tells nobody apart, torch's flight recorder may, or `ras`, NCCL's own word.
     """
     order = order or stage_order(outcomes[0].request.parameters)
     late = {Ending.HUNG, Ending.SLOW}
@@ -269,21 +276,27 @@ def name_the_culprit(
     def how_far(outcome: ProcessOutcome) -> tuple[int, int]:
         return order(outcome.stage), outcome.steps
 
+    facts: dict[str, Any]
     least = min(map(how_far, hung))
     # The others wait for one that does not run, which may have got as far as they.
     culprits = [one for one in hung if one.halted] or [one for one in hung if how_far(one) == least]
     if len(culprits) == len(outcomes):
         culprits = _did_not_enter(hung)
+    testimonies = [*flight_records(hung), *(ras.testimonies(len(hung)) if ras else [])]
+    if len(culprits) == len(outcomes):
+        culprits = next(([hung[rank] for rank in one.ranks] for one in testimonies if one.ranks), culprits)
     others = [one for one in hung if one not in culprits]
     stages = dict.fromkeys(sorted((one.stage for one in culprits), key=order))
     stage, silent_s = " and ".join(stages), min(outcome.silent_s for outcome in hung)
+    said = say(testimonies, hung, culprits)
     stood = " and ".join(dict.fromkeys(place(one.steps) for one in sorted(culprits, key=how_far)))
     if len(culprits) == len(outcomes):
-        return [finding("rank-hung", "all", ranks=len(outcomes), stage=stage, place=stood, silent_s=silent_s)]
+        facts = {"ranks": len(outcomes), "stage": stage, "place": stood, "silent_s": silent_s, "seen": said}
+        return [finding("rank-hung", "all", **facts)]
     names = [
         f"{one.request.name}{f' ({seen})' if (seen := one.halted or one.where) else ''}" for one in culprits
     ]
-    facts: dict[str, Any] = {"ranks": " and ".join(names), "stage": stage, "silent_s": silent_s}
+    facts = {"ranks": " and ".join(names), "stage": stage, "silent_s": silent_s, "seen": said}
     if elsewhere := sorted({one.stage for one in others} - stages.keys(), key=order):
         return [finding("rank-hung", "behind", others=elsewhere[-1], **facts)]
     if others and min(map(how_far, others)) > max(map(how_far, culprits)):
@@ -356,6 +369,7 @@ def run_ranks(
 ) -> TestResult:
     """Run one process for each (name, device) of `ranks` and judge what came back."""
     budget_s = node.budget_s
+    ras = RasWitness() if backend == "cuda" else None
     with tempfile.TemporaryDirectory(prefix="temper-validation-") as directory:
         requests = [
             Request(
@@ -375,6 +389,7 @@ def run_ranks(
                     "measure_s": SIZES_SHARE * budget_s,
                     "fits": True,
                     "nvls": algorithm == "nvls",
+                    "ras": ras.address if ras else "",
                 },
                 environment=environment,
                 reuse=pool is not None,
@@ -383,13 +398,19 @@ def run_ranks(
         ]
         tick = telemetry.tick if telemetry else None
         outcomes = run_children(
-            requests, budget_s, together=True, **patience(check, node, backend), tick=tick, pool=pool
+            requests,
+            budget_s,
+            together=True,
+            **patience(check, node, backend),
+            tick=tick,
+            when_hung=ras.ask if ras else None,
+            pool=pool,
         )
         if pool:
             pool.close()  # a process that has met its group cannot meet another one
     measurements: list[Measurement] = []
     details: dict[str, Any] = {}
-    findings = name_the_culprit(outcomes)
+    findings = name_the_culprit(outcomes, ras=ras)
     if left_out := outcomes[0].measured.details.get("left_out"):
         findings.append(finding("collective-too-slow", budget_s=budget_s, left_out=", ".join(left_out)))
     if all(outcome.measured.details.get("seconds") for outcome in outcomes):

@@ -69,7 +69,7 @@ def xid_errors(node: Node) -> Iterator[Finding]:
         if event.kind is Kind.OFF_THE_BUS:
             yield finding("gpu-off-the-bus", gpu=device, where=where, count=event.count, detail=event.detail)
         elif event.kind is Kind.RESET_REQUIRED:
-            yield finding("reset-required", count=event.count, detail=event.detail)
+            yield finding("reset-required", gpu=device, count=event.count, detail=event.detail)
         elif event.kind is Kind.REBOOT_REQUIRED:
             yield finding("reboot-required", count=event.count, detail=event.detail)
         elif event.kind is Kind.UNREADABLE:

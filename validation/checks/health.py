@@ -19,7 +19,7 @@ from validation.model.contract import State
 from validation.model.expectations import ANY_MODEL
 from validation.model.plans import PLANS
 from validation.model.printable import first_of
-from validation.probes.nvidia_smi import Gpu, NvidiaSmiError, Report
+from validation.probes.nvidia_smi import Gpu, NvidiaSmiError, Report, Unanswered
 from validation.probes.nvlink import Links
 from validation.probes.pcie import port_of
 from validation.probes.report_values import FAULTS, LOST, WITHHELD
@@ -120,8 +120,11 @@ def _gpu_count(node: Node) -> Iterator[Finding]:
     driven = len(node.smi.gpus) if isinstance(node.smi, Report) else found
     if node.granted and driven == node.granted.gpus < found:
         yield finding("gpu-not-driven", "granted", driven=driven, found=found, variable=node.granted.variable)
-    elif driven != found:
+    elif driven < found:
         yield finding("gpu-not-driven", "refused", driven=driven, found=found)
+    elif driven > found > 0:
+        # Where the bus has none at all, the GPU is on no bus: a system on a chip, or Windows' own Linux.
+        yield finding("gpu-not-driven", "vanished", driven=driven, found=found)
 
 
 def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
@@ -210,9 +213,13 @@ def _unanswered(gpu: Gpu) -> Iterator[Finding]:
             gpu=gpu.index,
             values=first_of(faults, MOST_NAMES),
         )
-    for withheld, errors in WITHHELD.items():
-        if values := [value for value in gpu.unanswered if value.error in errors]:
-            yield finding("gpu-withheld", withheld, gpu=gpu.index, values=first_of(values, MOST_NAMES))
+    by_reason: dict[str, list[Unanswered]] = {}
+    for value in gpu.unanswered:
+        if value.error not in FAULTS:
+            reason = next((why for why, errors in WITHHELD.items() if value.error in errors), "unknown")
+            by_reason.setdefault(reason, []).append(value)
+    for withheld, values in by_reason.items():
+        yield finding("gpu-withheld", withheld, gpu=gpu.index, values=first_of(values, MOST_NAMES))
 
 
 def _memory(gpu: Gpu) -> Iterator[Finding]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from validation.backends.factory import make
+from validation.backends.sampling import times
 from validation.checks.check import CUDA, TORCH, Check, Scope
 from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.launch import exclusive, on_each_gpu, on_the_cpu
@@ -32,8 +35,12 @@ if TYPE_CHECKING:
 #: bf16; averaged over a row, times four. Tensor cores cut fp32 operands off to tf32, which deviates by 0.0026
 #: where rounding does by 0.0013 (emulated on a CPU). fp8 products come out in bf16, added less exactly.
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 5e-3, "bf16": 2e-2, "fp8": 5e-2}
-#: What stands behind the number format in the name of the fastest shape's numbers.
-BEST = "_best"
+#: What stands behind the number format in the name of numbers of the fastest published shape, and of the one
+#: that was found to be the fastest here.
+BEST, FOUND = "_best", "_found"
+#: Shapes that are this much slower than the fastest are as fast: then the first of them is taken, so that
+#: GPUs that are alike find the same, and compare.
+AS_FAST = 0.01
 #: What emptying a cache takes, and some room for libraries.
 COLD_BYTES = 512 << 20
 
@@ -51,13 +58,23 @@ def multiply(backend: Backend, request: Request, stage: Callable[[str], None]) -
     recorder, unit = Recorder(backend, request, stage), parameters["unit"]
     products = {name: MatmulShape(*shape) for name, shape in parameters["products"].items()}
     # Those for one number format: its long measurement, and the fastest shape, which is measured cold.
-    dtypes = {name: name.removesuffix(BEST) for name in products}
-    wanted = [name for name in products if dtypes[name] in supported]
-    cold_bytes = COLD_BYTES if any(name.endswith(BEST) for name in wanted) else 0
-    recorder.need(max((products[name].needed_bytes for name in wanted), default=0) + cold_bytes)
+    wanted = [name for name in products if _dtype(name) in supported]
+    skipped = [name for name in products if name not in wanted]
+    tried = {
+        dtype: [MatmulShape(*shape) for shape in of]
+        for dtype, of in parameters.get("search", {}).items()
+        if dtype in supported
+    }
+    cold_bytes = COLD_BYTES if tried or any(name.endswith(BEST) for name in wanted) else 0
+    every = [products[name] for name in wanted] + [shape for of in tried.values() for shape in of]
+    recorder.need(max((shape.needed_bytes for shape in every), default=0) + cold_bytes)
     digests: dict[str, Digest] = {}
-    for name in wanted:
-        dtype, shape, best = dtypes[name], products[name], name.endswith(BEST)
+    searched: dict[str, dict[str, float]] = {}
+    for name in [*wanted, *(f"{dtype}{FOUND}" for dtype in tried)]:
+        dtype, best = _dtype(name), name.endswith((BEST, FOUND))
+        if name.endswith(FOUND):
+            products[name], searched[dtype] = _fastest(backend, dtype, tried[dtype], parameters, stage)
+        shape = products[name]
         stage(f"making the {dtype} matrices of {shape}")
         operation = backend.matmul(dtype, shape, cold=best)
         conditions: dict[str, int | str] = {**shape._asdict(), "dtype": dtype}
@@ -93,11 +110,39 @@ def multiply(backend: Backend, request: Request, stage: Callable[[str], None]) -
             limit=TOLERANCE[dtype],
         )
         del operation  # its memory is for the next one
-    skipped = [name for name in products if name not in wanted]
     details: dict[str, Any] = {"not_supported": skipped} if skipped else {}
     if origin := parameters.get("shapes_of"):
         details["shapes_of"] = origin
+    if searched:
+        details["searched"] = searched
     return recorder.measured(details, digests=digests.values())
+
+
+def _dtype(name: str) -> str:
+    """The number format of a product: `bf16` of `bf16_best`."""
+    return name.partition("_")[0]
+
+
+def _fastest(
+    backend: Backend,
+    dtype: str,
+    tried: list[MatmulShape],
+    parameters: dict[str, Any],
+    stage: Callable[[str], None],
+) -> tuple[MatmulShape, dict[str, float]]:
+    """The shape that is the fastest on this device, and what each one reached: the evidence."""
+    timing, scale = Timing(**parameters["search_timing"]), parameters["scale"]
+    rates: dict[MatmulShape, float] = {}
+    for shape in tried:
+        doing = f"trying {shape} in {dtype}"
+        stage(doing)
+        operation = backend.matmul(dtype, shape, cold=True)
+        seconds, _ = times(backend, operation, timing, partial(stage, doing))
+        rates[shape] = shape.flop / statistics.median(seconds) / scale
+        del operation  # its memory is for the next one
+    enough = (1 - AS_FAST) * max(rates.values())
+    found = next(shape for shape, rate in rates.items() if rate >= enough)
+    return found, {str(shape): round(rate, 4) for shape, rate in rates.items()}
 
 
 def multiplied(node: Node, gpu: GpuIdentity, formats: Iterable[str], *, best: bool = False) -> dict[str, Any]:
@@ -109,6 +154,9 @@ def multiplied(node: Node, gpu: GpuIdentity, formats: Iterable[str], *, best: bo
         found = shapes.best(references, gpu.pci_id)
         products |= {f"{dtype}{BEST}": shape for dtype, shape in found.items()}
         parameters["best_timing"] = dataclasses.asdict(node.plan.gpu_best)
+    if best and node.plan.gpu_best and node.plan.gpu_search:
+        parameters["search"] = {dtype: shapes.candidates(references, gpu.pci_id, dtype) for dtype in formats}
+        parameters["search_timing"] = dataclasses.asdict(node.plan.gpu_search)
     return parameters | {"products": products}
 
 
@@ -177,9 +225,10 @@ class GpuMatmul(Check):
     """fp32, tf32, fp16, bf16, fp8 on all GPUs at the same time, what the chip has of them.
 
     Sustained (the median) and peak (the fastest tenth). The shape is fixed for each architecture in
-    `data/gpu_models.yml` (mostly 8192 x 8192 x 8192, which published values were taken with; an unknown GPU
-    gets that, too). Beyond `quick` also the fastest shape that is published for the model or its architecture
-    (`bf16_best_tflops`, `fp8_best_tflops`), with the cache emptied before each run.
+    `data/gpu_models.yml` (mostly 8192 x 8192 x 8192, as of published values; that of an unknown GPU, too).
+    Beyond `quick` also the fastest shape that is published for the model or its architecture
+    (`bf16_best_tflops`, `fp8_best_tflops`), with the cache emptied before each run. In `standard` a dozen
+    shapes are tried, and the fastest is measured likewise (`bf16_found_tflops`; the details have all).
     """
 
     id = "gpu_matmul"
@@ -201,6 +250,11 @@ class GpuMatmul(Check):
         yield CostStep("contexts", idle.contexts)
         yield from series(idle.plan.gpu, len(shapes.FORMATS))
         yield from series(idle.plan.gpu_best, 2) if idle.plan.gpu_best else ()
+        if idle.plan.gpu_best and idle.plan.gpu_search:
+            tried = 2 + len(shapes.TILES_OF_AN_SM) * len(shapes.DEPTHS)
+            brief = idle.plan.gpu_search.warm_up_s + idle.plan.gpu_search.measure_s
+            yield CostStep("try shapes", brief + idle.product / 3, tried * len(shapes.FORMATS))
+            yield from series(idle.plan.gpu_best, len(shapes.FORMATS))
         yield CostStep("check", idle.product, len(shapes.FORMATS))
         yield CostStep("counters", idle.nvidia_smi)
 

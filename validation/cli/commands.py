@@ -69,7 +69,9 @@ def run(options: argparse.Namespace) -> int:
     if plan.duration_s:
         say_price(Node(plan, expectation, run_options), options.state)
     with burn_in.locked(options.state), Progress(len(tests)) as progress:
-        result = run_plan(plan, expectation, options.node, tests, progress, options.state, run_options)
+        result = run_plan(
+            plan, expectation, options.node, tests, progress, options.state, run_options, progress.say
+        )
     by_options = registry.asked_for(run_options, required=True)
     required = [*expectation.required_tests, *(options.tests or ()), *by_options]
     if options.expect is None and not options.tests and result.gpus:
@@ -83,12 +85,18 @@ def run(options: argparse.Namespace) -> int:
         comparisons=among_its_own(result),
         fail_on_degraded=options.fail_on_degraded,
     )
+    unwritten: OSError | None = None
     if to_file:
-        files.write_atomically(options.output, dumps(result))
+        try:
+            files.write_atomically(options.output, dumps(result))
+        except OSError as error:
+            unwritten = error  # a disk that filled up meanwhile costs the file, not the verdict
     if options.output == STDIN:
         print(dumps(result), end="")
     else:
         print(fleet_report.text(judge_fleet([verdict])), end="")
+    if unwritten:
+        raise unwritten
     return verdict.exit_status
 
 

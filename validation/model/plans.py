@@ -62,6 +62,8 @@ class Plan:
     corruption_s: float = 0
     #: How long the fastest published shapes of a GPU are measured, after the long load; None: not at all.
     gpu_best: Timing | None = None
+    #: How long each shape is tried in the search for the one that is the fastest here; None: no search.
+    gpu_search: Timing | None = None
 
 
 MIB = 1 << 20
@@ -97,6 +99,7 @@ _STANDARD = replace(
     cpu=Timing(warm_up_s=3, measure_s=10),
     gpu=Timing(warm_up_s=30, measure_s=20, most=20000),
     gpu_best=Timing(warm_up_s=0.2, measure_s=1, least=20),
+    gpu_search=Timing(warm_up_s=0.02, measure_s=0.1),
     gpu_copy=Timing(warm_up_s=2, measure_s=5),
     cpu_copy_bytes=256 * MIB,
     cpu_all_reduce_bytes=256 * MIB,
@@ -122,6 +125,7 @@ _BURN_IN = replace(
     all_reduce_runs=200,
     all_reduce_s=20,
     duration_s=4 * 3600,
+    gpu_search=None,  # another round may find another shape, and rounds are to compare
     corruption_s=120,
     gpu_directions=("h2d", "d2h", "both"),
 )

@@ -3,14 +3,17 @@
 One fixed shape for each number format is measured for long, the same on all GPUs of an architecture, and the
 one that sustained values are published for, where there are any. The `best` shape is the one that a search
 over many found to be the fastest: a model's own where its table entry has a value measured with it, else its
-architecture's.
+architecture's. Which shape is the fastest on this GPU, with this cuBLAS, a short search finds (`candidates`).
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from validation.model.expectations import References
 
 
@@ -40,6 +43,11 @@ FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 DEFAULT = MatmulShape(8192, 8192, 8192)
 #: The entry for all number formats that have none of their own.
 ANY = "any"
+#: What a search tries: so many tiles of a product for each SM, so that none is idle at the end, and depths.
+#: Most of the fastest kernels make a tile of this size at a time.
+TILE, TILES_OF_AN_SM, DEPTHS = (128, 256), (1, 2, 4), (4096, 8192, 16384)
+#: Of a GPU of which the table does not say how many SMs it has.
+USUAL_SMS = 128
 
 
 def sustained(references: References, pci_id: str, dtype: str) -> MatmulShape:
@@ -58,6 +66,23 @@ def best(references: References, pci_id: str) -> dict[str, MatmulShape]:
         if "shape" in own:
             entries[dtype] = own
     return {dtype: MatmulShape(*entries[dtype]["shape"]) for dtype in FORMATS if dtype in entries}
+
+
+def candidates(references: References, pci_id: str, dtype: str) -> list[MatmulShape]:
+    """A dozen shapes, of which the fastest on this GPU is to be found: published ones, and whole waves."""
+    published = best(references, pci_id).get(dtype)
+    tried = [published] if published else []
+    sms = (references.model_of(pci_id) or {}).get("sm_count", {}).get("value", USUAL_SMS)
+    return list(dict.fromkeys((*tried, sustained(references, pci_id, dtype), *_whole_waves(sms))))
+
+
+def _whole_waves(sms: int) -> Iterator[MatmulShape]:
+    """Shapes of about so many tiles, or of a multiple; wide ones, but none much wider than high."""
+    for tiles in (sms * each for each in TILES_OF_AN_SM):
+        square = math.isqrt(tiles)
+        high = max(range(max(1, square // 2), square + 1), key=lambda rows: (rows * (tiles // rows), rows))
+        for depth in DEPTHS:
+            yield MatmulShape(TILE[0] * high, TILE[1] * (tiles // high), depth)
 
 
 def origin(references: References, pci_id: str) -> str:

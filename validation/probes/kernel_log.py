@@ -80,14 +80,21 @@ SUBJECT = re.compile(rf"NVRM: The NVIDIA GPU {ADDRESS}\.[0-9a-f]\b")
 SWITCH = r"nvidia-nvswitch\d+: SXid \(PCI:(?P<address>[0-9a-fA-F:.]{7,16})\)"
 SWITCH_LINE = re.compile(rf"{SWITCH}: (?P<number>\d{{1,6}}), (?P<rest>(?:Non-f|F)atal\b.*)")
 SWITCH_DATA = re.compile(rf"{SWITCH}: \d{{1,6}}, (?:Severity|Data)\b")
-#: What begins as an error does and goes on in a way that no pattern here knows.
-NO_PATTERN = re.compile(rf"NVRM: Xid \((?:PCI:)?{ADDRESS}|{SWITCH.replace('address', 'switch')}")
+#: What begins as an error does and goes on in a way that no pattern here knows; also of a place that is no
+#: address. Each has more words of the driver than fit into the name of a process.
+NO_PATTERN = re.compile(
+    rf"NVRM: Xid \((?:(?:PCI:)?{ADDRESS}|[^()\[\]]{{3,32}}\): )|nvidia-nvswitch\d+: SXid\b"
+)
 #: `NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)
 #: returned from status @ kernel_channel.c:2827`, since 610 with `GPU0 ` before it, a number of the driver's
 #: own. CUDA says that the device is busy or unavailable (dra-driver-nvidia-gpu issue 982, GB200).
 RESET_REQUIRED = re.compile(
     r"NVRM: (?:GPU\d+ )?nv\w+: (?:Assertion|Check) failed: Reset required \[NV_ERR_RESET_REQUIRED\]"
 )
+#: `NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:9b:00 (printing 1 of every 30).  The GPU
+#: likely needs to be reset.`: the system processor of a GPU has stopped, mostly after an Xid 119 of the same.
+GSP_STOPPED = re.compile(rf"NVRM: Rate limiting GSP RPC error prints for GPU at PCI:{ADDRESS}\b.*to be reset")
+GSP_TIMEOUT = 119
 #: `NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot to recover.`:
 #: of the driver of CUDA's unified memory, which then serves no GPU.
 REBOOT_REQUIRED = re.compile(
@@ -119,6 +126,10 @@ class Kind(StringEnum):
     RESET_REQUIRED = "reset-required"
     REBOOT_REQUIRED = "reboot-required"
     UNREADABLE = "unreadable"
+
+
+#: Which lines without an Xid say the same as one.
+SAID_BY = {FALLEN: Kind.OFF_THE_BUS, GSP_TIMEOUT: Kind.RESET_REQUIRED}
 
 
 @dataclass(frozen=True)
@@ -185,11 +196,12 @@ def events(lines: Iterable[str]) -> tuple[Event, ...]:
             key = event.address, event.number, event.kind, severity
             before = found.pop(key, None)  # in the order of their last lines
             found[key] = dataclasses.replace(event, count=before.count + 1 if before else 1)
-    lost = {event.address for event in found.values() if event.number == FALLEN}
+    # What the Xid of the same GPU says better.
+    told = {(event.address, SAID_BY.get(event.number)) for event in found.values()}
     return tuple(
         dataclasses.replace(event, detail=in_one_line(event.detail))
         for event in found.values()
-        if event.kind is not Kind.OFF_THE_BUS or event.address not in lost
+        if not event.address or (event.address, event.kind) not in told
     )
 
 
@@ -212,13 +224,15 @@ def _event(message: str, subject: str) -> Event | None:
         return Event(match["address"].lower(), int(match["number"]), match["rest"].strip(), Kind.SXID)
     if (match := OFF_THE_BUS.match(message)) and (address := match["address"] or subject):
         return Event(_with_domain(address), 0, message.strip(), Kind.OFF_THE_BUS)
+    if match := GSP_STOPPED.match(message):
+        return Event(_with_domain(match["address"]), 0, message.strip(), Kind.RESET_REQUIRED)
     if RESET_REQUIRED.match(message):
         return Event("", 0, message.strip(), Kind.RESET_REQUIRED)
     if REBOOT_REQUIRED.match(message):
         return Event("", 0, message.strip(), Kind.REBOOT_REQUIRED)
     if (match := NO_PATTERN.match(message)) and not SWITCH_DATA.match(message):
         address = match["address"] and _with_domain(match["address"])
-        return Event(address or match["switch"].lower(), 0, message.strip(), Kind.UNREADABLE)
+        return Event(address or "", 0, message.strip(), Kind.UNREADABLE)
     return None
 
 

@@ -18,6 +18,7 @@ from validation.probes.report_text import REPORT_END
 from validation.probes.report_values import (
     ABSENT,
     FAULTS,
+    IN_BRACKETS,
     LOST,
     NO_VALUE,
     UNSAID,
@@ -389,11 +390,13 @@ def _unanswered(element: ET.Element) -> Iterator[Unanswered]:
     registration = element.find("fabric/status") if _fabric_status(element) else None
     for part in element:
         for value in part.iter():
-            error = (value.text or "").strip().strip("[]")
+            said = (value.text or "").strip()
+            error = said.strip("[]")
             if value is registration and error not in LOST:
                 continue  # an answer, which is judged by itself
             tells = error in FAULTS and value.tag not in OF_THE_SYSTEM
-            if error in LOST or tells or (error in UNSAID and part.tag in JUDGED):
+            unsaid = error in UNSAID or (said not in ABSENT and IN_BRACKETS.fullmatch(said))
+            if error in LOST or tells or (unsaid and part.tag in JUDGED):
                 yield Unanswered(part.tag, value.tag, error)
 
 

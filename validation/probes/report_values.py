@@ -59,6 +59,8 @@ WITHHELD = {
 }
 UNSAID = set().union(*WITHHELD.values())
 UNANSWERED = FAULTS | UNSAID
+#: Any other error: brackets stand around nothing else.
+IN_BRACKETS = re.compile(r"\[[^\[\]]+\]")
 
 #: Bits of clocks_event_reasons.active (nvml.h) by the name of their XML element.
 EVENT_REASONS = {
@@ -79,7 +81,7 @@ def text_of(element: ET.Element, path: str) -> str | None:
 
 def is_absent(text: str) -> bool:
     """Whether a GPU or its driver says with this that it has no value, or none to tell."""
-    return text in ABSENT or text.strip("[]") in UNANSWERED
+    return text in ABSENT or text.strip("[]") in UNANSWERED or bool(IN_BRACKETS.fullmatch(text))
 
 
 def flag(element: ET.Element, path: str, yes: str) -> bool | None:

@@ -6,7 +6,8 @@ with. What libraries print stays on standard error, of which the end is kept for
 
 Steps within a stage it counts in memory that its parent shares: that costs nothing, and the parent knows the
 last one of a process that hangs in the next. There it also notes its calls of collectives, and how long its
-next step should take. On SIGUSR1 it says in which function it is, even from within a call that never returns.
+next step should take. On SIGUSR1 it says in which function it is, even from within a call that never returns,
+and what else it was told to say then.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import importlib
 import json
 import mmap
 import os
+import select
 import signal
 import struct
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -33,13 +36,14 @@ from validation.model.contract import Measured, decode, encode
 from validation.model.not_run import NotRunError, cause, out_of_memory
 
 #: How lines begin that are no answer.
-STAGE, ERROR = "stage: ", "error: "
+STAGE, ERROR, SAID = "stage: ", "error: ", "said: "
 #: A stage is told again, as a sign of progress, no more often than this.
 AGAIN_S = 1.0
 PR_SET_PDEATHSIG = 1
 #: What is in shared memory: how many steps and calls were counted, and how long the next step should take, s.
 RECORD = struct.Struct("QQd")
 _record: mmap.mmap | None = None
+_answer: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,30 @@ def expect(seconds: float) -> None:
         RECORD.pack_into(_record, 0, *RECORD.unpack_from(_record)[:2], seconds)
 
 
+def when_asked(tell: Callable[[], str]) -> None:
+    """On SIGUSR1, also hand over what `tell` returns, from a thread: the main one may hang in a call.
+
+    Such a call must have released the interpreter, as those of torch do that wait for others or for a GPU.
+    """
+    if _answer is None:
+        return
+    asked, ask = os.pipe()
+    os.set_blocking(ask, False)
+    faulthandler.unregister(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.set_wakeup_fd(ask, warn_on_full_buffer=False)
+    # First where it is, then, in the same way as before, Python's own handler, which writes to the pipe.
+    faulthandler.register(signal.SIGUSR1, all_threads=False, chain=True)
+    threading.Thread(target=_tell_when_asked, args=(asked, _answer, tell), daemon=True).start()
+
+
+def _tell_when_asked(asked: int, answer: int, tell: Callable[[], str]) -> None:
+    while os.read(asked, 1):
+        line = f"{SAID}{tell()}\n".encode()
+        if len(line) <= select.PIPE_BUF:  # else it might end up within another line
+            os.write(answer, line)
+
+
 def is_child() -> bool:
     """Whether this is a measuring process."""
     return _record is not None
@@ -87,8 +115,8 @@ def is_child() -> bool:
 
 def main(arguments: list[str]) -> NoReturn:
     """The child's side: read the request from standard input, run its function, answer on the pipe."""
-    global _record  # noqa: PLW0603 - one for this process, whatever function it runs
-    answer, record, parent = map(int, arguments)
+    global _record, _answer  # noqa: PLW0603 - one for this process, whatever function it runs
+    _answer, record, parent = map(int, arguments)
     # If the parent is killed, nobody would be left to end us.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -99,7 +127,7 @@ def main(arguments: list[str]) -> NoReturn:
     # When memory runs out, the measuring process is to go and not its parent with what has been found.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
-    with os.fdopen(answer, "w") as pipe:
+    with os.fdopen(_answer, "w") as pipe:
         try:
             _serve_all(pipe)
         except BaseException as error:  # noqa: BLE001 - whatever it is, its words are handed over

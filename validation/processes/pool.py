@@ -34,7 +34,7 @@ from pathlib import Path
 
 from validation.model.contract import ContractError, Measured, StringEnum, loads
 from validation.processes import scratch
-from validation.processes.child import ERROR, RECORD, STAGE, Request
+from validation.processes.child import ERROR, RECORD, SAID, STAGE, Request
 
 #: Where `import validation` finds this package: the checkout, or the one-file build.
 ROOT = Path(__file__).parents[2]
@@ -129,7 +129,7 @@ class ProcessOutcome:
     `problem` is a sentence, empty when it is done; `stage` the last one that it told. Of one that did not
     end, `silent_s` is how long it had told nothing, `halted` in which state it cannot run, `steps` and
     `calls` of collectives how many it had counted, `busy` in which part of the looks at it it ran, or would
-    have on an idle machine, and `where` it is.
+    have on an idle machine, `where` it is, and what it `said` (child.when_asked).
     """
 
     request: Request
@@ -144,6 +144,7 @@ class ProcessOutcome:
     calls: int = 0
     busy: float | None = None
     where: str = ""
+    said: str = ""
 
 
 def run_children(
@@ -154,6 +155,7 @@ def run_children(
     patience_s: float | None = None,
     longer_s: Mapping[str, float] | None = None,
     tick: Callable[[], None] | None = None,
+    when_hung: Callable[[], None] | None = None,
     pool: WorkerPool | None = None,
 ) -> list[ProcessOutcome]:
     """Run all requests at once, each in its own process, and return their outcomes in the same order.
@@ -162,8 +164,9 @@ def run_children(
     `patience_s`: when none of them made progress for so long, those that have not ended hang: some may wait
     for others. None: each may be silent for as long as its budget lasts. `longer_s`: that of stages which may
     take longer.
-    `tick` is called about once a second while they run. Nothing that was started outlives this call, but what
-    `pool` keeps, and what the kernel cannot kill.
+    `tick` is called about once a second while they run, and `when_hung` once when they hang, before they are
+    asked where. Nothing that was started outlives this call, but what `pool` keeps, and what the kernel
+    cannot kill.
     """
     children: list[_Child] = []
     try:
@@ -173,7 +176,7 @@ def run_children(
                 child.serve(request)
             children.append(child or _Child(request))
         patience = _Patience(patience_s, longer_s or {})
-        _wait(children, budget_s, together, patience, tick)
+        _wait(children, budget_s, together, patience, tick, when_hung)
     except BaseException:
         _end(children)
         raise
@@ -259,7 +262,7 @@ class _Child:
         self.now = self.told = time.monotonic()
         self._faults, self._looks, self._running = 0, 0, 0
         self.busy: float | None = None
-        self.where = ""
+        self.where, self.said, self._tail_before = "", "", b""
         self._counted: tuple[int, int] | None = None
         RECORD.pack_into(self._record, 0, 0, 0, 0.0)
         self._steps_before = 0
@@ -317,6 +320,8 @@ class _Child:
                 self.stage = line.decode(errors="replace").removeprefix(STAGE)
             elif line.startswith(ERROR.encode()):
                 self._error = line.decode(errors="replace").removeprefix(ERROR)
+            elif line.startswith(SAID.encode()):
+                self.said = line.decode(errors="replace").removeprefix(SAID)
             else:
                 self.answer = line
 
@@ -377,23 +382,24 @@ class _Child:
         if stat:
             self._faults = int(stat[MAJFLT])
 
-    def _look_where(self) -> None:
-        """Ask it in which function it is.
-
-        The signal ends a sleep, so it may go on then: what it counted has been noted.
-        """
+    def ask_where(self) -> bool:
+        """Ask it in which function it is; False where it does not run, or does not know the signal yet."""
         if self.halted or self.stage == "starting" or self._stderr.closed:
-            return  # it does not run, or does not know the signal yet
-        said, self.tail = self.tail, b""
+            return False
+        self._tail_before, self.tail = self.tail, b""
         self.process.send_signal(signal.SIGUSR1)
-        until = time.monotonic() + WHERE_S
-        while not (frame := FRAME.search(self.tail)) and time.monotonic() < until and self.open:
-            for descriptor in select.select(self.open, [], [], 0.05)[0]:
-                self.read(descriptor)
-        self.tail = said
-        if frame:
+        return True
+
+    def has_said(self, more: bool) -> bool:
+        """Whether it has answered, and told what it knows of itself where `more` is asked for."""
+        return bool(FRAME.search(self.tail) and (self.said or not more)) or not self.open
+
+    def note_where(self) -> None:
+        """Keep what it answered to ask_where."""
+        if frame := FRAME.search(self.tail):
             file, line, function = (part.decode(errors="replace") for part in frame.groups())
             self.where = f"in {function}, {file} line {line}"
+        self.tail = self._tail_before
 
     @property
     def last_progress(self) -> float:
@@ -436,7 +442,6 @@ class _Child:
         self.overdue, self._missed, self.silent_s = ending, missed, time.monotonic() - self.told
         self.halted, self._counted = halted(self.process.pid), self.record()[:2]
         self.busy = self._running / self._looks if self._looks else None
-        self._look_where()
         self.ended = time.monotonic()
 
     def outcome(self) -> ProcessOutcome:
@@ -455,6 +460,7 @@ class _Child:
             *(self._counted or self.record()[:2]),
             self.busy,
             self.where,
+            self.said,
         )
 
     def _judge(self) -> tuple[Ending, Measured, str]:
@@ -558,6 +564,7 @@ def _wait(
     together: bool,
     patience: _Patience,
     tick: Callable[[], None] | None,
+    when_hung: Callable[[], None] | None,
 ) -> None:
     """Read from all children until all have ended, the budget is spent, or nobody makes progress."""
     deadline = time.monotonic() + budget_s
@@ -599,6 +606,7 @@ def _wait(
             for child in children:
                 child.look()  # now: what is noticed later would count from then on
             all_hang = all(child.is_silent(patience.with_child(child)) for child in children)
+    overdue: list[_Child] = []
     culprit = _first_failed(children) if together else None
     for child in children:
         if child.ended == NOT_YET and culprit:
@@ -610,6 +618,26 @@ def _wait(
                 lately = patience.usual_s is not None and not child.is_silent(patience.with_child(child))
                 ending = Ending.SLOW if lately else Ending.HUNG
                 child.give_up(ending, f"gave no result within {budget_s:.0f} s")
+            overdue.append(child)
+    if all_hang and overdue and when_hung:
+        when_hung()
+    _ask_where(overdue, more=together)
+
+
+def _ask_where(children: list[_Child], *, more: bool) -> None:
+    """Ask all at once in which function they are, and, with `more`, what they know of themselves.
+
+    The signal ends a sleep, so they may go on then: what they counted has been noted.
+    """
+    asked, until = [child for child in children if child.ask_where()], time.monotonic() + WHERE_S
+    while (left_s := until - time.monotonic()) > 0:
+        pipes = {pipe: child for child in asked if not child.has_said(more) for pipe in child.open}
+        if not pipes:
+            break
+        for pipe in select.select(pipes, [], [], left_s)[0]:
+            pipes[pipe].read(pipe)
+    for child in asked:
+        child.note_where()
 
 
 def _first_failed(children: list[_Child]) -> _Child | None:

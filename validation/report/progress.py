@@ -59,6 +59,12 @@ class Progress:
             clear = CLEAR_LINE if self._live else ""
             self._write(f"{clear}{test} {result.state}, {result.duration_s:.1f} s{reason}\n")
 
+    def say(self, text: str) -> None:
+        """Say something that is of no test."""
+        if text:
+            with self._lock:
+                self._write(f"{CLEAR_LINE if self._live else ''}{one_line(text)}\n")
+
     def line(self) -> str:
         """`[3 of 7] gpu_matmul, 12 s`: what runs now."""
         if self._current is None:

@@ -179,26 +179,34 @@ def _is_at(handle: int, path: Path) -> bool:
         return False
 
 
-def load(path: Path | None, fresh: Rounds) -> Rounds:
-    """What an interrupted burn-in of the same kind left not long ago, else the `fresh` start. Raises OSError.
+def load(path: Path | None, fresh: Rounds) -> tuple[Rounds, str]:
+    """What an interrupted burn-in of the same kind left not long ago, else the `fresh` start; and which.
 
-    Rounds of another driver, of other GPUs or of last month prove nothing about this node as it is now.
+    Rounds of another driver, of other GPUs or of last month prove nothing about this node as it is now. Hours
+    that are not taken up are said to be lost. Raises OSError.
     """
     if path is None or not path.exists():
-        return fresh
+        return fresh, ""
     try:
         found = loads(Rounds, path.read_bytes())
     except ContractError:
-        return fresh  # a damaged file costs the rounds, not the run
+        return fresh, f"It begins anew: {path} is damaged."  # which costs the rounds, not the run
+    kept = f"{_number_of_rounds(found.count)} of {found.elapsed_s / 3600:.3g} h that {path} keeps"
     same = (found.schema_version, found.node, found.plan, found.kind) == (
         fresh.schema_version,
         fresh.node,
         fresh.plan,
         fresh.kind,
     )
-    if not same or not 0 <= time.time() - found.saved_at < MOST_PAUSE_S:
-        return fresh
-    return found if found.boot == boot_id() else _rebooted(found)
+    if not same:
+        return fresh, f"It begins anew: the {kept} are of another node, plan, driver, torch, GPU or test."
+    if not 0 <= time.time() - found.saved_at < MOST_PAUSE_S:
+        return fresh, f"It begins anew: the {kept} are older than {MOST_PAUSE_S / 3600:.0f} h."
+    return found if found.boot == boot_id() else _rebooted(found), f"It goes on with the {kept}."
+
+
+def _number_of_rounds(count: int) -> str:
+    return f"{count} round{'' if count == 1 else 's'}"
 
 
 def _rebooted(rounds: Rounds) -> Rounds:

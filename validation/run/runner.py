@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 import time
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from validation.checks.check import not_run
 from validation.checks.measured import failures
@@ -39,20 +39,24 @@ def run_plan(
     progress: Callable[[str, TestResult | None], None],
     state: Path | None = None,
     run_options: RunOptions = NO_OPTIONS,
+    say: Callable[[str], None] = lambda _: None,
 ) -> NodeResult:
     """Run `tests` in the order of the registry; a plan with a duration again and again.
 
     `progress` hears of each test when it starts (None) and when it ends. The file `state` keeps the rounds of
-    a plan with a duration, from which the next run goes on if this one is interrupted. Raises OSError.
+    a plan with a duration, from which the next run goes on if this one is interrupted; `say` hears whether it
+    does. Raises OSError, but not for a disk that fills up meanwhile: hours of load cost more than rounds.
     """
     wanted = set(tests)
     started_at, started = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
     rounds: burn_in.Rounds | None = None
+    said_so = False
     while True:
         # A new node each time: what was asked once is not asked again, and a round is to see what changed.
         with scratch.folder(), contextlib.closing(Node(plan, expectation, run_options)) as node:
             if rounds is None:
-                rounds = _rounds(node, name, wanted, state)
+                rounds, taken_up = _rounds(node, name, wanted, state)
+                say(taken_up)
             round_started = time.monotonic()
             results = _round(node, wanted, progress)
             machine_now, gpus = machine.describe(node.loaded_driver), node.gpus
@@ -60,9 +64,12 @@ def run_plan(
         rounds = rounds.plus(results, time.monotonic() - round_started)
         if not plan.duration_s or rounds.ended_early or rounds.elapsed_s >= plan.duration_s:
             break
-        burn_in.save(state, rounds)
-    if state is not None and plan.duration_s:
-        state.unlink(missing_ok=True)
+        unsaved = _not_kept(burn_in.save, state, rounds)
+        if unsaved and not said_so:
+            say(f"{unsaved}. It goes on; rounds from now on are lost if it is interrupted.")
+        said_so = said_so or bool(unsaved)
+    if state is not None and plan.duration_s and (unremoved := _not_kept(state.unlink, True)):
+        say(f"{state}: cannot be removed: {unremoved}")
     return NodeResult(
         schema_version=RESULT_VERSION,
         node=name,
@@ -75,13 +82,22 @@ def run_plan(
     )
 
 
-def _rounds(node: Node, name: str, tests: Iterable[str], state: Path | None) -> burn_in.Rounds:
-    """What an interrupted burn-in left to go on from, else a fresh start. Raises OSError."""
-    rounds = burn_in.Rounds(RESULT_VERSION, name, node.plan.name)
+def _rounds(node: Node, name: str, tests: Iterable[str], state: Path | None) -> tuple[burn_in.Rounds, str]:
+    """What an interrupted burn-in left to go on from, else a fresh start; and which. Raises OSError."""
+    rounds, taken_up = burn_in.Rounds(RESULT_VERSION, name, node.plan.name), ""
     if node.plan.duration_s:
-        rounds = burn_in.load(state, dataclasses.replace(rounds, kind=_kind(node, tests)))
+        rounds, taken_up = burn_in.load(state, dataclasses.replace(rounds, kind=_kind(node, tests)))
         burn_in.save(state, rounds)  # a place that cannot be written costs no hours
-    return rounds
+    return rounds, taken_up
+
+
+def _not_kept(write: Callable[..., None], *arguments: Any) -> str:
+    """Why the disk did not take something; empty where it did."""
+    try:
+        write(*arguments)
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def _round(

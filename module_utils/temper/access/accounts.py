@@ -340,7 +340,8 @@ class Accounts(ConfirmedSetting[Outlook]):
             if before["created"] or blobs(own.keys).isdisjoint(then):
                 raise RefusedError(
                     f"This would lock Ansible out; nothing was changed: {own.name}, which it uses, would "
-                    "lose all of its keys. Log in as another account."
+                    "lose all of its keys. Log in as another account, or leave accounts out of this run "
+                    "(--skip-tags admin_accounts)."
                 )
         return Outlook([], {}, own, record, File(str(SUDOERS), None), [], [])
 

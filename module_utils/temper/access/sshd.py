@@ -131,16 +131,19 @@ def included(text: str) -> list[str]:
 class Sshd:
     """The node's sshd, asked what it makes of configurations that are not in place."""
 
-    def __init__(self, program: str, login: Login | None, scratch: Path) -> None:
+    def __init__(
+        self, program: str, login: Login | None, scratch: Path, started_with: Iterable[str] = ()
+    ) -> None:
         self.program = program
         self.login = login
         self.scratch = scratch
+        self.started_with = list(started_with)
         # sshd refuses to work without it, and a per-connection (socket activated) sshd leaves none behind.
         PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
 
     def alone(self, text: str, host_keys: Iterable[str]) -> Effective:
         """Return the effective settings where the drop-in is all there is."""
-        return self._effective("these settings", text, host_keys)
+        return self._effective("these settings", text, [word for key in host_keys for word in ("-h", key)])
 
     def whole(self, text: str | None, asked: str | None = None) -> Effective:
         """Return the node's effective settings with the drop-in saying `text`, or without it.
@@ -155,18 +158,38 @@ class Sshd:
             raise RefusedError(f"{MAIN} is missing: reinstall the package openssh-server.") from None
         replacement = self.scratch / DROP_IN.name
         replacement.write_text(text or "", encoding="utf-8")
-        configuration = candidate_configuration(main, MAIN.parent, DROP_IN, replacement)
-        return self._effective(what, configuration, asked=asked)
+        configuration = main
+        if text is not None or DROP_IN.exists():
+            self._refuse_without_include()
+            configuration = candidate_configuration(main, MAIN.parent, DROP_IN, replacement)
+        return self._effective(what, configuration, self.started_with, asked)
+
+    def _refuse_without_include(self) -> None:
+        """Raise RefusedError for an OpenSSH before 8.2, as that of Enterprise Linux 8: no drop-in reaches it.
+
+        One whose main file has the line is asked when it reads that.
+        """
+        if re.search(r"^\s*Include\b", MAIN.read_text(encoding="utf-8"), re.IGNORECASE | re.MULTILINE):
+            return
+        file = self.scratch / "include"
+        file.write_text("Include /dev/null\n", encoding="utf-8")
+        try:
+            run([self.program, "-T", "-f", str(file)])
+        except CommandError as error:
+            if "Bad configuration option: Include" in str(error):
+                raise RefusedError(
+                    f"This node's sshd knows no Include, so it cannot read {DROP_IN}; nothing was changed. "
+                    "Expected OpenSSH 8.2 or newer, which Enterprise Linux has since release 9. Set "
+                    "ssh_hardening_state: absent for this node."
+                ) from error
 
     def _effective(
-        self, what: str, configuration: str, host_keys: Iterable[str] = (), asked: str | None = None
+        self, what: str, configuration: str, options: Iterable[str] = (), asked: str | None = None
     ) -> Effective:
         """Ask for a login, ours by default; raise RefusedError where sshd refuses the configuration."""
         file = self.scratch / "sshd_config"
         file.write_text(configuration, encoding="utf-8")
-        command = [self.program, "-T", "-f", str(file)]
-        for key in host_keys:
-            command += ["-h", key]
+        command = [self.program, "-T", "-f", str(file), *options]
         if not asked and self.login:
             # Without reverse DNS (UseDNS no) sshd takes the address for the host's name.
             client, ours = self.login.client, f"laddr={self.login.server},lport={self.login.server_port}"
@@ -307,6 +330,27 @@ def configuration_files(main: Path = MAIN) -> list[Path]:
             # A file that was removed leaves its trace in the folder alone.
             found += [*new, *([matching.parent] if matching.parent != main.parent else [])]
     return list(dict.fromkeys(found))
+
+
+def started_with(effective: Effective, proc: Path = Path("/proc")) -> list[str]:
+    """Return the settings on the command line of the running sshd: they win over all files.
+
+    Enterprise Linux 8 gives it the crypto policy in this way, a site whatever OPTIONS or SSHD_OPTS have.
+    """
+    name = next(iter(effective.get("pidfile", [])), "none")
+    try:
+        process = int(Path(name).read_text(encoding="ascii"))
+        words = re.split(r"[\0\s]+", (proc / str(process) / "cmdline").read_text(errors="replace"))
+    except (OSError, ValueError):
+        return []
+    # Once it listens, its title is "sshd: /usr/sbin/sshd -D ... [listener] ...".
+    if not words[0].rpartition("/")[2].startswith("sshd"):
+        return []
+    found, left = [], iter(words[1:])
+    for word in left:
+        if word[:2] in ("-o", "-p"):
+            found.append(f"{word[:2]}{word[2:] or next(left, '')}")
+    return found
 
 
 def reads_since(effective: Effective) -> float | None:

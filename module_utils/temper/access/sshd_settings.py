@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import pwd
 import re
 import tempfile
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils.temper.access import selinux_ports
 from ansible.module_utils.temper.access.commit_confirm import DEFAULT_ROLLBACK_AFTER_S, ConfirmedSetting
 from ansible.module_utils.temper.access.listeners import listeners
 from ansible.module_utils.temper.access.ssh_access import gets_in_by_password, login_refusal, read_account
@@ -37,6 +37,7 @@ from ansible.module_utils.temper.access.sshd import (
     refuse_what_sshd_cannot_listen_on,
     reload_sshd,
     socket_obstacle,
+    started_with,
     unread_changes,
 )
 from ansible.module_utils.temper.access.sshd_matches import (
@@ -78,8 +79,9 @@ REVOKED_KEYS = FOLDER / "temper_revoked_keys"
 STRONG_MODULI = FOLDER / "temper_moduli"
 # The drop-in is the first to go and the last to come: whatever it names is there while it is read.
 FILES = (DROP_IN, BANNER, USER_CA_KEYS, REVOKED_KEYS, STRONG_MODULI)
+#: Of a record: ports with a label of SELinux's.
+LABELS = "selinux ports"
 MINIMUM_RSA_HOST_KEY_BITS = 3072
-DEFAULT_POLICY = "/usr/share/crypto-policies/DEFAULT/"
 MOST_SENTENCES = 8  # of a refusal
 OTHERWISE = "ssh_hardening_extra_options"
 NO_LOGIN_SHELLS = ("nologin", "false", "sync")
@@ -199,8 +201,10 @@ def disagreements(settings: Settings, wanted: Effective, effective: Effective) -
     return wrong
 
 
-def where(keyword: str, lines: Iterable[Line]) -> str:
-    """Name the lines that set a keyword."""
+def where(keyword: str, lines: Iterable[Line], options: Iterable[str] = ()) -> str:
+    """Name the lines that set a keyword, or that sshd's command line does."""
+    if keyword.lower() in [option[2:].partition("=")[0].lower() for option in options]:
+        return "sshd's command line: OPTIONS in /etc/sysconfig/sshd, SSHD_OPTS in /etc/default/ssh"
     return ", ".join(line.place for line in lines if line.keyword == keyword.lower()) or "no line of a file"
 
 
@@ -350,7 +354,10 @@ def strong_moduli(minimum_bits: int, moduli: Path = MODULI) -> str:
 
 @dataclass(frozen=True)
 class Site:
-    """What the site's own files say to sshd: their lines, and what is in effect where no block decides."""
+    """What the site's own files say to sshd: their lines, and what is in effect where no block decides.
+
+    The crypto policy of Enterprise Linux is among them: of its lists nothing is added to.
+    """
 
     lines: list[Line]
     common: Effective
@@ -358,11 +365,7 @@ class Site:
     @property
     def decided(self) -> set[str]:
         """The keywords that the site sets for everybody; the others have sshd's default values."""
-        return {
-            line.keyword
-            for line in self.lines
-            if not line.blocks and not os.path.realpath(line.path).startswith(DEFAULT_POLICY)
-        }
+        return {line.keyword for line in self.lines if not line.blocks}
 
 
 def never_weaker(
@@ -519,8 +522,9 @@ def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> SshdPlan:
     except RefusedError as error:  # of AuthenticationMethods, sshd says itself that they cannot be met
         raise RefusedError(" ".join([str(error), *word_on_kept(kept, OTHERWISE)])) from error
     if wrong := disagreements(settings, least, effective):
+        places = {keyword: where(keyword, lines, sshd.started_with) for keyword in wrong}
         raise RefusedError(
-            "; ".join(f"{sentence} ({where(keyword, lines)})" for keyword, sentence in wrong.items())
+            "; ".join(f"{sentence} ({places[keyword]})" for keyword, sentence in wrong.items())
             + ". These lines stand against Temper's; nothing was changed. Take them out, or ask for the same "
             "values in the inventory.",
             commented_out(line for keyword in wrong for line in in_the_way(keyword.lower(), lines)),
@@ -594,7 +598,8 @@ def word_on_cut_ways(cut: list[Channel]) -> str:
 class Outlook:
     """What sshd would be after the change, from one look at the node.
 
-    `socket_moves` says that systemd, which listens in sshd's place, is to listen elsewhere.
+    `socket_moves` says that systemd, which listens in sshd's place, is to listen elsewhere. `unlabelled` are
+    ports that need SELinux's label.
     """
 
     plan: SshdPlan
@@ -604,6 +609,7 @@ class Outlook:
     socket_moves: bool = False
     cut: list[Channel] = field(default_factory=list)
     locked_out: list[str] = field(default_factory=list)
+    unlabelled: list[str] = field(default_factory=list)
 
 
 class SshdSettings(ConfirmedSetting[Outlook]):
@@ -651,7 +657,8 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         if not (program := which("sshd")):
             raise RefusedError("There is no sshd on this node: install the package openssh-server.")
         with tempfile.TemporaryDirectory() as scratch:
-            sshd = Sshd(program, self.login, Path(scratch))
+            options = started_with(Sshd(program, self.login, Path(scratch)).whole(None)) if self.live else []
+            sshd = Sshd(program, self.login, Path(scratch), options)
             base = sshd.whole(None)
             gone = SshdPlan(dict.fromkeys(FILES), base)
             planned = plan(self.wanted, sshd, base) if self.wanted.state == "present" else gone
@@ -664,8 +671,10 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         outlook = Outlook(planned, differing, ports)
         if not differing or not self.live:
             return outlook
+        if planned is not gone:
+            outlook = replace(outlook, unlabelled=selinux_ports.unlabelled(ports))
         with tempfile.TemporaryDirectory() as scratch:
-            sshd = Sshd(program, self.login, Path(scratch))
+            sshd = Sshd(program, self.login, Path(scratch), options)
             outlook = replace(outlook, locked_out=locked_out(sshd, planned, self.login))
             if planned is not gone and (found := channels(ports)):
                 outlook = replace(outlook, cut=cut_ways(sshd, planned.files[DROP_IN], found))
@@ -703,19 +712,25 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         )
 
     def read(self) -> State:
-        """Our files as they are."""
-        return {str(path): saved(path) for path in FILES}
+        """Our files as they are, and the ports that SELinux's policy has for sshd here alone."""
+        files = {str(path): saved(path) for path in FILES}
+        return files | ({LABELS: added} if self.live and (added := selinux_ports.added()) else {})
 
     def settled(self) -> bool:
         """Whether all files are as wanted; sshd has read what a run has written."""
         return not self.outlook.differing
 
     def change(self) -> list[Difference]:
-        """The files but for the long one of numbers."""
-        return [
+        """The files but for the long one of numbers, and the labels of ports."""
+        files = [
             Difference(file.path, *file.before_and_after())
             for file in self.outlook.differing
             if file.path != str(STRONG_MODULI)
+        ]
+        ports = self.outlook.unlabelled
+        return [
+            *files,
+            *(Difference(f"SELinux's label of port {one}", "", selinux_ports.LABEL) for one in ports),
         ]
 
     def fault(self) -> Fault | None:
@@ -735,13 +750,16 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         if not self.outlook.differing:
             return None
         live = LISTEN_ANEW_IN_SHELL if self.outlook.socket_moves else RELOAD_IN_SHELL
-        return WayIn(self.change_name, self.subject, [*self.outlook.plan.files], [live])
+        unlabel = [" ".join(selinux_ports.command("-d", port)) for port in self.outlook.unlabelled]
+        return WayIn(self.change_name, self.subject, [*self.outlook.plan.files], [live, *unlabel])
 
     def apply(self) -> None:
         """Write the files and have sshd read them."""
         outlook = self.outlook
         self.moved_to = outlook.new_port
         try:
+            for port in outlook.unlabelled:
+                run(selinux_ports.command("-a", port))
             for file in outlook.differing:
                 file.write()
             if self.live:
@@ -761,6 +779,8 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         moves = socket and configured_addresses() != before and not socket_obstacle(socket)
         live = LISTEN_ANEW_IN_SHELL if moves else RELOAD_IN_SHELL
         run(["sh", "-c", f"failed=0; {live}; exit $failed"])
+        for port in set(selinux_ports.added()) - set(state.get(LABELS, [])):
+            run(selinux_ports.command("-d", port))
         self.forget()
 
     def kept(self) -> list[str]:

@@ -113,7 +113,13 @@ class Apt:
     def attempt(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """A finished command, which may have failed. apt's have this object's options."""
         options = self.options if command[0].startswith("apt") else ()
-        return attempt([command[0], *options, *command[1:]], ENVIRONMENT)
+        words = [command[0], *options, *command[1:]]
+        completed = attempt(words, ENVIRONMENT)
+        if completed.returncode and INTERRUPTED in completed.stderr:
+            # dpkg was killed: apt does nothing before dpkg has completed its own steps.
+            self.recover()
+            completed = attempt(words, ENVIRONMENT)
+        return completed
 
     def run(self, command: Sequence[str], doing: str) -> str:
         """Standard output; `doing` names the step in the message of a failure."""
@@ -278,7 +284,6 @@ class Apt:
 
     def remove(self, names: Sequence[str], purge: Sequence[str]) -> None:
         """Remove them in one transaction, after completing what an interrupted one has left."""
-        # Also where no package is half-way: of a purge that was killed, dpkg's journal alone may be left.
         self.recover()
         self.run([*APT_GET, "remove", *REMOVE, *names], "Removing the packages")
         known = self.query()
@@ -348,10 +353,6 @@ class Apt:
                 # An older version may be offered no more; then at least what is half-way goes.
                 continue
             completed = self.attempt([*command, *names])
-            if INTERRUPTED in completed.stderr:
-                # dpkg was killed: apt does nothing before dpkg has completed its own steps.
-                self.recover()
-                completed = self.attempt([*command, *names])
             if not completed.returncode:
                 break
         known = self.query()

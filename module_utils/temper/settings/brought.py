@@ -37,8 +37,10 @@ CONTAINERS = {
 NO_DRIVER = re.compile(
     r"^(cuda-|cudnn|libcudnn|libnccl|datacenter-gpu-manager|(lib)?nvidia-container|nvidia-nsight)"
 )
-#: Administrators come in and become root by these, and programs of everybody need them.
-WAYS_IN = re.compile(r"^(sudo(-rs|-ldap)?|openssh-server|ca-certificates|(platform-)?python3.*)$")
+#: Administrators come in and become root by these, and everybody's programs, Ansible's too, need them.
+WAYS_IN = re.compile(
+    r"^(sudo(-rs|-ldap)?|openssh-server|ca-certificates|(platform-)?python3[\d.]*(-minimal|-apt|-libselinux)?)$"
+)
 #: A purge takes images and volumes, records of audits and measurements, or the site's own files along.
 ONLY_REMOVED = re.compile(
     r"^(auditd|chrony|atop|nftables|docker(\.io|-.*)?|moby-.*|containerd.*|podman.*|cri-?o.*|buildah)$"
@@ -55,15 +57,24 @@ class BroughtPackages(Setting):
     """Packages that came with Temper's transactions; `original` has the state of each before the first.
 
     They are purged, but those of `engines`, and those that are `only_removed`, leave their configuration and
-    data. `holds`: it is the role whose packages are held.
+    data. `holds`: it is the role whose packages are held. The packages in `earlier` were there before: what
+    they only recommend they did without.
     """
 
     key = "package:set"
 
-    def __init__(self, engines: bool = False, holds: bool = False, only_removed: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        engines: bool = False,
+        holds: bool = False,
+        only_removed: Sequence[str] = (),
+        earlier: Sequence[str] = (),
+    ) -> None:
         self.spec = {"engines": engines, "holds": holds, "only_removed": list(only_removed)}
+        self.spec["earlier"] = list(earlier)
         self.engines = engines
         self.only_removed = frozenset(only_removed)
+        self.earlier = frozenset(earlier)
         self.held_here = holds
         self.known = node.NODE
         self._manager: Manager | None = None
@@ -138,7 +149,7 @@ class BroughtPackages(Setting):
         if self._leaving is None:
             notes = [state for read in NOTED for state in read(self.key)]
             ours = set[str]().union(*map(came, [self.before, *notes]))
-            self._leaving = self.manager.removable(self.brought, ours)
+            self._leaving = self.manager.removable(self.brought, ours | self.earlier)
         return self._leaving
 
     @property
@@ -218,13 +229,20 @@ class BroughtPackages(Setting):
             for name, version in before.items()
             if version not in (None, packages.CONFIGURATION) and now[name] != version
         ]
-        left = ", ".join(name for name in self.leaving if not self.purged(name))
-        data = [f"configuration and data of {left}"] if left else []
+        apt = process.which("apt-get")
+        tool = "apt-get purge" if apt else "dnf remove"
+
+        def by_hand(names: Sequence[str]) -> str:
+            return f"; to remove them: {tool} {' '.join(sorted(names))}"
+
+        left = sorted(name for name in self.leaving if not self.purged(name))
+        data = [f"configuration and data of {', '.join(left)}"] if left else []
+        others = "they may hold what is not Temper's: records, images, or what was there before"
         said = [
-            *((names, why) for why, names in self.never.items()),
-            (needed, "packages that stay need them"),
+            *((names, why + by_hand(names)) for why, names in self.never.items()),
+            (needed, f"packages that stay need them{by_hand(needed)}"),
             (there, "they were there before, or an earlier version of Temper installed them"),
-            (data, "they may hold what is not Temper's: records, images, or what was there before"),
+            (data, others + by_hand(left) if apt else others),
             (moved, "there is no way back to the former version: install it with the package manager"),
         ]
         return [f"stays: {', '.join(sorted(names))}, because {why}." for names, why in said if names]
@@ -254,8 +272,9 @@ class BroughtPackages(Setting):
         """Return a later role's note with what it needs, and which of that is only removed."""
         kept = {name for name in self.needed if not self.purged(name)}
         only_removed = sorted({*note["spec"].get("only_removed", ()), *kept})
+        earlier = sorted(self.earlier & {*note["spec"].get("earlier", ())})
         return {
-            "spec": {**note["spec"], "only_removed": only_removed},
+            "spec": {**note["spec"], "only_removed": only_removed, "earlier": earlier},
             "state": {**{name: self.before[name] for name in self.needed}, **note["state"]},
         }
 

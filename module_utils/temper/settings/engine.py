@@ -478,15 +478,21 @@ class Role:
         if is_recorded(setting) and not setting.own:
             original = self.record.originals.setdefault(setting.key, {"spec": setting.spec, "state": state})
             if setting.in_parts:
-                original["state"] = {**state, **original["state"]}
+                # In the order of their first notes, so that the record changes with what it says alone.
+                original["state"] = {**original["state"], **state, **original["state"]}
             if setting.order != EXACTLY:
                 original["spec"] = setting.as_made()
 
     def note_packages(self, former: Mapping[str, str | None], failed: bool = False) -> None:
         """Record packages before a transaction changes them; of one that failed, what it has not brought."""
-        spec = {"engines": self.name == "container_engines", "holds": self.name == "nvidia_stack"}
-        new: dict[str, Any] = {"spec": spec, "state": {}}
-        state = self.record.originals.setdefault(PACKAGES, new)["state"]
+        if PACKAGES not in self.record.originals:
+            # Imported on demand: a node compiles whatever an execution imports.
+            from ansible.module_utils.temper.packaging.node import NODE
+
+            earlier = sorted(name for name, package in NODE.installed().items() if package.installed)
+            spec = {"engines": self.name == "container_engines", "holds": self.name == "nvidia_stack"}
+            self.record.originals[PACKAGES] = {"spec": {**spec, "earlier": earlier}, "state": {}}
+        state = self.record.originals[PACKAGES]["state"]
         for name, version in former.items():
             if failed:
                 state.pop(name, None)
@@ -702,6 +708,7 @@ def carry_out(
     secrets: Mapping[str, str],
     after_boot_s: float = 0,
     ahead: list[Mapping[str, Any]] | None = None,
+    taken_back_later: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Settle roles in their order; returns the module's result. For `after_boot_s` see LoadedDriver.
 
@@ -723,6 +730,7 @@ def carry_out(
     for number, plan in enumerate(plans, 1):
         try:
             later = [other["role"] for other in plans[number:] if other["options"]["absent"]]
+            later += taken_back_later
             options = {**plan["options"], "after_boot_s": after_boot_s, "taken_back_later": later}
             outcome = Role(node, {**plan, "options": options}, secrets).settle()
         except (RefusedError, *FAILURES) as error:

@@ -141,7 +141,7 @@ class Keyword(Setting):
         programs = {}
         for value in found:
             # Programs stop at a blank, or at a quotation mark: a comment may follow.
-            word = (value.split() or [""])[0].strip('"')
+            word = value if self.order == "contains" else (value.split() or [""])[0].strip('"')
             if word.lower() == "exec":  # of auditd, which does not start without the program behind it
                 programs[word] = value
             result = strictest(self.order, word, result)
@@ -175,8 +175,8 @@ class Keyword(Setting):
     @property
     def line(self) -> str:
         """The line that sets it."""
-        # login.defs has blanks between keyword and value, systemd an equals sign alone.
-        between = {"login.defs": " ", "journald.conf": "="}.get(self.path.name, " = ")
+        # login.defs has blanks between keyword and value, systemd and SELinux an equals sign alone.
+        between = {"login.defs": " ", "journald.conf": "=", "config": "="}.get(self.path.name, " = ")
         return f"{self.keyword}{between}{self.value}"
 
     def kept(self) -> list[str]:

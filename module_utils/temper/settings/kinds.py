@@ -46,7 +46,25 @@ def file(path: str, wanted: Wanted, _options: Options) -> list[Setting]:
 def keyword(key: str, wanted: Wanted, _options: Options) -> list[Setting]:
     """One keyword of a file: `path:keyword`."""
     path, _, word = key.rpartition(":")
+    if (path, word) == ("/etc/selinux/config", "SELINUX"):
+        from ansible.module_utils.temper.settings.enterprise_linux import SelinuxMode
+
+        return [SelinuxMode(path, word, wanted)]
     return [Keyword(path, word, wanted)]
+
+
+def authselect(feature: str, _wanted: Wanted = None, _options: Options = None) -> list[Setting]:
+    """A feature of authselect's profile."""
+    from ansible.module_utils.temper.settings.enterprise_linux import Authselect
+
+    return [Authselect(feature)]
+
+
+def crypto_policy(module: str, _wanted: Wanted = None, _options: Options = None) -> list[Setting]:
+    """A module of the crypto policy."""
+    from ansible.module_utils.temper.settings.enterprise_linux import CryptoPolicy
+
+    return [CryptoPolicy(module)]
 
 
 def unit(name: str, wanted: Wanted, options: Options) -> list[Setting]:
@@ -59,6 +77,8 @@ SIMPLE: Mapping[str, Callable[[str, Wanted, Any], Iterable[Setting]]] = {
     "file": file,
     "keyword": keyword,
     "pam": lambda name, wanted, _options: [PamProfile(name, **wanted)],
+    "authselect": authselect,
+    "crypto_policy": crypto_policy,
     "access": lambda path, wanted, _options: accesses(path, **wanted),
     "sysctl": lambda name, wanted, _options: sysctls(name, str(wanted)),
     "sysfs": lambda pattern, wanted, _options: sysfs_values(pattern, wanted),
@@ -88,7 +108,10 @@ TAKEN_BACK = {
 #: The order in which settings are made. The late ones work at once with what the early ones say. Parameters
 #: of the kernel come before files: with a limit of files above fs.nr_open, which the kernel refuses, no login
 #: works, and a run may end between the two. What is taken back goes in the opposite order.
-EARLY = ("repository", "sysctl", "file", "keyword", "pam", "access", "sysfs", "mount", "tmpfs")
+EARLY = (
+    *("repository", "sysctl", "file", "keyword", "pam", "authselect", "crypto_policy"),
+    *("access", "sysfs", "mount", "tmpfs"),
+)
 LATE = ("package", "driver", "unit", "container_engine", "account", "firewall", "sshd", "gpu")
 ORDER = (*EARLY, *LATE)
 
@@ -189,6 +212,8 @@ RECORDED: Mapping[str, Callable[..., Setting]] = {
     "file": WholeFile,
     "keyword": Keyword,
     "pam": PamProfile,
+    "authselect": lambda feature: authselect(feature)[0],
+    "crypto_policy": lambda module: crypto_policy(module)[0],
     "access": Access,
     "sysctl": Sysctl,
     "sysfs": SysfsValue,

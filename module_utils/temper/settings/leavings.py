@@ -8,11 +8,14 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ansible.module_utils.temper.access.accounts import Accounts
 from ansible.module_utils.temper.access.commit_confirm import BOOT_UNIT
 from ansible.module_utils.temper.driver import loaded_state
+from ansible.module_utils.temper.kernel.grub import PIN
 from ansible.module_utils.temper.lease import Now
 from ansible.module_utils.temper.lease import read as read_lease
 from ansible.module_utils.temper.settings.base import RefusedError
+from ansible.module_utils.temper.snapshots import FOLDER as SNAPSHOTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -49,14 +52,30 @@ class Leavings:
         """Whether a role has not been taken back."""
         return (self.settings / f"{role}.json").exists()
 
+    def check_before(self, keeps: Iterable[str] = ()) -> None:
+        """Raise RefusedError where a run must not begin. `keeps` are the tags that it leaves out."""
+        self.check_holder()
+        tags = {"admin_accounts", "harden"}
+        if not tags & {*keeps} and (not self.only or tags & self.only):
+            # This role comes last, when all the others have been taken back.
+            Accounts.from_items({}, {"absent": True}).look()
+
     def check(self) -> None:
         """Raise RefusedError where somebody works on the node, or a change of a way in is not confirmed."""
-        rollback = self.state / "rollback"
-        if rollback.is_dir() and (pending := [one.name for one in rollback.iterdir() if one.is_dir()]):
+        # A hidden one is a copy that was cut off, and never restored.
+        if pending := sorted(
+            one.name
+            for one in (self.state / "rollback").glob("*")
+            if one.is_dir() and not one.name.startswith(".")
+        ):
             raise RefusedError(
-                f"A change of {', '.join(sorted(pending))} waits for its confirmation, or has just been "
-                f"undone: look into {rollback} on the node, and run again."
+                f"A change of {', '.join(pending)} waits for its confirmation, or has just been undone: look "
+                f"into {self.state / 'rollback'} on the node, and run again."
             )
+        self.check_holder()
+
+    def check_holder(self) -> None:
+        """Raise RefusedError where somebody holds the node's lease."""
         if self.lease.exists() and (held := read_lease(self.lease)).owner and not held.expired(Now.read()):
             raise RefusedError(
                 f"{held.owner} works on this node, as {self.lease} says: let it end, or free the node with "
@@ -125,8 +144,24 @@ class Leavings:
             said.append(f"stays: what an autotune has changed; {journal} says how it was.")
         if self.lease in left and not roles and not self.only:
             said.append(f"stays: {self.lease}, whose number keeps a former holder from working on this node.")
+        if not self.only and (pin := self.root / PIN).exists():
+            said.append(
+                f"stays: {pin}, because GRUB's own options may boot another kernel: to use these, remove it "
+                "and run update-grub."
+            )
+        if not self.only and (kept := sorted(path.name for path in (self.root / SNAPSHOTS).glob("*"))):
+            said.append(
+                f"stays: {', '.join(kept)} in {self.root / SNAPSHOTS}, which a roll-out took: delete "
+                "them with `btrfs subvolume delete`."
+            )
         known = ("autotune-journal.json", "lease.json", "lease.json.lock")
-        others = [str(path) for path in left if not (roles or self.only) and path.name not in known]
+        # A folder stands for all that is in it: an operator's Python has thousands of files.
+        others = {
+            str(top / path.relative_to(top).parts[0])
+            for path in left
+            for top in (self.root / name for name in FOLDERS)
+            if top in path.parents and not (roles or self.only) and path.name not in known
+        }
         said += loaded_state.gone_but_loaded(self.root)
         return said + ([f"stays: {', '.join(sorted(others))}, which no role knows."] if others else [])
 

@@ -65,8 +65,8 @@ def complete(context: Context) -> NodePlan:
         text.append(f"slurm.conf needs: GresTypes=gpu, and Gres={words} in the line of this node")
     text += [plan_line(context.jump)] if context.jump else []
     system = systems().get(context.plan.system or "")
-    if waived and system and not system.lacking:
-        text.append(waiver_text(wanted.profile, system.edition, waived))
+    if waived and system:
+        text.append(waiver_text(wanted.profile, system.edition_of(wanted.profile), waived))
     text += context.programs_said.lines()
     text += [f"warning: {warning}" for warning in context.plan.warnings]
     return replace(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ROLE = "os_hardening"
 UNHARDENED = "hardening-system"
+UNMEASURED = "hardening-profile"
 # What reads its files anew only when it is told to, and only while it runs.
 REACTIONS = (
     Reaction(
@@ -29,6 +30,7 @@ REACTIONS = (
         ("sh", "-c", "auditctl -s | grep -q '^enabled 2' || augenrules --load"),
         unit="auditd.service",
     ),
+    Reaction(("/etc/crypto-policies/policies/modules/",), ("update-crypto-policies",)),
     Reaction(
         ("/etc/audit/auditd.conf",),
         ("systemctl", "kill", "--signal=HUP", "auditd.service"),
@@ -39,10 +41,11 @@ REACTIONS = (
 
 def system_refusals(system: str, wish: OsHardening) -> list[Refusal]:
     """Return why a run that hardens this system must not begin."""
-    if wish.state == "absent" or system in (known := hardened()):
+    if wish.state == "absent" or system in hardened(wish.profile):
         return []
-    lacking = systems()[system].lacking if system in systems() else "its row in data/os_systems"
-    return [refusal(UNHARDENED, system=system, known=known, lacking=lacking)]
+    if system in systems():
+        return [refusal(UNMEASURED, system=system, profile=wish.profile, known=hardened(wish.profile))]
+    return [refusal(UNHARDENED, system=system, known=[*systems()])]
 
 
 def role_plan(context: Context) -> RolePlan:

@@ -109,9 +109,9 @@ def bounds(wish: SshHardening, jump: JumpHost | None = None) -> Keywords:
         # large run. CIS asks for less, which is waived.
         "MaxStartups": f"{with_room(30, jump)}:30:{with_room(100, jump)}",
         "LoginGraceTime": 30,
-        # Dead connections go after 15 minutes; unlike TCP's own, these probes cannot be forged.
+        # Dead connections go after 10 minutes; unlike TCP's own, these probes cannot be forged.
         "ClientAliveInterval": 300,
-        "ClientAliveCountMax": 3,
+        "ClientAliveCountMax": 2,
         "TCPKeepAlive": False,
     }
 

@@ -36,7 +36,7 @@ from temper.plan.refusals import refusal
 from temper.report.compliance import checked_node
 from temper.report.fleet import page_of
 from temper.report.inputs import Report
-from temper.report.statement import junit, sarif, text
+from temper.report.statement import junit, sarif, text, together
 from tests.unit.compliance.fleets import (
     DRIVER,
     KNOWN,
@@ -423,6 +423,25 @@ def test_all_repairs_of_a_node_are_listed_in_their_order() -> None:
     assert "To repair gpu01, in this order:\n  1. harden\n  2. update\n  3. reboot it\n  4. validate" in text(
         made
     )
+
+
+def test_nodes_that_the_same_playbooks_repair_are_named_in_one_command() -> None:
+    run = "ansible-playbook -i inv playbooks/{}.yml --limit {}"
+    own = {
+        name: (run.format("tune", name) + " --tags os_tuning", run.format("validate", name))
+        for name in ("gpu01", "gpu02")
+    }
+    assert together(own) == [
+        (
+            ["gpu01", "gpu02"],
+            [run.format("tune", "gpu01,gpu02") + " --tags os_tuning", run.format("validate", "gpu01,gpu02")],
+        )
+    ]
+    many = {f"n{place}": (run.format("tune", f"n{place}"),) for place in range(9)}
+    assert [len(nodes) for nodes, _ in together(many)] == [8, 1]
+    # What else a command says of a node stays that of this node.
+    other = {name: (f"ansible {name} --args 'x {name}' && {run.format('tune', name)}",) for name in own}
+    assert together(other) == [([name], list(command)) for name, command in other.items()]
 
 
 def test_a_statement_counts_nodes_and_controls() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from temper.base.nodes import alike, counted, duration, generic, printable, ranges
+from temper.base.nodes import alike, counted, duration, generic, printable, ranges, with_rack
 from tests.unit.each import each
 
 
@@ -70,3 +70,32 @@ def test_a_time_has_its_two_largest_units(seconds: float, said: str) -> None:
 
 def test_what_a_terminal_would_act_on_is_shown_instead() -> None:
     assert printable("a\r\nb\rc\td\x1b[2Jé") == "a\nb\nc\td\\x1b[2Jé"
+
+
+@each(
+    ({"rack": "r12"}, ["a", "rack_r12"]),
+    ({"rack": 12}, ["a", "rack_12"]),
+    ({"rack": "rack12"}, ["a", "rack12"]),
+    ({"racks": ["R7"]}, ["a", "rack_R7"]),
+    ({"rack": "r1", "racks": ["r1"]}, ["a", "rack_r1"]),
+    ({"rack": ""}, ["a"]),
+    ({"rack": None}, ["a"]),
+    ({"rack": True}, ["a"]),
+    ({"rack": {"row": 1}}, ["a"]),
+    ({}, ["a"]),
+)
+def test_a_variable_names_the_rack_of_a_node(variables: dict[str, object], groups: list[str]) -> None:
+    assert with_rack(["a"], variables) == groups
+
+
+def test_a_group_names_the_rack_before_a_variable_does() -> None:
+    assert with_rack(["racks", "rack3"], {"rack": "r12"}) == ["racks", "rack3"]
+    assert with_rack(["racks"], {"rack": "r12"}) == ["racks", "rack_r12"]
+
+
+def test_a_rack_that_cannot_be_resolved_costs_no_report() -> None:
+    class Unresolved(dict[str, object]):
+        def get(self, key: str, default: object = None) -> object:
+            raise KeyError(f"{key} is undefined")
+
+    assert with_rack(["a"], Unresolved()) == ["a"]

@@ -1,7 +1,7 @@
 """What a run is told of, and the lines that it makes of that."""
 
 from temper.base.outcome import FinalVerdict
-from temper.output.run import MOST_CHARACTERS, MOST_GROUPS, Note, Run, Stage
+from temper.output.run import MOST_CHARACTERS, MOST_GROUPS, Note, Run, Stage, before_verdict
 from tests.unit.each import each
 
 
@@ -123,6 +123,26 @@ def test_a_verdict_is_on_the_nodes_that_it_names() -> None:
         "Report: r.html",
         "Next: the report says for each node what to do.",
     ]
+
+
+def test_every_judge_has_the_last_word() -> None:
+    run, where = Run(), stage("Check")
+    run.conclude(where, FinalVerdict("Verdict: pass.", True, {"n1": "ok"}, "a.html"))
+    run.conclude(where, FinalVerdict("Verdict: not-compliant.", False, {"n1": "failed"}, "b.html"))
+    said = [line for _, line in run.last_lines()]
+    assert said[1:-1] == ["Verdict: pass.", "Report: a.html", "Verdict: not-compliant.", "Report: b.html"]
+    assert said[-1].startswith("Next: ")
+
+
+@each(
+    ("a\n\nReport: r.html\n\nVerdict: pass.\n", "a"),
+    ("a\n\nVerdict: pass.\nReport: r.html", "a"),
+    ("a\n\nReport: other.html\nVerdict: pass.", "a\n\nReport: other.html"),
+    ("Verdict: pass.", ""),
+    ("a", "a"),
+)
+def test_what_the_outcome_says_is_not_said_before_it(text: str, left: str) -> None:
+    assert before_verdict(text, FinalVerdict("Verdict: pass.", True, {}, "r.html")) == left
 
 
 def test_what_most_nodes_changed_alike_stands_once() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,9 @@ from ansible.module_utils.temper.settings import strictness
 from temper.plan.convert import plain
 from temper.plan.os_controls import (
     BANNER,
+    BEFORE,
     PROFILES,
+    STRICTEST,
     WAIVER_FILE,
     Asker,
     Hardening,
@@ -21,13 +22,14 @@ from temper.plan.os_controls import (
     concerns,
     demanded,
     hardening,
+    lacking,
     settings_of,
     waiver_of,
     waiver_problems,
 )
-from temper.plan.os_systems import hardened, systems
+from temper.plan.os_systems import STIG, systems
 from temper.plan.role_variables import role_variables
-from temper.plan.strictness import order_of, orders
+from temper.plan.strictness import order_of, orders, orders_of_files
 from temper.plan.variables import OsHardening, OsHardeningWaiver
 from temper.plan.wanted import Kind
 from tests.unit.control_values import SETTINGS
@@ -105,6 +107,8 @@ BEYOND = {
     "rhel-9": {"5.1.1", "5.1.7", "5.1.8", "5.1.17", "6.2.2.2", "6.2.2.3", "6.2.2.4"},
     "rhel-10": {"5.1.1", "5.1.4", "5.1.5", "5.1.17", "6.2.2.2", "6.2.2.3", "6.2.2.4"},
 }
+# Each profile with the one that it goes on from.
+STEPS = [(weaker, stricter) for stricter, weaker in BEFORE.items() if weaker]
 # The level of the benchmark that a profile is measured by: the default must account for all of it.
 MEASURED_BY = {"gpu": 2, "cis-level1": 1, **dict.fromkeys(PROFILES[2:], 2)}
 
@@ -128,6 +132,11 @@ def flat(settings: dict[str, Any]) -> dict[str, Any]:
         else:
             result |= {f"{kind} {key}": value for key, value in entries.items()}
     return result
+
+
+def strictest_of(profile: str) -> str:
+    """Return the last of the profiles that go on from one another, among which this one is."""
+    return profile if profile == STIG else STRICTEST
 
 
 def plan(profile: Any = "gpu", *waivers: OsHardeningWaiver, options: Any = None, **wish: Any) -> Hardening:
@@ -176,7 +185,7 @@ def test_a_control_says_what_it_is_and_where_it_comes_from(name: str) -> None:
 @each_control
 def test_a_profile_that_does_less_than_the_benchmark_has_a_waiver(name: str, profile: str) -> None:
     control = CONTROLS[name]
-    strictest, made = (flat(settings_of(control, p)) for p in (PROFILES[-1], profile))
+    strictest, made = (flat(settings_of(control, p)) for p in (strictest_of(profile), profile))
     demand = flat(control["demand"]) if "demand" in control else strictest
     less = not made or (made != strictest and any(made.get(key) != value for key, value in demand.items()))
     # What no level asks for, gpu has to account for all the same: it is the default.
@@ -190,14 +199,14 @@ def test_a_profile_that_does_less_than_the_benchmark_has_a_waiver(name: str, pro
 def test_a_waiver_waives_something(name: str, profile: str) -> None:
     control = CONTROLS[name]
     if waiver_of(control, profile):
-        strictest = flat(settings_of(control, PROFILES[-1]))
+        strictest = flat(settings_of(control, strictest_of(profile)))
         assert not strictest or flat(settings_of(control, profile)) != strictest
 
 
 @each_control
 def test_a_stricter_profile_sets_all_that_the_one_before_it_sets(name: str) -> None:
     control = CONTROLS[name]
-    for weaker, stricter in pairwise(PROFILES):
+    for weaker, stricter in STEPS:
         assert flat(settings_of(control, weaker)).keys() <= flat(settings_of(control, stricter)).keys()
 
 
@@ -220,7 +229,7 @@ def test_no_order_is_for_a_setting_that_nobody_makes() -> None:
 def test_the_orders_agree_with_what_the_profiles_call_stricter() -> None:
     for control in CONTROLS.values():
         asker = Asker("", "", None)
-        for weaker, stricter in pairwise(PROFILES):
+        for weaker, stricter in STEPS:
             less = {one.key: one.wanted for one in alone(asker, settings_of(control, weaker))}
             for more in alone(asker, settings_of(control, stricter)):
                 if more.key in less and more.kind in (Kind.SYSCTL, Kind.KEYWORD):
@@ -438,7 +447,7 @@ def test_who_gets_a_rule_for_sudo_has_sudo_to_check_it(profile: str) -> None:
 
 def test_rules_of_auditd_name_no_call_that_arm64_lacks() -> None:
     """It stops at the first one that it does not know; asm-generic/unistd.h has none of these."""
-    lacking = {
+    missing = {
         "creat",
         "open",
         "chmod",
@@ -456,7 +465,7 @@ def test_rules_of_auditd_name_no_call_that_arm64_lacks() -> None:
     for file in rules.values():
         if "machine" not in file:
             words = re.findall(r"-S (\S+)", file["content"])
-            assert {call for word in words for call in word.split(",")} & lacking == set()
+            assert {call for word in words for call in word.split(",")} & missing == set()
 
 
 def test_a_system_has_its_own_values_numbers_and_what_it_lacks() -> None:
@@ -476,9 +485,41 @@ def test_a_system_has_its_own_values_numbers_and_what_it_lacks() -> None:
     sudo = "/etc/sudoers.d/temper-hardening"
     assert "logfile" in of_kind(jammy, Kind.FILE)[sudo]["content"]
     assert "logfile" not in of_kind(resolute, Kind.FILE)[sudo]["content"]
-    (lacking,) = (one for one in resolute.waived if one.id == "sudo-log")
-    assert (lacking.by, lacking.references) == ("ubuntu-26.04", "CIS Ubuntu 24.04 5.2.3")
+    (one,) = (one for one in resolute.waived if one.id == "sudo-log")
+    assert (one.by, one.references) == ("ubuntu-26.04", "CIS Ubuntu 24.04 5.2.3")
     assert {one.references for one in jammy.waived if "Debian" in one.references} == set()
+
+
+@each("rhel-8", "rhel-9", "rhel-10")
+def test_enterprise_linux_has_its_own_programs_and_nothing_of_debians(system: str) -> None:
+    result = plan("anssi-high", options={"system": system})
+    debians = ("/usr/share/pam-configs", "/etc/apt", "unattended", "apparmor", "common-")
+    names = [one.key for one in result.settings]
+    assert [name for name in names if any(word in name for word in debians)] == []
+    packages = of_kind(result, Kind.PACKAGE_CHOICE)
+    assert packages.keys() >= {"audit", "chrony", "libpwquality", "authselect", "dnf-automatic"}
+    units = of_kind(result, Kind.UNIT)
+    assert units.keys() >= {"auditd.service", "chronyd.service", "crond.service", "dnf-automatic.timer"}
+    assert of_kind(result, Kind.AUTHSELECT) == {"with-faillock": True}
+    assert of_kind(result, Kind.CRYPTO_POLICY) == {"TEMPER": True}
+    assert of_kind(result, Kind.ACCESS)["/etc/shadow"]["mode"] == "0000"
+    keywords = of_kind(result, Kind.KEYWORD)
+    assert keywords["/etc/selinux/config:SELINUX"] == "enforcing"
+    assert keywords["/etc/login.defs:ENCRYPT_METHOD"] == ("YESCRYPT" if system == "rhel-10" else "SHA512")
+    files = [one for one in result.settings if one.kind is Kind.FILE]
+    assert [
+        one.key for one in files if one.key not in orders_of_files() and one.key.startswith("/etc/")
+    ] == []
+
+
+def test_automatic_updates_of_enterprise_linux_leave_drivers_alone_and_kernels_by_choice() -> None:
+    excluded = "/etc/dnf/automatic.conf:excludepkgs"
+    kept, moved = (
+        of_kind(plan(options={"system": "rhel-9"}, upgrade_kernels=wish), Kind.KEYWORD)[excluded].split(",")
+        for wish in (False, True)
+    )
+    assert {*kept} - {*moved} == {"kernel*"}
+    assert {"nvidia*", "libnvidia*", "cuda*", "docker*"} <= {*moved}
 
 
 @each(*[(profile, system) for profile in PROFILES for system in systems()])
@@ -500,15 +541,13 @@ def test_a_control_of_one_distribution_is_no_waiver_of_another() -> None:
 def test_a_system_is_measured_by_what_the_strictest_profile_sets_there() -> None:
     strictest = replace(BARE, profile="anssi-high", upgrade_kernels=True)
     compared, wrong = set(), []
-    for system in hardened():
+    for system in systems():
         made = hardening(CONTROLS, strictest, {"system": system}).settings
         wanted = {(one.kind.value, one.key): plain(one.wanted) for one in made}
         names = [
             name
             for name, control in CONTROLS.items()
-            if "demand" not in control
-            and concerns(control, system)
-            and system not in control.get("lacking", ())
+            if "demand" not in control and concerns(control, system) and not lacking(control, system)
         ]
         for one in demanded(CONTROLS, names, system):
             place = one["kind"], one["key"]

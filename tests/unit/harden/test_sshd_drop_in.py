@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible.module_utils.temper.access import ssh_access, ssh_keys, sshd, sshd_matches, sshd_settings
+from ansible.module_utils.temper import process
+from ansible.module_utils.temper.access import (
+    selinux_ports,
+    ssh_access,
+    ssh_keys,
+    sshd,
+    sshd_matches,
+    sshd_settings,
+)
 from ansible.module_utils.temper.access.listeners import Listener
 from ansible.module_utils.temper.access.ssh_access import Account
 from ansible.module_utils.temper.access.ssh_login import Login
@@ -478,3 +487,76 @@ def test_a_plans_items_are_parameters() -> None:
     )
     assert made.rollback_after_s == 60
     assert sshd_settings.SshdSettings.from_items({}, {"absent": True}).wanted.state == "absent"
+
+
+@each(
+    ("/usr/sbin/sshd\0-D\0", []),
+    (
+        "/usr/sbin/sshd\0-D\0-oCiphers=aes128-cbc\0-o\0MACs=hmac-sha1\0",
+        ["-oCiphers=aes128-cbc", "-oMACs=hmac-sha1"],
+    ),
+    ("sshd: /usr/sbin/sshd -D -p 2222 [listener] 0 of 10-100 startups\0\0", ["-p2222"]),
+    ("/usr/bin/vim\0-oPort=1\0", []),
+)
+def test_command_line_of_the_running_sshd_is_read(line: str, options: list[str], tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/cmdline").write_text(line)
+    (tmp_path / "pid").write_text("7\n")
+    assert sshd.started_with({"pidfile": [str(tmp_path / "pid")]}, tmp_path) == options
+
+
+@pytest.mark.component
+def test_sshd_without_include_is_refused_where_a_drop_in_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "sshd"
+    refusal = 'echo "$3: line 1: Bad configuration option: Include" >&2; exit 255'
+    program.write_text(f'#!/bin/sh\ngrep -qs ^Include "$3" && {{ {refusal}; }}\necho port 22\n')
+    program.chmod(0o755)
+    (tmp_path / "main").write_text("Port 22\n")
+    monkeypatch.setattr(sshd, "MAIN", tmp_path / "main")
+    monkeypatch.setattr(sshd, "DROP_IN", tmp_path / "sshd_config.d/00-temper.conf")
+    asked = sshd.Sshd(str(program), None, tmp_path)
+    # Nothing is in the way of taking a role back that never was there.
+    assert asked.whole(None) == {"port": ["22"]}
+    with pytest.raises(RefusedError, match="ssh_hardening_state: absent"):
+        asked.whole("Port 222\n")
+
+
+#: SELinux's commands: sshd has 22, 2200 to 2210, and 222 by a change of the node's own.
+SELINUX = {
+    "getenforce": "cat mode",
+    "semanage": """case "$*" in
+        *-C*) echo "ssh_port_t  tcp  222";;
+        *) printf '%s\\n' "http_port_t  tcp  80, 443" "ssh_port_t  tcp  222, 22, 2200-2210" \\
+            "unreserved_port_t  tcp  61001-65535, 1024-32767" "dns_port_t  udp  53";;
+    esac""",
+}
+
+
+@pytest.mark.component
+@each(
+    ("Disabled", ["443"], []),
+    ("Enforcing", ["22"], []),
+    ("Enforcing", ["22", "222", "2205"], []),
+    ("Permissive", ["2222", "53"], ["2222", "53"]),
+    ("Enforcing", ["443"], "another service: 443 (http_port_t)"),
+    ("no semanage", ["2222"], "policycoreutils-python-utils"),
+)
+def test_selinux_lets_sshd_listen_where_the_port_has_its_label(
+    mode: str, ports: list[str], found: list[str] | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in SELINUX.items():
+        if (name, mode) != ("semanage", "no semanage"):
+            (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+            (tmp_path / name).chmod(0o755)
+    (tmp_path / "mode").write_text(mode)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(process, "SYSTEM_PATH", "")
+    if isinstance(found, list):
+        assert selinux_ports.unlabelled(ports) == found
+        assert selinux_ports.added() == ([] if mode == "Disabled" else ["222"])
+    else:
+        with pytest.raises(RefusedError, match=re.escape(found)):
+            selinux_ports.unlabelled(ports)

@@ -40,7 +40,7 @@ SETTINGS = {
     "MaxStartups": "30:30:100",
     "LoginGraceTime": 30,
     "ClientAliveInterval": 300,
-    "ClientAliveCountMax": 3,
+    "ClientAliveCountMax": 2,
     "AllowTcpForwarding": "no",
     "X11Forwarding": False,
     "LogLevel": "VERBOSE",
@@ -60,7 +60,7 @@ KEYWORDS = [
     ("MaxSessions", "10", "0", "20", ""),
     ("LoginGraceTime", "30", "15", "0", ""),
     ("ClientAliveInterval", "300", "60", "0", ""),
-    ("ClientAliveCountMax", "3", "1", "0", ""),
+    ("ClientAliveCountMax", "2", "1", "0", ""),
     ("RequiredRSASize", "2048", "3072", "1024", ""),
     ("MaxStartups", "30:30:100", "10:30:60", "30:30:200", "10:10:60"),
     ("AuthenticationMethods", "publickey", "publickey,keyboard-interactive:pam", "any", "password"),
@@ -485,3 +485,14 @@ def test_a_line_that_somebody_may_get_in_by_is_left_to_a_person(
     with pytest.raises(RefusedError, match=keyword) as refused:
         site.plan(wanted)
     assert refused.value.repair == []
+
+
+@pytest.mark.component
+def test_command_line_of_sshd_wins_over_our_file_and_is_refused_where_it_is_weaker(site: SiteFiles) -> None:
+    wanted = sshd_settings.Parameters(algorithms={"Ciphers": ["aes256-ctr", "aes128-ctr"]})
+    asked = site.sshd()
+    asked.started_with = ["-oCiphers=aes128-ctr,aes128-cbc"]
+    with pytest.raises(RefusedError, match=r"Ciphers is aes128-ctr,aes128-cbc.*\(sshd's command line"):
+        sshd_settings.plan(wanted, asked, asked.whole(None))
+    asked.started_with = ["-oCiphers=aes128-ctr"]
+    assert sshd_settings.plan(wanted, asked, asked.whole(None)).effective["ciphers"] == ["aes128-ctr"]

@@ -181,6 +181,18 @@ def test_groups_are_those_of_ansible(inventory: Path) -> None:
     }
 
 
+@pytest.mark.component
+def test_a_rack_may_be_a_variable_of_a_node_also_as_a_template(tmp_path: Path) -> None:
+    hosts = {"n1": {"rack": 12}, "n2": {"racks": ["R7"]}, "n3": {"rack": "{{ 'r' ~ 3 }}"}, "n4": {}}
+    (tmp_path / "hosts.yml").write_text(json.dumps({"gpu_nodes": {"hosts": hosts}}))
+    assert groups_of([str(tmp_path / "hosts.yml")]) == {
+        "n1": ("gpu_nodes", "rack_12"),
+        "n2": ("gpu_nodes", "rack_R7"),
+        "n3": ("gpu_nodes", "rack_r3"),
+        "n4": ("gpu_nodes",),
+    }
+
+
 def run(*arguments: str) -> int:
     return command.main(["plan", "--stack", STACK, *arguments])
 

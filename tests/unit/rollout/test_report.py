@@ -78,8 +78,8 @@ def test_the_report_is_json_with_every_node() -> None:
 
 def test_the_timeline_names_every_node_and_its_states() -> None:
     text = timeline_text(begin(nodes(3)), EVENTS, LATER).splitlines()
-    assert text[0].startswith("gpu0: pending 1 min")
-    assert "rolled-back" in text[1]
+    assert text[1].startswith("gpu0: pending 1 min")
+    assert "rolled-back" in text[2]
     assert "24 min together" in text[-1]
 
 
@@ -97,6 +97,15 @@ def test_what_is_under_way_is_said() -> None:
     waiting = Record(NodeState.PROVEN, NOW, not_before=NOW + timedelta(minutes=5))
     assert "12:05" in sentence(waiting)
     assert "released" in sentence(replace(record, course=Course.RELEASE, step=Step.RELEASE))
+
+
+def test_the_status_says_once_what_is_true_of_several_nodes_and_when_it_will_end() -> None:
+    rollout = having(begin(nodes(6, cohorts=2)), gpu0=NodeState.DRAINED, gpu1=NodeState.DRAINED)
+    text = status_text(rollout, LATER, end=LATER)
+    assert text.count(SENTENCES[NodeState.DRAINED]) == 1
+    assert "17:00" in text.splitlines()[0]
+    assert "canaries" in text
+    assert "wave 0" not in text
 
 
 def test_the_status_names_whoever_needs_a_person() -> None:
@@ -135,13 +144,23 @@ LOADED = {"facts": {BACK_AT: "settled"}}
 )
 def test_the_status_says_what_to_type(fields: dict[str, object], mode: Mode, verbs: list[str]) -> None:
     rollout = replace(having(begin(nodes(1)), gpu0=fields), mode=mode)
-    commands = [line.split("temper rollout ")[1] for line in what_to_do(rollout, NOW) if "`" in line]
+    commands = [
+        line.split("temper rollout ")[1] for line in what_to_do(rollout, NOW) if "temper rollout" in line
+    ]
     assert [one.split("`")[0].split()[0] for one in commands] == verbs
     assert all("gpu0" in one for one in commands if not one.startswith("resume"))
     assert all(
         ("--reason" in one) == (verb not in ("retry", "resume"))
         for one, verb in zip(commands, verbs, strict=True)
     )
+
+
+def test_a_roll_out_that_ended_well_says_what_the_inventory_has_to_say() -> None:
+    done = replace(having(begin(nodes(1)), gpu0=RETURNED), mode=Mode.DONE)
+    assert f"nvidia_stack_name: {done.stack}" in status_text(done, NOW)
+    assert "nvidia_stack_name" not in status_text(replace(done, stack=""), NOW)
+    failed = replace(having(begin(nodes(1)), gpu0=NodeState.ROLLED_BACK), mode=Mode.DONE)
+    assert "nvidia_stack_name" not in status_text(failed, NOW)
 
 
 def test_what_somebody_has_accepted_is_said_with_the_reason() -> None:

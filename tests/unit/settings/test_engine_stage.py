@@ -254,6 +254,41 @@ def test_what_a_role_needs_that_goes_later_in_this_run_goes_with_it(
     assert not world.records.exists()
 
 
+def test_what_packages_of_before_only_recommend_goes(
+    world: World, manager: PackageManager, settle_all: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package that came after Temper's may have come to use it."""
+    settle_all(with_package("container_engines", "runtime"))
+    manager.add("later")
+    settle_all(with_package("container_engines", "runtime", "toolkit"), with_package("pull", "git"))
+    asked: list[tuple[list[str], set[str]]] = []
+
+    def removable(names: Sequence[str], ours: Collection[str]) -> list[str]:
+        asked.append((list(names), {*ours}))
+        return [name for name in names if name != "runtime"]
+
+    monkeypatch.setattr(manager, "removable", removable)
+    settle_all(*(with_package(role, absent=True) for role in ("container_engines", "pull")))
+    ours = {"bash", "runtime", "toolkit", "git"}
+    assert [one for names, one in asked if "runtime" in names and "later" in one] == []
+    assert asked[0] == (["runtime", "toolkit"], ours)
+    assert ["git", "runtime"] in [names for names, _ in asked]
+
+
+def test_what_a_role_needs_that_a_later_call_takes_back_goes_with_it(
+    world: World, manager: PackageManager, settle_all: Run
+) -> None:
+    settle_all(with_package("container_engines", "runtime", "library"), with_package("pull", "git"))
+    manager.needed = {"library"}
+    said = settle_all(with_package("container_engines", absent=True), later=["pull"])
+    assert not [one for one in said["warnings"] if "need them" in str(one)]
+    assert set(manager.known) == {"bash", "library", "git"}
+    manager.needed = set()
+    settle_all(with_package("pull", absent=True))
+    assert set(manager.known) == {"bash"}
+    assert not world.records.exists()
+
+
 def test_what_a_role_needs_that_stays_is_said_and_not_handed_over(
     world: World, manager: PackageManager, settle_all: Run
 ) -> None:

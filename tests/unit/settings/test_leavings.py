@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 from ansible.module_utils.temper import lease
+from ansible.module_utils.temper.access import accounts, administrators
+from ansible.module_utils.temper.access.ssh_login import Login
 from ansible.module_utils.temper.settings.base import RefusedError
 from ansible.module_utils.temper.settings.leavings import Leavings
 
@@ -103,10 +107,24 @@ def test_what_nobody_knows_and_what_says_how_it_was_stays(left: Leavings) -> Non
     assert all(name in said for name in ("autotune-journal.json", "notes.txt", "held-packages"))
 
 
+def test_what_a_rollout_has_left_is_said(left: Leavings) -> None:
+    for name in ("etc/default/grub.d/zz-temper-kernel.cfg", ".temper-snapshots/temper-7"):
+        (left.root / name).parent.mkdir(parents=True)
+        (left.root / name).touch()
+    left.remove()
+    kernel, snapshot = left.stays()
+    assert "zz-temper-kernel.cfg" in kernel
+    assert "update-grub" in kernel
+    assert "temper-7" in snapshot
+    assert Leavings(left.root, ["pull"]).stays() == []
+
+
 def test_a_python_of_the_operator_stays(left: Leavings) -> None:
     (left.root / "opt/temper/venv/pyvenv.cfg").unlink()
+    (left.root / "opt/temper/venv/bin/pip").touch()
     left.remove()
     assert "opt/temper/venv/bin/python3" in files(left.root)
+    assert left.stays() == [f"stays: {left.root / 'opt/temper/venv'}, which no role knows."]
 
 
 def test_nothing_goes_while_a_change_or_somebodys_work_is_under_way(left: Leavings) -> None:
@@ -114,10 +132,44 @@ def test_nothing_goes_while_a_change_or_somebodys_work_is_under_way(left: Leavin
     (left.state / "rollback/ssh").mkdir()
     with pytest.raises(RefusedError, match="ssh"):
         left.check()
-    (left.state / "rollback/ssh").rmdir()
+    (left.state / "rollback/ssh").rename(left.state / "rollback/.ssh")
+    left.check()
     lease.acquire("controller-7", 3600, path=left.state / "lease.json")
     with pytest.raises(RefusedError, match="controller-7"):
         left.check()
+
+
+def account_of(name: str) -> administrators.Account:
+    return administrators.Account(name, f"/home/{name}", "/bin/bash", 1000, 1000, (None, None), frozenset())
+
+
+def test_a_run_does_not_begin_that_would_be_refused_at_its_end(
+    left: Leavings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The accounts come last, and the lease is looked at again."""
+    record = {"alice": {"created": True, "present": True, "sudo": True}}
+    (left.state / "admin_accounts.json").write_text(json.dumps({"version": 2, "accounts": record}))
+    monkeypatch.setattr(accounts, "RECORD", left.state / "admin_accounts.json")
+    monkeypatch.setattr(accounts, "read_account", lambda name, **_: account_of(name))
+    logins = {name: Login(name, "192.0.2.9", 1, "192.0.2.7", 22) for name in ("alice", "ops")}
+    for account, only, keeps, refused in (
+        ("ops", [], [], False),
+        ("alice", [], [], True),
+        ("alice", ["harden"], [], True),
+        ("alice", ["admin_accounts"], ["firewall"], True),
+        ("alice", ["pull"], [], False),
+        ("alice", [], ["admin_accounts"], False),
+        ("alice", [], ["harden"], False),
+    ):
+        monkeypatch.setattr(accounts, "ssh_login", lambda account=account: logins[account])
+        run = Leavings(left.root, only)
+        with pytest.raises(RefusedError, match="alice") if refused else contextlib.nullcontext():
+            run.check_before(keeps)
+    monkeypatch.setattr(accounts, "ssh_login", lambda: None)
+    left.check_before()
+    lease.acquire("controller-7", 3600, path=left.state / "lease.json")
+    with pytest.raises(RefusedError, match="controller-7"):
+        left.check_before()
 
 
 def test_a_driver_that_is_loaded_without_its_files_asks_for_a_reboot(left: Leavings) -> None:

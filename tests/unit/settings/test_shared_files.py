@@ -18,7 +18,7 @@ from ansible.module_utils.temper.settings.site_lines import CLEARED, GRAMMARS, g
 from ansible.module_utils.temper.settings.strictness import ABSENT, NAMES, implicit, stricter
 
 from temper.plan.convert import plain
-from temper.plan.os_controls import PROFILES, hardening, load_controls, settings_of
+from temper.plan.os_controls import STRICTEST, hardening, load_controls, settings_of
 from temper.plan.strictness import ALONE, ASKED, LOADS_NOTHING, orders_of_files
 from temper.plan.variables import OsHardening
 from temper.plan.wanted import Kind
@@ -188,7 +188,7 @@ def site(tmp_path: Path) -> Site:
 
 def files_of_controls() -> set[str]:
     kinds = ("files", "files_x86_64", "lines")
-    every = [settings_of(control, PROFILES[-1]) for control in CONTROLS.values()]
+    every = [settings_of(control, STRICTEST) for control in CONTROLS.values()]
     every += [system for settings in every for system in settings.get("systems", {}).values()]
     return {path for settings in every for kind in kinds for path in settings.get(kind, {})} | {*WANTED}
 

@@ -40,6 +40,8 @@ def neighbours(order: str, wanted: str) -> dict[str, str]:
         up, down = str(int(wanted) + 1), str(int(wanted) - 1)
         weaker, more = (up, down) if name == "at most" else (down, up)
         return found | {"stricter": more, "weaker": weaker}
+    if name == "contains":  # what the site adds is no foreign word, but more
+        return {"stricter": f"{wanted},more", "weaker": wanted.partition(",")[0]}
     if name == "bits":
         return found | {"weaker": "1"} | ({"stricter": "0"} if wanted != "0" else {})
     if name == "umask":

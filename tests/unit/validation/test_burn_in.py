@@ -47,10 +47,12 @@ class Scripted:
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a plan of a certain duration with one scripted check."""
 
-    def call(check: Scripted, duration_s: float, state: Path | None = None) -> NodeResult:
+    def call(
+        check: Scripted, duration_s: float, state: Path | None = None, say: Callable[[str], None] = print
+    ) -> NodeResult:
         monkeypatch.setattr(runner, "CHECKS", {check.id: check})
         plan = dataclasses.replace(PLANS["burn-in"], duration_s=duration_s)
-        return runner.run_plan(plan, expectation(), "gpu01", [check.id], lambda *_: None, state)
+        return runner.run_plan(plan, expectation(), "gpu01", [check.id], lambda *_: None, state, say=say)
 
     return call
 
@@ -137,17 +139,20 @@ def test_rounds_of_another_node_plan_driver_or_gpu_are_not_taken_up(
     other: dict[str, Any], tmp_path: Path
 ) -> None:
     state = saved(tmp_path)
-    assert burn_in.load(state, FRESH).elapsed_s == 60.0
-    assert burn_in.load(state, dataclasses.replace(FRESH, **other)).count == 0
+    found, said = burn_in.load(state, FRESH)
+    assert (found.elapsed_s, said) == (60.0, f"It goes on with the 1 round of 0.0167 h that {state} keeps.")
+    found, said = burn_in.load(state, dataclasses.replace(FRESH, **other))
+    assert (found.count, "begins anew" in said, "another node" in said) == (0, True, True)
 
 
 @each(2 * burn_in.MOST_PAUSE_S, -3600)
 def test_rounds_of_last_week_or_of_tomorrow_are_not_taken_up(age_s: float, tmp_path: Path) -> None:
-    assert burn_in.load(saved(tmp_path, saved_at=time.time() - age_s), FRESH).count == 0
+    found, said = burn_in.load(saved(tmp_path, saved_at=time.time() - age_s), FRESH)
+    assert (found.count, "older than 24 h" in said) == (0, True)
 
 
 def test_a_boot_in_between_is_said(tmp_path: Path) -> None:
-    (test,) = burn_in.load(saved(tmp_path, boot="another"), FRESH).tests
+    (test,) = burn_in.load(saved(tmp_path, boot="another"), FRESH)[0].tests
     assert test.state is State.DEGRADED
     assert [finding.code for finding in test.findings] == ["burn-in-rebooted"]
 
@@ -159,6 +164,26 @@ def test_a_place_that_cannot_be_written_costs_no_hours(run: Run, tmp_path: Path)
     with pytest.raises(OSError, match="file"):
         run(check, 3600, tmp_path / "file" / "rounds.json")
     assert check.runs == 0
+
+
+@pytest.mark.component
+def test_a_disk_that_fills_up_costs_the_rounds_and_not_the_hours(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saves, save = iter(range(9)), burn_in.save
+    said: list[str] = []
+
+    def full_after_one(path: Path | None, rounds: Rounds) -> None:
+        if next(saves):
+            raise OSError(28, "No space left on device", str(path))
+        save(path, rounds)
+
+    monkeypatch.setattr(burn_in, "save", full_after_one)
+    check = Scripted(good(), good(), good(), bad())
+    (test,) = run(check, 3600, tmp_path / "rounds.json", said.append).tests
+    assert (check.runs, test.state) == (4, State.FAIL)
+    # Nothing was there to go on from; the disk is said once.
+    assert [("No space left" in text, "goes on" in text) for text in said] == [(False, False), (True, True)]
 
 
 @pytest.mark.component
@@ -186,7 +211,8 @@ def test_what_the_system_does_not_give_is_no_fault_of_the_hardware(run: Run) -> 
 def test_a_damaged_file_costs_the_rounds_and_not_the_run(tmp_path: Path) -> None:
     state = tmp_path / "rounds.json"
     state.write_text('{"schema')
-    assert burn_in.load(state, FRESH).count == 0
+    found, said = burn_in.load(state, FRESH)
+    assert (found.count, "is damaged" in said) == (0, True)
 
 
 def test_what_was_degraded_before_it_failed_keeps_both_findings() -> None:

@@ -43,7 +43,7 @@ COMPUTED = {
     "_CODES[outcome.ending]": set(measured._CODES.values()),
     "self.code": {cohort.JUDGE.code, history.JUDGE.code},
     "GONE": {history.GONE},
-    "withheld": set(WITHHELD),
+    "withheld": {*WITHHELD, "unknown"},
     "cuda": set(cuda_errors.FINDINGS),
     "recovery": {*driver_health.RECOVERIES.values(), "other"},
 }

@@ -23,12 +23,14 @@ from validation.checks.check import not_run
 from validation.checks.measured import Telemetry, failures, result, watch
 from validation.checks.node import Node
 from validation.checks.registry import CHECKS
+from validation.model import shapes
 from validation.model.contract import Digest, Finding, GpuIdentity, MachineAction, Measured, State
 from validation.model.cuda_errors import finding_of
 from validation.model.expectations import References
 from validation.model.not_run import NotRunError, out_of_memory
 from validation.model.plans import PLANS, Timing
 from validation.model.quantities import NOISY_SPREAD
+from validation.model.shapes import MatmulShape
 from validation.probes.gpu_samples import Sample, parse_samples, summary
 from validation.probes.machine import PciGpu, Torch
 from validation.probes.nvidia_smi import NvidiaSmiError, Report
@@ -103,6 +105,57 @@ def test_the_fastest_shape_is_measured_cold_beside_the_long_one_and_for_its_own_
         "cache": "emptied",
     }
     assert found.details == {"not_supported": ["fp8_best"]}
+
+
+class ByShape(ScriptedBackend):
+    """A device that is the faster the wider a product is, up to a limit."""
+
+    def matmul(self, dtype: str, shape: MatmulShape, *, cold: bool = False) -> ScriptedOperation:
+        made = super().matmul(dtype, shape, cold=cold)
+        return dataclasses.replace(made, takes=shape.flop / min(shape.n, 64) / 1e9)
+
+
+def test_the_fastest_of_some_shapes_is_found_measured_and_kept_with_what_each_one_reached() -> None:
+    backend = ByShape()
+    tried = [[16, 16, 16], [16, 64, 16], [16, 128, 16], [16, 32, 16]]
+    asked = matmul_request(
+        products={"bf16": [8, 8, 8]},
+        search={"bf16": tried, "fp8": tried},
+        search_timing=TIMING,
+        best_timing=TIMING,
+        compare_bits=True,
+    )
+    found = matmul.multiply(backend, asked, STAGES.append)
+    # Two are as fast: the first of them. A format that the device lacks is not searched.
+    assert [m.name for m in found.measurements] == ["bf16_gflops", "bf16_peak_gflops", "bf16_found_gflops"]
+    assert found.measurements[2].conditions == {
+        **{"m": 16, "n": 64, "k": 16},
+        **{"dtype": "bf16", "cache": "emptied"},
+    }
+    assert found.details["searched"] == {
+        "bf16": {"16 x 16 x 16": 16.0, "16 x 64 x 16": 64.0, "16 x 128 x 16": 64.0, "16 x 32 x 16": 32.0}
+    }
+    # Bits are compared of the same shape only.
+    assert [(one.name, one.conditions["n"]) for one in found.digests] == [("bf16", 8), ("bf16_found", 64)]
+
+
+def test_a_search_needs_the_memory_of_its_largest_shape() -> None:
+    asked = matmul_request(products={"bf16": [8, 8, 8]}, search={"bf16": [[4096, 4096, 4096]]})
+    with pytest.raises(NotRunError, match="free memory needed"):
+        matmul.multiply(ScriptedBackend(free=matmul.COLD_BYTES), asked, STAGES.append)
+
+
+@each(20, 46, 113, 114, 132, 148, None)
+def test_shapes_that_are_tried_are_few_suit_every_format_and_fill_the_chip(sms: int | None) -> None:
+    row = H100 | {"sm_count": {"value": sms}} if sms else {k: v for k, v in H100.items() if k != "sm_count"}
+    tried = shapes.candidates(References({"h100": row}, {}, SHAPES), "2330", "bf16")
+    assert tried[:2] == [(64, 64, 64), (1024, 2048, 512)]
+    assert len(tried) <= 11
+    assert all(edge % 16 == 0 for shape in tried for edge in shape)
+    waves = [shape.m // 128 * (shape.n // 256) / (sms or 128) for shape in tried[2:]]
+    # No wave leaves more than a tenth of the SMs idle, and none begins another wave for a few tiles.
+    assert all(0.9 <= wave / math.ceil(wave) <= 1 for wave in waves), waves
+    assert all(1 / 16 <= shape.m / shape.n <= 1 for shape in tried[2:]), tried
 
 
 SHAPES = {

@@ -39,6 +39,7 @@ from validation.model.plans import PLANS, Plan
 from validation.model.run_options import NO_OPTIONS
 from validation.probes import machine
 from validation.probes.node_probe import Facts, NodeProbe
+from validation.processes import files
 from validation.processes.pool import ROOT
 from validation.run import runner
 
@@ -372,6 +373,21 @@ def test_an_old_result_is_not_left_to_be_taken_for_a_new_one(
     output.write_text(dumps(node_result()))
     assert main.main(["run", "--output", str(output)]) == 130
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_costs_the_file_and_not_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: Path, *_: Any) -> None:
+        raise OSError(f"{path}: cannot be written: No space left on device")
+
+    result = node_result(one_test("gpu_matmul", State.FAIL, measurement()), one_test("health"))
+    monkeypatch.setattr(commands, "run_plan", lambda *_: result)
+    monkeypatch.setattr(files, "write_atomically", full)
+    assert main.main(["run", "--test", "gpu_matmul", "--output", str(tmp_path / "result.json")]) == 2
+    said = capsys.readouterr()
+    assert "Verdict: fail" in said.out
+    assert "No space left" in said.err
 
 
 def test_an_output_that_is_no_file_is_refused_before_anything_runs(

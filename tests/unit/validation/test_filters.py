@@ -103,10 +103,11 @@ def test_every_node_of_the_run_is_in_the_fleet_with_its_result_or_its_reason() -
     hostvars = {name: known | {"__preflight_ways": {}} for name, known in hostvars.items()}
     hostvars["of the next batch"] = {}
     hostvars["silent"]["group_names"] = ["gpu_nodes", "rack1"]
+    hostvars["lost"]["rack"] = "r12"
     fleet = json.loads(json.dumps(gpu_validation.validation_fleet(hostvars, hostvars)))
     expectations = fleet_from(fleet["expectations"], TESTS)
     assert fleet["results"].keys() == {"measured"}
-    assert fleet["groups"]["silent"] == ["gpu_nodes", "rack1"]
+    assert (fleet["groups"]["silent"], fleet["groups"]["lost"]) == (["gpu_nodes", "rack1"], ["rack_r12"])
     assert {name: node.not_run for name, node in expectations.nodes.items()} == {
         "measured": None,
         "broken": "it hung",

@@ -18,12 +18,12 @@ from validation.model.shapes import MatmulShape
 
 TABLE = yaml.safe_load((Path(__file__).parents[3] / "data" / "gpu_models.yml").read_text())
 MODELS: dict[str, dict[str, Any]] = TABLE["models"]
-SOURCED = {key: TABLE[key] for key in ("pcie_x16", "models")} | {
+SOURCED = {key: TABLE[key] for key in ("pcie_x16", "models", "nics")} | {
     "shapes": {name: entry["matmul"] for name, entry in TABLE["architectures"].items()}
 }
 REFERENCES = References(**(gpu_models.table() or {}))
 ARCHITECTURES = {"maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "rubin"}
-DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
+DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 #: A switch that reduces in the network sends each byte once: with 8 GPUs busbw may be 1.75 of the link.
 NVLS_OVER_LINK = 1.75
 
@@ -31,7 +31,7 @@ NVLS_OVER_LINK = 1.75
 def numbers(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """Every {value, source} (or {generation, ...}, {shape, ...}) below `node`, with its path."""
     if isinstance(node, dict):
-        if node.keys() & {"value", "generation", "shape"}:
+        if node.keys() & {"value", "generation", "shape", "source"}:
             yield path, node
             return
         for key, child in node.items():
@@ -115,7 +115,7 @@ def test_a_peak_is_within_3_percent_of_its_calculation(dtype: str, name: str) ->
         return
     assert operations is not None, f"{name} lists a {dtype} peak that its chip does not have"
     # Hopper's tensor cores are specified at a lower clock than its scalar units.
-    tensor = dtype != "fp32" and model["architecture"] == "hopper"
+    tensor = dtype not in {"fp64", "fp32"} and model["architecture"] == "hopper"
     clock = model.get("tensor_clock_mhz" if tensor else "sm_clock_mhz")
     if clock is None:
         return
@@ -171,16 +171,35 @@ def test_a_floor_is_at_most_what_was_measured(name: str) -> None:
 
 def ceiling(model: dict[str, Any], metric_name: str, entry: dict[str, Any]) -> float | None:
     """The most that `metric_name` of `model` can reach, or None where no peak is known."""
-    if metric_name == "busbw_gb_s":
+    if metric_name.endswith("busbw_gb_s") or metric_name == "peer_gb_s":
         link = model["peak"].get("nvlink_gb_s")
         if link is None:
             return None
         return float(link["value"] * (NVLS_OVER_LINK if entry.get("algorithm") == "nvls" else 1))
+    if metric_name.endswith("_pinned_gb_s") and model["form_factor"] == "superchip":
+        return float(model["peak"]["c2c_gb_s"]["value"])
     if metric_name.endswith("_pinned_gb_s"):
         return float(TABLE["pcie_x16"][model["pcie"]["generation"]]["peak"]["h2d_pinned_gb_s"]["value"])
     named = "memory_gb_s" if metric_name.startswith("memory_") else metric_name.replace("_best_", "_")
     peak = model["peak"].get(named)
     return None if peak is None else float(peak["value"])
+
+
+def test_what_many_gpus_reached_says_of_how_many_and_who_counted_them() -> None:
+    for path, number in numbers(MODELS):
+        if "of" in number:
+            assert number["of"] > 1, path
+            assert number["most"] >= number["value"], path
+        if ".spread." in path:
+            assert number.keys() == {"gpus", "percent", "source"}, path
+            assert 0 < number["percent"] < 100, path
+            assert number["gpus"] >= 30, path
+
+
+def test_nics_add_up_to_less_than_their_line_rate() -> None:
+    for speed, entry in TABLE["nics"].items():
+        if isinstance(speed, int):
+            assert 0.8 * speed / 8 <= entry["value"] <= entry.get("most", entry["value"]) <= speed / 8
 
 
 def test_no_floor_is_unverified() -> None:

@@ -415,6 +415,16 @@ def test_a_card_for_a_monitor_that_the_plan_leaves_alone_is_no_gpu_that_the_driv
     assert [finding.code for finding in Health().run(node(**facts)).findings] == codes
 
 
+def test_a_gpu_that_left_the_bus_is_missed_and_one_that_is_on_no_bus_is_not() -> None:
+    nothing: dict[str, Any] = {"expectation": Expectation(), "nvswitch": False, "fabric_manager": None}
+    first = node().facts.pci_gpus[:1]
+    (finding,) = Health().run(node(pci_gpus=first, **nothing)).findings
+    assert (finding.code, finding.state, finding.machine_action) == ("gpu-not-driven", "fail", "reboot")
+    assert "only 1 of the 2 GPUs" in finding.text
+    # A system on a chip, or Windows' own Linux.
+    assert Health().run(node(pci_gpus=(), **nothing)).findings == ()
+
+
 def test_a_gpu_that_another_driver_has_is_not_counted() -> None:
     cards = (*node().facts.pci_gpus, PciGpu("0000:c1:00.0", "2330", "vfio-pci"))
     assert Health().run(node(pci_gpus=cards)).findings == ()
@@ -563,12 +573,15 @@ def test_a_value_that_is_withheld_orders_no_reset() -> None:
         ("[The operating system has blocked the request.]", {MachineAction.RERUN}),
         ("RM has detected an NVML/RM version mismatch.", {MachineAction.CONFIGURE}),
         ("System is not in ready state", {MachineAction.RERUN}),
+        # An error that NVML has got since: brackets stand around nothing else.
+        ("[Invalid State]", {MachineAction.NONE}),
+        ("[N/A]", set()),
         ("Unknown Error", {MachineAction.RESET_GPU}),
     ):
         xml = smi_xml(gpu_xml(remapped_row_pending=words, dram_uncorrectable=words), SECOND)
         findings = Health().run(node(xml)).findings
         assert {one.machine_action for one in findings} == actions, words
-        assert [one.device for one in findings] == [0]
+        assert [one.device for one in findings] == [0] * len(actions)
     both = gpu_xml(remapped_row_pending="Insufficient Permissions", dram_uncorrectable="Unknown Error")
     found = [(one.code, one.state) for one in Health().run(node(smi_xml(both, SECOND))).findings]
     assert found == [("gpu-unanswered", State.FAIL), ("gpu-withheld", State.DEGRADED)]
@@ -639,6 +652,10 @@ def test_an_xid_that_no_catalogue_knows_is_said() -> None:
     assert [f.code for f in Health().run(node(kernel_log=log_of(line))).findings] == ["xid-unknown"]
 
 
+GSP_STOPPED = (
+    "NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:43:00 (printing 1 of every 30).  "
+    "The GPU likely needs to be reset."
+)
 RESET_REQUIRED = (
     "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) "
     "returned from status @ kernel_channel.c:2827"
@@ -684,6 +701,16 @@ def test_a_gpu_that_must_be_reset_without_an_xid_is_found_and_no_line_of_an_erro
         ),
         ("NVRM: Xid (PCI:0000:43:00): a new form, 13", ["kernel-error-unreadable"]),
         ("NVRM: Xid (PCI:0000:43:00 GPU-I:05", ["kernel-error-unreadable"]),
+        # A place that is no address of a PCI device.
+        ("NVRM: Xid (SOC0): 13, pid=7, name=python3, Graphics Exception", ["kernel-error-unreadable"]),
+        ("NVRM: Xid (unknown): 79, GPU has fallen off the bus", ["kernel-error-unreadable"]),
+        ("nvidia-nvswitch3: SXid (unknown): 20034, Fatal, Link 30", ["kernel-error-unreadable"]),
+        (GSP_STOPPED, ["reset-required"]),
+        # Names of processes of 15 characters, with words of the kernel behind.
+        ("NVRM: Xid (abcd[7]: segfault at 0 ip 0 (a): 13, ", []),
+        ("NVRM: Xid (abcd invoked oom-killer: gfp_mask=0x1 (GFP_KERNEL): ", []),
+        ("NVRM: Xid (ab): page allocation failure: order:0 (a): ", []),
+        ("nvidia-nvswitch[7]: SXid (PCI:0000:c1:00.0): 1, Fatal, x", []),
         (
             "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Catastrophic, Link 30",
             ["kernel-error-unreadable"],
@@ -699,7 +726,16 @@ def test_a_gpu_that_must_be_reset_without_an_xid_is_found_and_no_line_of_an_erro
     ):
         findings = Health().run(node(kernel_log=log_of(line))).findings
         assert [one.code for one in findings] == codes, line
-        assert all(line in one.text for one in findings)
+        assert all(" ".join(line.split()) in one.text for one in findings)
+
+
+def test_a_gpu_whose_system_processor_stopped_is_told_of_once() -> None:
+    (finding,) = Health().run(node(kernel_log=log_of(GSP_STOPPED))).findings
+    assert (finding.code, finding.device, finding.machine_action) == ("reset-required", 1, "reset-gpu")
+    timeout = "NVRM: Xid (PCI:0000:43:00): 119, pid=7, name=a, Timeout after 6s of waiting for RPC response"
+    assert [one.code for one in Health().run(node(kernel_log=log_of(timeout, GSP_STOPPED))).findings] == [
+        "xid-119"
+    ]
 
 
 NONFATAL = "NVRM: Xid (PCI:0000:43:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x0)"

@@ -215,9 +215,12 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
         import dataclasses
         from tests.unit.validation import samples
         from validation.checks import collectives, launch, matmul
+        from validation.model import shapes
         from validation.model.contract import encode
         from validation.model.expectations import References
         from validation.model.plans import Timing
+
+        shapes.FORMATS, shapes.TILE, shapes.DEPTHS = ("fp32",), (1, 2), (16, 32)
 
         def on_the_cpu(module):
             run_children = module.run_children
@@ -233,7 +236,8 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
         of = dict(sustained=dict(any=dict(shape=[256, 512, 128])), best=dict(fp32=dict(shape=[64, 128, 512])))
         references = References(dict(h100=samples.H100), {}, dict(hopper=dict(matmul=of)))
         node = samples.node(expectation=samples.expectation(references=references))
-        small = dict(gpu=Timing(0, 0.1), gpu_best=Timing(0, 0.1), gpu_all_reduce_bytes=(4 << 20, 8 << 20))
+        small = dict(gpu=Timing(0, 0.1), gpu_best=Timing(0, 0.1), gpu_search=Timing(0, 0.01))
+        small["gpu_all_reduce_bytes"] = (4 << 20, 8 << 20)
         node = dataclasses.replace(node, plan=dataclasses.replace(node.plan, **small))
         import torch
         answer = [encode(check.run(node)) for check in (matmul.GpuMatmul(), collectives.GpuAllReduce())]
@@ -242,13 +246,24 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
     product, reduction, torch_version = found
     assert (product["state"], reduction["state"]) == ("pass", "pass")
     measured = [(m["name"], m["conditions"]["m"]) for m in product["measurements"]]
-    assert measured == [("fp32_tflops", 256), ("fp32_peak_tflops", 256), ("fp32_best_tflops", 64)] * 2
+    found = [one for one in measured if one[0] == "fp32_found_tflops"]
+    assert len(found) == 2
+    assert [one for one in measured if one not in found] == [
+        ("fp32_tflops", 256),
+        ("fp32_peak_tflops", 256),
+        ("fp32_best_tflops", 64),
+    ] * 2
+    evidence = product["details"]["GPU 0"]["searched"]["fp32"]
+    assert len(evidence) == 8
+    best = next(m for m in product["measurements"] if m["name"] == "fp32_found_tflops")["conditions"]
+    assert evidence[f"{best['m']} x {best['n']} x {best['k']}"] >= 0.99 * max(evidence.values())
     assert product["details"]["GPU 0"]["shapes_of"] == "architecture hopper"
     assert [(d["name"], d["conditions"]["torch"]) for d in product["digests"]] == [
         ("fp32", torch_version),
         ("fp32_best", torch_version),
+        ("fp32_found", torch_version),
     ] * 2
-    assert len({d["value"] for d in product["digests"]}) == 2
+    assert len({d["value"] for d in product["digests"] if d["name"] != "fp32_found"}) == 2
     sizes = [m["conditions"] for m in reduction["measurements"]]
     assert sizes == [{"size_bytes": size, "ranks": 2} for size in (4 << 20, 8 << 20)]
     assert {len(medians) for medians in reduction["details"]["rank_median_s"].values()} == {2}
@@ -290,7 +305,10 @@ def test_a_rank_that_hangs_before_a_run_that_the_others_wait_in_is_named() -> No
     assert finding["code"] == "rank-hung"
     assert finding["text"].startswith("rank 1 (in hang, torch_children.py line ")
     assert "hung in stage: measuring all-reduce of 4 MiB, after run 7, and" in finding["text"]
-    assert finding["text"].endswith("; the others waited in run 8")
+    assert (
+        "; the others waited in run 8; torch's flight recorder agrees: rank 1 did not call" in finding["text"]
+    )
+    assert finding["text"].endswith(", gloo:all_reduce")
 
 
 def test_of_ranks_that_hang_in_the_same_run_the_one_that_does_not_enter_the_collective_is_named() -> None:

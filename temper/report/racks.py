@@ -1,0 +1,40 @@
+"""Whether the nodes that are not good have their rack in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import comb
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+#: How often chance alone may put so many into any one rack.
+CHANCE = 0.01
+
+
+def in_common(racks: Mapping[str, Collection[str]], bad: Collection[str]) -> str:
+    """Say in which rack most of the bad nodes are, where chance does not explain that; empty where it does.
+
+    `racks` are those of each node. A rack is told by the hypergeometric distribution: how probable it is that
+    as many of the bad nodes, drawn from all, are in it, times the number of racks.
+    """
+    known = {node: names for node, names in racks.items() if names}
+    of_bad = [node for node in bad if node in known]
+    sizes = Counter(name for names in known.values() for name in names)
+    found = Counter(name for node in of_bad for name in known[node])
+    for rack, count in found.most_common(1):
+        if 2 * count > len(bad) and chance(count, len(of_bad), sizes[rack], len(known)) * len(sizes) < CHANCE:
+            return (
+                f"{count} of the {len(bad)} nodes that are not good are in {rack}, which has {sizes[rack]} "
+                f"of {len(known)} nodes: look there for one cause, such as power, cooling or a switch."
+            )
+    return ""
+
+
+def chance(count: int, drawn: int, size: int, total: int) -> float:
+    """The probability that `count` or more of the nodes `drawn` out of a `total` are among a given `size`."""
+    ways = sum(
+        comb(size, one) * comb(total - size, drawn - one) for one in range(count, min(drawn, size) + 1)
+    )
+    return ways / comb(total, drawn)

@@ -1,0 +1,111 @@
+"""Hardening of the ways into nodes with the shape of Rocky Linux: it converges, and is taken back.
+
+tests/lab/rocky.py says what of it they have.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab import node_state, rocky
+from tests.lab.fleet import Fleet, Run, assert_refused, on_node
+from tests.lab.node_state import Exemption
+from tests.lab.settings import Lab
+from tests.lab.test_take_back import ABSENT, EXEMPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
+
+FLEET = Fleet(Lab(name="rocky"), size=3)
+EIGHT, TEN, NINE = NODES = FLEET.lab.nodes(FLEET.size)
+RELEASES = {EIGHT: rocky.GREEN_OBSIDIAN, NINE: rocky.BLUE_ONYX, TEN: rocky.RED_QUARTZ}
+#: Enterprise Linux 8 has an sshd that reads no drop-in. The node has no firewalld, either.
+SSH = {"ssh_hardening_state": "{{ 'absent' if inventory_hostname == '" + EIGHT.name + "' else 'present' }}"}
+TAKEN_OVER = SSH | {"firewall_disable_other": True}
+LEFT = (
+    Exemption(
+        r"file /etc/systemd/system/nftables\.service\.d", "the undo of a take-back writes there", only="new"
+    ),
+    Exemption(r"file /var/(cache/dnf|lib/dnf)(/.*)?", "dnf's lists, caches and history"),
+    Exemption(r"file /(var/lib|usr/lib/sysimage)/rpm/.*", "a database; its packages are compared one by one"),
+)
+#: What programs make of it on each node but the first: a script, and its output.
+SAID = {
+    "systemctl is-active firewalld.service; systemctl is-enabled firewalld.service": "inactive\ndisabled",
+    "nft list tables | grep -v proof": "table inet temper",
+    # The crypto policy has no aes192-ctr, and none of hmac-sha1's.
+    "sshd -T | grep -c -E '^(ciphers .*aes192|macs .*sha1)'": "0",
+    "sshd -T | grep -E '^(passwordauthentication|x11forwarding)'": (
+        "passwordauthentication no\nx11forwarding no"
+    ),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lab() -> Iterator[None]:
+    with FLEET.booted():
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(rocky.dress, RELEASES, RELEASES.values()))
+        for node in (NINE, TEN):
+            on_node(
+                node, "firewall-cmd --quiet --permanent --add-port=8443/tcp; firewall-cmd --quiet --reload"
+            )
+        # There dnf has to bring a package, and to remove it.
+        on_node(
+            EIGHT, "systemctl disable --quiet --now firewalld; rpm -e --justdb --nodeps nftables firewalld"
+        )
+        for node in NODES:
+            FLEET.command("reboot", node.name)
+        yield
+
+
+def harden(**variables: object) -> Run:
+    command = ["ansible-playbook", "playbooks/harden.yml", "--skip-tags", "os_hardening"]
+    return FLEET.run([*command, "--extra-vars", json.dumps(variables)])
+
+
+def settled(**variables: object) -> None:
+    run = harden(**variables)
+    assert run.status == 0, run.output
+    assert {node.name: run.changed(node) for node in NODES} == {node.name: 0 for node in NODES}, run.output
+
+
+def said() -> dict[str, dict[str, str]]:
+    found = {}
+    for node in (NINE, TEN):
+        found[node.name] = {script: on_node(node, f"{{ {script}; }} || :").strip() for script in SAID}
+    return found
+
+
+def test_the_ways_in_are_hardened_stay_so_and_are_given_back() -> None:
+    before = node_state.capture_all(NODES)
+    assert_refused(harden(**SSH), "firewalld filters here as well", "firewall_disable_other: true")
+    assert_refused(harden(firewall_disable_other=True), "knows no Include", "ssh_hardening_state: absent")
+
+    first = harden(**TAKEN_OVER)
+    assert first.status == 0, first.output
+    assert "which is what the site offers of it" in first.said
+    assert on_node(EIGHT, "rpm -q nftables").startswith("nftables-")
+    settled(**TAKEN_OVER)
+    assert said() == dict.fromkeys([NINE.name, TEN.name], SAID)
+    for node in NODES:
+        FLEET.command("reboot", node.name)
+    assert said() == dict.fromkeys([NINE.name, TEN.name], SAID)
+    settled(**TAKEN_OVER)
+
+    back = harden(**ABSENT)
+    assert back.status == 0, back.output
+    settled(**ABSENT)
+    found = []
+    for node, after in node_state.capture_all(NODES).items():
+        differing = node_state.compare(before[node], after, (*EXEMPTIONS, *LEFT))
+        found += [f"{node.name}: {difference}" for difference in differing]
+    assert not found, "\n".join(found)
+    for node in (NINE, TEN):
+        assert on_node(node, "firewall-cmd --list-ports").split() == ["8443/tcp"]
