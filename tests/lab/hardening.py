@@ -31,6 +31,11 @@ ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
 }
 EXPORTER = {"name": "exporter", "ports": [9100], "sources": ["10.213.0.0/16", "fd00::/8"]}
+# Give a node with the package sudo-rs the programs of sudo-rs, as Ubuntu's alternatives do.
+SUDO_RS = "; ".join(
+    f"dpkg-divert --quiet --rename --divert {path}.first --add {path}; ln -s /usr/lib/cargo/bin/{name} {path}"
+    for name, path in (("sudo", "/usr/bin/sudo"), ("visudo", "/usr/sbin/visudo"))
+)
 # A new connection never gets anywhere with it; one that is shared needs no new one.
 NO_NEW_CONNECTION = '-o ProxyCommand="sleep 600"'
 

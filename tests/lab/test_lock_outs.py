@@ -20,6 +20,8 @@ REPORT = "/var/lib/temper/rollback/ssh.undone"
 KEYS = "/home/ops/.ssh/authorized_keys"
 STORE = "/var/lib/temper"
 RESTORE_PAM = "mv /root/pam /etc/pam.d/sshd"
+SITE = "/etc/ssh/sshd_config.d/site.conf"
+RIGHTS = "/etc/sudoers.d/90-cloud-init-users"
 
 
 def pam(module: str) -> str:
@@ -32,6 +34,20 @@ def pam(module: str) -> str:
 def option(text: str) -> tuple[str, str]:
     """Give Ansible's key an option."""
     return f"cp -a {KEYS} /root/keys; sed -i 's/^ssh-/{text} &/' {KEYS}", f"mv /root/keys {KEYS}"
+
+
+def sshd(text: str) -> tuple[str, str]:
+    """Have the site's own file say something to sshd."""
+    return (
+        f"printf '%b' {shlex.quote(text)} >{SITE}; systemctl reload ssh",
+        f"rm {SITE}; systemctl reload ssh",
+    )
+
+
+def stack(name: str, line: str) -> tuple[str, str]:
+    """Put a line before all others of a PAM stack."""
+    file = f"/etc/pam.d/{name}"
+    return f"cp -a {file} /root/stack; sed -i {shlex.quote(f'1i {line}')} {file}", f"mv /root/stack {file}"
 
 
 #: What keeps a new login out and leaves a connection that is open alone: what is done, and what mends it.
@@ -49,11 +65,41 @@ UNSEEN = {
     "key-for-other-addresses": option('from="192.0.2.1"'),
     "key-that-has-expired": option('expiry-time="20200101"'),
     "no-login-shell": ("usermod --shell /usr/sbin/nologin ops", "usermod --shell /bin/bash ops"),
+    "hours-of-pam_time": (
+        f"cp -a /etc/security/time.conf /root; echo 'sshd;*;ops;!Al0000-2400' >>/etc/security/time.conf; "
+        f"{pam('pam_time.so')}",
+        f"mv /root/time.conf /etc/security; {RESTORE_PAM}",
+    ),
+    "module-that-pam-lacks": (pam("pam_missing.so"), RESTORE_PAM),
+    "most-logins-of-pam_limits": (
+        "echo 'ops - maxlogins 0' >/etc/security/limits.d/site.conf",
+        "rm /etc/security/limits.d/site.conf",
+    ),
+    "keys-of-a-command-that-has-none": sshd(
+        r"AuthorizedKeysFile none\nAuthorizedKeysCommand /bin/false\nAuthorizedKeysCommandUser nobody\n"
+    ),
+    "command-of-a-match-block": sshd(r"Match User ops\nForceCommand /bin/false\n"),
+}
+#: What takes the right to become root, from a session that is open, too.
+WITHOUT_SUDO = {
+    "sudo": ("echo 'ops ALL=(ALL:ALL) !ALL' >/etc/sudoers.d/zz-site", "rm /etc/sudoers.d/zz-site"),
+    "nopasswd": ("echo 'ops ALL=(ALL:ALL) ALL' >/etc/sudoers.d/zz-site", "rm /etc/sudoers.d/zz-site"),
+    "requiretty": ("echo 'Defaults requiretty' >/etc/sudoers.d/zz-site", "rm /etc/sudoers.d/zz-site"),
+    "file-with-a-dot": (f"mv {RIGHTS} {RIGHTS}.site", f"mv {RIGHTS}.site {RIGHTS}"),
+    "include-after-the-others": (
+        "cp -a /etc/sudoers /root; echo 'ops ALL=(ALL:ALL) !ALL' >/etc/sudoers.site; "
+        "chmod 440 /etc/sudoers.site; echo '@include /etc/sudoers.site' >>/etc/sudoers",
+        "mv /root/sudoers /etc/sudoers; rm /etc/sudoers.site",
+    ),
+    "stack-of-sudo": stack("sudo", "account requisite pam_deny.so"),
+    "access.conf-of-every-stack": stack(
+        "common-account", "account required pam_access.so accessfile=/root/denied"
+    ),
 }
 #: What comes between the change and its confirmation.
-BETWEEN = {
-    "sudo": ("echo 'ops ALL=(ALL:ALL) !ALL' >/etc/sudoers.d/zz-site", "rm /etc/sudoers.d/zz-site"),
+BETWEEN = WITHOUT_SUDO | {
     "expiry": ("chage -E 1 ops", "chage -E -1 ops"),
+    "password": ("chage -d 0 ops", "chage -d 2026-01-01 ops"),
 }
 
 
@@ -98,7 +144,9 @@ def test_what_keeps_new_logins_out_is_undone(fleet: Fleet, name: str) -> None:
         assert_undone(fleet)
 
 
-@pytest.mark.parametrize("name", [pytest.param("sudo", marks=pytest.mark.smoke), "expiry"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("sudo", marks=pytest.mark.smoke), *(name for name in BETWEEN if name != "sudo")]
+)
 def test_what_comes_before_the_confirmation_is_undone(fleet: Fleet, name: str) -> None:
     spoil, mend = BETWEEN[name]
     connect()
@@ -106,9 +154,10 @@ def test_what_comes_before_the_confirmation_is_undone(fleet: Fleet, name: str) -
         assert_undone(fleet)
 
 
-def test_account_without_the_right_of_sudo_changes_nothing(fleet: Fleet) -> None:
+@pytest.mark.parametrize("name", [name for name in WITHOUT_SUDO if name != "requiretty"])
+def test_account_without_the_right_of_sudo_changes_nothing(fleet: Fleet, name: str) -> None:
     connect()
-    with spoiled(fleet, *BETWEEN["sudo"]):
+    with spoiled(fleet, *WITHOUT_SUDO[name]):
         run = fleet.harden(**CHANGE)
         assert run.status != 0
         assert changed(run) == dict.fromkeys(NODES, 0)

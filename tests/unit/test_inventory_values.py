@@ -67,4 +67,4 @@ def test_one_machine_under_two_names_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2, done.stdout
     plan: dict[str, Any] = json.loads((fleet.folder / "plan.json").read_text())
     assert all("are one machine" in one["problems"][-1] for one in plan["nodes"].values())
-    assert {call["module"] for call in fleet.calls} == {"node_facts", "package_preview"}
+    assert {call["module"] for call in fleet.calls} == {"node_facts", "package_preview", "node_programs"}

@@ -51,6 +51,7 @@ def answers(name: str) -> dict[str, Any]:
     return {
         "node_facts": {"changed": False, "ansible_facts": {"temper": facts}},
         "package_preview": {"transaction": {}, "resolved": {}, "problems": [], "refused": []},
+        "node_programs": {"unknown": {}, "without": [], "refused": []},
         "node_settings": {"changed": False, "roles": dict.fromkeys(ROLE_NAMES, SETTLED), "ahead": {}},
         "node_compliance": {"changed": False, "observations": {"node": []}, "self_report": SELF_REPORT},
         "node_lease": {"changed": True, "lease": LEASE, "ansible_facts": {"temper_lease": LEASE}},
