@@ -186,7 +186,7 @@ def cpu(root: Path) -> dict[str, Any]:
 
 
 def numbers(text: str) -> list[int]:
-    """The numbers of a list of the kernel's: 0-3,8 -> 0, 1, 2, 3, 8. Raises ValueError."""
+    """Return the numbers of a list of the kernel's: 0-3,8 -> 0, 1, 2, 3, 8. Raises ValueError."""
     found: list[int] = []
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
         if int(last or first) > MOST_CPUS:
@@ -247,7 +247,7 @@ def pci_devices(root: Path) -> list[dict[str, Any]]:
 
 
 def nvlink_switch_managed(root: Path) -> bool:
-    """Whether one of the node's InfiniBand devices is there to manage NVLink switches."""
+    """Return whether one of the node's InfiniBand devices is there to manage NVLink switches."""
     for vpd in sorted((root / "sys/class/infiniband").glob("*/device/vpd")):
         with contextlib.suppress(OSError):
             if SWITCH_MANAGER in vpd.read_bytes():
@@ -256,7 +256,7 @@ def nvlink_switch_managed(root: Path) -> bool:
 
 
 def run_text(command: list[str]) -> str:
-    """Standard output of a command that only reads; empty where the command is missing or fails.
+    """Return standard output of a command that only reads; empty where the command is missing or fails.
 
     Raises OutputError where it prints more than anybody expects.
     """
@@ -268,7 +268,7 @@ def run_text(command: list[str]) -> str:
 
 
 def link_speed(root: Path, name: str) -> int | None:
-    """An interface's speed in Mb/s; None where its driver does not say.
+    """Return an interface's speed in Mb/s; None where its driver does not say.
 
     Of InfiniBand it is the port's, of a VLAN that of the interface below it, of a bond the sum of its active
     members, of a bridge that of its fastest port (get_link_ksettings of each in the kernel).
@@ -331,7 +331,7 @@ def link_kind(root: Path, link: dict[str, Any]) -> dict[str, Any]:
 
 
 def forwards(root: Path) -> bool:
-    """Whether the kernel forwards packets, and has done so since it was started."""
+    """Return whether the kernel forwards packets, and has done so since it was started."""
     counted = number_in(root / "proc/net/snmp", r"^Ip: \d+ \d+ \d+ \d+ \d+ (\d+) ")
     counted6 = number_in(root / "proc/net/snmp6", r"^Ip6OutForwDatagrams\s+(\d+)$")
     switches = (("ipv4/ip_forward", counted), ("ipv6/conf/all/forwarding", counted6))
@@ -378,7 +378,7 @@ def debian_sources() -> list[dict[str, Any]]:
 
 
 def has_signing_key(root: Path) -> bool:
-    """Whether role nvidia_stack has put the key that signs modules on the node."""
+    """Return whether role nvidia_stack has put the key that signs modules on the node."""
     try:
         return any((root / SIGNING_DIRECTORY).iterdir())
     except OSError:
@@ -386,7 +386,7 @@ def has_signing_key(root: Path) -> bool:
 
 
 def running_services(names: tuple[str, ...] = SERVICES) -> list[str]:
-    """Those of these services that run now and start at boot."""
+    """Return those of these services that run now and start at boot."""
     properties = ["--property=UnitFileState,ActiveState"]
     output = run_text(["systemctl", "show", *properties, "--", *(f"{name}.service" for name in names)])
     blocks = [dict(re.findall(r"^(\w+)=(.*)$", block, re.MULTILINE)) for block in output.split("\n\n")]
@@ -398,7 +398,7 @@ def running_services(names: tuple[str, ...] = SERVICES) -> list[str]:
 
 
 def offered(path: Path, among: str = "") -> list[str]:
-    """The values that may be written to a file of the kernel; none where nobody can write there.
+    """Return the values that may be written to a file of the kernel; none where nobody can write there.
 
     `among` names the file beside it that lists them, where it does not do so itself. In a container, /sys is
     the host's and mounted read-only.
@@ -409,18 +409,21 @@ def offered(path: Path, among: str = "") -> list[str]:
 
 
 def in_all(offers: list[list[str]]) -> list[str]:
-    """What everyone offers, in the order of the first."""
+    """Return what everyone offers, in the order of the first."""
     return [value for value in (offers or [[]])[0] if all(value in one for one in offers)]
 
 
 def is_tmpfs(root: Path, path: str) -> bool:
-    """Whether a tmpfs is mounted there."""
+    """Return whether a tmpfs is mounted there."""
     table = root / "proc/self/mountinfo"
     return table.exists() and any((one.point, one.kind) == (path, "tmpfs") for one in mounts(table))
 
 
 def has_rdma(root: Path) -> bool:
-    """Whether there is an RDMA adapter: one that the kernel drives as such, or one of NVIDIA's on the bus."""
+    """Return whether there is an RDMA adapter.
+
+    One that the kernel drives as such, or one of NVIDIA's on the bus.
+    """
     if any((root / "sys/class/infiniband").glob("*")):
         return True
     return any(
@@ -431,18 +434,21 @@ def has_rdma(root: Path) -> bool:
 
 
 def loadable(root: Path, release: str, names: dict[str, str]) -> list[str]:
-    """Those of these values whose module is installed: the kernel loads it when the value is written."""
+    """Return those of these values whose module is installed.
+
+    The kernel loads it when the value is written.
+    """
     modules = root / "lib/modules" / release / "kernel"
     return [name for name, module in names.items() if release and any(modules.glob(f"{module}.ko*"))]
 
 
 def with_loadable(offers: list[str], modules: list[str]) -> list[str]:
-    """What is offered now, and what is once its module is loaded; nothing where there is no choice."""
+    """Return what is offered now, and what is once its module is loaded; nothing where there is no choice."""
     return [*offers, *(name for name in modules if name not in offers)] if offers else []
 
 
 def tunables(root: Path, running: list[str], ofed: str = "", release: str = "") -> dict[str, Any]:
-    """What of the kernel's values in /sys can be chosen here.
+    """Return what of the kernel's values in /sys can be chosen here.
 
     `running` are the services that run, `release` is that of the running kernel.
     """
@@ -474,7 +480,7 @@ def tunables(root: Path, running: list[str], ofed: str = "", release: str = "") 
 
 
 def installable_headers(root: Path, facts_kernel: dict[str, Any]) -> bool:
-    """Whether the package manager offers the headers of the running kernel, or they are installed.
+    """Return whether the package manager offers the headers of the running kernel, or they are installed.
 
     An image of a cloud comes without apt's lists: nobody can tell before the simulation has fetched them.
     """
@@ -487,7 +493,7 @@ def installable_headers(root: Path, facts_kernel: dict[str, Any]) -> bool:
 
 
 def python_version(text: str) -> str:
-    """The version that a path ends in: 3.11 of /usr/bin/python3.11; empty where it has none."""
+    """Return the version that a path ends in: 3.11 of /usr/bin/python3.11; empty where it has none."""
     found = re.search(r"python(3\.\d+)$", text)
     return found[1] if found else ""
 
@@ -502,7 +508,7 @@ def pythons(root: Path) -> list[str]:
 
 
 def payload_python(root: Path, path: str) -> dict[str, Any] | None:
-    """A Python's version and torch, from the files around it; None where there is no Python."""
+    """Return a Python's version and torch, from the files around it; None where there is no Python."""
     program = root / path.lstrip("/")
     if not os.path.lexists(program):
         return None
@@ -527,7 +533,7 @@ def payload_python(root: Path, path: str) -> dict[str, Any] | None:
 
 
 def identity(root: Path = Path("/")) -> dict[str, Any]:
-    """What tells one machine from others."""
+    """Return what tells one machine from others."""
     return {
         "boot_id": read(root / "proc/sys/kernel/random/boot_id"),
         "machine_id": read(root / "etc/machine-id"),
@@ -538,7 +544,7 @@ def identity(root: Path = Path("/")) -> dict[str, Any]:
 def gather(
     root: Path = Path("/"), payload: str = PAYLOAD_PYTHON, image_kernel: str | None = None
 ) -> dict[str, Any]:
-    """All facts. `image_kernel` is None for a node; for an image its kernel, empty for the newest."""
+    """Return all facts. `image_kernel` is None for a node; for an image its kernel, empty for the newest."""
     is_image = image_kernel is not None
     release = image.kernel_of(root, image_kernel) if is_image else platform.release()
     family, broken, images, ofed = package_state()

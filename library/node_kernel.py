@@ -141,7 +141,7 @@ def main() -> None:
 
 
 def carry_out(step: str, noted: upgrade.Upgrade, driver: upgrade.Driver, side: str) -> tuple[bool, str]:
-    """One step; whether the node must boot, and what is left on it."""
+    """Return one step; whether the node must boot, and what is left on it."""
     if step == "install":
         upgrade.install(noted, driver)
     elif step == "arm":

@@ -120,7 +120,7 @@ from ansible.module_utils.temper.settings.engine import carry_out
 
 
 def refusals(module: AnsibleModule, part: str) -> list[str]:
-    """Why the engines would not take their settings."""
+    """Return why the engines would not take their settings."""
     # Never more than asked, however this module was called.
     module.check_mode = True
     try:

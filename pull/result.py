@@ -60,7 +60,7 @@ class Result:
     schema_version: int = SCHEMA_VERSION
 
     def text(self) -> str:
-        """The result as JSON."""
+        """Return the result as JSON."""
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
     @property
@@ -75,13 +75,13 @@ class Result:
 
 
 def short(text: str) -> str:
-    """A text in one line and of bounded length."""
+    """Return a text in one line and of bounded length."""
     line = " ".join(text.split())
     return line if len(line) <= LONGEST_TEXT else f"{line[: LONGEST_TEXT - 3]}..."
 
 
 def from_statement(statement: Any, node: str) -> tuple[tuple[Control, ...], str]:
-    """The controls of a node that are not as they should be, and why it has none, if so.
+    """Return the controls of a node that are not as they should be, and why it has none, if so.
 
     Its last validation is left out: the controller has it, and judges it.
 
@@ -101,7 +101,7 @@ def from_statement(statement: Any, node: str) -> tuple[tuple[Control, ...], str]
 
 
 def verdict(controls: tuple[Control, ...], unread: str) -> str:
-    """The verdict of these controls, as the compliance check would give it."""
+    """Return the verdict of these controls, as the compliance check would give it."""
     if any(one.state == "fail" for one in controls):
         return "not-compliant"
     return "not-checked" if controls or unread else "compliant"

@@ -65,7 +65,7 @@ class Alert:
     source: str
 
     def as_rule(self) -> dict[str, Any]:
-        """The rule as Prometheus reads it."""
+        """Return the rule as Prometheus reads it."""
         measured = bool(OF_CONTROLLER.search(self.expr))
         labels = {"severity": self.severity} | ({"code": self.code} if self.code else {})
         return {
@@ -83,7 +83,7 @@ class Alert:
 
 
 def of_findings(groups: list[dict[str, Any]]) -> list[Alert]:
-    """One alert for each code; two of one name where it pages or not by how bad it is."""
+    """Return one alert for each code; two of one name where it pages or not by how bad it is."""
     by_state = {"fail": "page", "degraded": "ticket"}
     return [
         _alert(
@@ -108,7 +108,7 @@ def of_findings(groups: list[dict[str, Any]]) -> list[Alert]:
 
 
 def _alert(name: str, entry: dict[str, Any]) -> Alert:
-    """An alert with the catalogue's words where it has none of its own. Raises KeyError."""
+    """Return an alert with the catalogue's words where it has none of its own. Raises KeyError."""
     code = entry.get("code", "")
     known = catalogue()[code] if code else None
     title = known.title if known else ""
@@ -130,14 +130,14 @@ def _alert(name: str, entry: dict[str, Any]) -> Alert:
 
 
 def load() -> tuple[dict[str, str], list[Alert]]:
-    """The recording rules by name, and all alerts."""
+    """Return the recording rules by name, and all alerts."""
     data = yaml.safe_load(DATA.read_text(encoding="utf-8"))
     own = [_alert(name, entry) for name, entry in data["alerts"].items()]
     return data["records"], [*of_findings(data["findings"]), *own]
 
 
 def rules() -> dict[Path, str]:
-    """The files of rules."""
+    """Return the files of rules."""
     records, alerts = load()
     groups: dict[str, list[dict[str, Any]]] = {
         "records": [{"record": name, "expr": expr} for name, expr in records.items()]
@@ -157,7 +157,7 @@ def rules() -> dict[Path, str]:
 
 
 def alert_table() -> str:
-    """All alerts for people, in the order in which they are most urgent."""
+    """Return all alerts for people, in the order in which they are most urgent."""
     lines = ["| Alert | Told as | After | What it means | What to do |", "|---|---|---|---|---|"]
     order = ["page", "ticket", "none"]
     for alert in sorted(load()[1], key=lambda alert: order.index(alert.severity)):
@@ -169,7 +169,7 @@ def alert_table() -> str:
 
 
 def metric_table() -> str:
-    """All metrics for people."""
+    """Return all metrics for people."""
     lines = ["| Metric | Kind | Labels | Says |", "|---|---|---|---|"]
     lines += [
         f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.help} |"
@@ -179,7 +179,7 @@ def metric_table() -> str:
 
 
 def documents() -> dict[Path, str]:
-    """The content of each file that is made from the data."""
+    """Return the content of each file that is made from the data."""
     return rules() | {PAGE: f"{INTRODUCTION}## Alerts\n\n{alert_table()}\n## Metrics\n\n{metric_table()}"}
 
 

@@ -29,7 +29,7 @@ def pci(*devices: tuple[str, str]) -> list[dict[str, str]]:
 
 
 def bare_node(**changes: Any) -> dict[str, Any]:
-    """What node_facts reports of a Debian 12 server that has only its system, and no GPU."""
+    """Return what node_facts reports of a Debian 12 server that has only its system, and no GPU."""
     return {
         "os": {
             "id": "debian",

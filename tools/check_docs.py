@@ -26,7 +26,7 @@ SPECS = ROOT / "roles" / "gpu_validation" / "meta" / "argument_specs.yml"
 
 
 def row(check: Check) -> str:
-    """A check's row in the table of tests."""
+    """Return a check's row in the table of tests."""
     measured = " ".join((inspect.getdoc(check) or "").split())
     others = [f"`{name}`" for name in WHOLE if name not in check.plans]
     *first, last = others or [""]
@@ -36,7 +36,7 @@ def row(check: Check) -> str:
 
 
 def between(text: str, name: str, content: str, source: str = "validation/checks") -> str:
-    """The page with `content`, made from `source`, between the marks of this name."""
+    """Return the page with `content`, made from `source`, between the marks of this name."""
     begin, end = f"<!-- {name}: made by `make docs` from {source} -->\n", f"<!-- end of {name} -->\n"
     before, found, rest = text.partition(begin)
     _, found_end, after = rest.partition(end)
@@ -53,7 +53,7 @@ def page(text: str) -> str:
 
 
 def specs(text: str) -> str:
-    """The role's argument specs with the tests that may be required."""
+    """Return the role's argument specs with the tests that may be required."""
     choices = "".join(f"          - {test}\n" for test in TESTS)
     return re.sub(
         r"(gpu_validation_required_tests:\n.*?choices:\n)(?: +- \w+\n)*( +default: )[^\n]*",

@@ -84,7 +84,7 @@ installed, their services off; so do logs, the journal in `/var/log/journal` amo
 
 
 def controls() -> dict[str, dict[str, Any]]:
-    """The controls of each file in data/os_controls, by its heading."""
+    """Return the controls of each file in data/os_controls, by its heading."""
     areas = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(DATA.glob("*.yml"))]
     return {area["heading"]: area["os_controls"] for area in areas}
 
@@ -109,7 +109,7 @@ def ordered_file(path: str, line: str = "") -> str:
 
 
 def brief(settings: dict[str, Any]) -> str:
-    """What a profile sets, in one line."""
+    """Return what a profile sets, in one line."""
     parts: list[str] = []
     for key, value in settings.get("sysctls", {}).items():
         parts.append(f"`{key}={value}`{ordered('sysctl', key)}")
@@ -140,7 +140,7 @@ def brief(settings: dict[str, Any]) -> str:
 
 
 def section(name: str, control: dict[str, Any]) -> list[str]:
-    """The part of the page on one control."""
+    """Return the part of the page on one control."""
     level = f"level {control['level']}" if control["level"] else "in no level of CIS"
     marked = ", value unverified" if control.get("unverified") else ""
     lines = [
@@ -168,7 +168,7 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = [INTRODUCTION]
     for heading, found in controls().items():
         lines += [f"## {heading}", ""]

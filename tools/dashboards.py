@@ -72,7 +72,7 @@ class Panel:
 
 
 def variable(name: str, label: str, query: str) -> dict[str, Any]:
-    """A choice out of the values of a label."""
+    """Return a choice out of the values of a label."""
     return {
         "name": name,
         "label": label,
@@ -208,7 +208,7 @@ DASHBOARDS = {
 
 
 def dashboard(name: str) -> dict[str, Any]:
-    """One of them as Grafana reads it."""
+    """Return one of them as Grafana reads it."""
     title, panels, variables = DASHBOARDS[name]
     return {
         "uid": f"temper-{name}",
@@ -241,7 +241,7 @@ def dashboard(name: str) -> dict[str, Any]:
 
 
 def documents() -> dict[Path, str]:
-    """The content of each file."""
+    """Return the content of each file."""
     return {FOLDER / f"{name}.json": json.dumps(dashboard(name), indent=1) + "\n" for name in DASHBOARDS}
 
 

@@ -81,7 +81,7 @@ counted. Xid 154 is found as `recovery-action`.
 
 
 def compiled(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry as the payload reads it: every case has all of its fields."""
+    """Return an entry as the payload reads it: every case has all of its fields."""
     shared = {field: entry[field] for field in OF_A_CASE if field in entry}
     cases = {name: shared | case for name, case in entry.get("cases", {"": {}}).items()}
     for case in cases.values():
@@ -92,7 +92,7 @@ def compiled(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def findings() -> dict[str, Any]:
-    """All entries by code, area by area. Raises ValueError for a code that is there twice."""
+    """Return all entries by code, area by area. Raises ValueError for a code that is there twice."""
     found: dict[str, Any] = {}
     for path in sorted(DATA.glob("*.yml")):
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -103,7 +103,7 @@ def findings() -> dict[str, Any]:
 
 
 def page(catalogue: Catalogue) -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = ["| Code | Finding | Severity | What to do | For programs |", "| --- | --- | --- | --- | --- |"]
     lines += [
         f"| `{code}` | {entry.title} | {severities(entry)} | {'; '.join(entry.remedy)} | "
@@ -114,14 +114,14 @@ def page(catalogue: Catalogue) -> str:
 
 
 def xid_table(table: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """What the payload needs: Xids that are explained and no finding, and the units of NVLink 5."""
+    """Return what the payload needs: Xids that are explained and no finding, and the units of NVLink 5."""
     codes = table["codes"].items()
     silent = [code for code, of in codes if f"xid-{code}" not in found and of["asks"] != SUPPORT]
     return {"silent": silent, "nvlink5": table["nvlink5"]}
 
 
 def xid_page(table: dict[str, Any], catalogue: Catalogue) -> str:
-    """The page of all Xids."""
+    """Return the page of all Xids."""
     lines = [
         "| Xid | NVIDIA: what it means | What it asks for | Here | Why |",
         "| --- | --- | --- | --- | --- |",
@@ -137,7 +137,7 @@ def xid_page(table: dict[str, Any], catalogue: Catalogue) -> str:
 
 
 def _lines(entries: dict[str, Any]) -> str:
-    """The payload's catalogue as JSON, a line for each code: a change of one shows as such."""
+    """Return the payload's catalogue as JSON, a line for each code: a change of one shows as such."""
     lines = [
         f"{json.dumps(code)}: {json.dumps(entry, ensure_ascii=False)}" for code, entry in entries.items()
     ]
@@ -145,7 +145,7 @@ def _lines(entries: dict[str, Any]) -> str:
 
 
 def documents() -> dict[Path, str]:
-    """The content of each file that is made from the data."""
+    """Return the content of each file that is made from the data."""
     content = {"findings": findings()}
     catalogue = decode(Catalogue, content)
     table = yaml.safe_load(XIDS.read_text(encoding="utf-8"))

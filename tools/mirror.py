@@ -93,7 +93,10 @@ class Mirror:
         return True
 
     def request(self, address: str) -> urllib.request.Request:
-        """What is asked for, with the login of its host; a host to which that leads on does not get it."""
+        """Return what is asked for, with the login of its host.
+
+        A host to which that leads on does not get it.
+        """
         parts = urlsplit(address)
         host = parts.hostname or ""
         had_login = parts.netloc.startswith(STRUCK_OUT)
@@ -110,7 +113,7 @@ class Mirror:
         return request
 
     def place(self, address: str) -> Path:
-        """Where the file at an address lies."""
+        """Return where the file at an address lies."""
         parts = urlsplit(address)
         # A web server looks for the name without its percent signs.
         path = self.directory / (parts.hostname or "local") / unquote(parts.path).lstrip("/")
@@ -144,7 +147,7 @@ class Mirror:
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -127,13 +127,13 @@ class Case:
 
 @cache
 def defaults() -> Mapping[str, Any]:
-    """All variables of all roles, with their defaults."""
+    """Return all variables of all roles, with their defaults."""
     values: Mapping[str, Any] = role_variables({}, argument_specs())["values"]
     return values
 
 
 def node_facts(system: str, architecture: str, hardware: Hardware) -> NodeFacts:
-    """What node_facts reports of a server that has only its system."""
+    """Return what node_facts reports of a server that has only its system."""
     name, _, version = system.partition("-")
     release = KERNELS[system]
     if architecture == "aarch64":
@@ -158,7 +158,7 @@ def node_facts(system: str, architecture: str, hardware: Hardware) -> NodeFacts:
 
 @cache
 def cases() -> tuple[Case, ...]:
-    """The plans of all hardware on all systems, section by section."""
+    """Return the plans of all hardware on all systems, section by section."""
     found = []
     for section, hardware, system in itertools.product(SECTIONS, HARDWARE, TABLES.distributions):
         if section.variables == DISTRO and system not in TABLES.distro_drivers:
@@ -172,7 +172,7 @@ def cases() -> tuple[Case, ...]:
 
 
 def cell(plan: NodePlan, reasons: dict[str, int]) -> str:
-    """What stands in the table; `reasons` numbers the refusals in the order in which they come."""
+    """Return what stands in the table; `reasons` numbers the refusals in the order in which they come."""
     if plan.problems:
         numbers = [reasons.setdefault(problem, len(reasons) + 1) for problem in plan.problems]
         return f"no: {', '.join(map(str, numbers))}"
@@ -182,7 +182,7 @@ def cell(plan: NodePlan, reasons: dict[str, int]) -> str:
 
 
 def tables(reasons: dict[str, int]) -> Iterator[str]:
-    """Each section's heading and table."""
+    """Yield each section's heading and table."""
     for section in SECTIONS:
         of_section = [case for case in cases() if case.section == section]
         systems = list(dict.fromkeys(case.system for case in of_section))
@@ -195,7 +195,7 @@ def tables(reasons: dict[str, int]) -> Iterator[str]:
 
 
 def stacks() -> Iterator[str]:
-    """The stacks that the tables name."""
+    """Yield the stacks that the tables name."""
     yield "| Stack | Driver | CUDA |\n|---|---|---|"
     planned = {case.plan.stack: case.plan for case in cases() if not case.plan.problems}
     for name, plan in sorted(planned.items()):
@@ -204,7 +204,7 @@ def stacks() -> Iterator[str]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     reasons: dict[str, int] = {}
     body = list(tables(reasons))
     return "\n".join(

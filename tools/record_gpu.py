@@ -69,7 +69,7 @@ class Sanitiser:
     numbers: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, text: str) -> str:
-        """The text of nvidia-smi, or of a result, without it."""
+        """Return the text of nvidia-smi, or of a result, without it."""
 
         def numbered(found: re.Match[str]) -> str:
             number = self.numbers.setdefault(found[0].lower(), len(self.numbers))
@@ -126,12 +126,15 @@ class Recording:
 
 
 def sanitised(report: str) -> str:
-    """The report of `nvidia-smi -q -x` without what is one machine's own."""
+    """Return the report of `nvidia-smi -q -x` without what is one machine's own."""
     return Sanitiser()(report)
 
 
 def reported() -> str:
-    """What nvidia-smi says. Raises OSError or subprocess.SubprocessError, with what it said instead."""
+    """Return what nvidia-smi says.
+
+    Raises OSError or subprocess.SubprocessError, with what it said instead.
+    """
     done = subprocess.run(COMMAND, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode != 0:
         said = f"`{' '.join(COMMAND)}` ended with {done.returncode}: {done.stdout.strip()}"
@@ -175,7 +178,7 @@ def measure(name: str, python: str, plan: str, recording: Recording) -> NodeResu
 
 
 def bench(python: str, recording: Recording) -> None:
-    """The payload's numbers beside plain torch, in a third of the time that is left."""
+    """Measure the payload's numbers beside plain torch, in a third of the time that is left."""
     if not recording.left_s:
         recording.missing.append("bench: no time was left")
         return
@@ -184,7 +187,10 @@ def bench(python: str, recording: Recording) -> None:
 
 
 def page(results: dict[str, NodeResult], recording: Recording) -> Iterator[str]:
-    """What was found, in Markdown: machines, states, durations, the two quick runs beside each other."""
+    """Yield what was found, in Markdown.
+
+    Machines, states, durations, the two quick runs beside each other.
+    """
     for name, result in results.items():
         machine = result.machine
         states = Counter(test.state for test in result.tests)
@@ -209,7 +215,7 @@ def page(results: dict[str, NodeResult], recording: Recording) -> Iterator[str]:
 
 
 def compared(first: NodeResult, second: NodeResult) -> Iterator[str]:
-    """The numbers of two runs beside each other, and whether their checksums are the same."""
+    """Yield the numbers of two runs beside each other, and whether their checksums are the same."""
 
     def numbers(result: NodeResult) -> dict[Key, Measurement]:
         return {key_of(test, one): one for test in result.tests for one in test.measurements}

@@ -37,14 +37,14 @@ BETWEEN = "What is to be done is the end of a sentence, or one of these where th
 
 
 def table(rows: Mapping[str, str], heading: str) -> str:
-    """A table of codes and sentences."""
+    """Return a table of codes and sentences."""
     lines = [f"| Code | {heading} |", "| --- | --- |"]
     lines += [f"| `{code}` | {text.replace('|', chr(92) + '|')} |" for code, text in rows.items()]
     return "\n".join(lines) + "\n"
 
 
 def documents() -> dict[Path, str]:
-    """The content of the page."""
+    """Return the content of the page."""
     remedies = (
         "\nWhat is to be done is the end of a sentence, or one of these where that depends on the node:\n\n"
     )

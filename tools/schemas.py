@@ -22,7 +22,7 @@ PULL_RESULT = ROOT / "temper" / "fleet" / "schemas" / "pull-result.schema.json"
 
 
 def documents() -> dict[Path, str]:
-    """The content of each schema file."""
+    """Return the content of each schema file."""
     statement = "Temper: a statement of compliance", model.Statement, model.SCHEMA_VERSION
     pulled = "Temper: the result of a run of a node that pulls", result.Result, result.SCHEMA_VERSION
     return {

@@ -42,7 +42,7 @@ class File:
         return self.content.encode() if isinstance(self.content, str) else self.content or b""
 
     def differs(self) -> bool:
-        """Whether the file on disk has other bytes, another mode or another owner than root."""
+        """Return whether the file on disk has other bytes, another mode or another owner than root."""
         path = Path(self.path)
         if self.content is None:
             return path.is_symlink() or path.exists()
@@ -58,7 +58,7 @@ class File:
         return path.read_bytes() != self.data
 
     def before_and_after(self) -> tuple[str, str]:
-        """What the file says and what it should say, for people."""
+        """Return what the file says and what it should say, for people."""
         path = Path(self.path)
         exists = path.is_file()
         private = not int(self.mode, 8) & stat.S_IROTH or (exists and not path.stat().st_mode & stat.S_IROTH)
@@ -119,7 +119,7 @@ def read_regular(path: Path, most_bytes: int = MOST_BYTES, *, follow: bool = Fal
 
 
 def saved(path: Path) -> dict[str, Any] | None:
-    """A regular file as JSON can hold it, or where a link leads to; None where there is neither."""
+    """Return a regular file as JSON can hold it, or where a link leads to; None where there is neither."""
     try:
         status = path.lstat()
     except FileNotFoundError:

@@ -170,19 +170,22 @@ class Sealed:
 
 
 def kernel_of(root: Path, named: str | None) -> str:
-    """The kernel that the image boots: the named one, else the newest installed one; empty without any."""
+    """Return the kernel that the image boots: the named one, else the newest installed one.
+
+    Empty without any.
+    """
     installed = [str(kernel["release"]) for kernel in installed_kernels(root, None)]
     return named or max(installed, key=in_order, default="")
 
 
 def in_order(release: str) -> list[tuple[int, int, str]]:
-    """A key by which 6.12.9 comes before 6.12.57."""
+    """Return a key by which 6.12.9 comes before 6.12.57."""
     parts = re.findall(r"\d+|\D+", release)
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
 
 
 def refusal(root: Path, release: str) -> str:
-    """Why this is no tree of an image, or none that could get a driver; empty where it is one."""
+    """Return why this is no tree of an image, or none that could get a driver; empty where it is one."""
     answer = process.complete(DETECT).stdout.strip() if process.which(DETECT[0]) else ""
     if answer in ("", "none"):
         return (
@@ -223,7 +226,7 @@ def unfinished(root: Path) -> list[str]:
 
 
 def personal(root: Path) -> dict[str, list[Path]]:
-    """What must not be in an image, by its subject."""
+    """Return what must not be in an image, by its subject."""
     found = {
         subject: sorted(path for pattern in patterns for path in root.glob(pattern))
         for subject, patterns in PERSONAL.items()
@@ -247,7 +250,7 @@ def personal(root: Path) -> dict[str, list[Path]]:
 
 
 def makes_a_name(path: Path, root: Path) -> bool:
-    """Whether it is the file of iSCSI, and has the machine make a name."""
+    """Return whether it is the file of iSCSI, and has the machine make a name."""
     return path == root / ISCSI_NAME and MAKE_A_NAME in path.read_text(encoding="utf-8").splitlines()
 
 
@@ -258,7 +261,7 @@ def logs(root: Path) -> list[Path]:
 
 
 def temporary(root: Path) -> Iterator[Path]:
-    """What somebody has left in folders for a while; what lies in memory is in no image."""
+    """Yield what somebody has left in folders for a while; what lies in memory is in no image."""
     for pattern in TEMPORARY:
         for path in root.glob(pattern):
             in_memory = any(kind == "tmpfs" for _, kind in crossed(root, path))
@@ -267,7 +270,7 @@ def temporary(root: Path) -> Iterator[Path]:
 
 
 def crossed(root: Path, path: Path) -> list[tuple[str, str]]:
-    """The file systems, other than the tree's own, that a path lies on or has within: place and kind.
+    """Return the file systems, other than the tree's own, that a path lies on or has within: place and kind.
 
     A mount of the same device as the tree's is another one, too: what the builder binds into it.
     """
@@ -340,5 +343,5 @@ def discard(path: Path, root: Path) -> None:
 
 
 def named(root: Path, path: Path) -> str:
-    """The path as the machine will have it."""
+    """Return the path as the machine will have it."""
     return f"/{path.relative_to(root)}"

@@ -67,7 +67,7 @@ class Now:
 
     @classmethod
     def read(cls) -> Now:
-        """This moment."""
+        """Return this moment."""
         utc = datetime.now(timezone.utc).isoformat(timespec="seconds")  # noqa: UP017 - not in Python 3.9
         return cls(BOOT_ID.read_text(encoding="utf-8").strip(), time.clock_gettime(time.CLOCK_BOOTTIME), utc)
 
@@ -93,11 +93,11 @@ class Lease:
     former: str = ""
 
     def age_s(self, now: Now) -> float:
-        """Seconds since the last heartbeat; for one of a former boot, the least that it can be."""
+        """Return seconds since the last heartbeat; for one of a former boot, the least that it can be."""
         return now.boottime_s - self.beat_s if now.boot_id == self.boot_id else now.boottime_s
 
     def expired(self, now: Now) -> bool:
-        """Whether another one may take it."""
+        """Return whether another one may take it."""
         return self.age_s(now) > self.ttl_s
 
     @property
@@ -106,7 +106,7 @@ class Lease:
         return Lease(fencing=self.fencing, attempt=self.attempt, former=self.owner)
 
     def holder(self, now: Now) -> str:
-        """Who holds it, since when, and for how long to come."""
+        """Return who holds it, since when, and for how long to come."""
         left_s = self.ttl_s - self.age_s(now)
         ends = f"expires in {left_s:.0f} s without a heartbeat" if left_s >= 0 else "has expired"
         beat = f"last heartbeat {self.heartbeat}"
@@ -114,7 +114,10 @@ class Lease:
 
 
 def read(path: Path = PATH) -> Lease:
-    """The lease as it is. Raises LeaseError where the file is damaged: then nobody knows who works here."""
+    """Return the lease as it is.
+
+    Raises LeaseError where the file is damaged: then nobody knows who works here.
+    """
     try:
         _, fields = records.load(path, WORDS, remedy=REMEDY)
         lease = Lease(**fields)

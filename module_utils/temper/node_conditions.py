@@ -30,7 +30,7 @@ def condition(key: str, state: str, reason: str = "", repair: Sequence[Sequence[
 
 
 def conditions(administrators: Sequence[str] | None, pending: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """All of them. `administrators` may become root; None where nobody says who may.
+    """Return all of them. `administrators` may become root; None where nobody says who may.
 
     `pending` are sentences about what else waits for a reboot.
     """
@@ -38,17 +38,20 @@ def conditions(administrators: Sequence[str] | None, pending: Sequence[str] = ()
 
 
 def natural(text: str) -> list[Any]:
-    """A key that sorts 6.1.0-9 before 6.1.0-37."""
+    """Return a key that sorts 6.1.0-9 before 6.1.0-37."""
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.findall(r"\d+|\D+", text)]
 
 
 def flavour(release: str) -> str:
-    """What is left of a kernel's release without numbers: Debian's cloud-amd64, Red Hat's x86_64 and +64k."""
+    """Return what is left of a kernel's release without numbers.
+
+    Debian's cloud-amd64, Red Hat's x86_64 and +64k.
+    """
     return re.sub(r"\+(?:deb|bpo)[\d.]*|[\d.\-_]", "", release)
 
 
 def reboot(pending: Sequence[str] = ()) -> dict[str, Any]:
-    """Whether the node runs what is installed: nothing asks for a reboot, no newer kernel waits."""
+    """Return whether the node runs what is installed: nothing asks for a reboot, no newer kernel waits."""
     if REBOOT_REQUIRED.exists():
         packages = Path(f"{REBOOT_REQUIRED}.pkgs")
         names = (
@@ -69,7 +72,7 @@ def reboot(pending: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def security_updates() -> dict[str, Any]:
-    """Whether updates of security wait, as far as the node's own package lists know."""
+    """Return whether updates of security wait, as far as the node's own package lists know."""
     key = "security-updates"
     try:
         if which("apt-get"):
@@ -84,7 +87,7 @@ def security_updates() -> dict[str, Any]:
 
 
 def apt_updates(key: str) -> dict[str, Any]:
-    """The same by apt, which simulates the upgrade. No lock is taken and no list is fetched."""
+    """Return the same by apt, which simulates the upgrade. No lock is taken and no list is fetched."""
     stamps = [path.stat().st_mtime for path in (APT_LISTS, *APT_LISTS.glob("*Release")) if path.exists()]
     if len(stamps) < 2:
         reason = "there are no package lists; `apt-get update` fetches them"

@@ -78,7 +78,7 @@ def search_path() -> str:
 
 
 def which(program: str) -> str | None:
-    """Where a program is installed, or None."""
+    """Return where a program is installed, or None."""
     return shutil.which(program, path=search_path())
 
 
@@ -110,7 +110,7 @@ def complete(
     text: str = "",
     grows: tuple[Path, int] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """The finished command with its output, whatever its status. `text` is its standard input.
+    """Return the finished command with its output, whatever its status. `text` is its standard input.
 
     `grows` is a folder that it writes to, with the bytes that this may have.
 
@@ -206,7 +206,10 @@ def _kill_writers(*outputs: int) -> None:
 def run(
     command: Sequence[str], timeout_s: float = TIMEOUT_S, environment: Mapping[str, str] | None = None
 ) -> str:
-    """What the command prints; raises CommandError with its complaint when it fails, hangs or is missing."""
+    """Return what the command prints.
+
+    Raises CommandError with its complaint when it fails, hangs or is missing.
+    """
     words = shlex.join(command)
     try:
         completed = complete(command, timeout_s, environment)
@@ -221,7 +224,7 @@ def run(
 
 
 def succeeds(command: Sequence[str]) -> bool:
-    """Whether the command is there and ends with status 0, in time."""
+    """Return whether the command is there and ends with status 0, in time."""
     try:
         return complete(command).returncode == 0
     except (OSError, subprocess.TimeoutExpired, OutputError):

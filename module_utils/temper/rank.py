@@ -74,7 +74,10 @@ class Rank:
         self.variable, self.number, self.ranks = (complete or found or [("", None, None)])[0]
 
     def launcher(self) -> int:
-        """The process that started this rank: the nearest ancestor that was not started as a rank itself."""
+        """Return the process that started this rank.
+
+        The nearest ancestor that was not started as a rank itself.
+        """
         process = os.getppid()
         with contextlib.suppress(OSError):  # another user's, as slurmstepd is
             while process > 1 and self.variable and self.variable in started_with(process):
@@ -84,26 +87,26 @@ class Rank:
 
 
 def number(environment: dict[str, str], variable: str) -> int | None:
-    """A number of 0 or more; None where there is none."""
+    """Return a number of 0 or more; None where there is none."""
     value = environment.get(variable, "")
     return int(value) if value.isdecimal() else None
 
 
 def step(environment: dict[str, str]) -> bool:
-    """Whether this is a task of srun: a batch script has a SLURM_LOCALID, too."""
+    """Return whether this is a task of srun: a batch script has a SLURM_LOCALID, too."""
     found = number(environment, "SLURM_STEP_ID")
     return found is not None and found < 0xFFFFFF00  # above: SLURM_BATCH_SCRIPT and others of slurm.h
 
 
 def started_with(process: int | str) -> dict[str, str]:
-    """The environment that a process was started with, whatever it has set since. Raises OSError."""
+    """Return the environment that a process was started with, whatever it has set since. Raises OSError."""
     entries = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
     pairs = (os.fsdecode(entry).partition("=") for entry in entries if b"=" in entry)
     return {name: value for name, _, value in pairs}
 
 
 def nvidia_smi(*options: str) -> str:
-    """What nvidia-smi prints. Raises UnboundError."""
+    """Return what nvidia-smi prints. Raises UnboundError."""
     try:
         program = subprocess.Popen(  # noqa: S603 - words of ours
             ["nvidia-smi", *options],  # noqa: S607 - the job's own PATH, and its own rights
@@ -127,7 +130,10 @@ def nvidia_smi(*options: str) -> str:
 
 
 def visible(gpus: list[Gpu], environment: dict[str, str]) -> list[Gpu]:
-    """The GPUs that CUDA shows to the command, in its order. Raises UnboundError where that is not known."""
+    """Return the GPUs that CUDA shows to the command, in its order.
+
+    Raises UnboundError where that is not known.
+    """
     given = environment.get("CUDA_VISIBLE_DEVICES")
     words = [str(index) for index in range(len(gpus))] if given is None else given.replace(" ", "").split(",")
     if len(gpus) > 1 and any(word.isdecimal() for word in words):
@@ -157,7 +163,7 @@ def visible(gpus: list[Gpu], environment: dict[str, str]) -> list[Gpu]:
 
 
 def own_gpu(gpus: list[Gpu], rank: Rank) -> Gpu:
-    """The GPU of this rank: the only one, else the one of its number. Raises UnboundError."""
+    """Return the GPU of this rank: the only one, else the one of its number. Raises UnboundError."""
     if len(gpus) == 1:
         return gpus[0]
     if not gpus:
@@ -181,14 +187,14 @@ def cpu_list(text: str) -> set[int]:
 
 
 def written(cpus: set[int]) -> str:
-    """The CPUs as the kernel lists them."""
+    """Return the CPUs as the kernel lists them."""
     ends = [cpu for cpu in sorted(cpus) if cpu + 1 not in cpus]
     starts = [cpu for cpu in sorted(cpus) if cpu - 1 not in cpus]
     return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in zip(starts, ends))  # noqa: B905 - 3.9
 
 
 def beside(gpu: Gpu) -> set[int]:
-    """The CPUs that the kernel names beside a GPU. Raises OSError."""
+    """Return the CPUs that the kernel names beside a GPU. Raises OSError."""
     path = ROOT / "sys/bus/pci/devices" / gpu.address / "local_cpulist"
     return cpu_list(path.read_text(encoding="ascii"))
 
@@ -206,7 +212,7 @@ def cores(cpus: set[int]) -> int:
 
 
 def quota() -> float:
-    """The CPUs' worth of time that the cgroup may use (cgroup v2); infinite without a limit."""
+    """Return the CPUs' worth of time that the cgroup may use (cgroup v2); infinite without a limit."""
     limit = math.inf
     with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
@@ -253,7 +259,10 @@ class RankPlan:
         self.gpu, self.cpus = gpu, near
 
     def users_own(self) -> bool:
-        """Whether the user has set the threads. torchrun's own 1 is no user's: it was started without one."""
+        """Return whether the user has set the threads.
+
+        Torchrun's own 1 is no user's: it was started without one.
+        """
         value = self.environment.get(THREADS)
         if value == "1" and "TORCHELASTIC_RUN_ID" in self.environment:
             with contextlib.suppress(OSError):
@@ -261,7 +270,7 @@ class RankPlan:
         return bool(value)
 
     def fitting(self) -> int:
-        """The node's number, but no more than the rank's part of the cores that it has, and of a quota."""
+        """Return the node's number, but at most the rank's part of its cores, and of a quota."""
         together = self.cpus
         with contextlib.suppress(OSError):
             together = os.sched_getaffinity(self.launcher) | self.cpus
@@ -280,7 +289,7 @@ class RankPlan:
         return max(1, min(most))
 
     def text(self) -> str:
-        """One line for the operator."""
+        """Return one line for the operator."""
         rank = "no rank" if self.rank.number is None else f"rank {self.rank.number} of {self.ranks}"
         bound = f"not bound: {self.unbound}"
         if self.gpu:

@@ -72,7 +72,7 @@ class Snapshot:
 
 
 def device_of(path: str) -> int:
-    """The file system of a path; each subvolume of btrfs counts as one."""
+    """Return the file system of a path; each subvolume of btrfs counts as one."""
     return os.stat(path).st_dev  # noqa: PTH116 - a number, and tests give their own
 
 
@@ -99,7 +99,7 @@ class Root:
             self.volumes = Btrfs(self.mount) if kind == "btrfs" else Zfs(self.mount)
 
     def outside(self) -> list[str]:
-        """The mount points below that no snapshot of this one has: `/boot`, often."""
+        """Return the mount points below that no snapshot of this one has: `/boot`, often."""
         below = [
             one
             for one in self.all
@@ -112,7 +112,7 @@ class Root:
         return sorted({process.printable(one.point) for one in below if not self._has(one.point)})
 
     def missing(self) -> list[str]:
-        """What a way back needs, and a snapshot of this file system has not."""
+        """Return what a way back needs, and a snapshot of this file system has not."""
         paths = (str(Path(self.point, name)) for name in NEEDED)
         return [path for path in paths if os.path.exists(path) and not self._has(path)]  # noqa: PTH110 - names, not Paths
 
@@ -138,7 +138,7 @@ class Btrfs:
         self.folder = Path(mount.point, FOLDER)
 
     def find(self, name: str) -> Snapshot | None:
-        """The snapshot of that name. Raises SnapshotError where it is something else."""
+        """Return the snapshot of that name. Raises SnapshotError where it is something else."""
         path = self.folder / name
         if not os.path.lexists(path):
             return None
@@ -197,7 +197,7 @@ class Lvm:
             ) from error
 
     def find(self, name: str) -> Snapshot | None:
-        """The snapshot of that name. Raises SnapshotError where it is something else."""
+        """Return the snapshot of that name. Raises SnapshotError where it is something else."""
         group = self.origin["vg_name"]
         volumes = {one["lv_name"]: one for one in _lvs(group)}
         if name not in volumes:
@@ -247,7 +247,7 @@ class Zfs:
         self.dataset = mount.source
 
     def find(self, name: str) -> Snapshot | None:
-        """The snapshot of that name. Raises SnapshotError where it is something else."""
+        """Return the snapshot of that name. Raises SnapshotError where it is something else."""
         place = f"{self.dataset}@{name}"
         options = ["-H", "-p", "-t", "snapshot", "-d", "1", "-o", f"name,creation,{PROPERTY}"]
         listed = _run(["zfs", "list", *options, self.dataset])
@@ -280,7 +280,7 @@ class Zfs:
 def take(
     root: Root, name: str, room_bytes: int, max_age_s: float | None = None, *, check: bool = False
 ) -> tuple[Snapshot | None, bool]:
-    """The snapshot of this name, taken now where there is none; and whether that changed anything.
+    """Return the snapshot of this name, taken now where there is none; and whether that changed anything.
 
     One that is void, or older than `max_age_s`, is replaced: it is asked for before anything is changed.
     With `check` nothing is done, and what does not exist yet is None.
@@ -307,7 +307,7 @@ def take(
 
 
 def verify(root: Root, name: str, max_age_s: float | None = None) -> Snapshot:
-    """The snapshot of this name. Raises SnapshotError where it is missing, void or too old."""
+    """Return the snapshot of this name. Raises SnapshotError where it is missing, void or too old."""
     found = root.volumes.find(_named(name))
     if not found:
         raise SnapshotError(f"Expected the snapshot {name} of {root.point}, found none.")
@@ -331,7 +331,7 @@ def _named(name: str) -> str:
 
 
 def _unfit(found: Snapshot, max_age_s: float | None) -> str:
-    """Why it cannot be relied on; empty where it can."""
+    """Return why it cannot be relied on; empty where it can."""
     age_s = time.time() - found.created_s
     if not found.void and max_age_s is not None and age_s > max_age_s:
         return f"it was taken {found.taken}, and may be {max_age_s / 60:g} min old"
@@ -347,7 +347,7 @@ def _enough(free_bytes: int, room_bytes: int, where: str) -> None:
 
 
 def _lvs(what: str) -> list[dict[str, str]]:
-    """The logical volume, or all of a group. Times are Unix time, sizes bytes."""
+    """Return the logical volume, or all of a group. Times are Unix time, sizes bytes."""
     options = ["--reportformat", "json", "--units", "b", "--nosuffix", "--config", 'report/time_format="%s"']
     text = _run(["lvs", *options, "--options", LVS, what])
     try:
@@ -358,7 +358,7 @@ def _lvs(what: str) -> list[dict[str, str]]:
 
 
 def _state(found: dict[str, str], volumes: dict[str, dict[str, str]]) -> tuple[str, float | None]:
-    """Why an LVM snapshot is void, and how full it is in percent."""
+    """Return why an LVM snapshot is void, and how full it is in percent."""
     if found["pool_lv"]:
         pool = volumes.get(found["pool_lv"])
         return (_pool_is_full(pool) if pool else ""), None
@@ -372,7 +372,7 @@ def _state(found: dict[str, str], volumes: dict[str, dict[str, str]]) -> tuple[s
 
 
 def _pool_is_full(pool: dict[str, str]) -> str:
-    """Why nothing in a thin pool can be relied on; empty where it can."""
+    """Return why nothing in a thin pool can be relied on; empty where it can."""
     place = f"thin pool {pool['vg_name']}/{pool['lv_name']}"
     if not pool["data_percent"]:
         return f"{place} is not active, so LVM does not say how full it is"
@@ -409,6 +409,6 @@ def _run(command: Sequence[str]) -> str:
 
 
 def sentence(found: Snapshot, outside: Sequence[str]) -> str:
-    """The snapshot for people, with what it does not have."""
+    """Return the snapshot for people, with what it does not have."""
     without = f", without {', '.join(outside)}" if outside else ""
     return f"{found.kind} snapshot {found.place} of {found.taken}{without}"

@@ -42,7 +42,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     _VALID_ARGS = frozenset(("name",))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """One result; a node that lets no new connection in is unreachable, as with any module."""
+        """Return one result; a node that lets no new connection in is unreachable, as with any module."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         jumps = read(variables.get("__preflight_ways"))
@@ -64,13 +64,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         return result | said | {"warnings": self.warnings}
 
     def proofs(self) -> list[Proof]:
-        """What must hold before the change is confirmed."""
+        """Return what must hold before the change is confirmed."""
         return [self.nodes_behind, self.seen_from_outside]
 
     def seen_from_outside(
         self, name: str, _jumps: Mapping[str, JumpHost], variables: dict[str, Any]
     ) -> dict[str, Any] | None:
-        """What the change offers to a stranger is what the plan has."""
+        """Return what the change offers to a stranger is what the plan has."""
         change, plan = str(self._task.args.get("name")), variables.get("preflight_plan")
         if change not in SEEN or not plan:
             return None

@@ -41,7 +41,7 @@ class ActionModule(NodeAction):
     _VALID_ARGS = frozenset(("known", "outside", "addresses"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The result has an `answer` (JSON: plan, observations, loaded driver), or a `problem`."""
+        """Return an `answer` (JSON: plan, observations, loaded driver), or a `problem`."""
         result = super().run(tmp, task_vars) | {"changed": False}
         variables = task_vars or {}
         own = self.own(variables)
@@ -77,7 +77,7 @@ class ActionModule(NodeAction):
         return result | {"answer": said, "machine": plan["machine"], "warnings": self.warnings}
 
     def reason(self, answer: dict[str, Any], known: dict[str, Any]) -> str:
-        """Why there is no answer, in a sentence."""
+        """Return why there is no answer, in a sentence."""
         words = str(answer.get("msg") or answer.get("module_stderr") or "it gave no reason").strip()
         remedy = unreadable(words, Target.from_dict(known), "", reached=self.reached).remedy
         if remedy and remedy.code == SILENT:
@@ -86,12 +86,12 @@ class ActionModule(NodeAction):
 
 
 def demanded_of(plan: Mapping[str, Any]) -> str:
-    """What the benchmark asks for in the controls that the profile relaxes, as JSON."""
+    """Return what the benchmark asks for in the controls that the profile relaxes, as JSON."""
     relaxed = [str(one["id"]) for one in plan["waived"] if one["by"] != OPERATOR]
     return json.dumps(demanded(load_controls(DATA / "os_controls"), relaxed, plan["system"]))
 
 
 def administrators(plan: Mapping[str, Any]) -> list[str]:
-    """The accounts that the plan lets become root."""
+    """Return the accounts that the plan lets become root."""
     settings = json.loads(plan["roles"]["admin_accounts"])["settings"]
     return [one["key"] for one in settings if one["wanted"]["state"] == "present" and one["wanted"]["sudo"]]

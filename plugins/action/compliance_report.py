@@ -45,7 +45,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     _VALID_ARGS = frozenset((*CHOSEN, "answers", "collect"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The result has what the action `verdict` takes."""
+        """Return what the action `verdict` takes."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         hostvars, arguments = variables["hostvars"], self._task.args

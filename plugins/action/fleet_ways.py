@@ -41,7 +41,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     _VALID_ARGS = frozenset(("nodes",))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The result has the `fleet` (its addresses), and `jump_hosts`: a JumpHost by each one's name."""
+        """Return the `fleet` (its addresses), and `jump_hosts`: a JumpHost by each one's name."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         names = variables["groups"].get("gpu_nodes", [])

@@ -25,7 +25,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     _VALID_ARGS: frozenset[str] = frozenset()
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The result has the names of the nodes that are `reached`, of a sample of those behind this one."""
+        """Return the names of the nodes that are `reached`, of a sample of those behind this one."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         name = str(variables["inventory_hostname"])

@@ -47,7 +47,7 @@ class ActionModule(NodeAction):
     )
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The plan is `plan`, for the fact of this name; `reached` whether the node answered."""
+        """Return the `plan`, for the fact of this name, and as `reached` whether the node answered."""
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         name = str(variables["inventory_hostname"])

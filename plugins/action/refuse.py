@@ -15,6 +15,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     _VALID_ARGS = frozenset(("msg",))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The result is `failed` and `refused`, with the message."""
+        """Return a result that is `failed` and `refused`, with the message."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         return result | {"failed": True, "refused": True, "msg": str(self._task.args["msg"])}

@@ -47,7 +47,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     _VALID_ARGS = frozenset(("role", "after_boot_s"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The role's own part of the module's result; `confirm` and `driver` are what it waits for."""
+        """Return the role's own part of the module's result; `confirm` and `driver` are what it waits for."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         role = str(self._task.args["role"])
@@ -81,7 +81,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         return result | own | ({"ansible_facts": facts} if facts else {})
 
     def holds(self, kept: Any, part: str) -> bool:
-        """Whether what was kept for a role is of its part of the plan, this run, and this play or any."""
+        """Return whether what was kept for a role is of its part of the plan, this run, this or any play."""
         proofs = (self.proof(part, self.play), self.proof(part))
         return isinstance(kept, dict) and kept.get("proof") in proofs
 
@@ -105,21 +105,21 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         return str(self._task.get_play()._uuid)
 
     def proof(self, part: str, play: str = "") -> str:
-        """What shows that a result is of this part of a plan, this run and this play, or of any play in it.
+        """Return what shows that a result is of this part of a plan, this run, and this play or any.
 
         What check mode has found is nothing that was done: preflight asks single roles so.
         """
         return hashlib.sha256(f"{RUN} {self._task.check_mode} {play} {part}".encode()).hexdigest()
 
     def parts(self, variables: dict[str, Any]) -> dict[str, str]:
-        """What the plan of the node has for each role, in the order of the stages."""
+        """Return what the plan of the node has for each role, in the order of the stages."""
         plan = variables.get("preflight_plan")
         if not plan:
             raise AnsibleActionFail("There is no plan of this node: run playbooks/preflight.yml first.")
         return {role: str(part) for role, part in plan["roles"].items()}
 
     def following(self, role: str, variables: dict[str, Any]) -> list[str]:
-        """The roles of the stage whose tasks come after this one's in this run."""
+        """Return the roles of the stage whose tasks come after this one's in this run."""
         together = [str(name) for name in variables.get(TOGETHER, ())]
         if role not in together:
             return []
@@ -127,19 +127,22 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         return [name for name in together[together.index(role) + 1 :] if selected({name, *stage}, variables)]
 
     def later(self, parts: dict[str, str], variables: dict[str, Any]) -> list[str]:
-        """The roles that later plays of this run take back."""
+        """Return the roles that later plays of this run take back."""
         names = [str(name) for name in variables.get(LATER, ())]
         return [name for name in names if selected({name, json.loads(parts[name])["stage"]}, variables)]
 
     def ahead(self, roles: list[str], parts: dict[str, str], variables: dict[str, Any]) -> list[str]:
-        """The roles of later stages, where this run carries out all of them."""
+        """Return the roles of later stages, where this run carries out all of them."""
         if not variables.get(AHEAD) or set(variables["ansible_run_tags"]) != {"all"}:
             return []
         order = list(parts)
         return order[order.index(roles[-1]) + 1 :]
 
     def carry_out(self, role: str, parts: dict[str, str], variables: dict[str, Any]) -> dict[str, Any]:
-        """What the module returns for this role and those after it; a failure here is that of the first."""
+        """Return what the module returns for this role and those after it.
+
+        A failure here is that of the first.
+        """
         roles = [role, *self.following(role, variables)]
         ahead = self.ahead(roles, parts, variables)
         arguments = {
@@ -156,7 +159,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         return executed
 
     def secrets(self, parts: list[str]) -> dict[str, str]:
-        """The contents of files that are not in the plan, by their paths on the node."""
+        """Return the contents of files that are not in the plan, by their paths on the node."""
         items = [item for part in parts for item in json.loads(part)["settings"] if item["kind"] == "file"]
         return {
             item["key"]: self.secret(item["wanted"]["source"])
@@ -165,7 +168,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         }
 
     def secret(self, source: str) -> str:
-        """The content of a file of the controller, which ansible-vault may have encrypted."""
+        """Return the content of a file of the controller, which ansible-vault may have encrypted."""
         path = Path(source).expanduser().resolve()
         try:
             return str(self._loader.get_text_file_contents(str(path)))
@@ -177,7 +180,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
 
 
 def selected(tags: set[str], variables: dict[str, Any]) -> bool:
-    """Whether this run carries out what has one of these tags."""
+    """Return whether this run carries out what has one of these tags."""
     found = {"all", "tagged", *tags}
     return not found.isdisjoint(variables["ansible_run_tags"]) and found.isdisjoint(
         variables["ansible_skip_tags"]

@@ -30,7 +30,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     _VALID_ARGS = frozenset(field.name for field in fields(NodeStepResult)) - {"boot_id", *OF_PLAN}
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The result has them as `step`. It fails where the node has answered in another form."""
+        """Return them as `step`. The task fails where the node has answered in another form."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         facts = variables.get("ansible_facts", {}).get("temper") or {}

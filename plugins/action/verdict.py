@@ -30,7 +30,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     _VALID_ARGS = frozenset(("sentence", "good", "text", "states", "report"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The result's `verdict` is what temper.base.outcome.FinalVerdict is made from."""
+        """Return the `verdict`, from which temper.base.outcome.FinalVerdict is made."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         given = self._task.args
         good, sentence = boolean(given["good"]), str(given["sentence"])

@@ -127,7 +127,7 @@ def patterns_of(play: Any) -> list[str]:
 
 
 def parts_of(found: Any) -> Iterator[Any]:
-    """A play, a block or a task, and all that is in it as far as it is known before the run."""
+    """Yield a play, a block or a task, and all that is in it as far as it is known before the run."""
     yield found
     if isinstance(found, Role):
         for part in (*found.get_task_blocks(), *found.get_all_dependencies()):
@@ -139,5 +139,5 @@ def parts_of(found: Any) -> Iterator[Any]:
 
 
 def is_included_late(part: Any) -> bool:
-    """Whether it includes tasks or a role during the run."""
+    """Return whether it includes tasks or a role during the run."""
     return isinstance(part, TaskInclude) and not part.statically_loaded

@@ -217,7 +217,7 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
                     self.give_up(error)
 
     def show_progress(self, interval_s: float, now_s: float) -> None:
-        """The line that moves; where there is none, a line now and then."""
+        """Show the line that moves; where there is none, print a line now and then."""
         if self.stage.notes and now_s - self.noted_s >= interval_s:
             self.say_notes()
         text = self.progress.line(now_s)
@@ -316,12 +316,12 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
                 file.write(f"{json.dumps(asdict(note))}\n")
 
     def dumped(self, values: Mapping[str, Any]) -> str:
-        """Values as Ansible's own callback shows them."""
+        """Return values as Ansible's own callback shows them."""
         return dedent(self._dump_results({**values, "_ansible_verbose_always": True})).strip("\n")
 
     @event
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        """A stage begins, or the next batch of nodes of one."""
+        """Begin a stage, or the next batch of nodes of one."""
         self.end_stage()
         self._play = play
         self.in_step = play.strategy.rpartition(".")[2] not in ("free", "host_pinned")
@@ -341,12 +341,12 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
 
     @event
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002 - Ansible's
-        """A task begins; where nodes go in step, all of them are through with the one before."""
+        """Begin a task; where nodes go in step, all of them are through with the one before."""
         self.begin_task()
 
     @event
     def v2_playbook_on_handler_task_start(self, task: Any) -> None:  # noqa: ARG002 - Ansible's
-        """A handler begins."""
+        """Begin a handler."""
         self.begin_task()
 
     def begin_task(self) -> None:
@@ -357,14 +357,14 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
 
     @event
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
-        """A node begins a task."""
+        """Note that a node begins a task."""
         name = host.get_name()
         self.run.own.setdefault(name, (name, str(host.vars.get("ansible_host", ""))))
         self.progress.begin(name, titled(task), time.monotonic())
 
     @event
     def v2_runner_on_ok(self, result: Any) -> None:
-        """A node is through with a task."""
+        """Note that a node is through with a task."""
         if result.result.get("reached") is False:
             self.silent.add(result.host.get_name())
         if isinstance(result.task, TaskInclude) or not result.is_changed():
@@ -379,12 +379,12 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
 
     @event
     def v2_runner_on_skipped(self, result: Any) -> None:
-        """A node had nothing to do."""
+        """Note that a node had nothing to do."""
         self.take(result)
 
     @event
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """A node failed, was refused, or goes on in spite of that."""
+        """Note that a node failed, was refused, or goes on in spite of that."""
         kind = "ignored" if ignore_errors else "rescued" if is_rescued(result.task) else "failed"
         if not ignore_errors and refused(result.result):
             kind = "unreachable" if result.host.get_name() in self.silent else "refused"
@@ -392,19 +392,22 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
 
     @event
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        """A node does not answer."""
+        """Note that a node does not answer."""
         kind = "ignored" if result.task.ignore_unreachable else "unreachable"
         self.take(result, kind, complaint(result.result, self.dumped))
 
     @event
     def v2_runner_retry(self, result: Any) -> None:
-        """A task is tried again after a while."""
+        """Note that a task is tried again after a while."""
         delay_s = float(keyword(result, "delay") or 0)
         self.progress.retry(result.host.get_name(), result.result, delay_s, time.monotonic())
 
     @event
     def v2_on_file_diff(self, result: Any) -> None:
-        """What changes in a file, or in an item of a loop; comes before the result, and with --diff alone."""
+        """Keep what changes in a file or in a loop's item.
+
+        It comes before the result, and with --diff alone.
+        """
         if result.result.get("diff") and result.result.get("changed"):
             key = result.host.get_name(), result.task._uuid
             verbose = self.get_option("output") == "verbose"
@@ -415,19 +418,19 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
 
     @event
     def v2_playbook_on_no_hosts_matched(self) -> None:
-        """The play has no nodes; most fleets have no jump hosts."""
+        """Note that the play has no nodes; most fleets have no jump hosts."""
         if JUMP_HOSTS not in self._play.get_vars():
             self.say("No node matches.", "warning")
 
     @event
     def v2_playbook_on_no_hosts_remaining(self) -> None:
-        """All nodes have failed."""
+        """End the stage, because all nodes have failed."""
         self.say_notes()
         self.say("No node is left.", "failed")
 
     @event
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """The playbook has ended."""
+        """Print the outcome, because the playbook has ended."""
         self.ended.set()
         self.end_stage()
         if not stats.processed:  # require_work says why
@@ -438,7 +441,7 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
 
 
 def nothing(name: str) -> Callable[..., None]:
-    """A handler of an event that says nothing which a result does not say, too."""
+    """Return a handler of an event that says nothing which a result does not say, too."""
 
     def method(self: CallbackModule, *_: Any) -> None:
         """Nothing to display."""
@@ -460,24 +463,27 @@ for told_otherwise in (
 
 
 def titled(task: Any) -> str:
-    """The name of a task, after that of its role."""
+    """Return the name of a task, after that of its role."""
     return str(task.get_name()).strip().replace(" : ", ": ", 1)
 
 
 def keyword(result: Any, name: str) -> Any:
-    """The value of a task's keyword; ansible-core 2.19 has the templated one in `task_fields` alone."""
+    """Return the value of a task's keyword.
+
+    Ansible-core 2.19 has the templated one in `task_fields` alone.
+    """
     value = getattr(result.task, name)
     return getattr(result, "task_fields", {}).get(name) if isinstance(value, str) else value
 
 
 def located(task: Any) -> str:
-    """Where a task stands; with `fail` its sentence says it all."""
+    """Return where a task stands; with `fail` its sentence says it all."""
     path = "" if task.action.rpartition(".")[2] == "fail" else task.get_path() or ""
     return f" ({path.removeprefix(f'{ROOT}/')})" if path else ""
 
 
 def is_rescued(task: Any) -> bool:
-    """Whether a failure of the task is caught by the `rescue` of a block that it stands in."""
+    """Return whether a failure of the task is caught by the `rescue` of a block that it stands in."""
     child, parent = task, getattr(task, "_parent", None)
     while parent is not None:
         if isinstance(parent, Block) and parent.rescue and child._uuid in {one._uuid for one in parent.block}:

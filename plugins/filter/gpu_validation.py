@@ -45,14 +45,14 @@ def pip_configuration(arguments: str) -> str:
 
 
 def contract() -> Any:
-    """The payload's documents, imported late: Ansible loads this file for each task of each node."""
+    """Return the payload's documents, imported late: Ansible loads this file for each task of each node."""
     if ROOT not in sys.path:
         sys.path.insert(0, ROOT)
     return importlib.import_module("validation.model.contract")
 
 
 def validation_outcome(run: Values) -> dict[str, Any]:
-    """A node's result from what the task that ran the payload returned, or why there is none."""
+    """Return a node's result from what the task that ran the payload returned, or why there is none."""
     if run.get("unreachable"):
         return {"problem": f"the connection broke while it was measured: {_one_line(run.get('msg', ''))}"}
     said = contract()
@@ -79,7 +79,7 @@ def _why_no_result(run: Values) -> str:
 
 
 def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | None = None) -> dict[str, Any]:
-    """Expectations, results and groups of all `nodes`, in the form that `temper report --fleet` reads.
+    """Return expectations, results and groups of all `nodes`, in the form that `temper report --fleet` reads.
 
     A node without a result is there too, with the reason: refused, unreachable, or failed in an earlier step.
     One that preflight has not come to is not: under `serial` its batch is yet to come. `fabric` is what was
@@ -112,7 +112,7 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
 def validation_fabric(
     hostvars: Values, nodes: Iterable[str], batch: Iterable[str], settings: Values
 ) -> dict[str, Any]:
-    """The nodes that were measured, and the rounds between them so far, as `temper groups` reads it.
+    """Return the nodes that were measured, and the rounds between them so far, as `temper groups` reads it.
 
     Only those that are to be measured with others (`gpu_validation_fabric`); empty where none is. `batch`
     has hosts of the play's batch that are still there: under `serial` each batch measures among itself.
@@ -153,7 +153,7 @@ def _member(variables: Values, node: str, library: str) -> dict[str, Any]:
 
 
 def autotune_order(hostvars: Values, nodes: Iterable[str], node: str, settings: Values) -> dict[str, Any]:
-    """What `validation autotune --order` reads on a node that is tuned together with others.
+    """Return what `validation autotune --order` reads on a node that is tuned together with others.
 
     `settings`: the fields of the order that are the same for all of them.
     """
@@ -212,7 +212,7 @@ def _one_line(text: Any) -> str:
 
 
 def _short(text: Any) -> str:
-    """A node's words, which may be any."""
+    """Return a node's words, which may be any."""
     words: str = importlib.import_module("validation.model.printable").one_line(str(text)[:MOST_WORDS])
     return words
 

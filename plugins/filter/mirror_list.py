@@ -19,13 +19,13 @@ def _planning() -> Any:
 
 
 def mirror_list(nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a mirror has to serve for all nodes."""
+    """Return what a mirror has to serve for all nodes."""
     content: dict[str, Any] = _planning().mirror_list(nodes)
     return content
 
 
 def mirror_downloads(transaction: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a node would download; one that says it in another form fails alone."""
+    """Return what a node would download; one that says it in another form fails alone."""
     packages: list[dict[str, Any]] = _planning().downloads(transaction)
     return packages
 

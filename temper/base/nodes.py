@@ -26,7 +26,7 @@ RACK_VARIABLES = ("rack", "racks")
 
 
 def ranges(names: Iterable[str]) -> str:
-    """Names in order, three or more that follow each other as a range: `gpu01-gpu12, gpu14, login`.
+    """Return names in order, three or more that follow each other as a range: `gpu01-gpu12, gpu14, login`.
 
     The number that counts is the last one in front of the first dot. `gpu9` and `gpu10` follow each other,
     and so do `gpu09` and `gpu10`.
@@ -42,7 +42,7 @@ def ranges(names: Iterable[str]) -> str:
 
 
 def _split(name: str) -> tuple[str, str, int, str]:
-    """What stands before the number and behind it, the number, and the name itself."""
+    """Return what stands before the number and behind it, the number, and the name itself."""
     host = name if name[:1].isdigit() else name.partition(".")[0]
     found = re.fullmatch(r"(.*?)([0-9]+)([^0-9]*)", host, flags=re.DOTALL)
     if not found:
@@ -52,13 +52,13 @@ def _split(name: str) -> tuple[str, str, int, str]:
 
 
 def counted(names: Iterable[str]) -> str:
-    """One node by its name, several with their number: `12 nodes: gpu01-gpu12`."""
+    """Return one node by its name, several with their number: `12 nodes: gpu01-gpu12`."""
     members = set(names)
     return ranges(members) if len(members) == 1 else f"{number_of(len(members), 'node')}: {ranges(members)}"
 
 
 def generic(text: str, own: Iterable[str]) -> str:
-    """The text with NODE for each of a node's `own` names and addresses, where they stand as whole words."""
+    """Return the text with NODE for each of a node's `own` names and addresses that is a whole word."""
     found = sorted((word for word in own if word and word in text), key=len, reverse=True)
     words = "|".join(map(re.escape, found))
     return re.sub(rf"(?<![\w.-])(?:{words})(?![\w-])", NODE, text) if words else text
@@ -73,7 +73,7 @@ def alike(texts: Mapping[str, str], own: Mapping[str, Iterable[str]]) -> list[tu
 
 
 def with_rack(groups: Iterable[str], variables: Mapping[str, Any]) -> list[str]:
-    """A node's groups, with its rack where only a variable names it: `rack: r12` is `rack_r12`."""
+    """Return a node's groups, with its rack where only a variable names it: `rack: r12` is `rack_r12`."""
     found = [str(name) for name in groups]
     # `racks` may be the group of all racks.
     if any(name.startswith(RACK) and name not in RACK_VARIABLES for name in found):
@@ -94,7 +94,7 @@ def with_rack(groups: Iterable[str], variables: Mapping[str, Any]) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """A time in its two largest units: `41 s`, `4 min 10 s`, `2 h 5 min`, `1 d 3 h`."""
+    """Return a time in its two largest units: `41 s`, `4 min 10 s`, `2 h 5 min`, `1 d 3 h`."""
     whole = int(seconds)
     for (large, size), (small, part) in pairwise(UNITS):
         if whole >= size:
@@ -104,5 +104,5 @@ def duration(seconds: float) -> str:
 
 
 def utc(instant: datetime) -> str:
-    """An instant as documents have it: `2026-11-26T16:30:00Z`."""
+    """Return an instant as documents have it: `2026-11-26T16:30:00Z`."""
     return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

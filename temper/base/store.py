@@ -62,7 +62,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that is committed at its end, and undone where that is not reached."""
+        """Hold a transaction that is committed at its end, and undone where that is not reached."""
         try:
             own(self.path.parent)
             own_file(self.path)
@@ -100,7 +100,7 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection | None]:
-        """A view of the file at one moment; None where nothing of this part is there yet."""
+        """Provide a view of the file at one moment; None where nothing of this part is there yet."""
         try:
             if not self.path.exists():
                 yield None
@@ -183,6 +183,9 @@ class Store:
 
 
 def _in_use(error: Exception) -> bool:
-    """Whether another connection has the file. Extended codes have the primary one in their last byte."""
+    """Return whether another connection has the file.
+
+    Extended codes have the primary one in their last byte.
+    """
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

@@ -238,7 +238,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     given = parser().parse_args(arguments)
     try:
         return int(given.function(given))

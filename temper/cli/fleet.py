@@ -126,7 +126,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Run the command line."""
     whole = argparse.ArgumentParser(
         "temper fleet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -190,7 +190,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _words(text: str) -> str:
-    """A text that a shell could split into words. Raises ArgumentTypeError."""
+    """Return a text that a shell could split into words. Raises ArgumentTypeError."""
     try:
         shlex.split(text)
     except ValueError as error:
@@ -241,7 +241,7 @@ def variables_of(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def told(texts: Sequence[str]) -> tuple[str, ...]:
-    """What is recorded of `-e`: files by their paths, and of all else the names. Raises UsageError."""
+    """Return what is recorded of `-e`: files by their paths, and of all else the names. Raises UsageError."""
     return tuple(
         word
         for text in texts
@@ -250,7 +250,7 @@ def told(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def variables_again(name: str, job: Job, texts: Sequence[str]) -> dict[str, Any]:
-    """The variables of a run that was cut off: those of `-e`, or of the files that it was begun with.
+    """Return the variables of a run that was cut off: those of `-e`, or of the files that it was begun with.
 
     Raises UsageError where they are others, or were given without a file.
     """
@@ -269,14 +269,14 @@ def variables_again(name: str, job: Job, texts: Sequence[str]) -> dict[str, Any]
 
 
 def _day(value: object) -> str:
-    """A day or a time that YAML has found, as text again. Raises TypeError."""
+    """Return a day or a time that YAML has found, as text again. Raises TypeError."""
     if isinstance(value, date):
         return value.isoformat()
     raise TypeError(f"found {type(value).__name__}")
 
 
 def helpers_of(names: str) -> list[str]:
-    """The machines of `--helpers`; none where it is empty. Raises UsageError."""
+    """Return the machines of `--helpers`; none where it is empty. Raises UsageError."""
     from ClusterShell.NodeSet import NodeSet, NodeSetException
 
     wanted = f"--helpers {names}: expected names such as ctl[1-4],login"
@@ -292,7 +292,7 @@ def helpers_of(names: str) -> list[str]:
 
 
 def playbook_of(name: str) -> str:
-    """The path of a playbook that can be cut into slices. Raises UsageError."""
+    """Return the path of a playbook that can be cut into slices. Raises UsageError."""
     for path in (name, f"playbooks/{name}", f"playbooks/{name}.yml"):
         if path in SLICED:
             return path
@@ -357,7 +357,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def name_of_run(now: datetime, before: str) -> str:
-    """A name that no run of any controller has, and that comes after the one of `before`.
+    """Return a name that no run of any controller has, and that comes after the one of `before`.
 
     Nodes know a run by it, and a clock that was set back is not to make an older run the last one.
     """
@@ -370,7 +370,10 @@ def name_of_run(now: datetime, before: str) -> str:
 
 
 def _tags(playbook: str, given: list[str]) -> list[str]:
-    """The option for these tags. Raises UsageError where no task has one: slices would do next to nothing."""
+    """Return the option for these tags.
+
+    Raises UsageError where no task has one: slices would do next to nothing.
+    """
     if not given:
         return []
     asked = [tag for text in given for tag in map(str.strip, text.split(",")) if tag]
@@ -443,14 +446,14 @@ AnyJournal = TypeVar("AnyJournal", bound=Journal)
 
 
 def _without_values(journal: AnyJournal) -> AnyJournal:
-    """The journal, from which values of `-e` that an earlier Temper recorded are gone."""
+    """Return the journal, from which values of `-e` that an earlier Temper recorded are gone."""
     if runs := journal.forget_values():
         _say(f"removed the values of -e recorded with {', '.join(runs)}: change those that are secret.")
     return journal
 
 
 def _may_hold_nodes(journal: Journal, name: str, job: Job, ended: str) -> bool:
-    """Whether a run took nodes that it is not known to be through with."""
+    """Return whether a run took nodes that it is not known to be through with."""
     return not ended and job.takes_nodes and not all(one.state for one in journal.nodes(name).values())
 
 
@@ -469,7 +472,7 @@ class GivingUp(Journal):
 
 
 def _cut_off(journal: Journal, name: str = "") -> tuple[str, Job]:
-    """The run that is meant, which has not ended. Raises UsageError."""
+    """Return the run that is meant, which has not ended. Raises UsageError."""
     run, job, ended = _meant(journal, name)
     if ended:
         raise UsageError(f"nothing is left of {'run' if name else 'the last run,'} {run}: {ended}")
@@ -479,7 +482,9 @@ def _cut_off(journal: Journal, name: str = "") -> tuple[str, Job]:
 
 
 def _meant(journal: Journal, name: str = "") -> tuple[str, Job, str]:
-    """The named run; without a name the newest that takes nodes and has not ended, or else the last one.
+    """Return the named run.
+
+    Without a name the newest that takes nodes and has not ended, or else the last one.
 
     One that only reads can have begun after it. Raises UsageError.
     """
@@ -512,7 +517,7 @@ def _name_others(journal: Journal, run: str) -> None:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """One run at a time from this checkout. Raises UsageError where there is another."""
+    """Keep to one run at a time from this checkout. Raises UsageError where there is another."""
     own(FOLDER)
     # Variables of the command line and all that Ansible said are in it.
     FOLDER.chmod(0o700)
@@ -587,7 +592,7 @@ def _say(line: str) -> None:
 
 
 def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, board: Board) -> int:
-    """One report and one exit status, as of one run."""
+    """Return one report and one exit status, as of one run."""
     records = journal.nodes(name)
     folders = [
         FOLDER / name / one for one in sorted({record.folder for record in records.values() if record.folder})
@@ -628,7 +633,7 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
 
 
 def judged(records: Mapping[str, NodeRecord], reports: Iterable[Said]) -> dict[str, NodeRecord]:
-    """The nodes as the reports judge them, where that is worse than the results of their slices."""
+    """Return the nodes as the reports judge them, where that is worse than the results of their slices."""
     found = dict(records)
     for report in reports:
         for node, state in report.states.items():
@@ -643,7 +648,7 @@ def status_of(records: Mapping[str, NodeRecord]) -> int:
 
 
 def _apart(job: Job, known: inventory.Inventory) -> list[str]:
-    """The nodes that were to be measured with others."""
+    """Return the nodes that were to be measured with others."""
     name, no = "gpu_validation_fabric", ("false", "no", "off", "n", "f", "0", "0.0", "none", "")
     wanted = {node: {**known.variables.get(node, {}), **job.variables}.get(name, False) for node in job.nodes}
     return [node for node, value in wanted.items() if str(value).lower() not in no]

@@ -167,7 +167,10 @@ def former(name: str) -> int:
 
 
 def _written(stream: TextIO | None) -> bool:
-    """Whether all that was printed has been written: nobody may read a pipe any more, a disk may be full."""
+    """Return whether all that was printed has been written.
+
+    Nobody may read a pipe any more, a disk may be full.
+    """
     try:
         if stream is not None:
             stream.flush()

@@ -28,7 +28,7 @@ USAGE_ERROR = 2
 
 
 def read(options: argparse.Namespace) -> Report:
-    """What the folders hold. Raises OSError, ContractError, HistoryError."""
+    """Return what the folders hold. Raises OSError, ContractError, HistoryError."""
     statement = document.of_report(options.compliance) if options.compliance else None
     validation = _validation(options) if options.validation else None
     origins = [origin.read(folder) for folder in (options.validation, options.compliance) if folder]
@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     given = parser().parse_args(arguments)
     if not given.validation and not given.compliance:
         parser().error("expected --validation DIR, --compliance DIR, or both")

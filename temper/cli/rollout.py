@@ -220,7 +220,10 @@ def status(given: argparse.Namespace) -> int:
 
 
 def _nobody_at_work(store: RolloutStore, rollout: Rollout) -> str:
-    """What goes on with a roll-out that nobody works on, though there is something to do; else nothing."""
+    """Return what goes on with a roll-out that nobody works on, though there is something to do.
+
+    Else nothing.
+    """
     if store.at_work(datetime.now(UTC)):
         return ""
     if rollout.mode is Mode.RUNNING:
@@ -264,7 +267,7 @@ def _on_the_way(rollout: Rollout) -> list[str]:
 
 
 def _who_ends(store: RolloutStore) -> str:
-    """What becomes of the nodes on their way, now that no other one starts."""
+    """Return what becomes of the nodes on their way, now that no other one starts."""
     if not (names := _on_the_way(_last(store))):
         return "No node is on its way, and none starts."
     if holder := store.at_work(datetime.now(UTC)):
@@ -301,7 +304,7 @@ def _try_again(given: argparse.Namespace, verb: Try, reason: str = "") -> int:
 
 
 def _never_starts(rollout: Rollout, node: str, verb: Try, now: datetime) -> str:
-    """Why a node that would wait for its turn again never has it, even if somebody resumes the roll-out.
+    """Return why a node that would wait for its turn again never has it, even after a `resume`.
 
     Empty where nothing stops it, or where it is on its way at once: one that failed need not start.
     """
@@ -319,7 +322,7 @@ def _never_starts(rollout: Rollout, node: str, verb: Try, now: datetime) -> str:
 
 
 def _policy(given: argparse.Namespace) -> Policy:
-    """The policy of the command line. Raises PolicyError where it asks for nothing."""
+    """Return the policy of the command line. Raises PolicyError where it asks for nothing."""
     policy = load(given.policy) if given.policy else Policy()
     if given.kernel:
         policy = replace(policy, kernel=read({"kernel": given.kernel}).kernel)
@@ -448,7 +451,7 @@ def _logged(log: Path, tell: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def drainer(policy: Policy, identity: str) -> Drainer:
-    """What takes nodes out of service, as the policy says."""
+    """Return what takes nodes out of service, as the policy says."""
     from temper.rollout.drain.commands import Commands, Idle
     from temper.rollout.drain.kubernetes import Kubernetes
     from temper.rollout.drain.slurm import Slurm
@@ -572,7 +575,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     given = parser().parse_args(arguments)
     exit_status = 1
     try:

@@ -27,7 +27,7 @@ class Once(Generic[One, Made]):
         self._known: dict[int, tuple[One, Made]] = {}
 
     def __call__(self, one: One) -> Made:
-        """What is made of it."""
+        """Return what is made of it."""
         known = self._known.get(id(one))
         if known is None:
             known = self._known[id(one)] = (one, self._make(one))
@@ -35,7 +35,7 @@ class Once(Generic[One, Made]):
 
 
 def uuid_of(name: str) -> str:
-    """The UUID (RFC 9562, version 5) of a name, as the module uuid makes it: without an object of it.
+    """Return the UUID (RFC 9562, version 5) of a name, as the module uuid makes it: without an object of it.
 
     A fleet has millions of them.
     """

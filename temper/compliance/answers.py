@@ -132,7 +132,10 @@ def shortened(setting: dict[str, Any]) -> dict[str, Any]:
 
 
 def packed(asked: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `checked_nodes` takes, as a document with each answer once: those of alike nodes are the same."""
+    """Return what `checked_nodes` takes, as a document with each answer once.
+
+    Those of alike nodes are the same.
+    """
     places: dict[str, int] = {}
     nodes = []
     for one in asked:

@@ -150,7 +150,9 @@ def sign(path: Path, key: str) -> None:
 
 
 def ssh_keygen(action: str, *arguments: str, signed: bytes = b"") -> Answer:
-    """What `ssh-keygen -Y` did; `signed` is its standard input. Raises EvidenceError where it gave no answer.
+    """Return what `ssh-keygen -Y` did; `signed` is its standard input.
+
+    Raises EvidenceError where it gave no answer.
 
     It asks nobody: a key with a passphrase or a token that waits for a touch must not hold a scheduled run.
     """
@@ -270,7 +272,7 @@ def lost(recorded: Sequence[tuple[str, str]], heads: Iterable[Head]) -> Iterator
 
 
 def unsigned(report: Path, signers: Path) -> str:
-    """Why a manifest's signature does not count; empty where it does."""
+    """Return why a manifest's signature does not count; empty where it does."""
     signature, manifest = report / SIGNATURE, report / MANIFEST
     if signature.is_symlink() or not signature.is_file():
         return "it is not signed"

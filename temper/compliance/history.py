@@ -106,7 +106,10 @@ class History:
                 connection.executemany(statement, of_table)
 
     def states(self) -> dict[str, Mapping[str, Known]]:
-        """The last known state of each control of each node; nodes of which the same is known share it."""
+        """Return the last known state of each control of each node.
+
+        Nodes of which the same is known share it.
+        """
         with self._store.reading() as connection:
             return dict(_states(connection)) if connection else {}
 
@@ -160,7 +163,7 @@ class History:
             )
 
     def drifts(self) -> list[Drift]:
-        """Every drift, by their beginnings."""
+        """Return every drift, by their beginnings."""
         rows = self._rows(
             f"SELECT drift.node, {FULL('drift.control')}, began, ended, state FROM drift "  # noqa: S608 - likewise
             "LEFT JOIN state USING (node, control) ORDER BY began, drift.node, drift.control"
@@ -171,7 +174,7 @@ class History:
         ]
 
     def reports(self) -> dict[str, str]:
-        """The digest of the manifest of each report, by its folder's name, in the order of their making."""
+        """Return the digest of each report's manifest, by its folder's name, in the order of their making."""
         with self._store.reading() as connection:
             if not connection:
                 return {}
@@ -187,7 +190,7 @@ class History:
         return Head(max(self.number(), len(recorded)), *last) if last else None
 
     def number(self) -> int:
-        """How many reports there ever were, also those whose rows are gone; 0 where nobody counted."""
+        """Return how many reports there ever were, also those whose rows are gone; 0 where nobody counted."""
         with self._store.reading() as connection:
             if not connection or not _numbered(connection):
                 return 0
@@ -200,7 +203,7 @@ class History:
 
 
 def _numbered(connection: sqlite3.Connection) -> bool:
-    """Whether reports have numbers: those of version 1 get them when the next one is recorded."""
+    """Return whether reports have numbers: those of version 1 get them when the next one is recorded."""
     return any(row[1] == "sequence" for row in connection.execute("PRAGMA table_info(report)"))
 
 
@@ -212,7 +215,7 @@ STATES = (
 
 
 def _states(connection: sqlite3.Connection) -> Iterator[tuple[str, Mapping[str, Known]]]:
-    """Each node with the states of its controls.
+    """Yield each node with the states of its controls.
 
     A fleet has millions of them: SQLite makes one text of those of a node, which is taken apart once for all
     nodes that have the same.

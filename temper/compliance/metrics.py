@@ -47,7 +47,7 @@ ALL = (*METRICS, *OF_WAIVERS, *OF_THE_CHAIN)
 
 
 def of_node(node: NodeStatement, made_at: str) -> str:
-    """A node in Prometheus' text format. One that did not answer has no controls."""
+    """Return a node in Prometheus' text format. One that did not answer has no controls."""
     said = Exposition(METRICS)
     said.set(
         "temper_compliance_timestamp_seconds", datetime.fromisoformat(made_at).timestamp(), node=node.node
@@ -60,7 +60,7 @@ def of_node(node: NodeStatement, made_at: str) -> str:
 
 
 def of_waivers(statement: Statement) -> str:
-    """All kinds of faults, those that no waiver has as well: an alert ends with its waiver."""
+    """Return all kinds of faults, those that no waiver has as well: an alert ends with its waiver."""
     said, counts = Exposition(OF_WAIVERS), Counter(finding.code for finding in statement.waivers)
     for code in WaiverFault:
         said.set("temper_compliance_waivers", counts[code], code=code)

@@ -163,7 +163,7 @@ class NodeStatement:
         return tuple(control for control in self.controls if control.state in SHOWN)
 
     def count(self, state: State) -> int:
-        """How many controls came out so."""
+        """Return how many controls came out so."""
         return self._counts[state]
 
     @cached_property
@@ -174,7 +174,10 @@ class NodeStatement:
         return tuple(dict.fromkeys(one.remedy for one in failing))
 
     def waived(self, by: WaivedBy, measured: State | None = None) -> int:
-        """How many controls the profile or the operator waives; with `measured`, that would come out so."""
+        """Return how many controls the profile or the operator waives.
+
+        With `measured`, that would come out so.
+        """
         return sum(control.waived_by is by and measured in (None, control.measured) for control in self.shown)
 
 

@@ -37,12 +37,12 @@ NO_TOKEN = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def document(statement: Statement) -> Iterator[str]:
-    """The JSON of a statement, in pieces."""
+    """Yield the JSON of a statement, in pieces."""
     yield from json_text({"assessment-results": assessment_results(statement)}, lists=2)
 
 
 def assessment_results(statement: Statement) -> dict[str, Any]:
-    """All results of one run."""
+    """Return all results of one run."""
     plan = {
         "uuid": uuid("plan"),
         "title": "The inventory of the fleet",
@@ -65,7 +65,7 @@ def assessment_results(statement: Statement) -> dict[str, Any]:
 
 
 def result(statement: Statement) -> dict[str, Any]:
-    """The one result of a run. Lists that would be empty are left out, as the schema asks."""
+    """Return the one result of a run. Lists that would be empty are left out, as the schema asks."""
     reviewed = sorted({control.id for node in statement.nodes for control in controls(node)})
     local = {
         "components": [tool(statement)],
@@ -97,7 +97,7 @@ def result(statement: Statement) -> dict[str, Any]:
 
 
 def controls(node: NodeStatement) -> Iterator[ControlResult]:
-    """Those of a node; of one that could not be read, that it could not."""
+    """Yield those of a node; of one that could not be read, that it could not."""
     yield from node.controls
     if not node.controls:
         yield ControlResult(ANSWERS, "The node can be read", State.NOT_CHECKED, node.reason)
@@ -116,7 +116,7 @@ class ControlOutcome(NamedTuple):
 
     @classmethod
     def of(cls, control: ControlResult) -> ControlOutcome:
-        """That of a control on a node."""
+        """Return that of a control on a node."""
         return cls(
             control.id,
             control.title,
@@ -137,13 +137,13 @@ class ControlOutcome(NamedTuple):
 
 @cache
 def place(outcome: ControlOutcome) -> str:
-    """The UUID of an observation, the same in every run."""
+    """Return the UUID of an observation, the same in every run."""
     measured = str(outcome.measured or "")
     return uuid("observation", former(outcome.control), str(outcome.state), measured, outcome.description)
 
 
 def observations(statement: Statement) -> Iterator[Encoded]:
-    """Each way in which a control came out, with all nodes on which it did."""
+    """Yield each way in which a control came out, with all nodes on which it did."""
     alike: dict[ControlOutcome, list[str]] = {}
     # Since when it passes is in the statement; here it would be most of the file.
     told_of = Once[ControlResult, tuple[list[str], str]](
@@ -167,12 +167,12 @@ def observations(statement: Statement) -> Iterator[Encoded]:
 
 
 def subject(plain: dict[str, Any], since: str) -> dict[str, Any]:
-    """A node in an observation."""
+    """Return a node in an observation."""
     return plain | {"props": [own("since", since)]} if since else plain
 
 
 def observation(outcome: ControlOutcome, subjects: list[str], statement: Statement) -> dict[str, Any]:
-    """A control as it was found on some nodes, of which the document has `SUBJECTS`."""
+    """Return a control as it was found on some nodes, of which the document has `SUBJECTS`."""
     checked = State.NOT_CHECKED not in (outcome.state, outcome.measured)
     where = json.loads(subjects[0])["title"] if len(subjects) == 1 else f"{len(subjects)} nodes"
     return {
@@ -196,7 +196,7 @@ def observation(outcome: ControlOutcome, subjects: list[str], statement: Stateme
 
 
 def finding(node: NodeStatement, control: ControlResult) -> dict[str, Any]:
-    """A control that is not satisfied on a node."""
+    """Return a control that is not satisfied on a node."""
     return {
         "uuid": uuid("finding", node.node, former(control.id)),
         "title": line(f"{control.title} ({node.node})"),
@@ -212,7 +212,7 @@ def finding(node: NodeStatement, control: ControlResult) -> dict[str, Any]:
 
 
 def risks(statement: Statement) -> Iterator[dict[str, Any]]:
-    """Each accepted deviation once, with the observations of all nodes that it is accepted on."""
+    """Yield each accepted deviation once, with the observations of all nodes that it is accepted on."""
     accepted: dict[tuple[str, str], dict[str, None]] = {}
     place_of = Once[ControlResult, str](lambda control: place(ControlOutcome.of(control)))
     examples: dict[tuple[str, str], ControlResult] = {}
@@ -237,7 +237,7 @@ def risks(statement: Statement) -> Iterator[dict[str, Any]]:
 
 
 def tool(statement: Statement) -> dict[str, Any]:
-    """What has looked."""
+    """Return what has looked."""
     return {
         "uuid": uuid("tool"),
         "type": "software",
@@ -248,7 +248,7 @@ def tool(statement: Statement) -> dict[str, Any]:
 
 
 def inventory_item(node: NodeStatement) -> dict[str, Any]:
-    """A node, which observations are about."""
+    """Return a node, which observations are about."""
     known = {"system": node.system, "gpus": node.gpus, "driver": node.driver, "verdict": str(node.verdict)}
     return {
         "uuid": uuid("node", node.node),
@@ -258,12 +258,12 @@ def inventory_item(node: NodeStatement) -> dict[str, Any]:
 
 
 def own(name: str, value: str) -> dict[str, str]:
-    """A property of Temper's own."""
+    """Return a property of Temper's own."""
     return {"name": name, "ns": NAMESPACE, "value": line(value)}
 
 
 def uuid(*of: str) -> str:
-    """The same for the same."""
+    """Return the same for the same."""
     return uuid_of("temper:oscal:" + "\0".join(of))
 
 
@@ -273,6 +273,6 @@ def line(text: str) -> str:
 
 
 def token(name: str) -> str:
-    """A control's id as OSCAL's tokens allow it: two ids never become one."""
+    """Return a control's id as OSCAL's tokens allow it: two ids never become one."""
     plain = NO_TOKEN.sub("_", name)
     return plain if plain == name else f"{plain}.{uuid('control', name)[:8]}"

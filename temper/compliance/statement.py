@@ -148,7 +148,7 @@ def statement(
     before: Mapping[str, Mapping[str, Known]],
     elsewhere: Mapping[str, Collection[str]] | None = None,
 ) -> Statement:
-    """The statement of all nodes. `before` is what the history knows of each node's controls.
+    """Return the statement of all nodes. `before` is what the history knows of each node's controls.
 
     `elsewhere` are the nodes of the inventory that are not among them, each with its groups.
     """
@@ -187,7 +187,7 @@ def counts(nodes: Sequence[NodeStatement]) -> Counts:
 
 
 def distinct(nodes: Iterable[NodeStatement]) -> Iterable[tuple[ControlResult, ...]]:
-    """The controls of all nodes, those that several nodes share once."""
+    """Return the controls of all nodes, those that several nodes share once."""
     return {id(node.controls): node.controls for node in nodes}.values()
 
 
@@ -199,7 +199,7 @@ def max_verdict(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def sentence(verdict: Verdict, nodes: Sequence[NodeStatement], findings: int) -> str:
-    """The verdict in a sentence."""
+    """Return the verdict in a sentence."""
     verdicts = Counter(node.verdict for node in nodes)
     parts = [f"{verdicts[Verdict.COMPLIANT]} of {len(nodes)} nodes are compliant"]
     if bad := verdicts[Verdict.NOT_COMPLIANT]:
@@ -237,7 +237,7 @@ class Shared:
 
 
 def node_statement(node: CheckedNode, rules: Rules) -> NodeStatement:
-    """One node, control by control."""
+    """Return one node, control by control."""
     if node.plan is None or node.observations is None:
         return NodeStatement(node.name, Verdict.NOT_CHECKED, node.problem)
     controls = node_controls(node, rules)
@@ -258,7 +258,10 @@ def node_statement(node: CheckedNode, rules: Rules) -> NodeStatement:
 
 
 def node_controls(node: CheckedNode, rules: Rules) -> tuple[ControlResult, ...]:
-    """All controls of a node: one object for all nodes that are alike and have nothing of their own."""
+    """Return all controls of a node.
+
+    One object for all nodes that are alike and have nothing of their own.
+    """
     shared = shared_controls(node, rules)
     last = validation_control(node, rules)
     if last.state is State.PASS and not shared.remedies and not (shared.fails and node.waivers):
@@ -278,7 +281,7 @@ def node_controls(node: CheckedNode, rules: Rules) -> tuple[ControlResult, ...]:
 
 
 def shared_controls(node: CheckedNode, rules: Rules) -> Shared:
-    """What a node shares with all that are like it: put together for the first of them."""
+    """Return what a node shares with all that are like it: put together for the first of them."""
     assert node.plan
     key = id(node.plan), id(node.observations), id(node.versions)
     if key not in rules.shared:
@@ -304,7 +307,7 @@ NOTHING = ""
 
 
 def remedy_of(by: RolePlan | Observation | None, rules: Rules, node: CheckedNode) -> str:
-    """The command that repairs a control on this node."""
+    """Return the command that repairs a control on this node."""
     if by is None:
         return playbook("preflight", rules, node)
     if isinstance(by, Observation):
@@ -313,7 +316,7 @@ def remedy_of(by: RolePlan | Observation | None, rules: Rules, node: CheckedNode
 
 
 def plan_control(plan: NodePlan) -> tuple[ControlResult, By]:
-    """Whether the inventory's wishes can be carried out on this node at all."""
+    """Return whether the inventory's wishes can be carried out on this node at all."""
     control = ControlResult(
         id=f"{NODE}/plan",
         title="The inventory asks for what this node can have",
@@ -324,7 +327,7 @@ def plan_control(plan: NodePlan) -> tuple[ControlResult, By]:
 
 
 def role_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:
-    """Each setting of each role; those of the hardening are its controls' where they have one."""
+    """Yield each setting of each role; those of the hardening are its controls' where they have one."""
     assert node.plan
     assert node.observations is not None
     for role in node.plan.roles:
@@ -337,7 +340,7 @@ def role_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:
 def of_role(
     role: str, reasons: tuple[tuple[str, str], ...], observations: tuple[Observation, ...]
 ) -> tuple[ControlResult, ...]:
-    """The settings of a role without their repair, once for all nodes of which the same was observed.
+    """Return the settings of a role without their repair, once for all nodes of which the same was observed.
 
     `reasons` are why each is set, by its kind and key.
     """
@@ -356,7 +359,7 @@ def of_role(
 
 
 def os_controls(node: CheckedNode, rules: Rules) -> Iterable[tuple[ControlResult, By]]:
-    """Every control of data/os_controls: what it sets here, or why it is relaxed."""
+    """Yield every control of data/os_controls: what it sets here, or why it is relaxed."""
     assert node.plan
     assert node.observations is not None
     role = next((role for role in node.plan.roles if role.role == HARDENING), None)
@@ -376,7 +379,10 @@ def hardening_controls(
     rules: Rules,
     system: str | None,
 ) -> tuple[tuple[bool, ControlResult], ...]:
-    """Each OS control without its repair, and whether a setting asks for it; once for all nodes alike."""
+    """Return each OS control without its repair, and whether a setting asks for it.
+
+    Once for all nodes alike.
+    """
     relaxed = {waived.id: waived for waived in all_waived}
     asked, by_benchmark = by_control(observed), by_control(demands)
     found = []
@@ -397,7 +403,7 @@ def hardening_controls(
 
 
 def by_control(observations: Iterable[Observation]) -> dict[str, list[Observation]]:
-    """The observations of each control that asks for them."""
+    """Return the observations of each control that asks for them."""
     found: dict[str, list[Observation]] = {}
     for one in observations:
         for name in one.controls:
@@ -408,7 +414,7 @@ def by_control(observations: Iterable[Observation]) -> dict[str, list[Observatio
 def relaxed_by_profile(
     waived: WaivedControl, observations: Sequence[Observation], rules: Rules
 ) -> ControlResult:
-    """A control of which the profile asks for less: waived, and what it would be by the benchmark."""
+    """Return a control of which the profile asks for less: waived, and what it would be by the benchmark."""
     result = worst_of(observations)
     if waived.id not in rules.measurable:
         result = ControlResult("", "", State.NOT_CHECKED, NOT_MEASURED)
@@ -422,7 +428,7 @@ def relaxed_by_profile(
 
 
 def worst_of(observations: Sequence[Observation]) -> ControlResult:
-    """What a control is by its settings."""
+    """Return what a control is by its settings."""
     if not observations:
         return ControlResult("", "", State.NOT_APPLICABLE, "this system has nothing to set for it")
     state = next(state for state in WORST_FIRST if state in {one.state for one in observations})
@@ -433,7 +439,7 @@ def worst_of(observations: Sequence[Observation]) -> ControlResult:
 
 
 def security_controls(node: CheckedNode, rules: Rules) -> Iterable[tuple[ControlResult, By]]:
-    """Whether a version of the stack that is installed has vulnerabilities of NVIDIA's bulletins."""
+    """Yield whether a version of the stack that is installed has vulnerabilities of NVIDIA's bulletins."""
     assert node.plan
     role = next((role for role in node.plan.roles if role.role == STACK), None)
     for name, component in rules.security.items():
@@ -471,7 +477,7 @@ def security_control(name: str, component: SecurityComponent, found: str) -> Con
 
 
 def condition_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:
-    """What is no setting."""
+    """Yield what is no setting."""
     assert node.observations is not None
     for one in node.observations.get(NODE, ()):
         control = ControlResult(
@@ -485,7 +491,7 @@ def condition_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:
 
 
 def outside_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:
-    """What this machine has seen of the node, where it looked."""
+    """Yield what this machine has seen of the node, where it looked."""
     assert node.plan
     assert node.observations is not None
     roles = {role.role: role for role in node.plan.roles}
@@ -496,7 +502,7 @@ def outside_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:
 
 
 def validation_control(node: CheckedNode, rules: Rules) -> ControlResult:
-    """Whether the node was measured, lately, with this driver, and was good."""
+    """Return whether the node was measured, lately, with this driver, and was good."""
     reason = validation_fault(node, rules)
     control = validated(rules.validation_max_age.days, reason)
     return replace(control, remedy=playbook("validate", rules, node)) if reason else control
@@ -504,7 +510,7 @@ def validation_control(node: CheckedNode, rules: Rules) -> ControlResult:
 
 @lru_cache(maxsize=1024)
 def validated(days: int, reason: str) -> ControlResult:
-    """It without its remedy: the same object for all nodes of which the same is to be said."""
+    """Return it without its remedy: the same object for all nodes of which the same is to be said."""
     return ControlResult(
         id=f"{VALIDATION}/last",
         title=f"Validated within {days} days, with the driver that is loaded",
@@ -514,7 +520,7 @@ def validated(days: int, reason: str) -> ControlResult:
 
 
 def validation_fault(node: CheckedNode, rules: Rules) -> str:
-    """What is wrong with the last validation; empty where nothing is."""
+    """Return what is wrong with the last validation; empty where nothing is."""
     last = node.validation
     if last is None:
         return "no report on this machine has a validation of it"
@@ -535,7 +541,7 @@ def validation_fault(node: CheckedNode, rules: Rules) -> str:
 
 
 def repair(rules: Rules, node: CheckedNode, role: RolePlan) -> str:
-    """The command that repairs a role where a control fails.
+    """Return the command that repairs a role where a control fails.
 
     Before it stands what takes back the changes of others that keep the role, which is carried out as a
     whole, from being carried out.
@@ -548,7 +554,7 @@ def repair(rules: Rules, node: CheckedNode, role: RolePlan) -> str:
 
 
 def reboot(rules: Rules, node: CheckedNode) -> str:
-    """The command that reboots a node, as one types it on the controller: it asks first.
+    """Return the command that reboots a node, as one types it on the controller: it asks first.
 
     Whether jobs run there is the operator's to know. Where nobody can answer, nothing happens.
     """
@@ -559,7 +565,7 @@ def reboot(rules: Rules, node: CheckedNode) -> str:
 
 
 def playbook(name: str, rules: Rules, node: CheckedNode) -> str:
-    """A playbook for one node, as one types it on the controller."""
+    """Return a playbook for one node, as one types it on the controller."""
     return f"ansible-playbook{rules.inventory} playbooks/{name}.yml --limit {shlex.quote(node.name)}"
 
 
@@ -571,7 +577,7 @@ def on_node(repairs: Iterable[Sequence[str]], rules: Rules, node: CheckedNode) -
 
 
 def with_waiver(control: ControlResult, node: CheckedNode, now: datetime) -> ControlResult:
-    """The control as a valid waiver of the operator makes it. What it would be stays visible."""
+    """Return the control as a valid waiver of the operator makes it. What it would be stays visible."""
     if control.state is not State.FAIL:
         return control
     valid = [w for w in node.waivers if w.control == control.id and w.covers(node.name, node.groups)]
@@ -593,7 +599,7 @@ def used_waivers(
     statements: Sequence[NodeStatement],
     elsewhere: Mapping[str, Collection[str]],
 ) -> dict[Waiver, Use]:
-    """What the nodes of this run say of each waiver; one for none of them is left out.
+    """Return what the nodes of this run say of each waiver; one for none of them is left out.
 
     That no node needs it says nothing while it is for nodes `elsewhere`, too.
     """
@@ -629,7 +635,7 @@ class Timeline:
         self._known: dict[tuple[int, int], tuple[object, object, tuple[ControlResult, ...], list[Turn]]] = {}
 
     def of(self, node: NodeStatement) -> tuple[NodeStatement, Iterable[Changed]]:
-        """The node with the instant at which each control's state began: now, unless it was so before.
+        """Return the node with the instant at which each control's state began: now, unless it was so before.
 
         And the controls whose state is another one than before. What nobody knew is new, not changed. Nodes
         that share their controls and of which the same was known share what comes of it.
@@ -649,7 +655,10 @@ class Timeline:
         return replace(node, controls=controls_since), (Changed(node.node, *turn) for turn in turns)
 
     def _began(self, control: ControlResult, moment: str) -> ControlResult:
-        """A control whose state began then: one object for all nodes on which it is the same object."""
+        """Return a control whose state began then.
+
+        One object for all nodes on which it is the same object.
+        """
         key = id(control), moment
         if key not in self._since:
             self._since[key] = control, replace(control, since=moment)

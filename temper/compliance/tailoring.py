@@ -72,7 +72,7 @@ class Known:
     states: dict[str, State] | None = None
 
     def in_force(self, owner: str) -> bool:
-        """Whether a control or role is as its plan wants it."""
+        """Return whether a control or role is as its plan wants it."""
         return self.states is None or self.states.get(owner) in (State.PASS, State.NOT_APPLICABLE)
 
 

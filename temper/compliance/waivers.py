@@ -44,11 +44,11 @@ class Waiver:
     compensating: str = ""
 
     def covers(self, node: str, groups: Collection[str]) -> bool:
-        """Whether it is for this node, by its name or that of one of its groups."""
+        """Return whether it is for this node, by its name or that of one of its groups."""
         return not self.nodes or bool({node, *groups} & set(self.nodes))
 
     def holds(self, now: datetime) -> bool:
-        """Whether it is valid at this instant."""
+        """Return whether it is valid at this instant."""
         return (self.valid_from is None or self.valid_from <= now) and now < self.expires
 
     @property
@@ -100,7 +100,7 @@ def read(entries: Any, known_nodes: Collection[str]) -> tuple[list[Waiver], list
 
 
 def one(entry: Mapping[str, Any], known_nodes: Collection[str]) -> Waiver:
-    """One waiver. Raises WaiverError with a sentence."""
+    """Return one waiver. Raises WaiverError with a sentence."""
     names = [field.name for field in fields(Waiver)]
     if not hasattr(entry, "items"):
         raise WaiverError(f"expected a mapping with {', '.join(names)}, found {entry!r}")
@@ -172,7 +172,7 @@ def nearest(name: str, controls: Collection[str]) -> str:
 
 
 def said_of(waiver: Waiver, use: Use, now: datetime) -> Iterator[tuple[WaiverFault, str]]:
-    """Each fault of a waiver, with the rest of its sentence."""
+    """Yield each fault of a waiver, with the rest of its sentence."""
     if now >= waiver.expires:
         yield WaiverFault.EXPIRED, f"expired at {utc(waiver.expires)}: renew it or repair the control"
     elif waiver.valid_from and now < waiver.valid_from:

@@ -64,12 +64,12 @@ class BundleError(Exception):
 
 
 def python_version() -> str:
-    """The Python that the packages are for, as a helper must have it: `3.11-x86_64`."""
+    """Return the Python that the packages are for, as a helper must have it: `3.11-x86_64`."""
     return f"{sys.version_info[0]}.{sys.version_info[1]}-{sysconfig.get_platform().rpartition('-')[2]}"
 
 
 def files(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
-    """The files of the checkout, with their names in the bundle, in order."""
+    """Yield the files of the checkout, with their names in the bundle, in order."""
     for part in PARTS:
         path = root / part
         if path.is_file():
@@ -83,7 +83,7 @@ def files(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
 
 
 def packages() -> Iterator[tuple[Path, str]]:
-    """The files of the controller's Python packages, with their names in the bundle."""
+    """Yield the files of the controller's Python packages, with their names in the bundle."""
     named = re.findall(r"^([A-Za-z0-9._-]+)==", REQUIREMENTS.read_text(encoding="utf-8"), flags=re.MULTILINE)
     for name in sorted(named):
         try:
@@ -98,7 +98,7 @@ def packages() -> Iterator[tuple[Path, str]]:
 
 
 def bundle() -> tuple[str, bytes]:
-    """The bundle's name, which has its digest, and the bundle (tar, gzip). Raises BundleError."""
+    """Return the bundle's name, which has its digest, and the bundle (tar, gzip). Raises BundleError."""
     digest = hashlib.sha256(python_version().encode())
     memory = io.BytesIO()
     with tarfile.open(fileobj=memory, mode="w:gz", compresslevel=6) as archive:

@@ -72,7 +72,7 @@ class Said:
 
 
 def defaults() -> dict[str, Any]:
-    """The roles' own values of `CHOSEN`."""
+    """Return the roles' own values of `CHOSEN`."""
     found: dict[str, Any] = {}
     for role in ("compliance", "gpu_validation"):
         found |= yaml.safe_load((ROOT / "roles" / role / "defaults" / "main.yml").read_text(encoding="utf-8"))
@@ -80,7 +80,7 @@ def defaults() -> dict[str, Any]:
 
 
 def documents(folders: Sequence[Path], name: str) -> list[Any]:
-    """What slices have handed over under a name. One that has nothing of it has none here.
+    """Return what slices have handed over under a name. One that has nothing of it has none here.
 
     Raises CollectedError.
     """
@@ -115,17 +115,17 @@ def plans(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
 
 
 def without_plan(reason: str) -> dict[str, Any]:
-    """What is kept of a node that has no plan."""
+    """Return what is kept of a node that has no plan."""
     return refused({}, refusal("other", reason=reason))
 
 
 def report_folder(chosen: Mapping[str, Any], now: datetime) -> str:
-    """The folder of a report on validation that is made now."""
+    """Return the folder of a report on validation that is made now."""
     return f"{chosen['gpu_validation_reports_directory']}/{now:%Y-%m-%dT%H-%M-%SZ}"
 
 
 def report_command(chosen: Mapping[str, Any], sources: Sequence[str], now: datetime) -> list[str]:
-    """What judges validation on this machine, as roles/gpu_validation/vars/main.yml starts it."""
+    """Return what judges validation on this machine, as roles/gpu_validation/vars/main.yml starts it."""
     strict = str(chosen["gpu_validation_fail_on_degraded"]).lower() in TRUE
     metrics = chosen["gpu_validation_metrics_directory"]
     return [
@@ -152,7 +152,10 @@ def readable(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def answers(part: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What nodes of a slice answered; where that is of another form, they have that as their problem."""
+    """Return what nodes of a slice answered.
+
+    Where that is of another form, they have that as their problem.
+    """
     try:
         asked = unpacked(part)
         for one in asked:

@@ -68,7 +68,7 @@ class NodeRecord:
     folder: str = ""
 
     def values(self) -> tuple[int, str, str, str, str, str]:
-        """The columns but run and node."""
+        """Return the columns but run and node."""
         counts = json.dumps(dict(self.counts or {}))
         return self.attempt, self.place, self.state, self.reason, counts, self.folder
 
@@ -79,14 +79,17 @@ class NodeRecord:
 
 
 def sealed(variables: Mapping[str, Any], salt: str = "") -> str:
-    """What tells these variables from others, and nobody what they are: a salt, and a hash that is slow."""
+    """Return what tells these variables from others, and nobody what they are.
+
+    A salt, and a hash that is slow.
+    """
     salt = salt or secrets.token_hex(16)
     text = json.dumps(variables, sort_keys=True).encode()
     return f"{salt}-{hashlib.scrypt(text, salt=salt.encode(), n=1 << 14, r=8, p=1, dklen=32).hex()}"
 
 
 def same(seal: str, variables: Mapping[str, Any]) -> bool:
-    """Whether these are the variables that were sealed."""
+    """Return whether these are the variables that were sealed."""
     return hmac.compare_digest(seal, sealed(variables, seal.partition("-")[0]))
 
 
@@ -134,7 +137,7 @@ class Journal:
             connection.execute("UPDATE fleet_run SET ended = ? WHERE id = ?", (sentence, run))
 
     def last(self, run: str = "") -> tuple[str, Job, str] | None:
-        """The last run, or the named one: id, job, and outcome; empty where it has not ended."""
+        """Return the last run, or the named one: id, job, and outcome; empty where it has not ended."""
         with self.store.reading() as connection:
             if connection is None:
                 return None
@@ -168,7 +171,7 @@ class Journal:
         return [run for _, run in old]
 
     def unended(self) -> list[tuple[str, Job]]:
-        """The runs that have not ended, the newest first."""
+        """Return the runs that have not ended, the newest first."""
         with self.store.reading() as connection:
             if connection is None:
                 return []
@@ -178,7 +181,7 @@ class Journal:
         return [(run, self._job(run, text)) for run, text in rows]
 
     def old(self, kept: int) -> list[str]:
-        """The runs that have ended, but the last `kept` that take nodes and the last `kept` that do not.
+        """Return the ended runs, but the last `kept` that take nodes and the last `kept` that do not.
 
         What reads every hour is not to push out what changed nodes: `abort` gives back a lease of that.
         """
@@ -203,7 +206,7 @@ class Journal:
             connection.executemany("DELETE FROM fleet_run WHERE id = ?", old)
 
     def nodes(self, run: str) -> dict[str, NodeRecord]:
-        """The nodes of a run of which a slice has begun."""
+        """Return the nodes of a run of which a slice has begun."""
         with self.store.reading() as connection:
             if connection is None:
                 return {}

@@ -118,12 +118,12 @@ class UnreadableError(Exception):
 
 
 def instant(text: str) -> datetime:
-    """An instant in UTC as results have it. Raises ValueError."""
+    """Return an instant in UTC as results have it. Raises ValueError."""
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
 
 
 def read(path: Path, now: datetime) -> Heard:
-    """The result in a file.
+    """Return the result in a file.
 
     Raises:
         UnreadableError: it is no result, or not one of the node that the file is named after.
@@ -165,7 +165,9 @@ def read(path: Path, now: datetime) -> Heard:
 
 
 def newest_commit(heard: Iterable[Heard]) -> tuple[str, str]:
-    """The newest commit that a node has accepted, and its time (UTC), as nodes say; empty where none does.
+    """Return the newest commit that a node has accepted, and its time (UTC), as nodes say.
+
+    Empty where none does.
 
     Of commits made at close times it is the one that most nodes have. A node that could fetch nothing is
     asked only where no node could: it does not know what is the newest.
@@ -182,7 +184,7 @@ def newest_commit(heard: Iterable[Heard]) -> tuple[str, str]:
 
 
 def standing(heard: Heard, newest: tuple[str, str], intervals: int, now: datetime) -> tuple[Standing, str]:
-    """How a node stands, and why."""
+    """Return how a node stands, and why."""
     result, (commit, committed) = heard.result, newest
     if now - heard.at > heard.limit(intervals):
         silence = duration((now - heard.at).total_seconds())
@@ -246,7 +248,10 @@ def judge(folder: Path, names: Iterable[str], intervals: int, now: datetime, com
 
 
 def text(judgement: Judgement) -> str:
-    """The judgement for people: nodes by standing, reasons, controls that drift most, what was repaired."""
+    """Return the judgement for people.
+
+    Nodes by standing, reasons, controls that drift most, what was repaired.
+    """
     by_standing = by_key((node.standing, node) for node in judgement.nodes)
     commit = judgement.commit[:12] or "none"
     lines = [f"{number_of(len(judgement.nodes), 'node')}, newest commit {commit}"]
@@ -279,7 +284,7 @@ def one_line(words: str) -> str:
 
 
 def as_json(judgement: Judgement) -> str:
-    """The judgement for programs."""
+    """Return the judgement for programs."""
 
     def plain(pairs: list[tuple[str, object]]) -> dict[str, object]:
         return {name: value.value if isinstance(value, Enum) else value for name, value in pairs}
@@ -288,7 +293,7 @@ def as_json(judgement: Judgement) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Add the options of the command."""
     parser.add_argument("results", type=Path, help="folder with a file NODE.json of each node")
     parser.add_argument(
         "-i",
@@ -318,14 +323,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """A whole number above 0, with at most six digits. Raises ArgumentTypeError."""
+    """Return a whole number above 0, with at most six digits. Raises ArgumentTypeError."""
     if not text.isdecimal() or len(text) > 6 or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 999999, found {text}")
     return int(text)
 
 
 def commit_name(text: str) -> str:
-    """A commit's name in full: a part of it is what no node has. Raises ArgumentTypeError."""
+    """Return a commit's name in full: a part of it is what no node has. Raises ArgumentTypeError."""
     if text and not COMMIT.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"expected a commit in full, as `git rev-parse {text}` says it, found {text}"
@@ -334,7 +339,7 @@ def commit_name(text: str) -> str:
 
 
 def expected(groups: Mapping[str, Iterable[str]], group: str) -> list[str]:
-    """The nodes of a group."""
+    """Return the nodes of a group."""
     return [name for name, own in groups.items() if group in own]
 
 

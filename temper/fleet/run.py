@@ -139,14 +139,14 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
         return self.folder / ARTIFACTS / OUTPUT
 
     def last_words(self) -> str:
-        """The end of what Ansible wrote, of a run that reached no node."""
+        """Return the end of what Ansible wrote, of a run that reached no node."""
         try:
             return last_words(self.output.read_text(encoding="utf-8"))
         except OSError as error:
             return f"Ansible ended before it reached any node, and its output cannot be read: {error}"
 
     def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
-        """A line."""
+        """Read a line."""
         self.heard_s = time.monotonic()
         if self._lost:  # given up in the middle of what was read at once
             return
@@ -168,12 +168,12 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
         self.worker.abort()
 
     def pending(self) -> int:
-        """How many bytes of a line have come that has no end yet."""
+        """Return how many bytes of a line have come that has no end yet."""
         clients = self.worker._engine_clients()
         return max((len(stream.rbuf) for one in clients for stream in one.streams.values()), default=0)
 
     def ev_hup(self, worker: Any, node: str, rc: int) -> None:
-        """The command has ended."""
+        """Note that the command has ended."""
         self.status = rc
 
     def ev_close(self, worker: Any, timedout: bool) -> None:
@@ -181,7 +181,7 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
         self.ended(self)
 
     def why(self) -> str:
-        """Why it broke off, in words."""
+        """Return why it broke off, in words."""
         said = " ".join(" ".join(self.errors).split())
         if said:
             return f"{self.place}: {said}"
@@ -197,13 +197,16 @@ class Answers(EventHandler):  # type: ignore[misc]  # ClusterShell ships no type
         self.lines: dict[str, list[str]] = {}
 
     def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
-        """A line."""
+        """Read a line."""
         line = printable(msg[:LONGEST_LINE].decode(errors="replace"))
         self.lines[node] = [*self.lines.get(node, []), line][-MOST_LINES:]
 
 
 def transmission(files: Mapping[str, Any], job: Mapping[str, Any]) -> bytes:
-    """A job of ansible-runner as one text: `files` of its folder, as JSON by their names, and arguments."""
+    """Return a job of ansible-runner as one text.
+
+    `files` of its folder, as JSON by their names, and arguments.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             path = Path(folder) / name
@@ -401,7 +404,7 @@ class FleetRun:
                 stream.give_up("it has sent a line without an end")
 
     def _ended(self, stream: Stream) -> None:
-        """A slice has ended, whole or not: record it, and begin what can begin now."""
+        """Record a slice that has ended, whole or not, and begin what can begin now."""
         part = stream.part
         del self.streams[part]
         if self.stopping:
@@ -428,7 +431,7 @@ class FleetRun:
         return NodeRecord(node, outcome.attempt, outcome.place, outcome.state, outcome.reason, counts, folder)
 
     def progress(self) -> str:
-        """Where the run is, in one line."""
+        """Return where the run is, in one line."""
         board = self.board
         done = len(board.outcomes)
         states = {node: one.state for node, one in board.outcomes.items()}
@@ -455,7 +458,7 @@ class _Watch(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
 
 
 def _command(folder: Path, python: str, path: list[str], modules: list[Path]) -> str:
-    """The worker on this machine."""
+    """Return the worker on this machine."""
     variables = {
         "PATH": ":".join([*path, os.environ.get("PATH", "")]),
         "PYTHONPATH": ":".join(map(str, modules)),

@@ -85,7 +85,9 @@ class Board:
         attempts: Mapping[str, int] | None = None,
         stages: Mapping[str, int] | None = None,
     ) -> Board:
-        """A run of these nodes. `attempts` are those that nodes have had before, of a run that goes on.
+        """Return a run of these nodes.
+
+        `attempts` are those that nodes have had before, of a run that goes on.
 
         `stages` are those of nodes that come later than the others.
         """
@@ -102,7 +104,7 @@ class Board:
         self.waiting.append(Slice(self._numbers, attempt, nodes, stage))
 
     def start(self) -> list[tuple[Slice, str]]:
-        """The slices that begin now, and where; the place with the most room first."""
+        """Return the slices that begin now, and where; the place with the most room first."""
         begun: list[tuple[Slice, str]] = []
         while (part := self._due()) and (place := self._freest()):
             self.waiting.remove(part)
@@ -120,7 +122,7 @@ class Board:
         return max(free, key=lambda place: place.jobs - used.count(place.name), default=None)
 
     def end(self, part: Slice, outcomes: Mapping[str, NodeOutcome]) -> None:
-        """A slice is through. A node of which nothing was heard comes again, by itself."""
+        """Note that a slice is through. A node of which nothing was heard comes again, by itself."""
         place = self._place(self.running.pop(part))
         place.losses = 0
         self.outcomes.update({node: outcomes[node] for node in part.nodes if node in outcomes})
@@ -129,7 +131,10 @@ class Board:
         )
 
     def lose(self, part: Slice, reason: str) -> None:
-        """A slice broke off: all its nodes come again. A place that loses them in a row gets no more."""
+        """Note that a slice broke off: all its nodes come again.
+
+        A place that loses them in a row gets no more.
+        """
         place = self._place(self.running.pop(part))
         place.losses += 1
         if place.losses >= LOSSES:
@@ -137,7 +142,7 @@ class Board:
         self._again(part, part.nodes, reason)
 
     def exclude(self, name: str, reason: str) -> None:
-        """A place that cannot be used at all."""
+        """Leave out a place that cannot be used at all."""
         self._place(name).out = reason
 
     def _again(self, part: Slice, nodes: tuple[str, ...], reason: str) -> None:

@@ -43,7 +43,7 @@ REASONS = ("msg", "problems", "stderr", "refused", "module_stderr")
 
 
 def slim(event: dict[str, Any]) -> dict[str, Any] | None:
-    """What the controller needs of an event; None where it is nothing."""
+    """Return what the controller needs of an event; None where it is nothing."""
     data = event.get("event_data") or {}
     kind = event.get("event")
     if kind == STATS:
@@ -72,7 +72,7 @@ class SliceWorker(Worker):  # type: ignore[misc]  # it ships no types
         )
 
     def update_paths(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Where things are on this machine."""
+        """Return where things are on this machine."""
         collected = Path(self.private_data_dir) / "artifacts" / IDENT / COLLECTED
         collected.mkdir(parents=True, exist_ok=True)
         given: dict[str, Any] = super().update_paths(kwargs)
@@ -163,7 +163,7 @@ def work(folder: Path) -> int:
 
 
 def main() -> int:
-    """The program; returns its exit status."""
+    """Return the program; returns its exit status."""
     folder = Path(tempfile.mkdtemp(prefix="temper-slice-"))
     try:
         with in_use():

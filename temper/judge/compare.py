@@ -49,7 +49,7 @@ class Change:
 
 
 def compare(before: Mapping[str, NodeResult], after: Mapping[str, NodeResult]) -> list[Change]:
-    """Every number, state and finding of both sides, node by node.
+    """Return every number, state and finding of both sides, node by node.
 
     Two single results compare whatever their nodes are called.
     """
@@ -66,7 +66,7 @@ def compare(before: Mapping[str, NodeResult], after: Mapping[str, NodeResult]) -
 
 
 def text(changes: Iterable[Change], *, everything: bool = False) -> str:
-    """The changes for people; what stayed the same is counted, or listed too."""
+    """Return the changes for people; what stayed the same is counted, or listed too."""
     by_node = by_key((change.node, change) for change in changes)
     lines = []
     for node, found in by_node.items():
@@ -157,7 +157,7 @@ def _numbers(
 def _digests(
     name: str, before: NodeResult, old: TestResult, after: NodeResult, new: TestResult
 ) -> Iterator[Change]:
-    """The bits of products: they stay what they were, where hardware and software did."""
+    """Yield the bits of products: they stay what they were, where hardware and software did."""
     if not (old.digests and new.digests):
         return
     by_uuid = pairing.same_gpus(before, after)

@@ -39,7 +39,7 @@ class _Case:
 
 
 def judge_fabric(fleet: Fleet) -> dict[str, TestVerdict]:
-    """The verdict on each node's part in the network between nodes."""
+    """Return the verdict on each node's part in the network between nodes."""
     rounds = [groups_of(attempts) for attempts in fleet.rounds]
     if not rounds:
         reason = fleet.why_unmeasured or "no round took place"
@@ -75,7 +75,10 @@ def _judge_node(name: str, case: _Case) -> TestVerdict:
 
 
 def _has_culprit(group: Group, name: str, seen: Evidence) -> bool:
-    """Whether another node that is to blame, or a link, was in this group; one that is only slow is none."""
+    """Return whether another node that is to blame, or a link, was in this group.
+
+    One that is only slow is none.
+    """
     nodes = {one for one, groups in seen.bad.items() if not all(pair.works for pair in groups)}
     links = (set(link.nodes) for link in seen.links if not link.works)
     return bool((set(group.nodes) - {name}) & nodes) or any(link <= set(group.nodes) for link in links)
@@ -109,7 +112,10 @@ def _by_the_whole(name: str, last: Group, case: _Case) -> TestVerdict:
 
 
 def _by_pairs(name: str, last: Group, case: _Case) -> TestVerdict:
-    """The verdict on a good node where all together did not work: its pairs are all that it has shown."""
+    """Return the verdict on a good node where all together did not work.
+
+    Its pairs are all that it has shown.
+    """
     reached = max(group.fastest_gb_s for group in case.pairs if name in group.nodes and group.works)
     missed = _missed(reached, case.fleet, case.whole, case.seen)
     if not missed:
@@ -128,7 +134,7 @@ def _by_pairs(name: str, last: Group, case: _Case) -> TestVerdict:
 
 
 def _slow(fleet: Fleet, whole: Group, seen: Evidence) -> Finding | None:
-    """What to say of a whole that works and is slow."""
+    """Return what to say of a whole that works and is slow."""
     if not whole.works:
         return None
     if missed := _missed(whole.busbw_gb_s, fleet, whole, seen):
@@ -149,7 +155,7 @@ def _slow(fleet: Fleet, whole: Group, seen: Evidence) -> Finding | None:
 
 
 def _far_slower(whole: Group, pairs: Sequence[Group]) -> bool:
-    """Whether all together are far slower than the slowest of these pairs, at a size that all measured."""
+    """Return whether all together are far slower than the slowest pair, at a size that all measured."""
     if not (size_bytes := common_size_bytes((whole, *pairs))):
         return False
     slowest_gb_s = min((pair.up_to(size_bytes).busbw_gb_s for pair in pairs), default=0.0)
@@ -157,7 +163,9 @@ def _far_slower(whole: Group, pairs: Sequence[Group]) -> bool:
 
 
 def _missed(reached_gb_s: float, fleet: Fleet, whole: Group, seen: Evidence) -> tuple[State, str] | None:
-    """What is slow about a rate that is below what this fleet is expected to reach; None where it is not.
+    """Return what is slow about a rate that is below what this fleet is expected to reach.
+
+    None where it is not.
 
     Only an operator's floor fails nodes. gloo goes through the CPUs, which can be what holds it back, so that
     only pairs can show that the network is slow.
@@ -222,7 +230,7 @@ def _unresolved_pair(name: str, group: Group, seen: Evidence) -> TestVerdict:
 
 
 def _compared(case: _Case) -> str:
-    """What the pass of a node says, and what it does not."""
+    """Return what the pass of a node says, and what it does not."""
     fleet, whole = case.fleet, case.whole
     if whole.works and fleet.floor_gb_s and not case.slow:
         return f"at or above the floor of {number(fleet.floor_gb_s)} GB/s"
@@ -242,13 +250,13 @@ def _compared(case: _Case) -> str:
 
 
 def _how(group: Group, name: str = "") -> str:
-    """How a group failed, by the node of this name if that says it."""
+    """Return how a group failed, by the node of this name if that says it."""
     said = {**group.absent, **{one: found[0].text for one, found in group.wrong.items()}, **group.suspects}
     return said.get(name) or next(iter(said.values()), "the group failed")
 
 
 def _headline(group: Group) -> str:
-    """What a group reached."""
+    """Return what a group reached."""
     return f"{number(group.busbw_gb_s)} GB/s" if group.measurements else ""
 
 
@@ -260,6 +268,6 @@ def _verdict(
     headline: str = "",
     notes: tuple[str, ...] = (),
 ) -> TestVerdict:
-    """The verdict on a node's part in the network."""
+    """Return the verdict on a node's part in the network."""
     # It runs only where it was asked for; then it must have run.
     return TestVerdict(FABRIC, state, True, headline, reason, findings, notes)

@@ -53,7 +53,7 @@ class Evidence:
 
 
 def circle_rounds(nodes: Sequence[str]) -> list[list[tuple[str, ...]]]:
-    """All rounds of disjoint pairs in which each node meets each other one once (circle method).
+    """Return all rounds of disjoint pairs in which each node meets each other one once (circle method).
 
     With an odd number of nodes another one is left over in each round.
     """
@@ -68,20 +68,29 @@ def circle_rounds(nodes: Sequence[str]) -> list[list[tuple[str, ...]]]:
 
 
 def expected_gb_s(fleet: Fleet, whole: Group) -> float | None:
-    """What is fast for this fleet: what its operator says, else by its links. None where nobody knows."""
+    """Return what is fast for this fleet: what its operator says, else by its links.
+
+    None where nobody knows.
+    """
     if fleet.floor_gb_s > 0:
         return fleet.floor_gb_s
     return None if whole.link_gb_s is None else FAST_SHARE * whole.link_gb_s
 
 
 def missed_gb_s(fleet: Fleet, whole: Group) -> float | None:
-    """What is fast for this fleet, where all together are not; None where they are, or nobody knows."""
+    """Return what is fast for this fleet, where all together are not.
+
+    None where they are, or nobody knows.
+    """
     expected = expected_gb_s(fleet, whole)
     return expected if expected is not None and not (whole.works and whole.busbw_gb_s >= expected) else None
 
 
 def next_rounds(fleet: Fleet) -> list[list[tuple[str, ...]]]:
-    """Rounds of groups to be measured now, one after the other; none when nothing is left to find out."""
+    """Return rounds of groups to be measured now, one after the other.
+
+    None when nothing is left to find out.
+    """
     names = [member.name for member in fleet.nodes]
     if fleet.why_unmeasured:
         return []
@@ -119,7 +128,7 @@ def _wanted(fleet: Fleet, whole: Group) -> bool:
 def _without_the_one_of_all(
     present: Sequence[str], seen: Evidence, played: list[list[Group]]
 ) -> list[list[tuple[str, ...]]]:
-    """One round of those that did well, where one node was in every pair that did.
+    """Return one round of those that did well, where one node was in every pair that did.
 
     All of these pairs may be slow because of it, with none to compare them with.
     """
@@ -138,7 +147,7 @@ def _without_the_one_of_all(
 def rounds_with_good_ones(
     present: Sequence[str], seen: Evidence, played: list[list[Group]]
 ) -> list[list[tuple[str, ...]]]:
-    """Each node that did well with nobody with a good one that it has not met, as rounds of pairs."""
+    """Return each node that did well with nobody with a good one that it has not met, as rounds of pairs."""
     met = met_by(played)
     good = [name for name in seen.good if name in present]
     again = [group.nodes for group in seen.doubtful if set(group.nodes) <= set(present)]
@@ -178,7 +187,7 @@ def met_by(played: list[list[Group]]) -> dict[str, set[str]]:
 
 
 def evidence(fleet: Fleet) -> Evidence:
-    """What the rounds of pairs say."""
+    """Return what the rounds of pairs say."""
     rounds = [groups_of(attempts) for attempts in fleet.rounds]
     tried = [group for groups in rounds[1:] for group in groups]
     pairs = [group for group in tried if not group.absent]
@@ -210,7 +219,7 @@ def evidence(fleet: Fleet) -> Evidence:
 
 
 def _floor_for_pairs(fleet: Fleet, whole: Group, best_gb_s: float) -> float:
-    """What each pair must reach: a floor that all together miss and some pairs reach.
+    """Return what each pair must reach: a floor that all together miss and some pairs reach.
 
     What none reaches separates nobody. A share of the links' rate is no such line: healthy nodes lie on both
     sides of it.
@@ -229,7 +238,7 @@ def links_between_good(
 
 
 def _best(played: list[list[Group]]) -> float:
-    """The fastest pair, of the rounds with most pairs that work.
+    """Return the fastest pair, of the rounds with most pairs that work.
 
     One that has the network between the nodes for itself may be faster than all that share it. With those
     that fail, or whose nodes are gone, it shares nothing.
@@ -242,7 +251,7 @@ def _best(played: list[list[Group]]) -> float:
 def to_blame(
     slow: Sequence[Group], good: Collection[str], met: Mapping[str, set[str]], missing: Collection[str]
 ) -> dict[str, tuple[Group, ...]]:
-    """Who was slow with enough good ones, or with all that there are, and in which groups."""
+    """Return who was slow with enough good ones, or with all that there are, and in which groups."""
     with_good = by_key(
         (name, group)
         for group in slow

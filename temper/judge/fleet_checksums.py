@@ -74,7 +74,7 @@ def _members(node: str, result: NodeResult) -> Iterator[tuple[Product, Member]]:
 
 
 def _judge(of: Product, members: list[Member]) -> list[Comparison]:
-    """What is to be said of each of these equals."""
+    """Return what is to be said of each of these equals."""
     if len({member.node for member in members}) == 1:
         # Its own GPUs have been compared where they were measured.
         return [_not_compared("no other node has equal GPUs with the same software")] * len(members)
@@ -101,7 +101,7 @@ def _standings(members: list[Member]) -> list[Standing]:
 
 
 def _differs(of: Product, member: Member, usual: list[Member], count: int) -> Finding:
-    """What to say of one that differs from the `usual` of so many, or from the rest where none are usual."""
+    """Return what to say of one that differs from the `usual` of so many, or from the rest if none is."""
     digest = Digest(of.name, member.value, conditions=dict(of.conditions))
     facts: dict[str, Any] = {"node": member.node, "product": product(digest), "count": count}
     gpu, drivers = member.gpu, sorted({str(other.driver) for other in usual})

@@ -31,7 +31,10 @@ METRICS = (
 
 
 def text(verdict: NodeVerdict, measured_at: str | None) -> str:
-    """The verdict in Prometheus' text format. `measured_at` is the time of the last run, as ISO 8601."""
+    """Return the verdict in Prometheus' text format.
+
+    `measured_at` is the time of the last run, as ISO 8601.
+    """
     said, node = Exposition(METRICS), verdict.node
     if measured_at is not None:
         seconds = moment(measured_at).timestamp()

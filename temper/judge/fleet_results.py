@@ -110,7 +110,10 @@ class FleetResults:
 
 
 def is_document(given: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether this is `{"expectations": {...}, "results": {node: ...}}`, as far as it is looked at here."""
+    """Return whether this is `{"expectations".
+
+    {...}, "results": {node: ...}}`, as far as it is looked at here.
+    """
     return isinstance(given, dict) and all(
         isinstance(given.get(part), dict) for part in ("expectations", "results")
     )

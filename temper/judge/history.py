@@ -104,7 +104,7 @@ class Past:
 
 
 def run_of(result: NodeResult, verdict: NodeVerdict) -> PastRun | None:
-    """What is kept of a run; None where nothing of it may be the measure of later ones.
+    """Return what is kept of a run; None where nothing of it may be the measure of later ones.
 
     Of one in which a GPU was gone nothing is: after it, nobody would miss that GPU any more.
     """
@@ -169,7 +169,7 @@ def basis(
 def _with_enough(
     rates: set[_Kind], places: Sequence[int], numbers: Callable[[int], tuple[PastNumber, ...]]
 ) -> set[int]:
-    """The first of these runs, until there are as many numbers of each kind as a median is taken of."""
+    """Return the first of these runs, until each kind has as many numbers as a median is taken of."""
     if rates and len(places) <= MOST_RUNS:
         return set(places)
     found: set[int] = set()
@@ -191,7 +191,7 @@ def _with_digests(
     earlier: list[int],
     digests: Callable[[int], tuple[PastDigest, ...]],
 ) -> set[int]:
-    """The last runs, until each kind has a digest with the driver of now, or with any where that has none."""
+    """Return the last runs, until each kind has a digest with the driver of now, or with any without that."""
     found: set[int] = set()
     driver = result.machine.driver
     first_with_driver = next((place for place in earlier if runs[place].driver == driver), len(runs))
@@ -214,7 +214,7 @@ def _with_digests(
 
 
 def compare(result: NodeResult, past: Past) -> dict[str, Comparison]:
-    """What a node's past says of each of its tests that measured something, and of GPUs that are gone."""
+    """Return what a node's past says of each test that measured something, and of GPUs that are gone."""
     earlier = sorted(
         (run for run in past.runs if run.started_at < result.started_at), key=lambda run: run.started_at
     )
@@ -238,7 +238,7 @@ def compare(result: NodeResult, past: Past) -> dict[str, Comparison]:
 
 
 def _with_sound_bits(verdict: NodeVerdict) -> set[str]:
-    """Tests of which the checksums may be the measure of later ones.
+    """Return tests of which the checksums may be the measure of later ones.
 
     Those of a slow GPU may, and of one that differs from others: its past tells whether it repeats itself.
     """
@@ -251,7 +251,10 @@ def _with_sound_bits(verdict: NodeVerdict) -> set[str]:
 
 
 def _by_kind(runs: Iterable[tuple[PastRun, Iterable[_One]]]) -> dict[_Kind, list[tuple[PastRun, _One]]]:
-    """The numbers or digests of runs by what makes them compare: looked for once, and not for each number."""
+    """Return the numbers or digests of runs by what makes them compare.
+
+    Looked for once, and not for each number.
+    """
     return by_key((one.kind, (run, one)) for run, ones in runs for one in ones)
 
 
@@ -266,7 +269,7 @@ def _kind(test: TestResult, one: Measurement | Digest, where: str) -> _Kind:
 def _same_bits(
     test: TestResult, result: NodeResult, earlier: dict[_Kind, list[tuple[PastRun, PastDigest]]]
 ) -> Comparison:
-    """Whether the products of each GPU still have the bits that they had."""
+    """Return whether the products of each GPU still have the bits that they had."""
     findings, alone, other_driver = [], 0, []
     for digest in test.digests:
         gpu = checksums.gpu_of(digest, result)
@@ -357,6 +360,6 @@ def _other_driver(result: NodeResult, found: list[tuple[PastRun, PastNumber]]) -
 
 
 def _where(result: NodeResult, measurement: Measurement) -> str:
-    """The UUID of the GPU that a number is of, empty for the node as a whole."""
+    """Return the UUID of the GPU that a number is of, empty for the node as a whole."""
     gpus = result.gpus_of(measurement.device)
     return gpus[0].uuid if gpus and measurement.device is not None else ""

@@ -31,7 +31,7 @@ class TakenOver:
     problems: tuple[str, ...] = ()
 
     def text(self, path: Path) -> str:
-        """What the operator reads of it; empty where nothing was to be done."""
+        """Return what the operator reads of it; empty where nothing was to be done."""
         if not (self.files or self.problems):
             return ""
         lines = [f"{path} has taken over {self.runs} runs from {self.files} files of earlier versions."]
@@ -64,7 +64,7 @@ def take_over(history: History, directory: Path) -> TakenOver:
 
 
 def _runs(text: str) -> Iterator[PastRun | str]:
-    """The run of each line, or which line is none, and why."""
+    """Yield the run of each line, or which line is none, and why."""
     for number, line in enumerate(text.splitlines(), 1):
         try:
             value = parse(line)

@@ -52,7 +52,7 @@ class History:
     def past(
         self, nodes: Iterable[str], results: Mapping[str, NodeResult] | None = None
     ) -> Iterator[tuple[str, Past]]:
-        """Each node with its earlier runs that count, the oldest first; an unknown one has none.
+        """Yield each node with its earlier runs that count, the oldest first; an unknown one has none.
 
         With `results`, only that on which a comparison with a node's result rests, and of a node without one
         when it was measured last. One node after the other: a year of a thousand nodes need not fit into
@@ -75,7 +75,7 @@ class History:
             return sum(writer.add(run) for run in runs)
 
     def taken_over(self) -> set[str]:
-        """The names of the files of an earlier form that `append` was told of."""
+        """Return the names of the files of an earlier form that `append` was told of."""
         with self._store.reading() as connection:
             rows = connection.execute("SELECT file FROM taken_over").fetchall() if connection else []
         return {name for (name,) in rows}
@@ -101,7 +101,7 @@ class _Reader:
         }
 
     def runs(self, node: str, results: Mapping[str, NodeResult] | None) -> tuple[PastRun, ...]:
-        """The runs of a node that count."""
+        """Return the runs of a node that count."""
         rows = self._connection.execute(RUNS, (node,)).fetchall()
         bare = [
             PastRun(node, started_at, plan, torch, driver, ()) for _, started_at, plan, torch, driver in rows
@@ -122,13 +122,16 @@ class _Reader:
         return basis(results[node], bare, numbers, digests) if node in results else tuple(bare[-1:])
 
     def _values(self, query: str, run: int) -> Iterator[tuple[Any, ...]]:
-        """The fields of each number or digest of a run."""
+        """Yield the fields of each number or digest of a run."""
         for quantity, place, value in self._connection.execute(query, (run,)):
             test, method, name, conditions = self._quantities[quantity]
             yield test, method, name, self._place(place), value, conditions
 
     def _place(self, number: int) -> str:
-        """The UUID of a GPU; asked for one by one, because a fleet has many, and who asks is one node."""
+        """Return the UUID of a GPU.
+
+        Asked for one by one, because a fleet has many, and who asks is one node.
+        """
         if number not in self._places:
             row = self._connection.execute("SELECT uuid FROM place WHERE id = ?", (number,)).fetchone()
             self._places[number] = str(row[0])

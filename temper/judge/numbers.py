@@ -43,13 +43,16 @@ class Reference(NamedTuple):
 
 
 def models() -> Mapping[str, Any]:
-    """The rows of the table by their key."""
+    """Return the rows of the table by their key."""
     rows: Mapping[str, Any] = read_yaml(TABLE)["models"]
     return rows
 
 
 def model_named(wanted: str) -> tuple[str, Mapping[str, Any]]:
-    """The one model that a word means: its key, name or product name, or a part of one. Raises UsageError."""
+    """Return the one model that a word means: its key, name or product name, or a part of one.
+
+    Raises UsageError.
+    """
     words = wanted.lower().removeprefix("nvidia ").replace("-", " ").replace("_", " ").split()
 
     def known(key: str, row: Mapping[str, Any]) -> str:
@@ -107,7 +110,7 @@ def _how(entry: Mapping[str, Any]) -> str:
 
 
 def bound(name: str) -> str:
-    """The name of the peak that bounds a number: `bf16_best_tflops` has that of `bf16_tflops`."""
+    """Return the name of the peak that bounds a number: `bf16_best_tflops` has that of `bf16_tflops`."""
     plain = re.sub(rf"_({'|'.join(WAYS)})_(?=[a-z]+$)", "_", name)
     if plain.startswith("d2h_"):
         return plain.replace("d2h_", "h2d_")
@@ -115,7 +118,7 @@ def bound(name: str) -> str:
 
 
 def explained(wanted: str | None, gpu: str) -> str:
-    """What is known of a number of a model, and how a value stands to it; of all numbers without one.
+    """Return what is known of a number of a model, and how a value stands to it; of all numbers without one.
 
     Raises UsageError.
     """
@@ -155,7 +158,7 @@ def _lines(name: str, value: float | None, known: list[Reference]) -> Iterator[s
 
 
 def _of_many(row: Mapping[str, Any], name: str) -> Iterator[str]:
-    """How far GPUs of the model were seen to differ, where somebody measured many."""
+    """Yield how far GPUs of the model were seen to differ, where somebody measured many."""
     if seen := row.get("spread", {}).get(name):
         yield (
             f"  {seen['gpus']} GPUs of this model, sound or not, differed by up to {seen['percent']:g} %: "
@@ -164,7 +167,7 @@ def _of_many(row: Mapping[str, Any], name: str) -> Iterator[str]:
 
 
 def _per_nic(name: str) -> Iterator[str]:
-    """What is to be expected between nodes, whatever the model: what NCCL gets through each NIC."""
+    """Yield what is to be expected between nodes, whatever the model: what NCCL gets through each NIC."""
     if not name.endswith("busbw_gb_s"):
         return
     nics: Mapping[Any, Any] = read_yaml(TABLE)["nics"]

@@ -37,12 +37,12 @@ class DigestKey:
 
 
 def same_gpus(before: NodeResult, after: NodeResult) -> bool:
-    """Whether both were taken on the same GPUs."""
+    """Return whether both were taken on the same GPUs."""
     return {gpu.uuid for gpu in before.gpus} == {gpu.uuid for gpu in after.gpus}
 
 
 def numbers(test: TestResult, result: NodeResult, *, by_uuid: bool) -> dict[NumberKey, Measurement]:
-    """The rates that a test of a result measured."""
+    """Return the rates that a test of a result measured."""
     gpus: dict[int, str | int] = {gpu.index: gpu.uuid if by_uuid else gpu.index for gpu in result.gpus}
     return {
         NumberKey(
@@ -55,7 +55,7 @@ def numbers(test: TestResult, result: NodeResult, *, by_uuid: bool) -> dict[Numb
 
 
 def digests(test: TestResult, result: NodeResult, *, by_uuid: bool) -> dict[DigestKey, Digest]:
-    """The checksums of a test of a result, of GPUs that the result knows."""
+    """Return the checksums of a test of a result, of GPUs that the result knows."""
     return {
         DigestKey(
             test.method,

@@ -35,7 +35,9 @@ class ProposalError(Exception):
 
 
 def text(evidence: Evidence, earlier: str = "") -> str:
-    """The content of the file: variables of roles, and as comments the evidence and what a job has to set.
+    """Return the content of the file.
+
+    Variables of roles, and as comments the evidence and what a job has to set.
 
     Of an `earlier` proposal the variables stay that this one does not replace: they were the start of it.
     """
@@ -127,7 +129,7 @@ def _lines(evidence: Evidence, earlier: str) -> Iterator[str]:
 
 
 def _proposed(knob: KnobVerdict, *, between: bool) -> Iterator[str]:
-    """A variable with its evidence, or advice where no role has a variable for it."""
+    """Yield a variable with its evidence, or advice where no role has a variable for it."""
     kind = KINDS[knob.name]
     yield ""
     yield f"# {kind.sets}: {knob.kept} in place of {shown(knob.start)}"
@@ -143,7 +145,7 @@ def _scalar(value: str) -> str:
 
 
 def _advice(knob: KnobVerdict, *, between: bool) -> str:
-    """What a job, or an administrator, has to set."""
+    """Return what a job, or an administrator, has to set."""
     value = knob.kept or ""
     if variables := environment_of({knob.name: value}):
         words = " ".join(f"{name}={found}" for name, found in variables.items())

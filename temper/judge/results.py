@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def results_in(directory: Path) -> tuple[dict[str, NodeResult], dict[str, str]]:
-    """The results in a folder by the name of their node, and why others cannot be read, by their file's name.
+    """Return the results in a folder by node, and why others cannot be read, by their file's name.
 
     Raises UsageError for two of one node, OSError.
     """
@@ -38,7 +38,7 @@ def results_in(directory: Path) -> tuple[dict[str, NodeResult], dict[str, str]]:
 
 
 def result_in(path: Path) -> NodeResult:
-    """The result in a file. Raises ContractError, OSError."""
+    """Return the result in a file. Raises ContractError, OSError."""
     try:
         return node_result(parse(files.read_at_most(path, MOST_RESULT_BYTES)), TESTS)
     except ContractError as error:
@@ -46,7 +46,7 @@ def result_in(path: Path) -> NodeResult:
 
 
 def one_or_more(path: Path) -> tuple[dict[str, NodeResult], dict[str, str]]:
-    """The results at a path, which is one, or the folder of a report or of results, as `results_in` does.
+    """Return the results at a path (a result, or the folder of a report or of results) as `results_in` does.
 
     Raises UsageError, ContractError, OSError.
     """

@@ -145,7 +145,10 @@ class Message:
 
 
 def is_news(now: CheckOutcome, told: str | None) -> bool:
-    """Whether people have to hear of an outcome; `told` is what they heard last, None for nothing yet."""
+    """Return whether people have to hear of an outcome.
+
+    `told` is what they heard last, None for nothing yet.
+    """
     return now.remembered(told) != told if told is not None else now.state is not CheckState.GOOD
 
 

@@ -148,7 +148,7 @@ def _mail(value: Any) -> Mail:
 
 
 def is_local(host: str) -> bool:
-    """Whether a name or address is this machine's."""
+    """Return whether a name or address is this machine's."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

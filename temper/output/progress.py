@@ -36,11 +36,14 @@ class Progress:
     done: Counter[str] = field(default_factory=Counter)
 
     def begin(self, node: str, task: str, now_s: float) -> None:
-        """A node starts a task."""
+        """Note that a node starts a task."""
         self.waiting[node] = Waiting(task, now_s)
 
     def retry(self, node: str, result: Mapping[str, object], delay_s: float, now_s: float) -> None:
-        """A node's task is tried again: what its result says of the tries that are left, and in words."""
+        """Note that a node's task is tried again.
+
+        What its result says of the tries that are left, and in words.
+        """
         if node not in self.waiting:
             return
         current = self.waiting[node]
@@ -51,12 +54,12 @@ class Progress:
         current.said = words[-1][:MOST_WORDS] if words else ""
 
     def end(self, node: str, task: str) -> None:
-        """A node has a result."""
+        """Note that a node has a result."""
         self.waiting.pop(node, None)
         self.done[task] += 1
 
     def line(self, now_s: float) -> str:
-        """What is waited for, for how long, and for whom; nothing where nobody is at anything."""
+        """Return what is waited for, for how long, and for whom; nothing where nobody is at anything."""
         longest_first = sorted(self.waiting.values(), key=lambda waiting: waiting.since_s)
         tasks = Counter(waiting.task for waiting in longest_first).most_common()
         if not tasks:
@@ -67,7 +70,7 @@ class Progress:
         return printable(f"{self.stage}: {' | '.join(said)}").replace("\n", " ")
 
     def of_task(self, task: str, now_s: float) -> str:
-        """One task: its time, who has done it and who is at it, how long that may last."""
+        """Return one task: its time, who has done it and who is at it, how long that may last."""
         nodes = {node: waiting for node, waiting in self.waiting.items() if waiting.task == task}
         elapsed = duration(now_s - min(waiting.since_s for waiting in nodes.values()))
         whom = ranges(nodes) if len(nodes) <= MOST_NAMES else f"{len(nodes)} nodes"

@@ -29,7 +29,7 @@ TOO_LONG = {"prepared": f"diff skipped: it has more than {MOST_LINES} lines, or 
 
 
 def items(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The items of a loop with their labels; a task without a loop is one item without a label."""
+    """Yield the items of a loop with their labels; a task without a loop is one item without a label."""
     results = result.get("results")
     if not isinstance(results, list) or not all(isinstance(item, dict) for item in results):
         yield "", result
@@ -42,7 +42,7 @@ def items(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def complaint(result: Mapping[str, Any], dump: Dump) -> str:
-    """Why a task failed: its message in full, and what else it says."""
+    """Return why a task failed: its message in full, and what else it says."""
     bad = [pair for pair in items(result) if pair[1].get("failed") or pair[1].get("unreachable")]
     return "\n".join(f"{label}{_complaint(item, dump)}" for label, item in bad or [("", result)])
 
@@ -61,7 +61,7 @@ def _complaint(result: Mapping[str, Any], dump: Dump) -> str:
 
 
 def changes(result: Mapping[str, Any], *, whole: bool = True) -> list[str]:
-    """What a task has changed, or would: what action `settle` lists, or the items of a loop.
+    """Return what a task has changed, or would: what action `settle` lists, or the items of a loop.
 
     Controls are named where the `whole` list is asked for, and counted where not.
     """
@@ -74,7 +74,10 @@ def changes(result: Mapping[str, Any], *, whole: bool = True) -> list[str]:
 
 
 def differences(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The differences of a result, in a form that Ansible can show, and soon: a node may have said them."""
+    """Return the differences of a result, in a form that Ansible can show, and soon.
+
+    A node may have said them.
+    """
     found = result["diff"] if isinstance(result["diff"], list) else [result["diff"]]
     texts = [text for one in found if isinstance(one, dict) for text in one.values() if isinstance(text, str)]
     if sum(text.count("\n") + 1 for text in texts) > MOST_LINES:
@@ -95,7 +98,7 @@ def _is_difference(one: object) -> bool:
 
 
 def program(difference: Mapping[str, Any]) -> str | None:
-    """One line for a difference of one of Temper's own programs; None for any other.
+    """Return one line for a difference of one of Temper's own programs; None for any other.
 
     Their sources are read in the checkout; in a difference they hide the settings.
     """
@@ -108,7 +111,10 @@ def program(difference: Mapping[str, Any]) -> str | None:
 
 
 def messages(result: Mapping[str, Any], dump: Dump) -> Iterator[str]:
-    """What a task has to say whatever it did: that of `debug`, and of actions that ask for it likewise."""
+    """Yield what a task has to say whatever it did.
+
+    That of `debug`, and of actions that ask for it likewise.
+    """
     for label, item in items(result):
         if item.get("_ansible_verbose_always") is not True or item.get("skipped"):
             continue
@@ -127,11 +133,11 @@ def messages(result: Mapping[str, Any], dump: Dump) -> Iterator[str]:
 
 
 def warnings(result: Mapping[str, Any]) -> list[str]:
-    """What a task warns of, each once."""
+    """Return what a task warns of, each once."""
     lists = [item.get("warnings") for item in (*(item for _, item in items(result)), result)]
     return list(dict.fromkeys(str(one) for found in lists if isinstance(found, list) for one in found))
 
 
 def refused(result: Mapping[str, Any]) -> bool:
-    """Whether a failure is a refusal: nothing was changed. Modules and action `refuse` say so."""
+    """Return whether a failure is a refusal: nothing was changed. Modules and action `refuse` say so."""
     return result.get("refused") is True

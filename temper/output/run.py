@@ -121,7 +121,7 @@ class Run:
         return kept
 
     def blocks(self, notes: Iterable[Note], *, check: bool = False) -> list[Block]:
-        """What notes say, once for all nodes of which it is the same, in the order of the first."""
+        """Return what notes say, once for all nodes of which it is the same, in the order of the first."""
         by_task: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for note in notes:
             # A warning is one wherever it was first given.
@@ -139,7 +139,7 @@ class Run:
         return [Block(kind, rendered(kind, nodes, said, check)) for (kind, nodes), said in found.items()]
 
     def line_by_line(self, texts: dict[str, list[str]]) -> list[tuple[tuple[str, ...], str]]:
-        """What nodes changed in one task: each change once, beside the others of the same nodes."""
+        """Return what nodes changed in one task: each change once, beside the others of the same nodes."""
         nodes_of: dict[str, dict[str, str]] = defaultdict(dict)
         for node, said in texts.items():
             for text in said:
@@ -150,7 +150,7 @@ class Run:
         return [(nodes, "\n".join(self.shortened(said))) for nodes, said in found.items()]
 
     def shortened(self, said: list[str]) -> list[str]:
-        """Some of many changes, and how many more there are."""
+        """Return some of many changes, and how many more there are."""
         more = len(said) - MOST_CHANGES
         if self.whole or more < 2:
             return said
@@ -160,7 +160,10 @@ class Run:
         ]
 
     def outcome(self) -> list[tuple[str, str]]:
-        """A line for each outcome, and of what kind it is: how many nodes, and which of them need a human."""
+        """Return a line for each outcome, and of what kind it is.
+
+        How many nodes, and which of them need a human.
+        """
         lines = []
         for state, nodes in tally({node: state for node, (state, _) in self.worst.items()}).items():
             stages = by_key((self.worst[node][1], node) for node in nodes)
@@ -174,7 +177,7 @@ class Run:
         return lines or [("", "No node did anything.")]
 
     def last_lines(self) -> list[tuple[str, str]]:
-        """The outcome, the verdict of the judge, where its report is, and what to do next."""
+        """Return the outcome, the verdict of the judge, where its report is, and what to do next."""
         lines = self.outcome()
         for verdict in self.verdicts:
             lines.append(("ok" if verdict.good else "failed", printable(verdict.sentence)))
@@ -209,7 +212,7 @@ def before_verdict(text: str, verdict: FinalVerdict) -> str:
 
 
 def few(groups: list[tuple[tuple[str, ...], str]]) -> list[tuple[tuple[str, ...], str]]:
-    """The largest groups, and one of the nodes of all others, without what each of them changed."""
+    """Return the largest groups, and one of the nodes of all others, without what each of them changed."""
     if len(groups) <= MOST_GROUPS:
         return groups
     ordered = sorted(groups, key=lambda group: -len(group[0]))
@@ -218,7 +221,7 @@ def few(groups: list[tuple[tuple[str, ...], str]]) -> list[tuple[tuple[str, ...]
 
 
 def rendered(kind: str, nodes: tuple[str, ...], said: list[str], check: bool) -> str:
-    """One block: whom it is about, and what there is to say."""
+    """Return one block: whom it is about, and what there is to say."""
     body = "\n".join(said)
     everybody = nodes == ("",)
     whom = "all nodes" if everybody else counted(nodes)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def chosen_stack(request: Request) -> str:
-    """The name of the stack to plan with; it may break rules, which the plan then says."""
+    """Return the name of the stack to plan with; it may break rules, which the plan then says."""
     if named := request.variables.nvidia_stack.name:
         return named
     stacks, order = request.tables.stacks, request.tables.default_stacks
@@ -32,7 +32,9 @@ def chosen_stack(request: Request) -> str:
 
 
 def remedy(request: Request) -> Remedy:
-    """What to do where a stack does not fit: another one that fits all GPUs of the node, if there is one.
+    """Return what to do where a stack does not fit.
+
+    Another one that fits all GPUs of the node, if there is one.
 
     Modules that the GPUs cannot have are a sentence of their own.
     """

@@ -34,7 +34,7 @@ def libraries(request: Request, stack: Stack) -> dict[str, str]:
 
 
 def fabric_packages(request: Request, stack: Stack) -> dict[str, str]:
-    """What NVSwitches, NVLink 5 switches and memory that nodes share need, at the driver's version."""
+    """Return what NVSwitches, NVLink 5 switches and memory that nodes share need, at the driver's version."""
     distribution, names = request.distribution, []
     if request.fabric != "none":
         names += ["nvidia-fabricmanager", "libnvidia-nscq"]
@@ -65,7 +65,7 @@ def dcgm_packages(request: Request, stack: Stack) -> dict[str, str]:
 
 
 def graphics_packages(request: Request, stack: Stack) -> dict[str, str]:
-    """The driver's libraries for graphics, where the operator wants them and their names are known."""
+    """Return the driver's libraries for graphics, where the operator wants them and their names are known."""
     if not request.variables.nvidia_stack.graphics:
         return {}
     distribution = request.distribution
@@ -76,7 +76,10 @@ def graphics_packages(request: Request, stack: Stack) -> dict[str, str]:
 
 
 def graphics_problems(names: Collection[str], request: Request) -> list[Refusal]:
-    """Why a node cannot have graphics libraries: packages whose names are a guess are not installed."""
+    """Return why a node cannot have graphics libraries.
+
+    Packages whose names are a guess are not installed.
+    """
     if names or not request.variables.nvidia_stack.graphics:
         return []
     family, source = request.distribution.release.family, request.variables.nvidia_stack.source
@@ -88,7 +91,7 @@ def graphics_problems(names: Collection[str], request: Request) -> list[Refusal]
 
 
 def services(request: Request) -> tuple[str, ...]:
-    """The units that have to run on this node."""
+    """Return the units that have to run on this node."""
     stack = request.variables.nvidia_stack
     wanted = {
         "nvidia-persistenced": True,
@@ -101,7 +104,9 @@ def services(request: Request) -> tuple[str, ...]:
 
 
 def build_packages(request: Request, modules: str) -> dict[str, str]:
-    """What DKMS needs: headers of the running kernel and of the kernels to come, compilers, and openssl.
+    """Return what DKMS needs.
+
+    Headers of the running kernel and of the kernels to come, compilers, and openssl.
 
     A foreign kernel has no such package. The operator may do without those that follow the kernel: some
     distributions' packages bring the newest kernel along.

@@ -16,7 +16,7 @@ def profiles_of(groups: Iterable[object]) -> tuple[str, ...]:
 
 
 def profile_problems(node: str, groups: Iterable[object]) -> list[str]:
-    """A sentence where a node is in several profiles: which values it got would be chance."""
+    """Return a sentence where a node is in several profiles: which values it got would be chance."""
     profiles = profiles_of(groups)
     if len(profiles) <= 1:
         return []
@@ -27,7 +27,7 @@ def profile_problems(node: str, groups: Iterable[object]) -> list[str]:
 
 
 def slurm_problems(layouts: Mapping[str, object], *, devices: bool) -> list[str]:
-    """A sentence where Slurm would hand out whole GPUs that are divided."""
+    """Return a sentence where Slurm would hand out whole GPUs that are divided."""
     if not devices or not any(isinstance(layout, list) for layout in layouts.values()):
         return []
     return [
@@ -37,7 +37,7 @@ def slurm_problems(layouts: Mapping[str, object], *, devices: bool) -> list[str]
 
 
 def instance_problems(layouts: Mapping[str, object], *, graphics: bool) -> list[str]:
-    """A sentence where every GPU is divided into instances that cannot draw, on a node for graphics.
+    """Return a sentence where every GPU is divided into instances that cannot draw, on a node for graphics.
 
     NVIDIA's MIG user guide: no graphics APIs in MIG mode, but in profiles whose names end in +gfx.
     """

@@ -31,12 +31,14 @@ Row = TypeVar("Row", bound="DataclassInstance")
 
 @cache
 def hints_of(kind: object) -> dict[str, object]:
-    """The types of a dataclass's fields."""
+    """Return the types of a dataclass's fields."""
     return dict(get_type_hints(kind))
 
 
 def build(kind: type[Row], data: Mapping[str, object], where: str) -> Row:
-    """A dataclass from a mapping; what it has no field for is left out. A field `from_` takes the key `from`.
+    """Return a dataclass from a mapping; what it has no field for is left out.
+
+    A field `from_` takes the key `from`.
 
     `where` names the data for messages. Raises ValueError where a key is missing or a value has another type.
     """
@@ -54,7 +56,7 @@ def build(kind: type[Row], data: Mapping[str, object], where: str) -> Row:
 
 
 def checked(hint: object, value: object, where: str) -> object:
-    """The value as its type hint wants it: lists as tuples, mappings as dataclasses or dictionaries.
+    """Return the value as its type hint wants it: lists as tuples, mappings as dataclasses or dictionaries.
 
     Texts and numbers of Ansible's own types, which know where they come from, become plain ones.
     """

@@ -51,7 +51,7 @@ class DriverChoice:
 
 
 def offer(request: Request) -> Offer:
-    """The distribution's driver with what else it has, and the container toolkit from NVIDIA."""
+    """Return the distribution's driver with what else it has, and the container toolkit from NVIDIA."""
     tables, wanted, name = request.tables, request.variables.nvidia_stack, request.distribution.name
     row = tables.distro_drivers.get(name)
     if not row:
@@ -102,7 +102,7 @@ def offer(request: Request) -> Offer:
 
 
 def named_packages(row: DistroDriver, request: Request, modules: str) -> DistroPackages:
-    """The driver's packages under their names on this distribution, with modules of this flavour."""
+    """Return the driver's packages under their names on this distribution, with modules of this flavour."""
     listed = request.tables.distro_driver_packages[request.distribution.release.family]
 
     def name(text: str) -> str:
@@ -117,7 +117,7 @@ def named_packages(row: DistroDriver, request: Request, modules: str) -> DistroP
 
 
 def packages(row: DistroDriver, listed: DistroPackages, request: Request) -> dict[str, str]:
-    """Names and versions; "" is what the sources offer when it is installed."""
+    """Return names and versions; "" is what the sources offer when it is installed."""
     tables, wanted = request.tables, request.variables.nvidia_stack
     fabric = (listed.fabric,) if listed.fabric and request.fabric != "none" else ()
     graphics = listed.graphics if wanted.graphics else ()
@@ -134,12 +134,15 @@ def packages(row: DistroDriver, listed: DistroPackages, request: Request) -> dic
 
 
 def services(request: Request) -> tuple[str, ...]:
-    """The units that have to run on this node."""
+    """Return the units that have to run on this node."""
     return ("nvidia-persistenced", *(("nvidia-fabricmanager",) if request.fabric != "none" else ()))
 
 
 def driver_package(row: DistroDriver, package: str, request: Request, *, security: bool) -> str:
-    """The driver's package version: the operator's, else the installed one, else what the table expects."""
+    """Return the driver's package version.
+
+    The operator's, else the installed one, else what the table expects.
+    """
     wanted = request.variables.nvidia_stack.distro_driver
     if PACKAGE_VERSION.fullmatch(wanted):
         return wanted
@@ -150,7 +153,7 @@ def driver_package(row: DistroDriver, package: str, request: Request, *, securit
 
 
 def driver_choice(row: DistroDriver, request: Request) -> DriverChoice:
-    """Which of the distribution's drivers this node gets."""
+    """Return which of the distribution's drivers this node gets."""
     modules, problems = chosen_modules(row, request)
     listed = named_packages(row, request, modules)
     prebuilt, kernels, missing = request.distribution.prebuilt_modules(
@@ -173,27 +176,27 @@ def driver_choice(row: DistroDriver, request: Request) -> DriverChoice:
 
 
 def or_nvidia(request: Request) -> bool:
-    """Whether NVIDIA's packages are another way out: they have a driver for this node."""
+    """Return whether NVIDIA's packages are another way out: they have a driver for this node."""
     wanted = replace(request.variables.nvidia_stack, name="")
     unnamed = replace(request, variables=replace(request.variables, nvidia_stack=wanted))
     return bool(fitting_stacks(unnamed))
 
 
 def has_signed_modules(request: Request) -> bool:
-    """Whether the distribution has modules of its own signature for this node."""
+    """Return whether the distribution has modules of its own signature for this node."""
     row = request.tables.distro_drivers.get(request.distribution.name)
     return bool(row and row.flavours and not driver_choice(row, request).problems)
 
 
 def chosen_modules(row: DistroDriver, request: Request) -> tuple[str, list[Refusal]]:
-    """The flavour of the kernel modules, and why it does not do for this node."""
+    """Return the flavour of the kernel modules, and why it does not do for this node."""
     if row.has("open"):
         return kernel_modules(request, upstream(row.driver["release"]))
     return "proprietary", [*closed_problems(row, request)]
 
 
 def closed_problems(row: DistroDriver, request: Request) -> Iterator[Refusal]:
-    """Why the proprietary modules, the only ones, do not do for this node."""
+    """Yield why the proprietary modules, the only ones, do not do for this node."""
     opened = row.modules["open"]
     if request.variables.nvidia_stack.kernel_modules == "open" and not opened.builds:
         yield refusal(
@@ -232,7 +235,7 @@ def branch_problems(row: DistroDriver, request: Request) -> Iterator[Refusal]:
 
 
 def newer_kernels(row: DistroDriver, request: Request) -> Iterator[str]:
-    """Running and installed kernels that the distribution's modules are not known to build for."""
+    """Return running and installed kernels that the distribution's modules are not known to build for."""
     node = request.node
     for release in dict.fromkeys((node.kernel.release, *(kernel.release for kernel in node.kernels))):
         series = KERNEL_SERIES.match(release)
@@ -241,7 +244,7 @@ def newer_kernels(row: DistroDriver, request: Request) -> Iterator[str]:
 
 
 def kernel_problems(row: DistroDriver, request: Request) -> Iterator[Refusal]:
-    """The distribution's own kernels that are too new, from backports for instance."""
+    """Yield the distribution's own kernels that are too new, from backports for instance."""
     for release in newer_kernels(row, request):
         if request.distribution.KERNEL.fullmatch(release):
             yield refusal(
@@ -264,7 +267,7 @@ def kernel_warnings(row: DistroDriver, request: Request) -> Iterator[str]:
 
 
 def option_problems(row: DistroDriver, request: Request) -> Iterator[Refusal]:
-    """What the operator asks for and the distribution does not have."""
+    """Yield what the operator asks for and the distribution does not have."""
     wanted = request.variables.nvidia_stack
     if wanted.name:
         yield refusal("distro-stack-name", stack=row.stack)
@@ -278,7 +281,7 @@ def option_problems(row: DistroDriver, request: Request) -> Iterator[Refusal]:
 
 
 def fabric_problems(listed: DistroPackages, request: Request) -> Iterator[Refusal]:
-    """A node whose GPUs are joined by switches runs no CUDA program without a fabric manager."""
+    """Yield the refusal of a node whose GPUs switches join, where there is no fabric manager."""
     if request.fabric == "nvlink5" and listed.fabric:
         yield refusal("distro-subnet-manager")
     elif request.fabric != "none" and not listed.fabric:
@@ -286,7 +289,7 @@ def fabric_problems(listed: DistroPackages, request: Request) -> Iterator[Refusa
 
 
 def resolved_driver(driver: Driver, resolved: dict[str, str]) -> Driver:
-    """The plan's driver with the version that the sources really offer, where they were asked.
+    """Return the plan's driver with the version that the sources really offer, where they were asked.
 
     The distribution's security suite may have moved on since the table was written.
     """

@@ -46,7 +46,10 @@ DRIVER = re.compile(
 def driver_conflicts(
     node: NodeFacts, source: str, distribution: Distribution, tables: Tables
 ) -> list[Refusal]:
-    """Why a driver of this source cannot be installed: another one's is there. With the exact steps."""
+    """Return why a driver of this source cannot be installed: another one's is there.
+
+    With the exact steps.
+    """
     if node.nvidia.vgpu_software or any(map(VGPU.fullmatch, node.packages)):
         return [refusal("driver-of-vgpu-software")]
     known = (*node.packages, *node.broken_packages)

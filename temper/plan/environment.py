@@ -67,12 +67,15 @@ def environment(
 
 
 def by_rdma(nccl: Mapping[str, object]) -> bool:
-    """Whether NCCL sends its data by RDMA where it finds an adapter; it does, unless it is told not to."""
+    """Return whether NCCL sends its data by RDMA where it finds an adapter.
+
+    It does, unless it is told not to.
+    """
     return str(nccl.get("NCCL_IB_DISABLE", 0)) == "0" and nccl.get("NCCL_NET", "IB") != "Socket"
 
 
 def interface_of(interfaces: Iterable[Interface], address: str) -> Interface | None:
-    """The interface with this address, else the one with the default route."""
+    """Return the interface with this address, else the one with the default route."""
     with contextlib.suppress(ValueError):  # a name, which is on no interface
         address = str(ipaddress.ip_address(address))  # as the node spells it
     up = [interface for interface in interfaces if interface.up]
@@ -81,26 +84,26 @@ def interface_of(interfaces: Iterable[Interface], address: str) -> Interface | N
 
 
 def naming(wanted: ComputeEnvironment) -> str:
-    """The variable of the inventory that names NCCL's interface; empty where none does."""
+    """Return the variable of the inventory that names NCCL's interface; empty where none does."""
     if IFNAME in wanted.nccl:
         return "compute_environment_nccl"
     return "compute_environment_nccl_socket_ifname" if wanted.nccl_socket_ifname else ""
 
 
 def given(wanted: ComputeEnvironment) -> str:
-    """What the inventory names as NCCL's interface; empty where it names none."""
+    """Return what the inventory names as NCCL's interface; empty where it names none."""
     return str(wanted.nccl.get(IFNAME, wanted.nccl_socket_ifname))
 
 
 def selected(text: str, interfaces: Iterable[Interface]) -> list[Interface]:
-    """The interfaces that NCCL would take for this value, which leaves none out (^)."""
+    """Return the interfaces that NCCL would take for this value, which leaves none out (^)."""
     alike = str.__eq__ if text.startswith("=") else str.startswith
     names = text.removeprefix("=").split(",")
     return [item for item in interfaces if any(alike(item.name, name) for name in names)]
 
 
 def interface_problems(wanted: ComputeEnvironment, interfaces: Collection[Interface]) -> list[Refusal]:
-    """Where NCCL would find none of the interfaces that it is given, and start no job."""
+    """Return where NCCL would find none of the interfaces that it is given, and start no job."""
     if not interfaces or wanted.state == "absent":
         return []
     variable, text = naming(wanted), given(wanted)
@@ -116,7 +119,7 @@ def interface_problems(wanted: ComputeEnvironment, interfaces: Collection[Interf
 def firewall_warnings(
     plan: Environment, interfaces: Collection[Interface], by_address: Interface | None, firewall: Firewall
 ) -> list[str]:
-    """Where the firewall would keep the nodes' own traffic from the interface that was chosen for it.
+    """Return where the firewall would keep the nodes' own traffic from the interface that was chosen for it.
 
     Without `firewall_peer_addresses` it lets in the nodes' inventory addresses, which are on `by_address`.
     """
@@ -156,7 +159,7 @@ def portable(nccl: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment_problems(wanted: ComputeEnvironment, system: str) -> list[Refusal]:
-    """Why services that the operator names would not get the thread count on this system."""
+    """Return why services that the operator names would not get the thread count on this system."""
     if wanted.services and system in OLD_SYSTEMD:
         return [refusal("services-need-systemd", system=system, found=OLD_SYSTEMD[system])]
     return [
@@ -167,7 +170,7 @@ def environment_problems(wanted: ComputeEnvironment, system: str) -> list[Refusa
 
 
 def environment_warnings(wanted: ComputeEnvironment, debug_variables: Collection[str]) -> list[str]:
-    """What NVIDIA says to leave alone, and the inventory sets all the same."""
+    """Return what NVIDIA says to leave alone, and the inventory sets all the same."""
     named = sorted(wanted.nccl.keys() & set(debug_variables))
     if not named:
         return []

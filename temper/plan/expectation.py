@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def expectation(plan: NodePlan, variables: Variables, models: Mapping[str, Any]) -> Expectation | None:
-    """The expectation of one node; None where no driver could be planned.
+    """Return the expectation of one node; None where no driver could be planned.
 
     `models` is the content of data/gpu_models.yml.
     """
@@ -49,7 +49,7 @@ def expectation(plan: NodePlan, variables: Variables, models: Mapping[str, Any])
 
 
 def as_limited(model: Mapping[str, Any], wish: GpuSettings) -> Mapping[str, Any]:
-    """A model's row with floors that also hold where the inventory gives its GPUs less clock or power.
+    """Return a model's row with floors that also hold where the inventory gives its GPUs less clock or power.
 
     What a GPU computes falls at most in proportion to its clock; memory and links keep their own. With less
     power it falls less than that at first and more in the end, so that no floor is known.
@@ -75,7 +75,7 @@ def as_limited(model: Mapping[str, Any], wish: GpuSettings) -> Mapping[str, Any]
 
 
 def required_tests(variables: Variables) -> tuple[str, ...]:
-    """What must have run: what was named and could not be measured has not passed."""
+    """Return what must have run: what was named and could not be measured has not passed."""
     wish = variables.gpu_validation
     required = REQUIRED.get(wish.plan, wish.required_tests)
     tensorflow = Path(wish.tensorflow_python) if wish.tensorflow_python else None

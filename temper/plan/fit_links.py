@@ -98,7 +98,7 @@ def networks_of(interface: Interface) -> list[str]:
 
 
 def leads_out(interface: Interface) -> bool:
-    """Whether packets for others can leave by an interface."""
+    """Return whether packets for others can leave by an interface."""
     virtual = interface.kind in VIRTUAL and not interface.default_route
     return interface.up and interface.carrier and bool(networks_of(interface)) and not virtual
 
@@ -110,7 +110,7 @@ def a_network(interface: Interface) -> str:
 
 
 def is_uplink(port: Interface) -> bool:
-    """Whether a port of a bridge or a bond leads out of the node, not to a guest."""
+    """Return whether a port of a bridge or a bond leads out of the node, not to a guest."""
     return bool(port.driver) or port.kind in ("bond", "team", "vlan")
 
 
@@ -156,7 +156,7 @@ def unfit(interface: Interface, below: Mapping[str, Interface]) -> str:
 
 
 def matches(name: str, patterns: Collection[str]) -> bool:
-    """Whether a name is one of these, in which * stands for anything."""
+    """Return whether a name is one of these, in which * stands for anything."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -16,7 +16,7 @@ BRANCH_TYPES = ("LTSB", "PB", "NFB")
 
 
 def fitting_stacks(request: Request) -> list[Stack]:
-    """The stacks that break no rule on this node: long-term branches, then recommended ones, first.
+    """Return the stacks that break no rule on this node: long-term branches, then recommended ones, first.
 
     What NVIDIA's own repository is not known to hold comes last: a mirror was probably filled from there.
     """

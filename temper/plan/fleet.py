@@ -48,7 +48,7 @@ ASPECTS: dict[str, tuple[str, ...]] = {
 
 
 def without_secrets(document: Mapping[str, object]) -> dict[str, object]:
-    """The same, as plain JSON values, with passwords in addresses struck out."""
+    """Return the same, as plain JSON values, with passwords in addresses struck out."""
     return {str(key): _clean(child) for key, child in document.items()}
 
 
@@ -61,7 +61,7 @@ def _clean(value: object) -> object:
 
 
 def digest(text: str) -> str:
-    """A short name for a text that is its own."""
+    """Return a short name for a text that is its own."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -81,7 +81,7 @@ class Difference:
     values: tuple[Shared, ...]
 
     def __str__(self) -> str:
-        """The value that most nodes have by its number, the others by name."""
+        """Return the value that most nodes have by its number, the others by name."""
         most, *others = self.values
         named = "; ".join(f"{other.value} on {some(other.nodes)}" for other in others[:VALUES_SHOWN])
         rest = len(others) - VALUES_SHOWN
@@ -131,12 +131,15 @@ class FleetPlan:
         return cls(documents, plans, settings, waived)
 
     def part(self) -> dict[str, Any]:
-        """What `merged` takes, secrets included: for the controller of several runs, not for people."""
+        """Return what `merged` takes, secrets included.
+
+        For the controller of several runs, not for people.
+        """
         return {"nodes": self.documents, "settings": self.settings, "waived": self.waived}
 
     @classmethod
     def merged(cls, parts: Iterable[Mapping[str, Any]]) -> FleetPlan:
-        """The fleet whose parts several runs have planned; two names of one machine are refused."""
+        """Return the fleet whose parts several runs have planned; two names of one machine are refused."""
         documents: dict[str, dict[str, Any]] = {}
         settings: dict[str, dict[str, Any]] = {}
         waived: dict[str, list[dict[str, Any]]] = {}
@@ -168,13 +171,16 @@ class FleetPlan:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """All plans, refused nodes with their reasons, and differences within cohorts; without secrets."""
+        """Return all plans, refused nodes with their reasons, and differences within cohorts.
+
+        Without secrets.
+        """
         shared = {"settings": self.settings, "waived": self.waived}
         document = {"schema_version": SCHEMA_VERSION, "nodes": self.documents, **shared}
         return without_secrets(document | {"cohorts": plain(self.cohorts)})
 
     def text(self) -> str:
-        """A few lines: how many nodes are refused, and what differs among nodes with the same GPUs."""
+        """Return a few lines: how many nodes are refused, and what differs among nodes with the same GPUs."""
         refused = [name for name, document in self.documents.items() if document["problems"]]
         total = len(self.documents)
         lines = [f"{total - len(refused)} of {number_of(total, 'node')} planned"]
@@ -194,7 +200,7 @@ class FleetPlan:
 
 
 def grouped(texts: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]) -> str:
-    """What is said of each node, by its name; once for all nodes of which the same is said.
+    """Return what is said of each node, by its name; once for all nodes of which the same is said.
 
     `parts` is what each role sets on each node: below a text stands which of its nodes get something else.
     """
@@ -238,7 +244,10 @@ def cohort_name(plan: NodePlan) -> str:
 
 
 def aspects(plan: NodePlan) -> dict[str, dict[str, str]]:
-    """What of a plan is compared, by its parts; an aspect that is one value has one part without a name."""
+    """Return what of a plan is compared, by its parts.
+
+    An aspect that is one value has one part without a name.
+    """
     whole = {
         "system": plan.system or "unknown",
         "source": plan.source or "none",
@@ -261,7 +270,7 @@ def aspects(plan: NodePlan) -> dict[str, dict[str, str]]:
 
 
 def differences(plans: dict[str, NodePlan]) -> Iterator[Difference]:
-    """What differs among the plans of nodes that should be alike."""
+    """Yield what differs among the plans of nodes that should be alike."""
     seen = {name: aspects(plan) for name, plan in plans.items()}
     for aspect, given in ASPECTS.items():
         comparable = by_key((tuple(str(found[key]) for key in given), name) for name, found in seen.items())
@@ -277,7 +286,7 @@ def differences(plans: dict[str, NodePlan]) -> Iterator[Difference]:
 
 
 def network_warnings(plans: Mapping[str, NodePlan]) -> Iterator[str]:
-    """A sentence for nodes with the same fleet's networks whose NCCL would use different ones of them.
+    """Yield a sentence for nodes with the same fleet's networks whose NCCL would use different ones of them.
 
     It is no refusal, and no node's choice depends on another's: then it would on --limit and on slices, too.
     """
@@ -300,7 +309,10 @@ def network_warnings(plans: Mapping[str, NodePlan]) -> Iterator[str]:
 
 
 def mig_warnings(plans: Collection[NodePlan]) -> Iterator[str]:
-    """A sentence for each product of gpu_settings_mig that no node has: of one node it may be another's."""
+    """Yield a sentence for each product of gpu_settings_mig that no node has.
+
+    Of one node it may be another's.
+    """
     for key in sorted({key for plan in plans for key in plan.mig_products}):
         asked = [plan for plan in plans if key in plan.mig_products]
         if not any(plan.mig_products[key] for plan in asked):
@@ -312,6 +324,6 @@ def mig_warnings(plans: Collection[NodePlan]) -> Iterator[str]:
 
 
 def some(names: Sequence[str]) -> str:
-    """Some of the nodes, and how many more there are."""
+    """Return some of the nodes, and how many more there are."""
     rest = len(names) - NODES_SHOWN
     return ", ".join(names[:NODES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

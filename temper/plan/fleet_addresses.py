@@ -12,7 +12,7 @@ AT_ONCE = 32  # a name server that does not answer costs seconds for each name
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is an IPv4 or IPv6 address."""
+    """Return whether a text is an IPv4 or IPv6 address."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -21,7 +21,7 @@ def is_address(text: str) -> bool:
 
 
 def resolve(name: str) -> set[str]:
-    """The addresses of a name that other machines can send from; none where nobody knows it."""
+    """Return the addresses of a name that other machines can send from; none where nobody knows it."""
     try:
         found = look_up(name)
     except (OSError, UnicodeError):
@@ -31,7 +31,7 @@ def resolve(name: str) -> set[str]:
 
 
 def look_up(name: str) -> set[str]:
-    """What the name service says; asked once more where it is out of order for the moment."""
+    """Return what the name service says; asked once more where it is out of order for the moment."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
@@ -42,12 +42,12 @@ def look_up(name: str) -> set[str]:
 
 
 def usable(addresses: Iterable[str]) -> set[str]:
-    """Those that other machines can send from. /etc/hosts may name the machine itself by 127.0.1.1."""
+    """Return those that other machines can send from. /etc/hosts may name the machine itself by 127.0.1.1."""
     return {text for text in addresses if not ipaddress.ip_address(text).is_loopback}
 
 
 def fleet(nodes: list[tuple[str, str]]) -> dict[str, list[str]]:
-    """The addresses of all nodes, and the nodes of which none is known. A single node has no fleet.
+    """Return the addresses of all nodes, and the nodes of which none is known. A single node has no fleet.
 
     Nodes that have all their addresses in common are reached through them (NAT, tunnels), and do not send
     from them: beside the name of each stand the addresses, and how many nodes have them.

@@ -43,7 +43,7 @@ def with_speed(interface: Interface) -> str:
 
 
 def list_problem(texts: Sequence[str]) -> str:
-    """Why these networks, each a valid one, cannot join the fleet's nodes; empty where they can."""
+    """Return why these networks, each a valid one, cannot join the fleet's nodes; empty where they can."""
     networks = [ipaddress.ip_network(text) for text in texts]
     for network in networks:
         if network.prefixlen == network.max_prefixlen:
@@ -57,7 +57,7 @@ def list_problem(texts: Sequence[str]) -> str:
 
 
 def links(interfaces: Iterable[Interface], networks: Iterable[str]) -> list[Link]:
-    """Every address that the node has in one of these networks."""
+    """Return every address that the node has in one of these networks."""
     known = [ipaddress.ip_network(text) for text in networks]
     return [
         Link(interface, address, str(network))
@@ -69,7 +69,7 @@ def links(interfaces: Iterable[Interface], networks: Iterable[str]) -> list[Link
 
 
 def in_order(found: Iterable[Link], networks: Sequence[str], preferred: str) -> list[Link]:
-    """One link for each interface that works: the fastest first, an unknown speed last.
+    """Return one link for each interface that works: the fastest first, an unknown speed last.
 
     Those that are equally fast go by the order of their networks, then `preferred` (the interface of the
     inventory's address) comes first, then names decide.
@@ -91,7 +91,10 @@ def in_order(found: Iterable[Link], networks: Sequence[str], preferred: str) -> 
 
 
 def reason(ordered: Sequence[Link], preferred: str) -> str:
-    """Why the first of these is NCCL's interface. Nothing of it is one node's own but interfaces' names."""
+    """Return why the first of these is NCCL's interface.
+
+    Nothing of it is one node's own but interfaces' names.
+    """
     first, *others = ordered
     said = f"{first} in {first.network}"
     if not others:
@@ -108,7 +111,7 @@ def reason(ordered: Sequence[Link], preferred: str) -> str:
 
 
 def problems(interfaces: Collection[Interface], networks: Sequence[str]) -> list[Refusal]:
-    """Why the node cannot be joined to the fleet by these networks.
+    """Return why the node cannot be joined to the fleet by these networks.
 
     An interface that is down refuses the node even where it has another network: with that one, jobs of the
     nodes whose interface is up would not start.

@@ -60,7 +60,7 @@ class Hardware:
 
 
 def nearest_id(device_id: str, tables: Tables) -> str:
-    """The id of the tables that most probably is of the same chip."""
+    """Return the id of the tables that most probably is of the same chip."""
     number = int(device_id, 16)
 
     def distance(known: str) -> tuple[bool, int]:
@@ -71,7 +71,7 @@ def nearest_id(device_id: str, tables: Tables) -> str:
 
 
 def place_of(device_id: str, tables: Tables) -> Place:
-    """Where a PCI id stands among those of the tables."""
+    """Return where a PCI id stands among those of the tables."""
     if device_id in tables.models_by_id:
         return Place.KNOWN
     if device_id < min(tables.models_by_id):
@@ -82,7 +82,7 @@ def place_of(device_id: str, tables: Tables) -> Place:
 
 
 def gpu_hardware(pci: Iterable[PciDevice], tables: Tables) -> Hardware:
-    """The GPUs among PCI devices."""
+    """Return the GPUs among PCI devices."""
     devices = sorted((item for item in pci if item.class_id in GPU_CLASSES), key=lambda item: item.device_id)
     placed: dict[Place, list[PciDevice]] = {place: [] for place in Place}
     for device in devices:
@@ -122,7 +122,7 @@ def gpu_hardware(pci: Iterable[PciDevice], tables: Tables) -> Hardware:
 
 
 def ids(devices: Iterable[PciDevice]) -> tuple[str, ...]:
-    """The PCI ids of devices."""
+    """Return the PCI ids of devices."""
     return tuple(device.device_id for device in devices)
 
 
@@ -133,7 +133,7 @@ def unnamed(device_id: str, count: int, model: str, tables: Tables) -> Gpu:
 
 
 def given_gpus(node: NodeFacts) -> tuple[PciDevice, ...]:
-    """The GPUs that another driver has, as for virtual machines."""
+    """Return the GPUs that another driver has, as for virtual machines."""
     return tuple(device for device in node.pci if device.given_away and device.class_id in GPU_CLASSES)
 
 
@@ -184,7 +184,7 @@ def gpu_findings(
 def display_gpus(
     hardware: Hardware, driver: Driver | None, tables: Tables
 ) -> tuple[tuple[Gpu, ...], list[str]]:
-    """The GPUs for a monitor that this driver drives as well, and a warning about each of them."""
+    """Return the GPUs for a monitor that this driver drives as well, and a warning about each of them."""
     driven = tuple(
         gpu for gpu in hardware.display if driver and drives(driver.branch, driver.modules, gpu, tables)
     )
@@ -197,7 +197,7 @@ def display_gpus(
 
 
 def undriven_ids(hardware: Hardware, driven: Iterable[Gpu], tables: Tables) -> tuple[str, ...]:
-    """The ids of the GPUs for a monitor that the driver leaves alone."""
+    """Return the ids of the GPUs for a monitor that the driver leaves alone."""
     models = {gpu.model for gpu in driven}
     return tuple(
         sorted(one for one in hardware.display_ids if tables.models_by_id.get(one, "") not in models)
@@ -205,7 +205,7 @@ def undriven_ids(hardware: Hardware, driven: Iterable[Gpu], tables: Tables) -> t
 
 
 def fabric_of(node: NodeFacts, wanted: str) -> str:
-    """What joins the GPUs: `nvswitch` (NVLink 4 and before), `nvlink5`, or `none`.
+    """Return what joins the GPUs: `nvswitch` (NVLink 4 and before), `nvlink5`, or `none`.
 
     An NVSwitch is a PCI device of NVIDIA's. NVLink 5 switches are managed through an InfiniBand device whose
     vital product data say so.

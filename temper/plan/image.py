@@ -39,7 +39,7 @@ NO_TUNABLES = Tunables(
 
 
 def of_image(role: RolePlan) -> RolePlan:
-    """What a role sets in an image: files, packages, accounts, and units that are enabled."""
+    """Return what a role sets in an image: files, packages, accounts, and units that are enabled."""
     options = replace(role.options, live=False)
     if role.role in OF_A_MACHINE:
         return RolePlan(role.role, role.stage, options=options)
@@ -54,7 +54,7 @@ def of_image(role: RolePlan) -> RolePlan:
 def as_image(
     node: NodeFacts, wish: Preflight, tables: Tables, mok_sha256: str
 ) -> tuple[NodeFacts, list[Refusal]]:
-    """The facts of the machine that an image is for, and why the node is no tree of one.
+    """Return the facts of the machine that an image is for, and why the node is no tree of one.
 
     Of the machine that builds, nothing may decide: neither its processors nor its network, firmware or GPUs.
     """
@@ -99,13 +99,16 @@ def as_image(
 
 
 def meant(gpu: str, tables: Tables) -> Remedy | None:
-    """The model that was probably meant."""
+    """Return the model that was probably meant."""
     close = difflib.get_close_matches(gpu.lower(), tables.models, n=1)
     return advice("did-you-mean", name=close[0]) if close else None
 
 
 def pci_id(gpu: str, tables: Tables) -> str | None:
-    """The PCI device id of a model's key, its name, or an id as lspci writes it; None where it is none."""
+    """Return the PCI device id of a model's key, its name, or an id as lspci writes it.
+
+    None where it is none.
+    """
     wanted = gpu.strip().lower()
     for key, model in tables.models.items():
         if wanted in (key.lower(), model.name.lower()):

@@ -101,17 +101,17 @@ class Inventory:
         return {name: list(self._below(name)) for name in self.groups}
 
     def addresses(self) -> list[tuple[str, Any]]:
-        """Each node with its `ansible_host` as it stands in the inventory, or an empty text."""
+        """Return each node with its `ansible_host` as it stands in the inventory, or an empty text."""
         return [(node, self.variables.get(node, {}).get("ansible_host", "")) for node in self.nodes]
 
     def spans(self, nodes: Collection[str], variables: Mapping[str, Any]) -> bool:
-        """Whether what these nodes, or these variables for all, say names other hosts or groups."""
+        """Return whether what these nodes, or these variables for all, say names other hosts or groups."""
         own = [self.variables.get(node, {}) for node in nodes]
         found = [text for one in (variables, *own) for _, text in templates("", one)]
         return self._have_jump_hosts(variables) or any(map(OTHERS.search, found))
 
     def _have_jump_hosts(self, variables: Mapping[str, Any]) -> bool:
-        """Whether arguments of ssh name nodes, other than the one that they are for, or its files may."""
+        """Return whether arguments of ssh, or its files, may name nodes other than the one they are for."""
         from temper.plan.ssh_client import files_jump
 
         hosts = dict(self.addresses())
@@ -148,7 +148,7 @@ class Inventory:
                 )
 
     def slice(self, nodes: Collection[str]) -> dict[str, Any]:
-        """An inventory of these nodes alone, in Ansible's own form, with their groups and variables."""
+        """Return an inventory of these nodes alone, in Ansible's form, with their groups and variables."""
         wanted = dict.fromkeys(nodes)
         kept: dict[str, Any] = {}
         for name in self.groups:
@@ -168,7 +168,7 @@ class Inventory:
         }
 
     def whole(self) -> dict[str, Any]:
-        """The inventory of all hosts and groups, likewise."""
+        """Return the inventory of all hosts and groups, likewise."""
         kept = {
             name: {
                 "hosts": dict.fromkeys(group.get("hosts", ())),
@@ -181,7 +181,7 @@ class Inventory:
         return {"all": {"hosts": hosts, "children": kept}}
 
     def _below(self, group: str) -> dict[str, None]:
-        """The hosts of a group and of the groups in it, in order, each once."""
+        """Return the hosts of a group and of the groups in it, in order, each once."""
         own = self.groups.get(group, {})
         found = dict.fromkeys(own.get("hosts", ()))
         for child in own.get("children", ()):
@@ -190,7 +190,7 @@ class Inventory:
 
 
 def templates(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """The templates in a value, at any depth, each with the name of the variable that it is in."""
+    """Yield the templates in a value, at any depth, each with the name of the variable that it is in."""
     if isinstance(value, str):
         if "{{" in value or "{%" in value:
             yield name, value
@@ -203,7 +203,7 @@ def templates(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def from_listing(listing: Mapping[str, Any]) -> Inventory:
-    """What `ansible-inventory --list` says."""
+    """Return what `ansible-inventory --list` says."""
     hostvars = listing.get("_meta", {}).get("hostvars", {})
     variables = {
         host: {key: value for key, value in own.items() if key not in NOISE or value}
@@ -304,7 +304,10 @@ def last_words(done: subprocess.CompletedProcess[str]) -> str:
 def addresses(
     known: Inventory, sources: Sequence[str], variables: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
-    """Each node with its `ansible_host` as Ansible resolves it, or an empty text. Raises InventoryError."""
+    """Return each node with its `ansible_host` as Ansible resolves it, or an empty text.
+
+    Raises InventoryError.
+    """
     return [(node, str(host)) for node, host in _of_nodes(known, sources, variables, "ansible_host").items()]
 
 
@@ -336,14 +339,14 @@ def values(
 
 
 def _plain(value: Any) -> bool:
-    """Whether a value is itself. What is vaulted, or marked as no template, is none here."""
+    """Return whether a value is itself. What is vaulted, or marked as no template, is none here."""
     if isinstance(value, list):
         return all(map(_plain, value))
     return isinstance(value, str | int | float | None) and not list(templates("", value))
 
 
 def _resolved(sources: Sequence[str], variables: Mapping[str, Any], template: str) -> Any:
-    """What Ansible makes of a template of ours, which gives JSON. Raises InventoryError."""
+    """Return what Ansible makes of a template of ours, which gives JSON. Raises InventoryError."""
     with tempfile.TemporaryDirectory() as folder:
         given, found = Path(folder, "variables.json"), Path(folder, "found.json")
         here = {

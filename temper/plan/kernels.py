@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def kernel_problem(source: str, system: str, release: str, tables: Tables) -> str:
-    """Why a kernel is none for a node with this plan; empty where nothing is known against it.
+    """Return why a kernel is none for a node with this plan; empty where nothing is known against it.
 
     `source` and `system` are the plan's: `nvidia` or `distro`, and `debian-12`. NVIDIA's drivers have no such
     limit in the tables; whether one compiles is seen before the node boots.

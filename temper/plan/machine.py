@@ -27,7 +27,7 @@ def disk_problems(node: NodeFacts, variables: Variables, *, settled: bool) -> li
 
 
 def signs_modules(node: NodeFacts, mok_sha256: str) -> bool:
-    """Whether modules are signed with the operator's key, because the firmware accepts nothing else."""
+    """Return whether modules are signed with the operator's key, because the firmware demands it."""
     return node.secure_boot == "enabled" and mok_sha256 in node.mok_enrolled
 
 
@@ -52,7 +52,7 @@ def secure_boot_problems(
 
 
 def monitoring_problems(variables: Variables, distribution: Distribution) -> list[Refusal]:
-    """What keeps a node from being monitored as the operator wants it."""
+    """Return what keeps a node from being monitored as the operator wants it."""
     wish = variables.monitoring
     if not wish.enabled:
         return []
@@ -65,7 +65,7 @@ def monitoring_problems(variables: Variables, distribution: Distribution) -> lis
 
 
 def busy_problems(node: NodeFacts, variables: Variables, *, settled: bool) -> list[Refusal]:
-    """A driver does not change under a job."""
+    """Return the refusals of a node whose driver would change under a job."""
     busy = node.nvidia.compute_processes
     if not busy or settled or variables.nvidia_stack.busy_ok:
         return []

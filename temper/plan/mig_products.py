@@ -22,12 +22,12 @@ ALIKE = 0.8
 
 
 def products(layouts: Mapping[str, object]) -> list[str]:
-    """Those of the keys that name a product."""
+    """Return those of the keys that name a product."""
     return [key for key in layouts if not key.isdigit() and key != EVERY]
 
 
 def misspelt(layouts: Mapping[str, object], pci: Iterable[PciDevice], tables: Tables) -> list[Refusal]:
-    """A refusal for each name that is nearly that of a GPU of this node, as its driver calls it.
+    """Return a refusal for each name that is nearly that of a GPU of this node, as its driver calls it.
 
     One inventory may name products of several kinds of nodes, so a name that is no GPU's here is no fault by
     itself; nor is one that the tables know of another GPU, however alike, or one with other numbers: products
@@ -47,12 +47,12 @@ def misspelt(layouts: Mapping[str, object], pci: Iterable[PciDevice], tables: Ta
 
 
 def numbers(name: str) -> list[str]:
-    """The numbers in a product's name."""
+    """Return the numbers in a product's name."""
     return re.findall(r"\d+", name)
 
 
 def matches(layouts: Mapping[str, object], pci: Iterable[PciDevice], tables: Tables) -> dict[str, bool]:
-    """Each product that is named -> whether the node has it, or a GPU of which nobody can tell."""
+    """Return each product that is named -> whether the node has it, or a GPU of which nobody can tell."""
     names: set[str] = set()
     unsure = False
     for device in pci:

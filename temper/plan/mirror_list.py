@@ -32,7 +32,10 @@ class Downloads:
 
 
 def downloads(transaction: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The packages of a transaction that a node has simulated. Raises ValueError for one of another form."""
+    """Return the packages of a transaction that a node has simulated.
+
+    Raises ValueError for one of another form.
+    """
     said = from_node({"transaction": transaction}, "package_preview")["transaction"]
     found = checked(Downloads, said, "package_preview.transaction")
     assert isinstance(found, Downloads)
@@ -40,7 +43,7 @@ def downloads(transaction: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def mirror_list(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The union over nodes of what their transactions download.
+    """Return the union over nodes of what their transactions download.
 
     `nodes` have name, os (the distribution's name), repositories (of the plan) and packages (`downloads` of
     what was simulated as if the node were bare). The result has, for each repository, its address, signing
@@ -85,10 +88,10 @@ def mirror_list(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def in_order(packages: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The packages by name and version."""
+    """Return the packages by name and version."""
     return sorted(packages.values(), key=lambda package: (package["name"], package["version"]))
 
 
 def size(packages: Mapping[str, dict[str, Any]]) -> int:
-    """What the packages take, in bytes."""
+    """Return what the packages take, in bytes."""
     return sum(package["size_bytes"] for package in packages.values())

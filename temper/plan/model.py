@@ -51,7 +51,7 @@ class Repository:
     exclude: tuple[str, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The options that are given."""
+        """Return the options that are given."""
         options = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
         return {name: value for name, value in options.items() if value is not None}
 

@@ -64,14 +64,17 @@ class NodeAction(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What every action returns."""
+        """Return what every action returns."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         self.warnings: list[str] = []
         self.reached = True
         return result
 
     def ask(self, module: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        """What a module returns; of one that could not be run, why (`msg`): an answer like any other."""
+        """Return what a module returns.
+
+        Of one that could not be run, why (`msg`): an answer like any other.
+        """
         try:
             found: dict[str, Any] = self._execute_module(module, arguments, task_vars=variables)
         except AnsibleError as error:

@@ -71,7 +71,7 @@ class PlannedSetting(SettingHead):
 
     @classmethod
     def from_json(cls, value: object) -> PlannedSetting:
-        """The setting from JSON. Raises ContractError."""
+        """Return the setting from JSON. Raises ContractError."""
         if not isinstance(value, dict) or "wanted" not in value:
             raise ContractError(f"expected a setting with what is wanted, found {str(value)[:60]}")
         head = decode(SettingHead, {name: one for name, one in value.items() if name != "wanted"})
@@ -193,7 +193,7 @@ class NodePlan:
     expectation: Expectation | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as plain JSON values: beside the refusals `problems`, which are their sentences."""
+        """Return the plan as plain JSON values: beside the refusals `problems`, which are their sentences."""
         found = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
         return found | {"problems": list(self.problems)}
 
@@ -212,7 +212,7 @@ class NodePlan:
 
     @classmethod
     def from_fact(cls, fact: Mapping[str, Any]) -> NodePlan:
-        """The plan from the fact `preflight_plan`. Raises as `from_dict` does."""
+        """Return the plan from the fact `preflight_plan`. Raises as `from_dict` does."""
         parts = fact.get("roles")
         if not isinstance(parts, Mapping):
             raise ContractError(f"roles: expected a text for each role, found {str(parts)[:60]}")
@@ -227,7 +227,10 @@ class NodePlan:
 
     @classmethod
     def from_dict(cls, value: Any) -> NodePlan:
-        """The plan from JSON values. Raises ContractError, also for a plan of another schema version."""
+        """Return the plan from JSON values.
+
+        Raises ContractError, also for a plan of another schema version.
+        """
         document = plain(value)
         if isinstance(document, dict):
             # They are made of the refusals, or the refusals of them where somebody has only sentences.
@@ -245,12 +248,12 @@ class NodePlan:
         return plan
 
     def role(self, name: str) -> RolePlan:
-        """The part of one role. Raises KeyError where the plan has none."""
+        """Return the part of one role. Raises KeyError where the plan has none."""
         return {role.role: role for role in self.roles}[name]
 
 
 def refused(fact: Mapping[str, Any], *refusals: Refusal) -> dict[str, Any]:
-    """The fact of a plan with more refusals."""
+    """Return the fact of a plan with more refusals."""
     return {
         **fact,
         "refusals": [*fact.get("refusals", ()), *map(plain, refusals)],
@@ -265,7 +268,7 @@ class _Said:
 
 @lru_cache(maxsize=1024)
 def _role_plan(name: str, text: str) -> RolePlan:
-    """A role's part: the same object for all nodes that have the same, which are most of a fleet."""
+    """Return a role's part: the same object for all nodes that have the same, which are most of a fleet."""
     return decode(RolePlan, parse(text), f"roles.{name}")
 
 

@@ -31,7 +31,7 @@ DKMS_NAME = "nvidia"
 
 
 def offer(request: Request) -> Offer:
-    """The packages of the stack that the operator named, or of the recommended one."""
+    """Return the packages of the stack that the operator named, or of the recommended one."""
     tables, distribution, name = request.tables, request.distribution, chosen_stack(request)
     stack = tables.stacks.get(name)
     if not stack:
@@ -83,7 +83,7 @@ def offer(request: Request) -> Offer:
 
 
 def mirror_hint(stack: Stack, request: Request) -> str:
-    """What a plain mirror of NVIDIA's repository cannot have."""
+    """Return what a plain mirror of NVIDIA's repository cannot have."""
     absence = next(absences(stack, request), None)
     if from_nvidia(request) or not absence:
         return ""
@@ -94,7 +94,7 @@ def mirror_hint(stack: Stack, request: Request) -> str:
 
 
 def unseen_warnings(stack: Stack, request: Request) -> list[str]:
-    """Where the versions are made by rule and nobody has been seen installing them."""
+    """Return where the versions are made by rule and nobody has been seen installing them."""
     distribution, found = request.distribution, []
     if not from_nvidia(request):
         return []

@@ -120,7 +120,7 @@ WantedBy=sysinit.target
 
 
 def settings_of(control: Mapping[str, Any], profile: str) -> dict[str, Any]:
-    """What a control sets in a profile: its own entry, or that of the nearest profile before it."""
+    """Return what a control sets in a profile: its own entry, or that of the nearest profile before it."""
     sets: dict[str, dict[str, Any]] = control.get("profiles", {})
     name: str | None = profile
     while name and name not in sets:
@@ -129,23 +129,26 @@ def settings_of(control: Mapping[str, Any], profile: str) -> dict[str, Any]:
 
 
 def profile_of(control: Mapping[str, Any], wish: OsHardening, options: Mapping[str, object]) -> str:
-    """The profile that a control is set by: others' packets outlive the wish for a stricter one."""
+    """Return the profile that a control is set by: others' packets outlive the wish for a stricter one."""
     return DEFAULT if "router" in control and options.get("forwards") else wish.profile
 
 
 def concerns(control: Mapping[str, Any], system: object) -> bool:
-    """Whether a control is about a system, such as debian-13; about one that is not known all are."""
+    """Return whether a control is about a system, such as debian-13; about one that is not known all are."""
     return not system or "of" not in control or distribution_of(system) in control["of"]
 
 
 def waiver_of(control: Mapping[str, Any], profile: str) -> str | None:
-    """Why a profile does less than it should, or None."""
+    """Return why a profile does less than it should, or None."""
     waivers: dict[str, str] = control.get("waivers", {})
     return waivers.get(profile, waivers.get("every"))
 
 
 def demand_of(control: Mapping[str, Any]) -> dict[str, Any]:
-    """What the benchmark asks for: its own words, or what the strictest profile sets; {} for neither."""
+    """Return what the benchmark asks for: its own words, or what the strictest profile sets.
+
+    {} for neither.
+    """
     found: dict[str, Any] = control.get("demand") or settings_of(control, STRICTEST)
     return found
 
@@ -153,7 +156,7 @@ def demand_of(control: Mapping[str, Any]) -> dict[str, Any]:
 def demanded(
     controls: Mapping[str, Any], names: Iterable[str], system: str | None = None
 ) -> list[dict[str, Any]]:
-    """What the benchmark asks for in these controls on a system, one item for each thing to ask a node about.
+    """Return what the benchmark asks for in these controls on a system, an item a thing to ask a node about.
 
     Only to be measured: items have `kind`, `key`, `wanted` and `controls` as in a role's plan, and kinds that
     no role has. Packages are left out: what a control asks of them, its other settings show.
@@ -172,19 +175,19 @@ def demanded(
 
 
 def values_of(system: object) -> dict[str, str]:
-    """The texts that files of a system have; those of `USUAL` where it has none of its own."""
+    """Return the texts that files of a system have; those of `USUAL` where it has none of its own."""
     own = systems().get(str(system))
     return systems()[USUAL].values | (own.values if own else {})
 
 
 def names_of(system: object) -> Mapping[str, str]:
-    """What a system calls packages, units and files."""
+    """Return what a system calls packages, units and files."""
     own = systems().get(str(system))
     return own.names if own else {}
 
 
 def alone(asker: Asker, settings: Mapping[str, Any], system: str | None = None) -> list[PlannedSetting]:
-    """The settings of one control without the files that several controls share, and without packages.
+    """Return the settings of one control without the files that several controls share, and without packages.
 
     `settings` are as `on_system` returns them.
     """
@@ -200,7 +203,10 @@ def alone(asker: Asker, settings: Mapping[str, Any], system: str | None = None) 
 
 
 def references(name: str, control: Mapping[str, Any], system: object = None) -> str:
-    """The benchmarks' numbers of a control, in one line: those of one system, or of all that Temper knows."""
+    """Return the benchmarks' numbers of a control, in one line.
+
+    Those of one system, or of all that Temper knows.
+    """
     rows = [known] if (known := systems().get(str(system))) else [*systems().values()]
     found = {row.benchmark: numbers for row in rows if (numbers := row.numbers_of(name, control))}
     found |= {"ANSSI": tuple(control["anssi"])} if "anssi" in control else {}
@@ -208,7 +214,7 @@ def references(name: str, control: Mapping[str, Any], system: object = None) -> 
 
 
 def on_system(settings: Mapping[str, Any], system: object) -> dict[str, Any]:
-    """The settings of a control with what `systems` says of a distribution and of one system.
+    """Return the settings of a control with what `systems` says of a distribution and of one system.
 
     null takes an entry out.
     """
@@ -231,13 +237,13 @@ def distribution_of(system: object) -> str:
 
 
 def lacking(control: Mapping[str, Any], system: object) -> str | None:
-    """Why a system has nothing of a control, or None."""
+    """Return why a system has nothing of a control, or None."""
     reasons: dict[object, str] = control.get("lacking", {})
     return reasons.get(system, reasons.get(distribution_of(system)))
 
 
 def waiver_problems(controls: Mapping[str, Any], waivers: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Sentences about waivers of the operator that name no control or give no reason."""
+    """Return sentences about waivers of the operator that name no control or give no reason."""
     problems = []
     for number, waiver in enumerate(waivers, 1):
         name, reason = waiver.get("id"), waiver.get("reason")
@@ -319,11 +325,11 @@ class Composer:
             self._set(asker, Kind.UNIT, self.name(unit), UnitWanted(state == "running", unless=tuple(others)))
 
     def name(self, usual: str) -> str:
-        """What the system calls a package, a unit or a file."""
+        """Return what the system calls a package, a unit or a file."""
         return self.names.get(usual, usual)
 
     def settings(self) -> list[PlannedSetting]:
-        """All settings, those that several controls share last."""
+        """Return all settings, those that several controls share last."""
         for path, lines in self.lines.items():
             self.wanted[Kind.FILE, path] = file(path, text(lines))
         names = [key for kind, key in self.wanted if kind is Kind.SYSCTL]
@@ -358,7 +364,10 @@ class Composer:
 
 
 def planned(kind: Kind, key: str, wanted: Wanted, askers: list[Asker]) -> PlannedSetting:
-    """A setting with all controls that ask for it. Reasons of several waivers stand in the list of them."""
+    """Return a setting with all controls that ask for it.
+
+    Reasons of several waivers stand in the list of them.
+    """
     first, *others = {asker.name: asker for asker in askers}.values()
     order = order_of(kind, key) or EXACTLY
     if not others:
@@ -369,7 +378,7 @@ def planned(kind: Kind, key: str, wanted: Wanted, askers: list[Asker]) -> Planne
 
 
 def file(path: str, content: str) -> FileWanted:
-    """What is wanted of a file."""
+    """Return what is wanted of a file."""
     mode = next((mode for prefix, mode in MODES.items() if path.startswith(prefix)), "0644")
     validate = next((command for prefix, command in VALIDATORS.items() if path.startswith(prefix)), [])
     wanted = FileWanted(content, mode, tuple(validate))
@@ -382,7 +391,7 @@ def file(path: str, content: str) -> FileWanted:
 
 
 def sysctl_lines(key: str, value: str) -> list[str]:
-    """The lines of a kernel parameter in our file.
+    """Return the lines of a kernel parameter in our file.
 
     `all` and `default` stand beside a pattern, for auditors that look for these names.
     """
@@ -391,12 +400,12 @@ def sysctl_lines(key: str, value: str) -> list[str]:
 
 
 def text(lines: Iterable[str]) -> str:
-    """A file of Temper's from its lines."""
+    """Return a file of Temper's from its lines."""
     return "".join(f"{line}\n" for line in ["# Managed by Temper.", *lines])
 
 
 def mount_command(path: str, options: set[str]) -> str:
-    """The line of the unit that adds options to those of a mount point at boot."""
+    """Return the line of the unit that adds options to those of a mount point at boot."""
     otherwise = f"mount --rbind {path} {path}" if "bind" in options else "exit 0"
     # With a source named, mount takes nothing from /etc/fstab, where another may have fewer.
     present = f"$$(findmnt --noheadings --output VFS-OPTIONS --mountpoint {path} | tail --lines=1)"
@@ -407,7 +416,7 @@ def mount_command(path: str, options: set[str]) -> str:
 def waived_controls(
     controls: Mapping[str, Any], wish: OsHardening, options: Mapping[str, object]
 ) -> tuple[WaivedControl, ...]:
-    """What the profile, or the operator, relaxes."""
+    """Return what the profile, or the operator, relaxes."""
     own = {waiver.id: waiver.reason for waiver in wish.waivers}
     system = options.get("system")
     found = []
@@ -429,7 +438,7 @@ def waived_controls(
 
 
 def waiver_text(profile: str, waived: Iterable[WaivedControl]) -> str:
-    """The list of waivers as it lies on the node."""
+    """Return the list of waivers as it lies on the node."""
     lines = [f"Controls that the hardening of this node relaxes (profile {profile}).", ""]
     for waiver in waived:
         lines += [
@@ -442,7 +451,7 @@ def waiver_text(profile: str, waived: Iterable[WaivedControl]) -> str:
 def hardening(
     controls: Mapping[str, Any], wish: OsHardening, options: Mapping[str, object] | None = None
 ) -> Hardening:
-    """What one node gets.
+    """Return what one node gets.
 
     `controls` are those of data/os_controls by their id, `options` the values of other roles' variables that
     a control may name as its `option`, as `forwards` whether the node forwards packets for others, and as
@@ -481,7 +490,7 @@ def hardening(
 
 @cache
 def load_controls(folder: Path) -> dict[str, Any]:
-    """All controls of a folder by their ids."""
+    """Return all controls of a folder by their ids."""
     controls: dict[str, Any] = {}
     for path in sorted(folder.glob("*.yml")):
         controls |= read_yaml(path)["os_controls"]

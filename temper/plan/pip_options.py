@@ -12,7 +12,7 @@ REFUSED = ("editable", "no-binary", "only-binary", "requirement", "require-hashe
 
 
 def configuration(arguments: str) -> str:
-    """The file for these arguments of `pip install`. Raises ValueError, without repeating a value."""
+    """Return the file for these arguments of `pip install`. Raises ValueError, without repeating a value."""
     found: dict[str, list[str]] = {}
     words = shlex.split(arguments)
     while words:

@@ -56,7 +56,7 @@ SOURCES = {"nvidia": nvidia_source.offer, "distro": distro_source.offer}
 
 
 def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Target) -> NodePlan:
-    """The plan of one node. With `refusals`, it must not be carried out."""
+    """Return the plan of one node. With `refusals`, it must not be carried out."""
     image = variables.preflight.image
     distribution, problems = distribution_of(node, tables)
     stack = variables.nvidia_stack.state == "present"

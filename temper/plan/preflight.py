@@ -63,7 +63,7 @@ ABOUT = {"stack-name": "nvidia_stack_name"}
 
 
 def preview_arguments(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """What module package_preview is asked about a plan, as `preflight_plan` returns it."""
+    """Return what module package_preview is asked about a plan, as `preflight_plan` returns it."""
     same = ("packages", "present", "repositories", "pins", "module_streams")
     return {
         **{name: plan[name] for name in same},
@@ -89,7 +89,7 @@ def name_problems(name: str) -> list[Refusal]:
 
 @cache
 def programs() -> dict[str, str]:
-    """The programs that a node runs by itself, and what they import, by their paths in their folders."""
+    """Return the programs that a node runs alone, and what they import, by their paths in their folders."""
     names = ("gpu_settings", "holders", "mig", "smi")
     driver = [MODULE_UTILS / "driver" / f"{name}.py" for name in names]
     paths = (*driver, MODULE_UTILS / "process.py", MODULE_UTILS / "rank.py", CDI_NCCL)
@@ -116,7 +116,9 @@ def preflight_plan(
     preview: Mapping[str, Any] | None = None,
     programs_said: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The fact `preflight_plan` of a node: every setting of every role, or every reason to refuse the node.
+    """Return the fact `preflight_plan` of a node.
+
+    Every setting of every role, or every reason to refuse the node.
 
     `result` is what the task with module node_facts returned, `host_variables` the node's variables. `known`
     is what the controller knows: the node's `address`, `user` and `port` in the inventory, `today`

@@ -31,7 +31,7 @@ class Change:
     to: str = ""
 
     def __str__(self) -> str:
-        """The package, and its way from one version to another."""
+        """Return the package, and its way from one version to another."""
         return f"{self.name} {self.from_} -> {self.to}" if self.from_ else self.name
 
 
@@ -52,7 +52,7 @@ class Transaction:
         return [change.name for change in (*self.install, *self.upgrade) if KERNEL.match(change.name)]
 
     def lines(self) -> list[str]:
-        """It in a few lines: how much, and by name what an operator wants to know before."""
+        """Return it in a few lines: how much, and by name what an operator wants to know before."""
         if not (self.install or self.upgrade or self.downgrade or self.remove):
             return []
         named = {
@@ -109,7 +109,7 @@ class Preview:
 
 
 def with_preview(plan: NodePlan, preview: Preview) -> NodePlan:
-    """The plan with what the simulation says.
+    """Return the plan with what the simulation says.
 
     Its problems refuse the node, and a module that broke does: what nobody could simulate is not tried.
     """
@@ -140,12 +140,12 @@ def with_preview(plan: NodePlan, preview: Preview) -> NodePlan:
 
 
 def one_line(message: str) -> str:
-    """A message without its line breaks and its full stop."""
+    """Return a message without its line breaks and its full stop."""
     return " ".join(message.split()).rstrip(".")
 
 
 def shown(names: Iterable[str]) -> str:
-    """Some of the names, and how many more there are."""
+    """Return some of the names, and how many more there are."""
     every = list(names)
     rest = len(every) - NAMES_SHOWN
     return ", ".join(every[:NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

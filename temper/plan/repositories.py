@@ -43,7 +43,7 @@ def container_repository(request: Request) -> Repository:
 
 
 def repository_key_problems(request: Request) -> list[Refusal]:
-    """A repository whose signing key nobody has pinned is not trusted."""
+    """Return a refusal for each repository whose signing key nobody has pinned."""
     release = request.distribution.release
     if release.key_fingerprints or request.variables.nvidia_stack.cuda_key_fingerprints:
         return []

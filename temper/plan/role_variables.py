@@ -54,7 +54,7 @@ LONGEST_SLIP = 2  # characters that a typo adds or leaves out
 
 
 def is_network(value: Any) -> bool:
-    """Whether a value is an IPv4 or IPv6 network (or one address) in CIDR notation, without host bits."""
+    """Return whether a value is an IPv4 or IPv6 network (or an address) in CIDR form, without host bits."""
     try:
         ipaddress.ip_network(value)
     except ValueError:
@@ -162,7 +162,7 @@ def check_signers(signers: list[Mapping[str, Any]]) -> None:
 
 
 def pull_problems(values: Mapping[str, Any]) -> list[str]:
-    """What a node that pulls cannot do without, and addresses that it could not use."""
+    """Return what a node that pulls cannot do without, and addresses that it could not use."""
     if not values.get("pull_enabled"):
         return []
     needed = ("pull_url", "pull_signers", "pull_python", "pull_inventory")
@@ -270,7 +270,7 @@ INSTEAD = {
 
 
 def without_logins(value: Any) -> Any:
-    """The value with logins taken out of all addresses in it; the same object where there are none."""
+    """Return the value with logins taken out of all addresses in it; the same object where there are none."""
     if isinstance(value, str):
         return LOGIN.sub("", value) if LOGIN.search(value) else value
     if not isinstance(value, dict | list | tuple):
@@ -283,7 +283,7 @@ def without_logins(value: Any) -> Any:
 
 
 def login_problems(name: str) -> list[str]:
-    """The sentence about a login in an address, which does not repeat it."""
+    """Return the sentence about a login in an address, which does not repeat it."""
     way = next((way for start, way in INSTEAD.items() if name.startswith(start)), "in a file of the node")
     return [
         f"{name}: expected an address without a login, found one with a name or password, which plans and "
@@ -306,7 +306,7 @@ def number_problems(name: str, value: Any) -> list[str]:
 
 
 def content_problems(name: str, value: Any) -> list[str]:
-    """The sentence with which a module would refuse a value, if it would."""
+    """Return the sentence with which a module would refuse a value, if it would."""
     try:
         CONTENTS.get(name, lambda _: None)(value)
     except (RefusedError, SettingsError) as error:
@@ -315,7 +315,7 @@ def content_problems(name: str, value: Any) -> list[str]:
 
 
 def convention_problems(name: str, value: Any, where: str) -> list[str]:
-    """Sentences about values that are of the right type and still not what the variable's name promises."""
+    """Return sentences about values of the right type that are not what the variable's name promises."""
     for word, (valid, expected) in CONVENTIONS.items():
         if name.endswith((f"_{word}", f"_{word}s")) and value is not None:
             items = value if isinstance(value, list) else [value]
@@ -328,7 +328,7 @@ def convention_problems(name: str, value: Any, where: str) -> list[str]:
 
 
 def hint(word: str, item: Any) -> str:
-    """What was probably meant: the network of an address that stands in its place."""
+    """Return what was probably meant: the network of an address that stands in its place."""
     try:
         return f"; its network is {ipaddress.ip_network(item, strict=False)}" if word == "network" else ""
     except ValueError:
@@ -336,7 +336,7 @@ def hint(word: str, item: Any) -> str:
 
 
 def floor_problems(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """A floor for storage that nothing would be compared with."""
+    """Return a floor for storage that nothing would be compared with."""
     if values.get("gpu_validation_storage_floor_gb_s") and not given.get("gpu_validation_storage_paths"):
         return [
             "gpu_validation_storage_floor_gb_s: nothing would be compared with it, because "
@@ -346,7 +346,7 @@ def floor_problems(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[
 
 
 def power_problems(values: Mapping[str, Any]) -> list[str]:
-    """Two power limits for the same GPUs."""
+    """Return two power limits for the same GPUs."""
     names = ("gpu_settings_power_limit_w", "gpu_settings_power_limit_percent")
     if all(values.get(name) is not None for name in names):
         return [f"{names[0]}: there is also {names[1]}; keep one of them"]
@@ -354,7 +354,7 @@ def power_problems(values: Mapping[str, Any]) -> list[str]:
 
 
 def unknown_variables(names: Iterable[str], known: Iterable[str], roles: Iterable[str]) -> list[str]:
-    """Sentences about names that are no variable of a role but carry its prefix, or nearly are one.
+    """Return sentences about names that are no variable of a role but carry its prefix, or nearly are one.
 
     Without them a typo would be silently ignored.
     """
@@ -407,7 +407,7 @@ def unprefixed_variables(names: Iterable[str], specs: Mapping[str, Any], raw: Ma
 
 
 def time_problems(values: Mapping[str, Any]) -> list[str]:
-    """A sentence where the measurement would be ended before its plan is over, and nothing be known."""
+    """Return a sentence where the measurement would be ended before its plan is over."""
     plan, given_s = PLANS.get(values.get("gpu_validation_plan", "")), values.get("gpu_validation_timeout_s")
     if not plan or given_s is None:
         return []
@@ -423,7 +423,7 @@ def time_problems(values: Mapping[str, Any]) -> list[str]:
 
 
 def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) -> dict[str, Any]:
-    """The effective value of every public variable of every role for one node, and what is wrong with them.
+    """Return the effective value of every public variable of every role for a node, and what is wrong.
 
     `specs` maps role names to the content of their meta/argument_specs.yml. Returns `values` (name -> value
     after type conversion, the spec's default where the inventory sets none), `problems` and `warnings` (one
@@ -486,7 +486,10 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
 
 
 def typed_variables(values: Mapping[str, Any]) -> Variables:
-    """The typed variables of what function role_variables returns as `values`: name -> converted value."""
+    """Return the typed variables of what function role_variables returns as `values`.
+
+    Name -> converted value.
+    """
     roles: dict[str, dict[str, Any]] = {}
     for role, spec in argument_specs().items():
         roles[role] = {}
@@ -500,13 +503,13 @@ def typed_variables(values: Mapping[str, Any]) -> Variables:
 
 @cache
 def argument_specs(roles: Path = ROOT / "roles") -> dict[str, Any]:
-    """The content of each role's meta/argument_specs.yml by the role's name."""
+    """Return the content of each role's meta/argument_specs.yml by the role's name."""
     return {path.parts[-3]: read_yaml(path) for path in sorted(roles.glob("*/meta/argument_specs.yml"))}
 
 
 @cache
 def planned_variables() -> frozenset[str]:
-    """The names of variables that reach a role by the plan alone: its tasks do not read them."""
+    """Return the names of variables that reach a role by the plan alone: its tasks do not read them."""
     read_by_tasks = ("preflight", "gpu_validation", "compliance")
     specs = {role: spec for role, spec in argument_specs().items() if role not in read_by_tasks}
     return frozenset(name for spec in specs.values() for name in spec["argument_specs"]["main"]["options"])

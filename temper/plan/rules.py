@@ -21,7 +21,7 @@ MONTHS_OF_NOTICE = 2
 
 
 def gpu_problems(stack: Stack, gpu: Gpu, tables: Tables) -> Iterator[Refusal]:
-    """Why this stack cannot drive this GPU."""
+    """Yield why this stack cannot drive this GPU."""
     rule, cuda = tables.architectures[gpu.architecture], version(stack.cuda)
 
     def broken(code: str, limit: int | str, found: int | str) -> Refusal:
@@ -42,7 +42,7 @@ def gpu_problems(stack: Stack, gpu: Gpu, tables: Tables) -> Iterator[Refusal]:
 
 
 def own_problems(stack: Stack, tables: Tables) -> Iterator[Refusal]:
-    """What in a stack does not fit together, whatever it is to run on."""
+    """Yield what in a stack does not fit together, whatever it is to run on."""
     minimum = tables.cuda_minimum_drivers.get(stack.cuda_major)
     if not minimum or str(stack.branch) not in tables.ends_of_life:
         unknown = f"CUDA {stack.cuda}" if not minimum else f"driver branch {stack.branch}"
@@ -65,13 +65,16 @@ def own_problems(stack: Stack, tables: Tables) -> Iterator[Refusal]:
 
 
 def repository_problems(stack: Stack, request: Request) -> Iterator[Refusal]:
-    """What NVIDIA's own repository of this release does not hold. A mirror may hold more: apt is asked."""
+    """Yield what NVIDIA's own repository of this release does not hold.
+
+    A mirror may hold more: apt is asked.
+    """
     if from_nvidia(request):
         yield from absences(stack, request)
 
 
 def absences(stack: Stack, request: Request) -> Iterator[Refusal]:
-    """What of a stack NVIDIA's own repository of this release is not known to hold."""
+    """Yield what of a stack NVIDIA's own repository of this release is not known to hold."""
     release, architecture = request.distribution.release, request.distribution.architecture
     stacks = {"system": release.name, "stack": stack.name}
     if architecture not in release.architectures:
@@ -83,7 +86,7 @@ def absences(stack: Stack, request: Request) -> Iterator[Refusal]:
 
 
 def from_nvidia(request: Request) -> bool:
-    """Whether the packages come from NVIDIA's own address."""
+    """Return whether the packages come from NVIDIA's own address."""
     url = request.variables.nvidia_stack.cuda_repository_url
     return url.rstrip("/") == request.tables.repository_url
 
@@ -96,7 +99,7 @@ def fabric_problems(stack: Stack, request: Request) -> Iterator[Refusal]:
 
 
 def stack_problems(stack: Stack, request: Request) -> list[Refusal]:
-    """Every rule that this stack breaks on this node, without what kernel modules need."""
+    """Return every rule that this stack breaks on this node, without what kernel modules need."""
     return [
         *own_problems(stack, request.tables),
         *(one for gpu in request.gpus for one in gpu_problems(stack, gpu, request.tables)),
@@ -106,14 +109,17 @@ def stack_problems(stack: Stack, request: Request) -> list[Refusal]:
 
 
 def module_need(gpu: Gpu, tables: Tables) -> str:
-    """What kernel modules a GPU needs: `required`, `recommended`, `supported` or `impossible` open ones."""
+    """Return what kernel modules a GPU needs.
+
+    `required`, `recommended`, `supported` or `impossible` open ones.
+    """
     if tables.models[gpu.model].form_factor == tables.open_required_form_factor:
         return "required"
     return tables.architectures[gpu.architecture].open_modules
 
 
 def drives(number: int, modules: str, gpu: Gpu, tables: Tables) -> bool:
-    """Whether a driver branch with modules of this flavour drives a GPU."""
+    """Return whether a driver branch with modules of this flavour drives a GPU."""
     if not gpu.model:
         return False
     rule, need = tables.architectures[gpu.architecture], module_need(gpu, tables)
@@ -122,13 +128,16 @@ def drives(number: int, modules: str, gpu: Gpu, tables: Tables) -> bool:
 
 
 def tied_to_modules(request: Request) -> tuple[str, str]:
-    """A GPU of the node that works only with open modules, and one only with proprietary; "" is none."""
+    """Return a GPU of the node that works only with open modules, and one only with proprietary.
+
+    "" is none.
+    """
     needs = {module_need(gpu, request.tables): gpu.name for gpu in request.gpus}
     return needs.get("required", ""), needs.get("impossible", "")
 
 
 def kernel_modules(request: Request, driver: str) -> tuple[str, list[Refusal]]:
-    """The flavour of the kernel modules, `open` or `proprietary`, and why the wanted one cannot be had."""
+    """Return the kernel modules' flavour, `open` or `proprietary`, and why the wanted one cannot be had."""
     tables, flavour = request.tables, request.variables.nvidia_stack.kernel_modules
     only_open, only_proprietary = tied_to_modules(request)
     if only_open and only_proprietary:
@@ -150,7 +159,7 @@ def kernel_modules(request: Request, driver: str) -> tuple[str, list[Refusal]]:
 
 
 def stack_warnings(stack: Stack, request: Request) -> list[str]:
-    """What works and should be known."""
+    """Return what works and should be known."""
     tables, driver = request.tables, version(stack.driver)
     found = list(end_of_life_warnings(stack, request))
     newest, minimum = tables.cuda_drivers.get(stack.cuda), tables.cuda_minimum_drivers.get(stack.cuda_major)
@@ -163,7 +172,7 @@ def stack_warnings(stack: Stack, request: Request) -> list[str]:
 
 
 def end_of_life_warnings(stack: Stack, request: Request) -> Iterator[str]:
-    """A branch that gets no security fixes any more, or soon will not."""
+    """Yield a branch that gets no security fixes any more, or soon will not."""
     end = request.tables.ends_of_life.get(str(stack.branch))
     if not end or not request.today:
         return
@@ -175,6 +184,6 @@ def end_of_life_warnings(stack: Stack, request: Request) -> Iterator[str]:
 
 
 def months(date: str) -> int:
-    """A date ("2026-11" or "2026-11-21") as a number of months that can be subtracted."""
+    """Return a date ("2026-11" or "2026-11-21") as a number of months that can be subtracted."""
     year, month = date.split("-")[:2]
     return int(year) * 12 + int(month)

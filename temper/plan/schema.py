@@ -20,7 +20,7 @@ FILE = Path(__file__).parent / "schemas" / "node-plan.schema.json"
 
 
 def wanted_by_kind(definitions: dict[str, object]) -> Iterator[dict[str, object]]:
-    """What is wanted of a setting, kind by kind, and of a parameter by its key."""
+    """Yield what is wanted of a setting, kind by kind, and of a parameter by its key."""
     for kind in Kind:
         keys = parameters_of(kind)
         for key in keys or ("",):
@@ -32,7 +32,7 @@ def wanted_by_kind(definitions: dict[str, object]) -> Iterator[dict[str, object]
 
 
 def node_plan_schema() -> str:
-    """The content of the schema file."""
+    """Return the content of the schema file."""
     schema = json.loads(document("Temper: the plan of one node", NodePlan, SCHEMA_VERSION))
     # The sentences of the refusals, which are no field of the dataclass.
     schema["$defs"]["NodePlan"]["properties"]["problems"] = {"type": "array", "items": {"type": "string"}}

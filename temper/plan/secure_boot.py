@@ -17,7 +17,10 @@ class Certificate:
 
 
 def read_certificate(path: str) -> Certificate:
-    """The certificate in a file, an empty one where there is no path. Raises ValueError: it is none."""
+    """Return the certificate in a file, an empty one where there is no path.
+
+    Raises ValueError: it is none.
+    """
     if not path:
         return Certificate()
     try:

@@ -31,7 +31,7 @@ class SlurmGpu:
 def slurm_gpus(
     node: NodeFacts, names: Mapping[str, str], left_alone: Collection[str]
 ) -> tuple[SlurmGpu, ...]:
-    """The GPUs for jobs; `names` are those of models by PCI id, `left_alone` ids that are for no job.
+    """Return the GPUs for jobs; `names` are those of models by PCI id, `left_alone` ids that are for no job.
 
     Before the driver is loaded, device files are taken to be numbered in the order of PCI addresses, as the
     driver finds them; afterwards it says so itself. A GPU that a loaded driver does not know gets a number
@@ -54,7 +54,7 @@ def slurm_gpus(
 
 
 def kind(name: str) -> str:
-    """A model's name as Slurm's type: H100 SXM 80 GB is h100_sxm_80_gb."""
+    """Return a model's name as Slurm's type: H100 SXM 80 GB is h100_sxm_80_gb."""
     return NAME.sub("_", name.lower()).strip("_")
 
 
@@ -66,7 +66,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def cores_beside(numa_node: int | None, sockets: Sequence[Socket]) -> str:
-    """The cores of the socket that a GPU hangs on, in Slurm's own count; empty where all are as good.
+    """Return the cores of the socket that a GPU hangs on, in Slurm's own count; empty where all are as good.
 
     Slurm takes all cores of a socket or none, and counts cores over the sockets (gres.conf(5), "Cores").
     """
@@ -79,7 +79,7 @@ def cores_beside(numa_node: int | None, sockets: Sequence[Socket]) -> str:
 
 
 def gres(gpus: Sequence[SlurmGpu], *, typed: bool, divided: bool) -> str:
-    """The value of Gres= in the node's line of slurm.conf.
+    """Return the value of Gres= in the node's line of slurm.conf.
 
     Of GPUs that are `divided` each instance counts, and only slurmd says how many it finds.
     """
@@ -89,7 +89,7 @@ def gres(gpus: Sequence[SlurmGpu], *, typed: bool, divided: bool) -> str:
 
 
 def gres_lines(gpus: Sequence[SlurmGpu], sockets: Sequence[Socket]) -> list[str]:
-    """The lines of gres.conf: GPUs of one type beside the same cores together."""
+    """Return the lines of gres.conf: GPUs of one type beside the same cores together."""
     lines = []
     placed = sorted((gpu.kind, cores_beside(gpu.numa_node, sockets), gpu.minor) for gpu in gpus)
     for (name, cores), group in groupby(placed, key=lambda place: place[:2]):
@@ -100,5 +100,5 @@ def gres_lines(gpus: Sequence[SlurmGpu], sockets: Sequence[Socket]) -> list[str]
 
 
 def cgroup_value(value: object) -> str:
-    """A value of cgroup.conf; YAML reads yes and no as booleans."""
+    """Return a value of cgroup.conf; YAML reads yes and no as booleans."""
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

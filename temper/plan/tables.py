@@ -180,7 +180,7 @@ class DistroDriver:
     flavours: tuple[str, ...] = ()
 
     def has(self, modules: str) -> bool:
-        """Whether there are modules of this flavour that work."""
+        """Return whether there are modules of this flavour that work."""
         return self.modules[modules].builds
 
 
@@ -316,7 +316,7 @@ def _column(table: Mapping[str, Mapping[str, str]], name: str) -> dict[str, str]
 
 
 def chip_models(chips: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, object]]:
-    """The models of gpu_ids.yml: a chip and the first of a name's PCI ids are their keys."""
+    """Return the models of gpu_ids.yml: a chip and the first of a name's PCI ids are their keys."""
     return {
         f"{chip}_{ids.split()[0]}": {
             "name": name,
@@ -333,13 +333,13 @@ def chip_models(chips: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, o
 
 @cache
 def read_yaml(path: Path) -> Any:
-    """The content of a file of this repository, read once in each process."""
+    """Return the content of a file of this repository, read once in each process."""
     return yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)  # noqa: S506 - a safe loader
 
 
 @cache
 def load_tables(folder: Path) -> Tables:
-    """The tables of a folder."""
+    """Return the tables of a folder."""
     merged: dict[str, Any] = {}
     for path in sorted(folder.glob("*.yml")):
         merged |= read_yaml(path)
@@ -348,7 +348,7 @@ def load_tables(folder: Path) -> Tables:
 
 @cache
 def load_models(folder: Path) -> dict[str, Any]:
-    """The content of gpu_models.yml, of which validation knows the fields, and the models of gpu_ids.yml."""
+    """Return the content of gpu_models.yml (validation knows its fields) and the models of gpu_ids.yml."""
     content: dict[str, Any] = read_yaml(folder / "gpu_models.yml")
     others = chip_models(read_yaml(folder / "gpu_ids.yml")["gpu_chips"])
     return {**content, "models": others | content["models"]}

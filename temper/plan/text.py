@@ -17,7 +17,10 @@ FABRICS = {"none": "", "nvswitch": ", NVSwitch", "nvlink5": ", NVLink 5 switches
 
 
 def plan_text(plan: NodePlan, node: NodeFacts, not_tuned: Sequence[str] = ()) -> str:
-    """The stack of the plan in a few lines; `not_tuned` is what the node lacks of the wanted tuning."""
+    """Return the stack of the plan in a few lines.
+
+    `not_tuned` is what the node lacks of the wanted tuning.
+    """
     gpus = [f"{gpu.count}x {gpu.name}" for gpu in plan.gpus] + [
         f"{count}x 10de:{device_id} (unknown)" for device_id, count in Counter(plan.unknown_gpus).items()
     ]

@@ -88,7 +88,7 @@ class Situation:
         return any(test == "torch" or test.startswith("gpu_") for test in self.wanted.required_tests)
 
     def wheel(self, torch: str) -> Wheel:
-        """What pip installs for this version: from PyPI, or from the index that it is given."""
+        """Return what pip installs for this version: from PyPI, or from the index that it is given."""
         release, _, label = torch.partition("+")
         if label:
             return Wheel(release, label if CUDA_LABEL.fullmatch(label) else "")
@@ -98,7 +98,7 @@ class Situation:
         return Wheel(release, row.pypi.get(self.node.architecture, "") if row else "")
 
     def build(self, wheel: Wheel) -> TorchBuild | None:
-        """The row of the tables with this wheel, None where there is none."""
+        """Return the row of the tables with this wheel, None where there is none."""
         rows = self.tables.torch_builds.get(self.node.architecture, {}).get(wheel.variant, {})
         number = version(minor(wheel.version))
         return next(
@@ -107,7 +107,7 @@ class Situation:
 
 
 def payload_plan(situation: Situation) -> tuple[Payload, list[Refusal], list[str]]:
-    """The payload's torch and Python, problems and warnings."""
+    """Return the payload's torch and Python, problems and warnings."""
     there, named = situation.node.payload_python, situation.wanted.torch_version
     torch = named or situation.preferred
     if there and (not there.version or not (there.torch or there.environment)):
@@ -133,7 +133,7 @@ def payload_plan(situation: Situation) -> tuple[Payload, list[Refusal], list[str
 
 
 def choice(releases: Iterable[str], situation: Situation) -> tuple[Payload, list[str]] | None:
-    """The first release that fits and warnings; None where none does.
+    """Return the first release that fits and warnings; None where none does.
 
     Where no test that computes on GPUs is required, one that cannot use them will do as well.
     """
@@ -153,7 +153,7 @@ def choice(releases: Iterable[str], situation: Situation) -> tuple[Payload, list
 
 
 def payload_of(torch: str, python: str, situation: Situation) -> Payload:
-    """The payload with a torch that is to be installed."""
+    """Return the payload with a torch that is to be installed."""
     hashes = requirements(torch, situation)
     if situation.node.payload_python:
         return Payload(torch, python, requirements=hashes)
@@ -163,7 +163,7 @@ def payload_of(torch: str, python: str, situation: Situation) -> Payload:
 
 
 def requirements(torch: str, situation: Situation) -> str:
-    """The file with the hashes of a torch and of what comes with it: the operator's, else ours.
+    """Return the file with the hashes of a torch and of what comes with it: the operator's, else ours.
 
     Ours are of the newest patch of each release on PyPI; PyTorch's own indexes have other files.
     """
@@ -173,7 +173,7 @@ def requirements(torch: str, situation: Situation) -> str:
 
 
 def without_hashes(payload: Payload) -> list[str]:
-    """A warning of what nobody has pinned."""
+    """Return a warning of what nobody has pinned."""
     if payload.requirements:
         return []
     return [
@@ -184,13 +184,13 @@ def without_hashes(payload: Payload) -> list[str]:
 
 
 def has_kernels(capabilities: Iterable[str], capability: str) -> bool:
-    """Whether a build has kernels for a GPU: they also run on later ones of their major version."""
+    """Return whether a build has kernels for a GPU: they also run on later ones of their major version."""
     gpu = version(capability)
     return any(version(own)[0] == gpu[0] and version(own) <= gpu for own in capabilities)
 
 
 def uninstallable(wheel: Wheel, python: str, situation: Situation) -> Iterator[Refusal]:
-    """Why pip would not find this wheel."""
+    """Yield why pip would not find this wheel."""
     release = situation.tables.torch_releases[minor(wheel.version)]
     first, last = release.first_python, release.last_python
     if not version(first) <= version(python) <= version(last):
@@ -201,7 +201,7 @@ def uninstallable(wheel: Wheel, python: str, situation: Situation) -> Iterator[R
 
 
 def useless(wheel: Wheel, situation: Situation) -> Iterator[Refusal]:
-    """Why this wheel cannot compute on the node's GPUs."""
+    """Yield why this wheel cannot compute on the node's GPUs."""
     machine, driver = situation.node.architecture, situation.driver.version
     build = situation.build(wheel)
     if not wheel.variant:
@@ -220,7 +220,7 @@ def useless(wheel: Wheel, situation: Situation) -> Iterator[Refusal]:
 
 
 def no_torch(torch: str, situation: Situation) -> Refusal:
-    """The first reason against a torch, with what to do."""
+    """Return the first reason against a torch, with what to do."""
     if not situation.pythons:
         if there := situation.node.payload_python:
             found = f"{situation.wanted.python} is {there.version}"
@@ -235,7 +235,10 @@ def no_torch(torch: str, situation: Situation) -> Refusal:
 
 
 def remedy(situation: Situation) -> Remedy:
-    """What to do where a torch does not fit: another one, another Python, or an environment of one's own."""
+    """Return what to do where a torch does not fit.
+
+    Another one, another Python, or an environment of one's own.
+    """
     if found := choice(situation.releases, situation):
         return advice("other-torch", torch=found[0].torch)
     for python in situation.pythons:
@@ -247,12 +250,15 @@ def remedy(situation: Situation) -> Remedy:
 
 
 def newest_pythons(situation: Situation) -> list[str]:
-    """The newest Pythons of the releases of torch, the oldest of them first."""
+    """Return the newest Pythons of the releases of torch, the oldest of them first."""
     return sorted({row.last_python for row in situation.tables.torch_releases.values()}, key=version)
 
 
 def python_remedy(situation: Situation) -> Remedy:
-    """How the payload gets another Python: the oldest one that a wheel for these GPUs has, if any has one."""
+    """Return how the payload gets another Python.
+
+    The oldest one that a wheel for these GPUs has, if any has one.
+    """
     if situation.node.payload_python:
         return advice("new-environment", python=situation.wanted.python)
     usable = [python for python in newest_pythons(situation) if next(indexed(python, situation), None)]
@@ -260,7 +266,7 @@ def python_remedy(situation: Situation) -> Remedy:
 
 
 def indexed(python: str, situation: Situation) -> Iterator[Wheel]:
-    """The wheels of PyTorch's own indexes that fit, the newest release first."""
+    """Yield the wheels of PyTorch's own indexes that fit, the newest release first."""
     variants = situation.tables.torch_builds.get(situation.node.architecture, {})
     for torch, variant in product(situation.releases[1:], variants):
         wheel = Wheel(torch, variant)

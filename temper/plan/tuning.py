@@ -45,7 +45,7 @@ class KernelValue:
 
 
 def asked(wanted: OsTuning, node: Tunables) -> Iterator[KernelValue]:
-    """What the operator wants of the kernel's values, whether or not the node has them."""
+    """Yield what the operator wants of the kernel's values, whether or not the node has them."""
     governor = wanted.cpu_governor
     if governor != KEEP and not (governor == AUTO and left_to(node)):
         yield KernelValue(
@@ -80,7 +80,10 @@ def asked(wanted: OsTuning, node: Tunables) -> Iterator[KernelValue]:
 
 
 def left_to(node: Tunables) -> str:
-    """Why the governor is left alone where the operator names none: nobody is refused for a default."""
+    """Return why the governor is left alone where the operator names none.
+
+    Nobody is refused for a default.
+    """
     if node.tuners:
         return f"{', '.join(node.tuners)} sets it"
     if node.cpu_governors and PERFORMANCE not in node.cpu_governors:
@@ -89,7 +92,7 @@ def left_to(node: Tunables) -> str:
 
 
 def of_nvme(wanted: OsTuning, node: Tunables) -> Iterator[KernelValue]:
-    """What the operator wants of every NVMe drive."""
+    """Yield what the operator wants of every NVMe drive."""
     lacking = "there is no NVMe drive, or it cannot be set from here"
     if wanted.nvme_scheduler != KEEP:
         yield KernelValue(
@@ -117,7 +120,10 @@ def of_nvme(wanted: OsTuning, node: Tunables) -> Iterator[KernelValue]:
 
 
 def network_sysctls(wanted: OsTuning) -> dict[str, str]:
-    """How large buffers of sockets may grow; the kernel's own least and first sizes stay (ip-sysctl)."""
+    """Return how large buffers of sockets may grow.
+
+    The kernel's own least and first sizes stay (ip-sysctl).
+    """
     largest = wanted.network_buffer_mib * MIB
     if not largest:
         return {}
@@ -130,7 +136,7 @@ def network_sysctls(wanted: OsTuning) -> dict[str, str]:
 
 
 def shm_problems(wanted: OsTuning, memory_bytes: int) -> list[Refusal]:
-    """A size of /dev/shm that is more than the memory it is made of."""
+    """Return a size of /dev/shm that is more than the memory it is made of."""
     if not wanted.shm or wanted.shm.endswith("%") or wanted.state == "absent":
         return []
     if size_bytes(wanted.shm, memory_bytes) <= memory_bytes:
@@ -139,7 +145,7 @@ def shm_problems(wanted: OsTuning, memory_bytes: int) -> list[Refusal]:
 
 
 def nofile_problems(wanted: OsTuning, nr_open: int) -> list[Refusal]:
-    """A limit that the kernel refuses: pam_limits then lets nobody log in."""
+    """Return a limit that the kernel refuses: pam_limits then lets nobody log in."""
     own = str(wanted.sysctls.get("fs.nr_open", ""))
     most = max(nr_open, int(own) if own.isdecimal() else 0)
     if not nr_open or wanted.nofile <= most or wanted.state == "absent":
@@ -148,12 +154,12 @@ def nofile_problems(wanted: OsTuning, nr_open: int) -> list[Refusal]:
 
 
 def kernel_values(wanted: OsTuning, node: Tunables) -> tuple[KernelValue, ...]:
-    """What is set on this node."""
+    """Return what is set on this node."""
     return tuple(one for one in asked(wanted, node) if one.value in one.offered)
 
 
 def tuning_problems(wanted: OsTuning, node: Tunables) -> list[Refusal]:
-    """Values that this node does not offer, where it offers others."""
+    """Return values that this node does not offer, where it offers others."""
     return [
         refusal("tuning-not-offered", variable=one.variable, wanted=one.value, offered=one.offered)
         for one in asked(wanted, node)
@@ -162,7 +168,7 @@ def tuning_problems(wanted: OsTuning, node: Tunables) -> list[Refusal]:
 
 
 def tuning_notes(wanted: OsTuning, node: Tunables) -> list[str]:
-    """What of the wanted tuning is left out here, and why."""
+    """Return what of the wanted tuning is left out here, and why."""
     if wanted.state == "absent":
         return []
     found = [f"{one.subject} ({one.lacking})" for one in asked(wanted, node) if not one.offered]
@@ -180,7 +186,7 @@ def tuning_notes(wanted: OsTuning, node: Tunables) -> list[str]:
 
 
 def tuning_warnings(wanted: OsTuning, node: Tunables) -> list[str]:
-    """What may not last, because another service sets it, too, or may not work."""
+    """Return what may not last, because another service sets it, too, or may not work."""
     if wanted.state == "absent":
         return []
     found = [

@@ -66,7 +66,7 @@ class FileWanted:
     source: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """What is said, as plain JSON values."""
+        """Return what is said, as plain JSON values."""
         found = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
         return {name: value for name, value in found.items() if value is not None or name == "content"}
 
@@ -121,7 +121,7 @@ class DriverWanted:
     kernel: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """What is said, as plain JSON values."""
+        """Return what is said, as plain JSON values."""
         found = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
         if self.kernel is None:
             del found["kernel"]
@@ -298,12 +298,15 @@ ALGORITHMS = tuple[str, ...]
 
 @cache
 def parameters_of(kind: Kind) -> Mapping[str, object]:
-    """The types of a kind's parameters by their keys; empty for a kind that has none."""
+    """Return the types of a kind's parameters by their keys; empty for a kind that has none."""
     return {key: hint for one in PARAMETERS.get(kind, ()) for key, hint in get_type_hints(one).items()}
 
 
 def type_of(kind: Kind, key: str) -> object:
-    """The type of what is wanted of a setting. Raises KeyError where the kind has no such parameter."""
+    """Return the type of what is wanted of a setting.
+
+    Raises KeyError where the kind has no such parameter.
+    """
     if kind is Kind.SSHD_ALGORITHM:
         return ALGORITHMS
     return TYPES[kind] if kind in TYPES else parameters_of(kind)[key]
@@ -319,7 +322,7 @@ def check(kind: Kind, key: str, wanted: Wanted) -> None:
 
 
 def read(kind: Kind, key: str, value: object) -> Wanted:
-    """What is wanted, from JSON. Raises ContractError."""
+    """Return what is wanted, from JSON. Raises ContractError."""
     if value is None:
         return None
     try:

@@ -39,7 +39,7 @@ class Advice:
 
 
 def of_node(result: NodeResult) -> list[Advice]:
-    """What the tests of a node recommend; nothing where none of them ran."""
+    """Return what the tests of a node recommend; nothing where none of them ran."""
     return [advice for test in result.tests for advice in _of_test(test)]
 
 
@@ -59,7 +59,7 @@ def _of_test(test: TestResult) -> Iterator[Advice]:
 
 
 def _said(details: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the details of one process say."""
+    """Yield what the details of one process say."""
     advice = details.get("advice")
     # Of a result of before 2026-11-23, which advised on this alone.
     for subject, texts in ({"DataLoader": [advice]} if isinstance(advice, str) else _lists(advice)).items():
@@ -79,7 +79,7 @@ def _said(details: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _lists(found: Any) -> dict[str, list[Any]]:
-    """What a check advises, by subject; nothing of any other form."""
+    """Return what a check advises, by subject; nothing of any other form."""
     return (
         {str(subject): texts for subject, texts in found.items() if isinstance(texts, list)}
         if isinstance(found, dict)

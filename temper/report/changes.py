@@ -69,7 +69,7 @@ def _codes(test: TestVerdict) -> set[str]:
 
 
 def _why(before: TestVerdict, now: TestVerdict) -> str:
-    """What is found now and was not; else what is no longer found."""
+    """Return what is found now and was not; else what is no longer found."""
     known = _codes(before)
     new = list(dict.fromkeys(finding.text for finding in now.findings if finding.code not in known))
     gone = sorted(known - _codes(now))
@@ -79,7 +79,7 @@ def _why(before: TestVerdict, now: TestVerdict) -> str:
 
 
 def of_compliance(statement: Statement) -> list[Change]:
-    """Controls whose state is another than in the check before."""
+    """Return controls whose state is another than in the check before."""
     changed = {(one.node, one.control) for one in statement.changed}
     names = {name for name, _ in changed}
     words = {
@@ -97,7 +97,7 @@ def of_compliance(statement: Statement) -> list[Change]:
 
 
 def moved(measurement: Measurement, last: float) -> bool:
-    """Whether a number is another than in its last run by more than it scatters."""
+    """Return whether a number is another than in its last run by more than it scatters."""
     if not last:
         return False
     part = abs(measurement.value - last) / abs(last)

@@ -64,7 +64,7 @@ class WaiverError(ValueError):
 
 
 def settings_of(chosen: Mapping[str, Any], sources: Iterable[str], root: Path) -> Settings:
-    """Settings from the role's variables (`CHOSEN`); a relative path is below `root`, the checkout."""
+    """Return settings from the role's variables (`CHOSEN`); a relative path is below `root`, the checkout."""
 
     def path(text: str) -> Path:
         return root / Path(text).expanduser()
@@ -108,7 +108,10 @@ def machine(answer: Mapping[str, Any]) -> list[str]:
 def checked_node(
     name: str, groups: Iterable[str], answer: Mapping[str, Any], waivers: Iterable[Waiver]
 ) -> CheckedNode:
-    """A node from what the action compliance_check returned. An answer of another form is its problem."""
+    """Return a node from what the action compliance_check returned.
+
+    An answer of another form is its problem.
+    """
     found = CheckedNode(name, tuple(groups), waivers=tuple(waivers))
     if "answer" not in answer:
         words = answer.get("problem") or answer.get("msg") or "it was not asked: the run ended before"
@@ -166,7 +169,7 @@ def made_at(folder: str) -> datetime | None:
 
 
 def elsewhere(groups: Mapping[str, Iterable[str]], checked: Collection[str]) -> dict[str, list[str]]:
-    """The nodes that are not `checked`, each with its groups; `groups` are those of the inventory."""
+    """Return the nodes that are not `checked`, each with its groups; `groups` are those of the inventory."""
     found: dict[str, list[str]] = {name: [] for name in groups.get(NODES, ()) if name not in checked}
     for group, members in groups.items() if found else ():
         for name in members:

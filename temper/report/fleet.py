@@ -164,7 +164,7 @@ class FleetPage:
 
 
 def changed_on(report: Report) -> list[Change]:
-    """All that is another than last time."""
+    """Return all that is another than last time."""
     found: list[Change] = []
     if report.validation and report.validation.before:
         found += changes.of_validation(report.validation.before, report.validation.verdict)
@@ -176,7 +176,10 @@ def changed_on(report: Report) -> list[Change]:
 def page_of(
     report: Report, numbers: Mapping[Key, Distribution], changed: list[Change], last_measured: str
 ) -> FleetPage:
-    """The page of a fleet. `last_measured` is when its last result began, empty where there is none."""
+    """Return the page of a fleet.
+
+    `last_measured` is when its last result began, empty where there is none.
+    """
     verdict = report.validation.verdict if report.validation else None
     statement = report.compliance
     judged = {node.node: node for node in verdict.nodes} if verdict else {}
@@ -314,12 +317,12 @@ def _verdicts(report: Report, last: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _said(sentence: str, state: str) -> str:
-    """A verdict's sentence without the state, which stands before it."""
+    """Return a verdict's sentence without the state, which stands before it."""
     return sentence.removeprefix(f"Verdict: {state}. ")
 
 
 def _compared(report: Report) -> Iterator[str]:
-    """What this report was compared with, in sentences."""
+    """Yield what this report was compared with, in sentences."""
     if report.validation:
         name = report.validation.before_name
         yield (
@@ -372,7 +375,10 @@ def _row(
 
 
 def _area_cells(controls: tuple[ControlResult, ...]) -> dict[str, Cell | None]:
-    """The cell of each area, without the controls that a profile relaxes: they are no finding of a node."""
+    """Return the cell of each area, without the controls that a profile relaxes.
+
+    They are no finding of a node.
+    """
     found: dict[str, list[ControlResult]] = {}
     for one in controls:
         here = found.setdefault(_area(one.id), [])
@@ -397,13 +403,13 @@ def _cut(words: str) -> str:
 def _attention(
     row: NodeRow, verdict: NodeVerdict | None, statement: NodeStatement | None, options: str, plan: str
 ) -> Attention:
-    """A node that is not good, why, and what to do."""
+    """Return a node that is not good, why, and what to do."""
     steps = to_do.steps(row.name, verdict, statement, options, plan)
     return Attention(row.kind, row.name, tuple(to_do.reasons(verdict, statement)), tuple(steps))
 
 
 def _findings(nodes: Iterable[NodeVerdict]) -> list[Failing]:
-    """Findings by code, those of most nodes first."""
+    """Return findings by code, those of most nodes first."""
     found: dict[str, dict[str, None]] = {}
     first: dict[str, tuple[str, str, str]] = {}
     for node in nodes:
@@ -422,7 +428,7 @@ def _findings(nodes: Iterable[NodeVerdict]) -> list[Failing]:
 
 
 def _controls(nodes: Iterable[NodeStatement]) -> list[Failing]:
-    """Controls that fail, those of most nodes first."""
+    """Return controls that fail, those of most nodes first."""
     found: dict[tuple[str, str], list[str]] = {}
     remedies: dict[str, str] = {}
     whys: dict[str, dict[str, None]] = {}
@@ -434,7 +440,7 @@ def _controls(nodes: Iterable[NodeStatement]) -> list[Failing]:
                 whys.setdefault(one.id, {})[one.why] = None
 
     def said(name: str, title: str) -> str:
-        """What was found and wanted, of the first node where they differ, and the goal."""
+        """Return what was found and wanted, of the first node where they differ, and the goal."""
         first = next(iter(whys[name]))
         others = f" (and {len(whys[name]) - 1} other values)" if len(whys[name]) > 1 else ""
         return f"{_cut(first)}{others}. Goal: {title}" if first else title
@@ -449,7 +455,7 @@ def _controls(nodes: Iterable[NodeStatement]) -> list[Failing]:
 
 
 def _spreads(numbers: Mapping[Key, Distribution]) -> Iterator[Spread]:
-    """Each metric over the fleet, in the order in which tests run."""
+    """Yield each metric over the fleet, in the order in which tests run."""
     order = {test: place for place, test in enumerate(CHECKS)}
     found = [one for one in numbers.values() if unit(one.metric.name)]
     # A model with several links is named with them.
@@ -481,7 +487,7 @@ def _spreads(numbers: Mapping[Key, Distribution]) -> Iterator[Spread]:
 
 
 def _gpus(nodes: Iterable[NodeVerdict]) -> Iterator[tuple[str, str, str, str, str, str]]:
-    """Each GPU that did not pass, with what a ticket about it needs."""
+    """Yield each GPU that did not pass, with what a ticket about it needs."""
     for node in nodes:
         for gpu in node.gpu_verdicts:
             if gpu.state in {State.DEGRADED, State.FAIL}:
@@ -511,7 +517,7 @@ def _notes(nodes: Iterable[NodeVerdict]) -> Iterator[tuple[str, str, str]]:
 
 
 def _alike(found: Iterable[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
-    """What is said of several tests and nodes, once: the words, tests, and nodes."""
+    """Yield what is said of several tests and nodes, once: the words, tests, and nodes."""
     where: dict[tuple[str, str], list[str]] = {}
     for node, test, words in found:
         where.setdefault((words, test), []).append(node)

@@ -25,7 +25,7 @@ class Metric(NamedTuple):
 
 
 def metric_of(test: TestResult, measurement: Measurement) -> Metric:
-    """The metric of a number."""
+    """Return the metric of a number."""
     return Metric(test.id, test.method, measurement.name, measurement.taken)
 
 

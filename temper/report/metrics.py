@@ -135,7 +135,7 @@ class Hardware:
                 yield test, measurement, (kinds[of], pooled(test, measurement))
 
     def kind(self, test: TestResult, measurement: Measurement, result: NodeResult) -> Kind:
-        """The hardware that a number is of."""
+        """Return the hardware that a number is of."""
         if not of_gpus(test):
             return Kind(result.machine.cpu_model, "")
         place = result.node, measurement.device
@@ -146,16 +146,16 @@ class Hardware:
         return self._kinds[place]
 
     def _model(self, gpu: GpuIdentity, result: NodeResult) -> str:
-        """A GPU's name in the table of models, or its own."""
+        """Return a GPU's name in the table of models, or its own."""
         model = self._references_of(result).model_of(gpu.pci_id)
         return str(model["name"]) if model else gpu.name
 
     def _references_of(self, result: NodeResult) -> References:
-        """The published numbers that a node was held against."""
+        """Return the published numbers that a node was held against."""
         return self._references.get(result.node) or References()
 
     def standards(self, test: TestResult, measurement: Measurement, result: NodeResult) -> Standards:
-        """What is published of a number's hardware."""
+        """Return what is published of a number's hardware."""
         return standards_of(test, measurement, result, self._references_of(result))
 
 
@@ -172,7 +172,7 @@ class FleetNumbers:
         self._beside: dict[tuple[Kind, int, Metric], Beside] = {}
 
     def beside(self, test: TestResult, measurement: Measurement, result: NodeResult) -> Beside:
-        """What a number stands beside: its floor, what is published, and the fleet's numbers."""
+        """Return what a number stands beside: its floor, what is published, and the fleet's numbers."""
         kind, metric = self._hardware.kind(test, measurement, result), pooled(test, measurement)
         key = kind, len(result.gpus), metric
         if key not in self._beside:
@@ -191,7 +191,7 @@ class FleetNumbers:
 
 
 def pooled(test: TestResult, measurement: Measurement) -> Metric:
-    """The metric of a number; that of a pair of GPUs has the metric of all pairs."""
+    """Return the metric of a number; that of a pair of GPUs has the metric of all pairs."""
     metric = metric_of(test, measurement)
     if OF_PAIRS not in measurement.conditions:
         return metric

@@ -201,7 +201,7 @@ class Known:
 
 
 def page_of(known: Known, fleet: FleetNumbers, past: Past | None = None, options: str = "") -> NodePage:
-    """The page of a node. `options` name the inventory in commands."""
+    """Return the page of a node. `options` name the inventory in commands."""
     verdict, result, statement = known.verdict, known.result, known.statement
     states = [one for one in (verdict and verdict.state, statement and statement.verdict) if one]
     numbers = Numbers(result, fleet, past or {}) if result else None
@@ -242,7 +242,7 @@ def page_of(known: Known, fleet: FleetNumbers, past: Past | None = None, options
 
 
 def unshown(known: Known, why: str) -> NodePage:
-    """The page of a node whose result, or something else of it, could not be shown."""
+    """Return the page of a node whose result, or something else of it, could not be shown."""
     verdict, statement = known.verdict, known.statement
     return NodePage(
         name=known.name,
@@ -288,7 +288,7 @@ def _facts(
 
 
 def _faults(verdict: NodeVerdict | None) -> Iterator[Fault]:
-    """Findings, the worst first; the same on one GPU in several numbers is one."""
+    """Return findings, the worst first; the same on one GPU in several numbers is one."""
     found = [(finding, test.id) for test in verdict.tests for finding in test.findings] if verdict else []
     alike: dict[tuple[str, str, str, str, str, str], list[str]] = {}
     for one, test in sorted(found, key=lambda one: -one[0].state.severity):
@@ -320,11 +320,11 @@ class Numbers:
         self._uuids: dict[int | None, str] = {gpu.index: gpu.uuid for gpu in result.gpus}
 
     def floor(self, test: TestResult, measurement: Measurement) -> float | None:
-        """The floor of a number."""
+        """Return the floor of a number."""
         return self._fleet.beside(test, measurement, self._result).standards.floor
 
     def groups(self, test: TestResult, found: Iterable[Measurement]) -> tuple[Group, ...]:
-        """Some numbers by metric, with bars that compare within each of them."""
+        """Return some numbers by metric, with bars that compare within each of them."""
         listed = [(one, metric_of(test, one), self._fleet.beside(test, one, self._result)) for one in found]
         most: dict[Metric, float] = {}
         for one, metric, beside in listed:
@@ -529,7 +529,7 @@ def _course(test: TestResult) -> Course | None:
 
 
 def _held_back(series: Iterable[telemetry.Course]) -> Iterator[tuple[bool, str]]:
-    """When which GPUs were held back, by what, and whether that is a fault: a power limit is none."""
+    """Yield when which GPUs were held back, by what, and whether that is a fault: a power limit is none."""
     found: dict[tuple[str, str], list[str]] = {}
     for one in series:
         spans: dict[str, list[float]] = {}

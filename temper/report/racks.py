@@ -33,7 +33,7 @@ def in_common(racks: Mapping[str, Collection[str]], bad: Collection[str]) -> str
 
 
 def chance(count: int, drawn: int, size: int, total: int) -> float:
-    """The probability that `count` or more of the nodes `drawn` out of a `total` are among a given `size`."""
+    """Return the probability that `count` or more of `drawn` nodes out of `total` are among `size` ones."""
     ways = sum(
         comb(size, one) * comb(total - size, drawn - one) for one in range(count, min(drawn, size) + 1)
     )

@@ -67,7 +67,7 @@ def write(directory: Path, statement: Statement, comes_from: Origin) -> None:
 
 
 def text(statement: Statement) -> str:
-    """What changed, what fails and how to repair it, waivers, counts, and last the verdict."""
+    """Return what changed, what fails and how to repair it, waivers, counts, and last the verdict."""
     blocks = [
         *changed_lines(statement),
         *failing_lines(statement),
@@ -80,7 +80,7 @@ def text(statement: Statement) -> str:
 
 
 def changed_lines(statement: Statement) -> Iterator[str]:
-    """What is another than in the check before."""
+    """Yield what is another than in the check before."""
     if not statement.changed:
         return
     lines = [f"  {one.node}: {one.control}: {one.before} -> {one.now}" for one in statement.changed]
@@ -95,7 +95,7 @@ def changed_lines(statement: Statement) -> Iterator[str]:
 
 
 def failing_lines(statement: Statement) -> Iterator[str]:
-    """Each failure once, with all nodes that have it, and the commands that repair it.
+    """Yield each failure once, with all nodes that have it, and the commands that repair it.
 
     Then the commands of each node that needs several, in their order.
     """
@@ -150,14 +150,14 @@ def together(commands: Mapping[str, Sequence[str]]) -> list[tuple[list[str], lis
 
 
 def found_and_wanted(control: ControlResult) -> str:
-    """The reason, and in short lines what was found and what is wanted."""
+    """Return the reason, and in short lines what was found and what is wanted."""
     lines = [control.reason] if control.reason else []
     lines += [change.diff or change.text for change in control.changes]
     return "\n".join(lines)
 
 
 def unread_lines(statement: Statement) -> Iterator[str]:
-    """What nobody knows, and why."""
+    """Yield what nobody knows, and why."""
     alike: dict[str, list[str]] = {}
     for node in statement.nodes:
         if node.verdict is Verdict.NOT_CHECKED and not node.controls:
@@ -190,7 +190,7 @@ def waiver_lines(statement: Statement) -> Iterator[str]:
 
 
 def relaxed_lines(statement: Statement) -> Iterator[str]:
-    """How many controls Temper's own reasons relax, and how those would come out."""
+    """Yield how many controls Temper's own reasons relax, and how those would come out."""
     counts = Counter(
         control.measured
         for node in statement.nodes
@@ -207,7 +207,7 @@ def relaxed_lines(statement: Statement) -> Iterator[str]:
 
 
 def table(nodes: Iterable[NodeStatement]) -> str:
-    """A line for each node."""
+    """Return a line for each node."""
     rows = [["Node", "Verdict", "Driver", *State, "relaxed"]]
     for node in nodes:
         relaxed = node.waived(WaivedBy.PROFILE)
@@ -223,7 +223,9 @@ def table(nodes: Iterable[NodeStatement]) -> str:
 
 
 def junit(statement: Statement) -> Iterator[str]:
-    """A suite for each node, a case for each control. Not checked is an error, what is waived is skipped.
+    """Yield a suite for each node, a case for each control.
+
+    Not checked is an error, what is waived is skipped.
 
     It comes in pieces, as all files do that have a part for each control of each node.
     """
@@ -244,7 +246,7 @@ def junit(statement: Statement) -> Iterator[str]:
 
 
 def case(control: ControlResult) -> str:
-    """The case of a control, from behind the name of its node on."""
+    """Return the case of a control, from behind the name of its node on."""
     start = f" name={attribute(control.id)}"
     if control.state is State.FAIL:
         said = clean("\n".join(filter(None, [control.title, found_and_wanted(control), control.remedy])))
@@ -260,7 +262,7 @@ def case(control: ControlResult) -> str:
 
 
 def attribute(words: str) -> str:
-    """The value of an attribute, in its quotes."""
+    """Return the value of an attribute, in its quotes."""
     return f'"{saxutils.escape(clean(words), QUOTED)}"'
 
 
@@ -296,7 +298,10 @@ def sarif(statement: Statement) -> Iterator[str]:
 def results_of(
     node: NodeStatement, parts_of: Callable[[ControlResult], tuple[str, str, str]]
 ) -> Iterator[Encoded]:
-    """The results of a node. A fingerprint is that of the same control on the same node in every run."""
+    """Yield the results of a node.
+
+    A fingerprint is that of the same control on the same node in every run.
+    """
     name = encoded(node.node)
     for control in node.shown:
         before, between, after = parts_of(control)
@@ -304,7 +309,7 @@ def results_of(
 
 
 def parts(control: ControlResult) -> tuple[str, str, str]:
-    """The result of a control, without the node's name and the fingerprint, which stand between the parts."""
+    """Return a control's result, without node and fingerprint, which stand between the parts."""
     failing = State.FAIL in (control.state, control.measured)
     message = found_and_wanted(control) or control.waiver or control.title
     what = {
@@ -323,7 +328,7 @@ def parts(control: ControlResult) -> tuple[str, str, str]:
 
 
 def unchecked(node: NodeStatement) -> dict[str, Any]:
-    """A node of which nothing is known."""
+    """Return a node of which nothing is known."""
     return {
         "ruleId": "node/answers",
         "kind": "open",
@@ -335,5 +340,5 @@ def unchecked(node: NodeStatement) -> dict[str, Any]:
 
 
 def fingerprint(node: str, control: str) -> str:
-    """Names a control on a node, the same in every run."""
+    """Return names a control on a node, the same in every run."""
     return uuid_of(f"temper:{node}:{former(control)}")

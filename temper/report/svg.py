@@ -34,13 +34,13 @@ class Marks:
     median: float | None = None
 
     def all(self) -> list[tuple[str, float]]:
-        """Those that are there, by their class."""
+        """Return those that are there, by their class."""
         found = (("floor", self.floor), ("published", self.published), ("median", self.median))
         return [(name, value) for name, value in found if value is not None and is_number(value)]
 
 
 def chart(width: int, height: int, title: str, description: str, body: str, kind: str = "chart") -> Markup:
-    """An SVG image with its words."""
+    """Return an SVG image with its words."""
     # Named by a label and not by the ids of title and desc: ids would have to differ all over a page.
     named = escape(f"{title}. {description}")
     stretched = "preserveAspectRatio=none " if kind.endswith("parts") else ""
@@ -52,7 +52,10 @@ def chart(width: int, height: int, title: str, description: str, body: str, kind
 
 
 def bar(value: float, spread: float, marks: Marks, most: float) -> Markup:
-    """A number as a bar up to `most`, with its spread and what it stands beside; the row has it in words."""
+    """Return a number as a bar up to `most`, with its spread and what it stands beside.
+
+    The row has it in words.
+    """
     if not is_number(value) or not is_number(most) or most <= 0:
         return Markup("")
 
@@ -93,7 +96,7 @@ def sparkline(past: Sequence[float], now: float, floor: float | None = None) -> 
 
 
 def histogram(values: Iterable[float], marks: Marks, title: str, unit: str) -> Markup:
-    """How many numbers lie where, with the floor, what is published, and the median."""
+    """Return how many numbers lie where, with the floor, what is published, and the median."""
     found = sorted(value for value in values if is_number(value))
     if not found:
         return Markup("")
@@ -229,7 +232,7 @@ def shares(found: Sequence[tuple[str, str, float]], title: str) -> Markup:
 
 
 def _mini(width: int, height: int, named: str, body: str) -> Markup:
-    """A chart in a row of a table."""
+    """Return a chart in a row of a table."""
     size_ = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     return Markup(f'<svg class="mini" {named} {size_}>{body}</svg>')  # noqa: S704 - numbers only
 
@@ -253,7 +256,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _steps(values: list[float], powers: bool) -> list[float]:
-    """Which of the values on the horizontal axis are written."""
+    """Return which of the values on the horizontal axis are written."""
     if len(values) <= 8:
         return values
     if powers:

@@ -140,7 +140,7 @@ def _plan_options(plan: str) -> str:
 
 
 def _comes_again(step: Step, later: Iterable[Step]) -> bool:
-    """Whether a later step has the command, as the repair of a validation that is too old is a validation."""
+    """Return whether a later step has the command: the repair of an outdated validation is a validation."""
     command = step.commands.get("", "")
     return bool(command) and any(f"{one.commands.get('', '')} ".startswith(f"{command} ") for one in later)
 
@@ -156,7 +156,7 @@ def _repairs(statement: NodeStatement) -> Iterator[Step]:
 
 
 def _needs_drain(verdict: NodeVerdict | None, statement: NodeStatement | None) -> bool:
-    """Whether jobs would suffer from the node as it is, or from what is to be done about it."""
+    """Return whether jobs would suffer from the node as it is, or from what is to be done about it."""
     if verdict and verdict.tests:
         if verdict.state is State.FAIL:
             return True

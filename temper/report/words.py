@@ -35,19 +35,19 @@ LONGEST_NAME = 80
 
 
 def kind(*states: str) -> str:
-    """The worst of some states, as one of KINDS; `unknown` for none."""
+    """Return the worst of some states, as one of KINDS; `unknown` for none."""
     return next((name for name, members in KINDS.items() if set(members) & set(states)), "unknown")
 
 
 def is_number(value: object) -> bool:
-    """Whether something can be written and drawn as a number."""
+    """Return whether something can be written and drawn as a number."""
     if type(value) is float:
         return math.isfinite(value)
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def number(value: float | None) -> str:
-    """A value with about three digits; a dash where there is none."""
+    """Return a value with about three digits; a dash where there is none."""
     if value is None or not is_number(value):
         return "–"
     if value == int(value) and abs(value) < 1e6:
@@ -56,19 +56,19 @@ def number(value: float | None) -> str:
 
 
 def quantity(value: float | None, name: str) -> str:
-    """A value with the unit of its metric's name."""
+    """Return a value with the unit of its metric's name."""
     if value is not None and name.endswith(SHARE):
         return percent(value)
     return f"{number(value)} {quantities.unit(name)}".rstrip() if value is not None else "–"
 
 
 def percent(part: float | None) -> str:
-    """A part of a whole."""
+    """Return a part of a whole."""
     return f"{100 * part:.3g} %" if part is not None and is_number(part) else "–"
 
 
 def difference(value: float, other: float | None) -> str:
-    """How much more or less than another value: `+1.2 %`, with a real minus; empty without one."""
+    """Return how much more or less than another value: `+1.2 %`, with a real minus; empty without one."""
     if other is None or not is_number(other) or not other or not is_number(value):
         return ""
     part = 100 * (value - other) / other
@@ -76,7 +76,7 @@ def difference(value: float, other: float | None) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes in the binary units that message sizes are given in."""
+    """Return a number of bytes in the binary units that message sizes are given in."""
     for unit, step in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= step:
             return f"{count / step:.4g} {unit}"
@@ -84,7 +84,7 @@ def size(count: int) -> str:
 
 
 def conditions(found: dict[str, int | str], leave_out: tuple[str, ...] = ()) -> str:
-    """What a number was taken under: `8192 × 8192 × 8192, bf16`."""
+    """Return what a number was taken under: `8192 × 8192 × 8192, bf16`."""
     return _conditions(tuple(found.items()), leave_out) if found else ""
 
 
@@ -108,7 +108,7 @@ def _conditions(found: tuple[tuple[str, int | str], ...], leave_out: tuple[str, 
 
 
 def moment(text: str) -> str:
-    """An instant as people write it, in UTC; as it is where it is none."""
+    """Return an instant as people write it, in UTC; as it is where it is none."""
     try:
         return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M} UTC" if text else ""
     except ValueError:
@@ -116,7 +116,7 @@ def moment(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time of some seconds, minutes or hours."""
+    """Return a time of some seconds, minutes or hours."""
     if not is_number(seconds):
         return "–"
     if seconds < 120:
@@ -125,7 +125,10 @@ def duration(seconds: float) -> str:
 
 
 def slug(name: str) -> str:
-    """A node's name as part of a file's name and of an address: the same every time, never two alike."""
+    """Return a node's name as part of a file's name and of an address.
+
+    The same every time, never two alike.
+    """
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:LONGEST_NAME].lstrip(".")
     if plain == name:
         return plain

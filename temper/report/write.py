@@ -77,7 +77,7 @@ class Pages:
         self.names = sorted(self.nodes.names)
 
     def whole(self) -> str | None:
-        """All in one file; None where that is too much for one."""
+        """Return all in one file; None where that is too much for one."""
         if len(self.names) > MOST_IN_ONE_FILE:
             return None
         text = _render(
@@ -92,7 +92,7 @@ class Pages:
         return text if len(text.encode()) <= MOST_BYTES else None
 
     def index(self) -> str:
-        """The page of the fleet, with links to those of the nodes."""
+        """Return the page of the fleet, with links to those of the nodes."""
         return _render(
             self._report,
             "fleet.html.j2",
@@ -152,7 +152,7 @@ class NodePages:
         )
 
     def texts(self, names: Iterable[str], index: str) -> Iterator[tuple[str, str]]:
-        """The page of each node, by its file's name. `index` is what leads to it."""
+        """Yield the page of each node, by its file's name. `index` is what leads to it."""
         rows = _rows()
 
         def text(page: node.NodePage) -> str:
@@ -180,7 +180,7 @@ class NodePages:
 
 
 def _rows() -> dict[str, _Rows]:
-    """What makes hundreds of rows on each page, which are the same for nodes that are alike."""
+    """Return what makes hundreds of rows on each page, which are the same for nodes that are alike."""
     parts: Any = _environment().get_template("parts.html.j2").module
     return {"control_rows": _Rows(parts.control_row), "relaxed_rows": _Rows(parts.relaxed_row)}
 
@@ -241,5 +241,5 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """What a content security policy knows a style or script by."""
+    """Return what a content security policy knows a style or script by."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -101,11 +101,11 @@ class Executor(Protocol):
         """Look for errors of the GPUs since the node returned; `failed` where there are."""
 
     async def observe(self, nodes: Collection[str]) -> Observation:
-        """Which of the nodes are out of service, whoever did that, and why."""
+        """Return which of the nodes are out of service, whoever did that, and why."""
 
 
 def methods(executor: Executor) -> Mapping[Step, Callable[[Ticket], Awaitable[StepResult]]]:
-    """What carries out each step."""
+    """Return what carries out each step."""
     return {
         Step.LEASE: executor.lease,
         Step.STAGE: executor.stage,
@@ -125,7 +125,7 @@ def methods(executor: Executor) -> Mapping[Step, Callable[[Ticket], Awaitable[St
 
 
 def limit_of(transition: Transition, policy: Policy) -> timedelta:
-    """How long one try of a step may take."""
+    """Return how long one try of a step may take."""
     by_policy = policy.drain_minutes if transition.step is Step.DRAIN else policy.measure_minutes
     minutes = by_policy if transition.limit_minutes is None else transition.limit_minutes
     return timedelta(minutes=max(minutes, 1))
@@ -135,7 +135,7 @@ class Clock:
     """The time, and waiting."""
 
     def now(self) -> datetime:
-        """This instant, in UTC."""
+        """Return this instant, in UTC."""
         return datetime.now(UTC)
 
     async def wait(self, tasks: Collection[asyncio.Task[StepResult]], seconds: float) -> None:
@@ -201,7 +201,7 @@ class Engine:
             self._give_back_quietly(lease)
 
     async def _once(self, lease: Lease, number: int) -> Ending | None:
-        """One decision, and the wait for what follows from it; the ending where nothing does."""
+        """Return one decision, and the wait for what follows from it; the ending where nothing does."""
         self._collect(lease, number)
         now = self.clock.now()
         self._heartbeat(lease, now)
@@ -259,7 +259,10 @@ class Engine:
         self.tasks[task] = name, transition.step
 
     async def _perform(self, ticket: Ticket) -> StepResult:
-        """A step, within its time. What a node says in it can be written, into the store and to people."""
+        """Return a step, within its time.
+
+        What a node says in it can be written, into the store and to people.
+        """
         try:
             async with asyncio.timeout(ticket.limit.total_seconds()):
                 result = await methods(self.executor)[ticket.step](ticket)
@@ -289,7 +292,7 @@ class Engine:
         self.tasks.clear()
 
     def _give_back_quietly(self, lease: Lease) -> None:
-        """Where the engine ends by an error or a signal: the next one need not wait."""
+        """Give the lease back after an error or a signal, so that the next engine need not wait."""
         try:
             if (holder := self.store.holder()) and holder.fence == lease.fence:
                 self.store.give_back(lease)
@@ -298,6 +301,6 @@ class Engine:
 
 
 def _told(error: BaseException) -> str:
-    """An exception in words."""
+    """Return an exception in words."""
     text = one_line(" ".join(str(error).split()))
     return f"{type(error).__name__}{f': {text}' if text else ''}"

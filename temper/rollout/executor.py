@@ -109,7 +109,9 @@ class FleetExecutor:
         return StepResult(Outcome.REFUSED if problem else Outcome.DONE, problem, facts)
 
     async def _former_stack(self, ticket: Ticket) -> str | StepResult:
-        """The stack that the node wholly has: the inventory's, or what an earlier roll-out has brought.
+        """Return the stack that the node wholly has.
+
+        The inventory's, or what an earlier roll-out has brought.
 
         Empty for the inventory's where the roll-out brings a kernel alone.
         """
@@ -180,7 +182,7 @@ class FleetExecutor:
         )
 
     def _rules(self, ticket: Ticket) -> gate.Rules:
-        """The gate's rules for this node on its course."""
+        """Return the gate's rules for this node on its course."""
         back = ticket.record.course is Course.BACK
         return replace(self.rules, overruled=bool(ticket.record.overruled), way_back=back)
 
@@ -345,7 +347,7 @@ class FleetExecutor:
         return StepResult(Outcome.FAILED, " ".join(found)) if found else StepResult(Outcome.DONE)
 
     async def observe(self, nodes: Collection[str]) -> Observation:
-        """Which of the nodes are out of service, whoever did that, and why."""
+        """Return which of the nodes are out of service, whoever did that, and why."""
 
         def look() -> dict[str, str]:
             return {
@@ -395,7 +397,7 @@ class FleetExecutor:
         return f"{back}{ticket.step}-{ticket.record.attempt}"
 
     async def _settings(self, ticket: Ticket) -> dict[str, dict[str, str]] | StepResult:
-        """The GPUs' settings by UUID, or why they cannot be read."""
+        """Return the GPUs' settings by UUID, or why they cannot be read."""
         played = await self._step(ticket, NodeStep.SETTINGS)
         if not played.ok:
             return _result(played, otherwise=Outcome.AGAIN)
@@ -405,7 +407,10 @@ class FleetExecutor:
             return StepResult(Outcome.AGAIN, str(error))
 
     async def _measure(self, ticket: Ticket, side: str, stack: str) -> list[NodeResult] | StepResult:
-        """The results of all rounds of a side, after another one. What a cut-off one left is discarded."""
+        """Return the results of all rounds of a side, after another one.
+
+        What a cut-off one left is discarded.
+        """
         folder, attempt = self._folder(ticket) / side, ticket.record.attempt
         folder.mkdir(parents=True, exist_ok=True)
         for file in folder.iterdir():
@@ -447,7 +452,7 @@ class FleetExecutor:
         return [contract.loads(NodeResult, file.read_bytes()) for file in files]
 
     def _judged(self, ticket: Ticket, side: str) -> list[NodeVerdict]:
-        """What the report made of each of these results."""
+        """Return what the report made of each of these results."""
         files = sorted((self._folder(ticket) / side).glob("*.verdict.json"))
         return [contract.loads(FleetVerdict, file.read_bytes()).nodes[0] for file in files]
 
@@ -479,7 +484,7 @@ class FleetExecutor:
             stopped.set()
 
     def _return_to_scheduler(self, name: str) -> tuple[str, _Withheld]:
-        """What the scheduler says of the return, and why the node is out of service all the same."""
+        """Return what the scheduler says of the return, and why the node is out of service all the same."""
         before = self._noted(name)
         said = self.drainer.give_back(name, before) if before else ""
         now = self.drainer.look(name)
@@ -500,14 +505,14 @@ class FleetExecutor:
         return self.folder / name / "standing.json"
 
     async def _before(self, name: str) -> Standing:
-        """How the scheduler had the node before we touched it, or has it now where we have not."""
+        """Return how the scheduler had the node before we touched it, or has it now where we have not."""
         noted = self._noted(name)
         if noted:
             return noted
         return await asyncio.to_thread(self.drainer.look, name)
 
     def _noted(self, name: str) -> Standing | None:
-        """How the scheduler had the node before we touched it; None where we have not."""
+        """Return how the scheduler had the node before we touched it; None where we have not."""
         file = self._note(name)
         return Standing(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
 
@@ -527,7 +532,7 @@ def _write(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def _result(played: Played, *, otherwise: Outcome, facts: Mapping[str, str] | None = None) -> StepResult:
-    """A run of Ansible as a step's result; `otherwise` is its outcome where it failed.
+    """Return a run of Ansible as a step's result; `otherwise` is its outcome where it failed.
 
     A connection that breaks off is no failure of the node: the network of a whole fleet may be away for
     minutes. Nor is an inventory that cannot be read now.
@@ -540,7 +545,7 @@ def _result(played: Played, *, otherwise: Outcome, facts: Mapping[str, str] | No
 
 
 def _with(result: StepResult, other: StepResult) -> StepResult:
-    """The end of a step, with what became of the snapshot or the kernel."""
+    """Return the end of a step, with what became of the snapshot or the kernel."""
     *first, last = [text for text in (result.reason, other.reason) if text] or [""]
     reason = ". ".join([*(text.rstrip(".") for text in first), last])
     return replace(result, reason=reason, facts={**other.facts, **result.facts})

@@ -48,7 +48,7 @@ def candidates(
     *,
     only_kernel: bool = False,
 ) -> list[Candidate]:
-    """Every node of preflight's file (its key `nodes`), by name. `groups` are those of each node.
+    """Return every node of preflight's file (its key `nodes`), by name. `groups` are those of each node.
 
     `previews` are what nodes have said of kernels (`preflight`), if these are upgraded; with `only_kernel`,
     the stack stays what each node has.
@@ -100,7 +100,7 @@ class KernelSaid:
 
 
 def kernel_change(document: Mapping[str, Any], preview: Mapping[str, Any], tables: Tables) -> KernelChange:
-    """What a node has said about its next kernel, and what planning knows against that one."""
+    """Return what a node has said about its next kernel, and what planning knows against that one."""
     try:
         said = from_node({"kernel": preview.get("kernel") or {}}, "node_kernel")
         kernel = checked(KernelSaid, said["kernel"], "node_kernel.kernel")
@@ -123,7 +123,7 @@ def kernel_change(document: Mapping[str, Any], preview: Mapping[str, Any], table
 
 
 def _with_kernel(stack: Candidate, document: Mapping[str, Any], change: KernelChange) -> Candidate:
-    """A node that gets another kernel, with its stack or alone."""
+    """Return a node that gets another kernel, with its stack or alone."""
     if change.problem:
         return replace(stack, problems=(*stack.problems, change.problem))
     only_kernel = not stack.cohort
@@ -136,7 +136,7 @@ def _with_kernel(stack: Candidate, document: Mapping[str, Any], change: KernelCh
 
 
 def _hardware(document: Mapping[str, Any]) -> str:
-    """The GPUs of a node, for people."""
+    """Return the GPUs of a node, for people."""
     gpus = [f"{gpu['count']}x {gpu['name']}" for gpu in document.get("gpus", ())]
     gpus += [f"10de:{device}" for device in document.get("unknown_gpus", ())]
     return " + ".join(gpus) or "no GPU"
@@ -171,7 +171,7 @@ def proposal(
     now: datetime,
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> Rollout:
-    """A roll-out of these nodes that has not begun; those with problems are left out.
+    """Return a roll-out of these nodes that has not begun; those with problems are left out.
 
     `groups` are those of each node of the inventory, as policies are the fleet's and a roll-out may be of one
     node. Raises InventoryError where a limit of the policy names groups that no node is in.
@@ -201,7 +201,7 @@ def proposal(
 def preflight(
     inventory: Sequence[str], stack: str, limit: str = "", wish: str = ""
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """What is planned for each node with this stack, and what it says about the kernel it would get, by name.
+    """Return what is planned for each node with this stack and what it says of its next kernel, by name.
 
     Reads the nodes and changes nothing. Without `stack`, the inventory's is meant; without a `wish`, no node
     is asked for kernels (None). One that preflight refuses, or that is silent, has its problems, no kernel.

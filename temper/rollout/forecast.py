@@ -50,7 +50,7 @@ class Forecast:
 
 
 def step_minutes(policy: Policy, step: Step) -> int:
-    """What is expected of a step, in minutes: all that the policy grants it."""
+    """Return what is expected of a step, in minutes: all that the policy grants it."""
     expected = {
         Step.STAGE: policy.stage_minutes,
         Step.DRAIN: policy.drain_minutes,
@@ -62,7 +62,7 @@ def step_minutes(policy: Policy, step: Step) -> int:
 
 
 def forecast(rollout: Rollout, now: datetime, taken: Mapping[Step, float] | None = None) -> Forecast:
-    """Every wave of a roll-out with its times, if no step fails and nobody else drains a node.
+    """Return every wave of a roll-out with its times, if no step fails and nobody else drains a node.
 
     `taken` are minutes that steps have taken so far; the others take all that the policy grants them.
     """
@@ -102,7 +102,10 @@ def forecast(rollout: Rollout, now: datetime, taken: Mapping[Step, float] | None
 
 
 def expected_end(rollout: Rollout, now: datetime, taken: Mapping[Step, float]) -> datetime | None:
-    """When a roll-out ends, if steps take as long as they have `taken` so far; None where nobody can tell."""
+    """Return when a roll-out ends, if steps take as long as they have `taken` so far.
+
+    None where nobody can tell.
+    """
     if rollout.mode is not Mode.RUNNING or len(rollout.nodes) > MOST_NODES:
         return None
     try:
@@ -129,7 +132,10 @@ def _left_out(records: dict[str, Record]) -> dict[str, str]:
 
 
 def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> str:
-    """The plan for the operator: waves with order and times, transactions, who is left out, and why."""
+    """Return the plan for the operator.
+
+    Waves with order and times, transactions, who is left out, and why.
+    """
     policy, seen = rollout.policy, forecast(rollout, now)
     taking_part = len(rollout.nodes) - len(seen.left_out)
     most = policy.max_unavailable.of(len(rollout.nodes), 1)
@@ -159,7 +165,7 @@ def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> st
 
 
 def _of_each_node(policy: Policy) -> str:
-    """What is done to each node, and for how long it is out of service."""
+    """Return what is done to each node, and for how long it is out of service."""
     drain = (
         f"is drained ({policy.drain})" if policy.drain is not Drain.NONE else "has to be idle (drain: none)"
     )
@@ -172,7 +178,7 @@ def _of_each_node(policy: Policy) -> str:
 
 
 def plan_dict(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> dict[str, Any]:
-    """The plan as JSON values; instants are ISO 8601 in UTC."""
+    """Return the plan as JSON values; instants are ISO 8601 in UTC."""
     policy, seen = rollout.policy, forecast(rollout, now)
     return {
         "stack": rollout.stack,
@@ -203,7 +209,7 @@ def plan_dict(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> di
 
 
 def _transactions(found: Sequence[Candidate]) -> list[str]:
-    """What the package manager would change, once for all nodes of which it is the same."""
+    """Return what the package manager would change, once for all nodes of which it is the same."""
     groups = by_key(((node.cohort, node.transaction), node.name) for node in found if not node.problems)
     lines = []
     for (cohort, transaction), names in groups.items():

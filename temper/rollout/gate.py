@@ -86,7 +86,7 @@ class Rules:
         return bool(self.numbers) and not self.overruled
 
     def decides(self, test: str) -> bool:
-        """Whether the numbers of this test decide."""
+        """Return whether the numbers of this test decide."""
         return self.compares_numbers and any(fnmatchcase(test, pattern) for pattern in self.numbers)
 
 
@@ -165,7 +165,9 @@ def judge_baseline(
     rules: Rules = Rules(),
     round_number: int = 1,
 ) -> GateVerdict:
-    """Whether a node on its old driver can be the measure of the new one; fail means: leave it out, as it is.
+    """Return whether a node on its old driver can be the measure of the new one.
+
+    Fail means: leave it out, as it is.
 
     `judged` are the verdicts on the same results, each of a report on this node alone: they know references,
     and what equal GPUs of the node say of each other, not the rest of the fleet nor the node's past. What was
@@ -233,7 +235,9 @@ def judge(
     rules: Rules = Rules(),
     round_number: int = 1,
 ) -> GateVerdict:
-    """The verdict on a node with its new driver. All rounds' results are given, not only the last one's.
+    """Return the verdict on a node with its new driver.
+
+    All rounds' results are given, not only the last one's.
 
     Settings are those that were read back (gpu_settings.py).
 
@@ -262,7 +266,7 @@ def judge(
 
 
 def errors_in_soak(findings: Iterable[Finding]) -> list[str]:
-    """What fails a node after its soak, of all that `health` finds then: one Xid or SXid is enough."""
+    """Return what fails a node after its soak, of all that `health` finds then: one Xid or SXid is enough."""
     return [one.text for one in findings if _of_the_driver(one) or one.state is State.FAIL]
 
 
@@ -288,7 +292,7 @@ def judge_settings(
 
 
 def _limits(test: str, rules: Rules) -> tuple[float | None, float]:
-    """What a number of a test may lose, and the loss that must be found; None: it does not decide."""
+    """Return what a number of a test may lose, and the loss that must be found; None: it does not decide."""
     if test in NOT_OF_THE_DRIVER or not rules.decides(test):
         return None, 0.0
     if test.startswith(OF_GPUS):
@@ -305,7 +309,7 @@ def _of_the_driver(one: Finding) -> bool:
 
 
 def _alike(runs: Sequence[NodeResult], said: _Said) -> bool:
-    """Whether results were taken in one way; where not, why they do not compare."""
+    """Return whether results were taken in one way; where not, why they do not compare."""
     asked: tuple[tuple[str, Callable[[NodeResult], str]], ...] = (
         ("plans", lambda run: run.plan),
         ("versions of torch", lambda run: run.machine.torch or "none"),
@@ -367,7 +371,7 @@ def _states(runs: Sequence[NodeResult]) -> dict[str, list[State]]:
 
 
 def _tests(before: Sequence[NodeResult], after: Sequence[NodeResult], said: _Said) -> None:
-    """What was measured before is measured now."""
+    """Require that what was measured before is measured now."""
     now = _states(after)
     for test, states in _states(before).items():
         if State.NOT_RUN in states or len(states) < len(before):
@@ -384,7 +388,7 @@ def _tests(before: Sequence[NodeResult], after: Sequence[NodeResult], said: _Sai
 def _findings(
     before: Sequence[NodeResult], after: Sequence[NodeResult], said: _Said, rules: Rules, *, last: bool
 ) -> None:
-    """What is wrong now and was not before, by GPU."""
+    """Note what is wrong now and was not before, by GPU."""
 
     def of(run: NodeResult) -> dict[tuple[str, str | int | None], tuple[str, Finding]]:
         uuids: dict[int, str] = {gpu.index: gpu.uuid for gpu in run.gpus}
@@ -423,7 +427,7 @@ _SeriesKey = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
 def _values(runs: Sequence[NodeResult]) -> dict[_SeriesKey, dict[str | None, list[float]]]:
-    """Each number's values, run by run: test, name and conditions -> GPU -> values."""
+    """Return each number's values, run by run: test, name and conditions -> GPU -> values."""
     found: dict[_SeriesKey, dict[str | None, list[float]]] = {}
     for run in runs:
         for test in filter(_ran, run.tests):
@@ -435,7 +439,7 @@ def _values(runs: Sequence[NodeResult]) -> dict[_SeriesKey, dict[str | None, lis
 
 
 def _series(before: Sequence[NodeResult], after: Sequence[NodeResult]) -> dict[_SeriesKey, Series]:
-    """The numbers that both sides have of at least one GPU."""
+    """Return the numbers that both sides have of at least one GPU."""
     was, now = _values(before), _values(after)
     found = {key: Series(values, now.get(key, {})) for key, values in was.items()}
     return {key: series for key, series in found.items() if series.devices}
@@ -474,7 +478,7 @@ def _numbers(
 def _one_side(
     key: _SeriesKey, missing: Sequence[str | None], now: Mapping[_SeriesKey, object], said: _Said
 ) -> None:
-    """A number that was there before and is not now, at least not of these GPUs."""
+    """Note a number that was there before and is not now, at least not of these GPUs."""
     test, name, conditions = key
     where = ", ".join(f"GPU {gpu}" for gpu in missing if gpu is not None)
     on = f" on {where}" if where else ""
@@ -527,7 +531,10 @@ def _number(key: _SeriesKey, series: Series, said: _Said, rules: Rules, round_nu
 
 
 def _noisy(series: Series, compared: Compared, said: _Said, find: float, rules: Rules, *, last: bool) -> bool:
-    """A number that scatters too far to prove anything: again, and in the last round whose fault that is."""
+    """Return a number that scatters too far to prove anything.
+
+    Again, and in the last round whose fault that is.
+    """
     text = f"{compared.said}. {_too_noisy(compared.noise, find).capitalize()}"
     if not last:
         said.again.append(f"{text}.")
@@ -555,7 +562,7 @@ def _too_noisy(noise: float, find: float) -> str:
 
 
 def _one_gpu(compared: Compared, series: Series, said: _Said, rules: Rules, *, last: bool) -> None:
-    """A GPU that lost far more than its neighbours: hardly the driver, but nothing to return to service."""
+    """Note a GPU that lost far more than its neighbours: hardly the driver, but not to return to service."""
     if len(compared.gpus) < 2:
         return
     noise = series.noise(series.sigma_of_gpus())
@@ -606,7 +613,7 @@ _Bits = dict[tuple[str, "pairing.DigestKey"], list[str]]
 
 
 def _digests(runs: Sequence[NodeResult]) -> tuple[_Bits, dict[tuple[str, pairing.DigestKey], str]]:
-    """The checksums of the runs, and what each is of."""
+    """Return the checksums of the runs, and what each is of."""
     found: _Bits = {}
     what: dict[tuple[str, pairing.DigestKey], str] = {}
     for run in runs:

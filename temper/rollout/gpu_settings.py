@@ -72,7 +72,7 @@ def parse(text: str) -> dict[str, dict[str, str]]:
 
 
 def alike(name: str, was: str, now: str) -> bool:
-    """Whether a setting is what it was.
+    """Return whether a setting is what it was.
 
     Of the same MIG instance, drivers leave more or less memory to its programs: of A100's 2g.10gb, published
     reports of older ones have 9984 MiB, those of R535 9856 MiB. Instances with as many SMs and really another
@@ -87,7 +87,7 @@ def alike(name: str, was: str, now: str) -> bool:
 
 
 def _instances(gpu: ET.Element) -> str:
-    """The slices of a GPU, whatever their numbers: `1 x 14 SMs 9856 MiB, 2 x 42 SMs 40192 MiB`."""
+    """Return the slices of a GPU, whatever their numbers: `1 x 14 SMs 9856 MiB, 2 x 42 SMs 40192 MiB`."""
     kinds: dict[str, int] = {}
     for device in gpu.iterfind("mig_devices/mig_device"):
         processors = _text(device, "device_attributes/shared/multiprocessor_count")

@@ -131,7 +131,7 @@ def _stop(number: int, _frame: object) -> NoReturn:
 
 
 def main() -> int:
-    """The program; returns its exit status."""
+    """Return the program; returns its exit status."""
     controller, *command = sys.argv[1:]
     _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != int(controller):

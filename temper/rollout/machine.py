@@ -38,7 +38,7 @@ _BACK = {row.before: row for row in BACK}
 
 
 def upcoming(record: Record) -> Transition | None:
-    """The step that comes next, or that is under way; None where the node's part is over."""
+    """Return the step that comes next, or that is under way; None where the node's part is over."""
     if record.step is Step.WATCH:
         return WATCH
     if record.ended:
@@ -51,7 +51,7 @@ def upcoming(record: Record) -> Transition | None:
 
 
 def begun(record: Record, transition: Transition, now: datetime) -> Record:
-    """The node while the step is under way."""
+    """Return the node while the step is under way."""
     return replace(
         record,
         step=transition.step,
@@ -64,7 +64,7 @@ def begun(record: Record, transition: Transition, now: datetime) -> Record:
 
 
 def interrupted(record: Record) -> Record:
-    """The node after whoever carried out its step has gone: the step is due again, as its row says."""
+    """Return the node after whoever carried out its step has gone: the step is due again, as its row says."""
     transition = upcoming(record)
     return replace(
         record,
@@ -120,7 +120,7 @@ def _done(record: Record, transition: Transition, now: datetime) -> Record:
 
 
 def _released(record: Record, now: datetime) -> Record:
-    """A node that is as it was found."""
+    """Return a node that is as it was found."""
     if record.then is NodeState.PENDING:
         return replace(fresh(record, now), reason=record.reason)
     return replace(record, state=NodeState.LEFT_OUT, since=now, out=False)
@@ -162,7 +162,7 @@ def _joined(first: str, second: str) -> str:
 
 
 def _back(record: Record, stage: NodeState, reason: str, now: datetime) -> Record:
-    """The node at the beginning of its way back, with one more failure."""
+    """Return the node at the beginning of its way back, with one more failure."""
     return failed(
         replace(
             record, state=NodeState.ROLLING_BACK, stage=stage, course=Course.BACK, since=now, reason=reason
@@ -171,22 +171,25 @@ def _back(record: Record, stage: NodeState, reason: str, now: datetime) -> Recor
 
 
 def release(record: Record, then: NodeState, reason: str) -> Record:
-    """The node on its way back to how it was found; nothing was changed on it."""
+    """Return the node on its way back to how it was found; nothing was changed on it."""
     return replace(record, course=Course.RELEASE, then=then, reason=reason, attempt=0, not_before=None)
 
 
 def keep_out(record: Record, reason: str) -> Record:
-    """The node on its way to `failed`: it stays out of service."""
+    """Return the node on its way to `failed`: it stays out of service."""
     return replace(record, course=Course.KEEP_OUT, reason=reason, attempt=0, not_before=None)
 
 
 def failed(record: Record) -> Record:
-    """The node with one more failure, which nobody has accepted yet."""
+    """Return the node with one more failure, which nobody has accepted yet."""
     return replace(record, failures=record.failures + 1, accepted=False)
 
 
 def fresh(record: Record, now: datetime) -> Record:
-    """The node at its beginning. What has failed on it stays counted, and what a person said of it stays."""
+    """Return the node at its beginning.
+
+    What has failed on it stays counted, and what a person said of it stays.
+    """
     facts = {OVERRULED: record.overruled} if record.overruled else {}
     return Record(
         NodeState.PENDING,
@@ -199,7 +202,7 @@ def fresh(record: Record, now: datetime) -> Record:
 
 
 def seen_out(record: Record, reason: str, now: datetime) -> Record:
-    """A pending node that somebody else keeps out of service, from now on."""
+    """Return a pending node that somebody else keeps out of service, from now on."""
     return replace(
         record,
         reason=f"out of service by somebody else: {reason}",
@@ -209,18 +212,20 @@ def seen_out(record: Record, reason: str, now: datetime) -> Record:
 
 
 def seen_back(record: Record) -> Record:
-    """The same node, in service again."""
+    """Return the same node, in service again."""
     facts = {name: value for name, value in record.facts.items() if name != OUT_SINCE}
     return replace(record, reason="", accepted=record.accepted and record.failures > 0, facts=facts)
 
 
 def leave_out(record: Record, reason: str, now: datetime) -> Record:
-    """A pending node that takes no part."""
+    """Return a pending node that takes no part."""
     return replace(record, state=NodeState.LEFT_OUT, since=now, reason=reason)
 
 
 def retried(record: Record, now: datetime) -> Record:
-    """The node for another try, as somebody has asked for. Raises ValueError where there is nothing to try.
+    """Return the node for another try, as somebody has asked for.
+
+    Raises ValueError where there is nothing to try.
 
     A node that failed is not simply returned: one whose new driver was proven is measured again, one that was
     changed goes back to the former stack, and one that was not is released. What a person has said was of the

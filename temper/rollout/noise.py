@@ -30,35 +30,38 @@ class Series:
         return [device for device in self.before if self.before[device] and self.after.get(device)]
 
     def losses(self) -> dict[str | None, float]:
-        """What each GPU lost, as a part of what it had; negative for a gain."""
+        """Return what each GPU lost, as a part of what it had; negative for a gain."""
         return {
             device: 1 - statistics.median(self.after[device]) / statistics.median(self.before[device])
             for device in self.devices
         }
 
     def loss(self) -> float:
-        """What the node lost: the median of its GPUs."""
+        """Return what the node lost: the median of its GPUs."""
         return statistics.median(self.losses().values())
 
     def sigma(self) -> float:
-        """The standard deviation of a run about its side, as a part of it."""
+        """Return the standard deviation of a run about its side, as a part of it."""
         devices = self.devices
         return scatter([_runs(self.before, devices), _runs(self.after, devices)])
 
     def sigma_before(self) -> float:
-        """The same, of the runs before alone."""
+        """Return the same, of the runs before alone."""
         return scatter([_runs(self.before, [device for device in self.before if self.before[device]])])
 
     def usual_after(self) -> float:
-        """The same, of most of the runs after alone: a few that stand out are not in it."""
+        """Return the same, of most of the runs after alone: a few that stand out are not in it."""
         return usual_scatter([_runs(self.after, self.devices)])
 
     def sigma_of_gpus(self) -> float:
-        """The standard deviation of one GPU's runs about their own median, of all GPUs together."""
+        """Return the standard deviation of one GPU's runs about their own median, of all GPUs together."""
         return scatter([side[device] for device in self.devices for side in (self.before, self.after)])
 
     def noise(self, sigma: float) -> float:
-        """The loss that chance explains where runs scatter by `sigma`: 3.5 standard errors of the loss."""
+        """Return the loss that chance explains where runs scatter by `sigma`.
+
+        3.5 standard errors of the loss.
+        """
         runs = [
             min((len(side[device]) for device in self.devices), default=0)
             for side in (self.before, self.after)
@@ -67,7 +70,7 @@ class Series:
 
 
 def noise(sigma: float, before: int, after: int) -> float:
-    """The loss between the medians of so many runs that chance explains, if runs scatter by `sigma`."""
+    """Return the loss between medians of so many runs that chance explains, if runs scatter by `sigma`."""
     if min(before, after) < 1 or before + after < 3:
         return inf
     few = 1 + FEW_RUNS / (before + after - 2)
@@ -75,7 +78,7 @@ def noise(sigma: float, before: int, after: int) -> float:
 
 
 def scatter(sides: Iterable[Sequence[float]]) -> float:
-    """The standard deviation of values about the middle of their side, as a part of it.
+    """Return the standard deviation of values about the middle of their side, as a part of it.
 
     The larger of what their median absolute deviation and their squares say: of few values the first is often
     far too small. Never below what baseline.py believes in; infinite where no side has two values.

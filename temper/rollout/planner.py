@@ -75,7 +75,9 @@ class Decision:
 def waves(
     nodes: Iterable[RolloutNode], policy: Policy, jump_levels: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """The wave of each node: 0 for the first nodes of each cohort, the canaries, then the policy's waves.
+    """Return the wave of each node.
+
+    0 for the first nodes of each cohort, the canaries, then the policy's waves.
 
     Nodes that others are reached through have waves of their own behind those, by their levels: no other node
     is on its way while one of them reboots.
@@ -102,7 +104,7 @@ def waves(
 
 @lru_cache(maxsize=65536)
 def limits_of(groups: tuple[str, ...], limits: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    """The node's groups that have a limit, with the lowest that matches."""
+    """Return the node's groups that have a limit, with the lowest that matches."""
     found: dict[str, int] = {}
     for pattern, number in limits:
         for group in groups:
@@ -120,17 +122,17 @@ def some(names: Iterable[str]) -> str:
 
 
 def wave_name(wave: int) -> str:
-    """A wave, for people."""
+    """Return a wave, for people."""
     return f"wave {wave}" if wave else "canaries"
 
 
 def moment(value: datetime) -> str:
-    """An instant in sentences."""
+    """Return an instant in sentences."""
     return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def decide(rollout: Rollout, now: datetime, observation: Observation) -> Decision:
-    """The next steps of a roll-out, or why there are none."""
+    """Return the next steps of a roll-out, or why there are none."""
     return _Planner(rollout, now, observation).decision()
 
 
@@ -200,7 +202,7 @@ class _Planner:
         }
 
     def decision(self) -> Decision:
-        """All of it."""
+        """Return all of it."""
         self._stop_or_hold()
         self._continue()
         if self.mode is Mode.RUNNING and self.problem and any(self.pending.values()):
@@ -235,7 +237,7 @@ class _Planner:
         self.until = instant if self.until is None else min(self.until, instant)
 
     def _stop_or_hold(self) -> None:
-        """What ends the roll-out's own way: a failure that must be seen, or too many of anything."""
+        """Stop or hold the roll-out: for a failure that must be seen, or too many of anything."""
         if self.mode in (Mode.STOPPED, Mode.DONE):
             return
         if reason := self._stop_reason():
@@ -265,7 +267,7 @@ class _Planner:
         return ""
 
     def _continue(self) -> None:
-        """The next step of every node that is under way. Those that are changed go on in any mode."""
+        """Begin the next step of every node that is under way. Those that are changed go on in any mode."""
         for name in self.active:
             record = self.records[name]
             if record.step:
@@ -287,7 +289,7 @@ class _Planner:
                 self.starts.append(Start(name, transition))
 
     def _fits(self, name: str, state: NodeState) -> bool:
-        """Whether a node in this state can end inside its window."""
+        """Return whether a node in this state can end inside its window."""
         needed = self.needed_minutes.get(state)
         calendar = self.policy.calendar
         if needed is None or calendar.always:
@@ -362,7 +364,9 @@ class _Planner:
             self._soonest(self.now)
 
     def _promote_canaries(self) -> bool:
-        """Whether every cohort that waits has its canaries returned; else the next nodes become canaries.
+        """Return whether every cohort that waits has its canaries returned.
+
+        Else the next nodes become canaries.
 
         A canary that was left out, or that somebody has accepted, has shown nothing, so another one takes its
         place.
@@ -398,7 +402,7 @@ class _Planner:
         return not promoted
 
     def _looked_at(self, before: int | None = None) -> bool:
-        """Whether all waves, or those before one, were in service for long enough, and looked at then."""
+        """Return whether all waves, or those before one, were in service long enough, and looked at then."""
         unwatched: dict[int, dict[str, Record]] = defaultdict(dict)
         for name, record in self.records.items():
             if record.state is not NodeState.RETURNED or record.watched is not None:
@@ -492,7 +496,7 @@ class _Planner:
             return
 
         def within(names: Iterable[str]) -> dict[str, str]:
-            """Those of the full groups."""
+            """Return those of the full groups."""
             nodes = self.rollout.nodes
             return {
                 name: self.foreign.get(name, "")
@@ -530,7 +534,7 @@ class _Planner:
             self.mode, self.reason = Mode.DONE, ""
 
     def _sentence(self) -> str:
-        """What happens now, in one line."""
+        """Return what happens now, in one line."""
         said = ", ".join(f"{count} {state}" for state, count in sorted(self.ended.items()))
         waiting = sum(map(len, self.pending.values()))
         begun = sum(self.records[start.node].state is NodeState.PENDING for start in self.starts)

@@ -77,7 +77,7 @@ class Events:
 
 
 def failure(task: str, result: Mapping[str, Any]) -> str:
-    """Why a task failed, in one line."""
+    """Return why a task failed, in one line."""
     # One that failed by its own condition (failed_when) has no message, but may name its problems.
     problems = result.get("problems")
     listed = " ".join(map(str, problems)) if isinstance(problems, list) else ""
@@ -86,7 +86,7 @@ def failure(task: str, result: Mapping[str, Any]) -> str:
 
 
 def last_words(output: str) -> str:
-    """The end of what Ansible wrote, in one line."""
+    """Return the end of what Ansible wrote, in one line."""
     lines = [line.strip() for line in printable(output).splitlines() if line.strip()]
     return " ".join(lines[-LAST_LINES:]) or "Ansible said nothing"
 

@@ -45,7 +45,7 @@ class PolicyError(OptionsError):
 
 
 def aim(stack: str, kernel: str) -> str:
-    """What a roll-out brings nodes to, for people."""
+    """Return what a roll-out brings nodes to, for people."""
     wanted = "the newest kernel" if kernel == NEWEST else f"kernel {kernel}" if kernel else ""
     return " with ".join(filter(None, (stack, wanted)))
 
@@ -77,7 +77,7 @@ class Share:
     percent: bool = False
 
     def of(self, total: int, least: int = 0) -> int:
-        """How many of `total` that is, rounded down, and `least` or more."""
+        """Return how many of `total` that is, rounded down, and `least` or more."""
         return max(math.floor(total * self.value / 100 + 1e-9) if self.percent else int(self.value), least)
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ class Policy:
 
 
 def load(path: Path) -> Policy:
-    """The policy of a file. Raises PolicyError."""
+    """Return the policy of a file. Raises PolicyError."""
     try:
         content = options.load(path, "a policy")
     except OptionsError as error:
@@ -157,7 +157,7 @@ def load(path: Path) -> Policy:
 
 
 def read(content: Any) -> Policy:
-    """A policy from what YAML or JSON has; nothing at all means the defaults. Raises PolicyError."""
+    """Return a policy from what YAML or JSON has; nothing at all means the defaults. Raises PolicyError."""
     problems: list[str] = []
     found = read_fields(content or {}, READERS, "policy:", problems)
     if problems:
@@ -169,7 +169,7 @@ def read(content: Any) -> Policy:
 
 
 def _contradictions(policy: Policy) -> list[str]:
-    """What is right by itself, and cannot be right together."""
+    """Return what is right by itself, and cannot be right together."""
     shares = [share.value for share in policy.waves]
     problems = []
     if len({share.percent for share in policy.waves}) == 1 and shares != sorted(set(shares)):
@@ -357,7 +357,7 @@ assert set(READERS) == {option.name for option in fields(Policy)}
 
 
 def as_document(policy: Policy) -> dict[str, Any]:
-    """The policy as `read` takes it, in plain values: what the store keeps."""
+    """Return the policy as `read` takes it, in plain values: what the store keeps."""
     found: dict[str, Any] = plain(policy)
     found["waves"] = [share.written for share in policy.waves]
     for name in ("max_unavailable", "failure_budget", "refusal_budget"):

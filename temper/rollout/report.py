@@ -41,7 +41,7 @@ SENTENCES: dict[NodeState, str] = {
 
 
 def sentence(record: Record) -> str:
-    """What is true of a node, why, and what is being done."""
+    """Return what is true of a node, why, and what is being done."""
     said = SENTENCES[record.state]
     if record.withheld:
         has = "the new driver" if record.state is NodeState.RETURNED else "the former stack"
@@ -156,7 +156,7 @@ class Overhead:
 
 
 def timelines(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[str, Timeline]:
-    """The timeline of each node that did anything, in the order of the roll-out."""
+    """Return the timeline of each node that did anything, in the order of the roll-out."""
     by_node = by_key((event.node, event) for event in events if event.node)
     return {name: _timeline(name, by_node[name], now) for name in rollout.nodes if name in by_node}
 
@@ -191,7 +191,7 @@ def _minutes(begin: datetime, end: datetime) -> float:
 
 
 def overhead(events: Iterable[Event]) -> Overhead:
-    """How long the roll-out took beside its nodes' own time."""
+    """Return how long the roll-out took beside its nodes' own time."""
     open_steps: dict[str, datetime] = {}
     spent: dict[str, float] = defaultdict(float)
     first: datetime | None = None
@@ -210,7 +210,7 @@ def overhead(events: Iterable[Event]) -> Overhead:
 
 
 def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[str, Any]:
-    """The report as JSON values; instants are ISO 8601 in UTC, times minutes."""
+    """Return the report as JSON values; instants are ISO 8601 in UTC, times minutes."""
     ways = timelines(rollout, events, now)
     steps: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
@@ -255,7 +255,7 @@ def status_text(
     command: Callable[[str], str] = TYPED,
     end: datetime | None = None,
 ) -> str:
-    """The roll-out, nodes by state, a sentence for each that is under way or needs a human, what to type.
+    """Return roll-out, nodes by state, a sentence for each under way or in need of a human, what to type.
 
     `end` is when it is expected to end, if that is known.
     """
@@ -304,7 +304,7 @@ def _reasons(rollout: Rollout, state: NodeState) -> dict[str, list[str]]:
 
 
 def timeline_text(rollout: Rollout, events: Sequence[Event], now: datetime) -> str:
-    """A line for each node: its states with their minutes, and how long it was out of service."""
+    """Return a line for each node: its states with their minutes, and how long it was out of service."""
     lines = ["Time in each state:"]
     for name, way in timelines(rollout, events, now).items():
         stays = ", ".join(
@@ -325,5 +325,8 @@ def _time(minutes: float) -> str:
 
 
 def verdict(rollout: Rollout) -> int:
-    """The exit status: 0 where every node that took part returned, 1 where not, 3 while it is not over."""
+    """Return the exit status.
+
+    0 where every node that took part returned, 1 where not, 3 while it is not over.
+    """
     return int(not rollout.succeeded) if rollout.mode is Mode.DONE else 3

@@ -56,7 +56,7 @@ class Commands:
         return self.checked(max_age_s)
 
     def checked(self, max_age_s: float) -> str:
-        """What it is. Raises DrainError where it is missing, or older than so much, if that is not 0."""
+        """Return what it is. Raises DrainError if it is missing, or older than so much, if that is not 0."""
         answer, whose = ask(self._filled("check")), f"the snapshot of {self.node}"
         if answer.status == 1:
             raise _UnfitError(f"the command that checks {whose} finds none")
@@ -131,7 +131,7 @@ class Snapshots:
         return StepResult(Outcome.DONE, facts={"snapshot": ""})
 
     async def kept(self, ticket: Ticket) -> StepResult:
-        """What a person has, who looks at a node that stays out of service."""
+        """Return what a person has, who looks at a node that stays out of service."""
         noted = self._noted(ticket)
         if not noted.get("said"):
             return StepResult(Outcome.DONE)
@@ -140,7 +140,7 @@ class Snapshots:
         return StepResult(Outcome.DONE, facts={"snapshot": found})
 
     async def _act(self, ticket: Ticket, state: str, name: str, age_s: float) -> tuple[bool, str]:
-        """Whether it could be done, and what the snapshot is, or why not."""
+        """Return whether it could be done, and what the snapshot is, or why not."""
         policy = ticket.policy
         if policy.snapshot is Snapshot.COMMANDS:
             commands = Commands(policy, ticket.node.name, name)
@@ -170,13 +170,16 @@ class Snapshots:
 
 
 def name_of(ticket: Ticket) -> str:
-    """The snapshot's name: the roll-out, and when this try of the node began, which no crash changes."""
+    """Return the snapshot's name.
+
+    The roll-out, and when this try of the node began, which no crash changes.
+    """
     begun = ticket.record.started_at or ticket.record.since
     return f"temper-{ticket.rollout}-{begun:%Y%m%dT%H%M%SZ}"
 
 
 def sentence(policy: Policy) -> str:
-    """What a plan says of it; empty where there is none."""
+    """Return what a plan says of it; empty where there is none."""
     if policy.snapshot is Snapshot.NONE:
         return ""
     age = policy.snapshot_max_age_minutes

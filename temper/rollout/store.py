@@ -106,7 +106,7 @@ class Owner:
 
     @classmethod
     def of_this_process(cls) -> Owner:
-        """Who we are."""
+        """Return who we are."""
         pid = os.getpid()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return cls(getpass.getuser(), socket.gethostname(), pid, _started(pid), boot)
@@ -124,7 +124,10 @@ class Owner:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in ticks since the boot; empty where there is none, or only its remains."""
+    """Return when a process began, in ticks since the boot.
+
+    Empty where there is none, or only its remains.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -212,7 +215,7 @@ class RolloutStore:
     # The lease
 
     def acquire(self, owner: Owner, now: datetime) -> Lease:
-        """The lease, where nobody has it, or who had it is gone or silent. Raises HeldError."""
+        """Return the lease, where nobody has it, or who had it is gone or silent. Raises HeldError."""
         with self._open() as connection:
             holder = _holder(connection)
             if holder and holder.owner != owner and not self._may_take(holder, now):
@@ -231,7 +234,7 @@ class RolloutStore:
 
     @staticmethod
     def _may_take(holder: Holder, now: datetime) -> bool:
-        """A heartbeat of the future says that a clock was wrong: as old as one is that far in the past."""
+        """Return whether it may be taken. A heartbeat of the future counts as one that far in the past."""
         return holder.owner.is_gone or abs(now - holder.heartbeat_at) > LEASE_TTL
 
     def heartbeat(self, lease: Lease, now: datetime) -> None:
@@ -247,12 +250,12 @@ class RolloutStore:
             connection.execute("UPDATE lease SET heartbeat_at = NULL")
 
     def at_work(self, now: datetime) -> Holder | None:
-        """Who has the lease, and may not lose it yet."""
+        """Return who has the lease, and may not lose it yet."""
         holder = self.holder()
         return None if holder is None or self._may_take(holder, now) else holder
 
     def holder(self) -> Holder | None:
-        """Who has the lease; None where it was given back, or nobody ever had it."""
+        """Return who has the lease; None where it was given back, or nobody ever had it."""
         with self._open() as connection:
             return _holder(connection)
 
@@ -330,7 +333,7 @@ class RolloutStore:
         _note(connection, number, "", now, Mode.DONE, "", "decided", "another one begins", {}, "")
 
     def load(self, number: int | None = None) -> Rollout | None:
-        """A roll-out, the newest without a number; None where there is none."""
+        """Return a roll-out, the newest without a number; None where there is none."""
         with self._open() as connection:
             row = connection.execute(
                 "SELECT number, stack, policy, mode, reason FROM rollout WHERE number = coalesce(?, number) "
@@ -366,12 +369,12 @@ class RolloutStore:
         return list(map(str, json.loads(row[0]))) if row and row[0] else []
 
     def mode(self, number: int) -> tuple[Mode, str]:
-        """What a roll-out does, and why."""
+        """Return what a roll-out does, and why."""
         with self._open() as connection:
             return self._mode(connection, number)
 
     def sentence(self, number: int) -> str:
-        """What the controller last said of a roll-out."""
+        """Return what the controller last said of a roll-out."""
         with self._open() as connection:
             found = connection.execute("SELECT sentence FROM rollout WHERE number = ?", (number,)).fetchone()
         return str(found[0])
@@ -454,7 +457,7 @@ class RolloutStore:
     # By hand, without the lease: the controller looks at the mode before each decision
 
     def hold(self, number: int, who: str, reason: str, now: datetime) -> None:
-        """No node starts any more; those under way end."""
+        """Let no node start any more; those under way end."""
         self._by_hand(number, Mode.HELD, who, reason, now, {Mode.RUNNING})
 
     def stop(self, number: int, who: str, reason: str, now: datetime) -> None:
@@ -610,7 +613,7 @@ _STATES, _TIMES = ("state", "stage", "then"), ("since", "step_since", "not_befor
 
 
 def _row(record: Record) -> tuple[Any, ...]:
-    """A record as SQLite takes it."""
+    """Return a record as SQLite takes it."""
     found = []
     for name in _RECORD:
         value = getattr(record, name)
@@ -625,7 +628,7 @@ def _row(record: Record) -> tuple[Any, ...]:
 
 
 def _record(values: list[Any]) -> Record:
-    """A record from a row."""
+    """Return a record from a row."""
     found = dict(zip(_RECORD, values, strict=True))
     for name in _STATES:
         found[name] = NodeState(found[name])

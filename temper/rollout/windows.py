@@ -35,7 +35,7 @@ class Window:
     groups: frozenset[str] = frozenset()
 
     def span(self, day: date) -> tuple[datetime, datetime] | None:
-        """Opening and closing in UTC of the window that belongs to this day, if there is one."""
+        """Return opening and closing in UTC of the window that belongs to this day, if there is one."""
         if day.weekday() not in self.days:
             return None
         last = day if self.end > self.start else day + DAY
@@ -58,7 +58,7 @@ class Exclusion:
 
 
 def instant(day: date, clock: time, zone: str) -> datetime:
-    """The first instant of a day at which the zone's clock shows this time or later, in UTC."""
+    """Return the first instant of a day at which the zone's clock shows this time or later, in UTC."""
     local = datetime.combine(day, clock, ZoneInfo(zone))
     found = local.astimezone(UTC)
     if found.astimezone(ZoneInfo(zone)).replace(tzinfo=None) == local.replace(tzinfo=None):
@@ -88,12 +88,12 @@ class Calendar:
         return not self.windows and not self.exclusions
 
     def for_groups(self, groups: Collection[str]) -> tuple[Window, ...]:
-        """The windows of a node: those that name one of its groups, or else those for all."""
+        """Return the windows of a node: those that name one of its groups, or else those for all."""
         named = tuple(window for window in self.windows if window.groups & set(groups))
         return named or tuple(window for window in self.windows if not window.groups)
 
     def remaining(self, now: datetime, groups: Collection[str] = ()) -> timedelta:
-        """How long nodes of these groups may still be worked on; nothing outside a window.
+        """Return how long nodes of these groups may still be worked on; nothing outside a window.
 
         Longer than CHUNK_DAYS is said as some number of days beyond it.
         """
@@ -103,7 +103,7 @@ class Calendar:
         return timedelta(0)
 
     def next_start(self, now: datetime, need: timedelta, groups: Collection[str] = ()) -> datetime | None:
-        """The first instant from now on at which this much time remains; None where there never is."""
+        """Return the first instant from now on at which this much time remains; None where there never is."""
         moment = now
         for _ in range(0, HORIZON_DAYS, CHUNK_DAYS):
             for opening, closing in self._spans(moment, groups):
@@ -151,7 +151,7 @@ def _merged(spans: Iterator[tuple[datetime, datetime]]) -> Iterator[tuple[dateti
 def _without(
     span: tuple[datetime, datetime], begin: datetime, end: datetime
 ) -> Iterator[tuple[datetime, datetime]]:
-    """What is left of a span outside begin to end."""
+    """Yield what is left of a span outside begin to end."""
     if span[0] < min(span[1], begin):
         yield span[0], min(span[1], begin)
     if max(span[0], end) < span[1]:
@@ -159,7 +159,7 @@ def _without(
 
 
 def systemd_units(command: str, folder: str, user: str = "root") -> dict[str, str]:
-    """The service and the timer that have a controller look for an open window, by file name.
+    """Return the service and the timer that have a controller look for an open window, by file name.
 
     The timer does not name the windows: systemd skips a local time that the clock jumps over, and a time in
     UTC would be wrong for half of the year. It fires every quarter of an hour; the command knows the windows
@@ -203,5 +203,5 @@ WantedBy=timers.target
 
 
 def cron_line(command: str, folder: str, user: str = "root") -> str:
-    """A line for /etc/cron.d that does the same as the timer."""
+    """Return a line for /etc/cron.d that does the same as the timer."""
     return f"*/{TIMER_MINUTES} * * * * {user} cd {folder} && {command}\n"

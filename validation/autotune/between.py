@@ -102,7 +102,7 @@ def choices_of(nodes: Sequence[Survey]) -> dict[str, tuple[str, ...]]:
 
 
 def start_of(names: Sequence[str], nodes: Sequence[Survey]) -> tuple[str, ...]:
-    """The interface that each node's jobs have now. Raises BetweenError where that is not one."""
+    """Return the interface that each node's jobs have now. Raises BetweenError where that is not one."""
     found = []
     for name, node in zip(names, nodes, strict=True):
         fits = [one for one in node.addresses if node.now in {exactly(one), one}]
@@ -118,19 +118,19 @@ def start_of(names: Sequence[str], nodes: Sequence[Survey]) -> tuple[str, ...]:
 
 
 def exactly(interface: str) -> str:
-    """An interface as NCCL is to be told: a bare name is a prefix."""
+    """Return an interface as NCCL is to be told: a bare name is a prefix."""
     return f"={interface}"
 
 
 def group_of(order: Order, nodes: Sequence[Survey]) -> Group:
-    """The choices that these nodes have. Raises BetweenError."""
+    """Return the choices that these nodes have. Raises BetweenError."""
     now = start_of([member.name for member in order.group], nodes)
     start = exactly(now[0])
     return Group(order, {**choices_of(nodes), start: now}, start)
 
 
 def check(order: Order, node: Node) -> None:
-    """Raises BetweenError where this node cannot take part."""
+    """Raise BetweenError where this node cannot take part."""
     if order.node not in {member.name for member in order.group} or order.library not in BACKENDS:
         raise BetweenError(f"the order names {order.node} and {order.library}; one of them is unknown")
     if not 2 <= len(order.group) <= MOST_NODES:
@@ -283,7 +283,7 @@ def take_part(request: Request, stage: Callable[[str], None]) -> Measured:
 
 
 def _survey(store: torch.distributed.Store, node: int, nodes: int, peer: str) -> list[dict[str, Any]]:
-    """What all nodes say of their interfaces, and of their ways to each other.
+    """Return what all nodes say of their interfaces, and of their ways to each other.
 
     Where nothing sets an interface, it is the one that leads to the `peer`.
     """
@@ -303,7 +303,7 @@ def _survey(store: torch.distributed.Store, node: int, nodes: int, peer: str) ->
 
 
 def own_addresses(root: Path = Path("/")) -> dict[str, str]:
-    """An address of each interface of this node that is up: of IPv4, else a global one of IPv6."""
+    """Return an address of each interface of this node that is up: of IPv4, else a global one of IPv6."""
     found = {}
     try:
         rows = [line.split() for line in (root / "proc/net/if_inet6").read_text().splitlines()]

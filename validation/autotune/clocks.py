@@ -25,17 +25,20 @@ class ClocksError(Exception):
 
 
 def settings_file(root: Path) -> Path:
-    """Where the role's settings are, which stands for the clocks in a journal."""
+    """Return where the role's settings are, which stands for the clocks in a journal."""
     return root / SETTINGS
 
 
 def are_clocks(path: Path) -> bool:
-    """Whether a path of a journal stands for the clocks."""
+    """Return whether a path of a journal stands for the clocks."""
     return path.name == SETTINGS.name
 
 
 def in_force(settings: Path) -> str:
-    """What is tried, else what the role wants: a word, or JSON with MHz. Raises OSError and ClocksError."""
+    """Return what is tried, else what the role wants: a word, or JSON with MHz.
+
+    Raises OSError and ClocksError.
+    """
     try:
         text = _tried(settings).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -78,5 +81,5 @@ def lock(settings: Path, value: str) -> None:
 
 
 def _tried(settings: Path) -> Path:
-    """The root of the system is two folders above the one that the settings are in."""
+    """Return the path; the root of the system is two folders above the settings' folder."""
     return settings.parents[2] / TRIED

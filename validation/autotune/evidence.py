@@ -54,7 +54,7 @@ class Evidence:
 
 
 def as_another(evidence: Evidence, knob: str, names: Mapping[str, str]) -> Evidence:
-    """The same as another of these nodes has it, which has other `names` for the values of a knob."""
+    """Return the same as another of these nodes has it, which has other `names` for the values of a knob."""
 
     def named(value: str) -> str:
         return names.get(value, value)
@@ -94,7 +94,7 @@ def read(text: str | bytes) -> Evidence:
 
 
 def text(evidence: Evidence) -> str:
-    """What people read at the end of a run."""
+    """Return what people read at the end of a run."""
     trials = 2 * sum(len(one.pairs) for one in comparisons(evidence.decision))
     lines = [f"Autotune of {evidence.node}: {evidence.duration_s / 60:.0f} min, {trials} trials."]
     lines += [f"  {sentence}" for sentence in evidence.restored]
@@ -116,12 +116,15 @@ def verdict(knob: KnobVerdict) -> str:
 
 
 def shown(value: str) -> str:
-    """A value of a knob, for people."""
+    """Return a value of a knob, for people."""
     return "unset" if value == UNSET else value
 
 
 def held(decision: Decision) -> list[Compared]:
-    """The last comparison of each objective with the start, of what was kept in the end; none if nothing."""
+    """Return the last comparison of each objective with the start, of what was kept in the end.
+
+    None if nothing.
+    """
     kept = [f"{one.name}={one.kept}" for one in decision.knobs if one.kept is not None]
     return [one for one in decision.final if kept and one.value == ", ".join(kept)]
 
@@ -141,7 +144,7 @@ def brought(compared: Compared) -> str:
 
 
 def comparisons(decision: Decision) -> Iterator[Compared]:
-    """Every comparison that was made."""
+    """Yield every comparison that was made."""
     for knob in decision.knobs:
         yield from knob.tried
     yield from decision.final

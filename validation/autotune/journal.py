@@ -135,7 +135,7 @@ def restore(journal: Path) -> list[str]:
 
 
 def _undo(change: Change) -> str:
-    """What was done about a change; empty where nothing had to be."""
+    """Return what was done about a change; empty where nothing had to be."""
     path = Path(change.path)
     try:
         now = _read(path)
@@ -157,7 +157,7 @@ def _undo(change: Change) -> str:
 
 
 def _read(path: Path) -> str:
-    """What is in force: a value of the kernel, or clocks. Raises OSError and ClocksError."""
+    """Return what is in force: a value of the kernel, or clocks. Raises OSError and ClocksError."""
     return clocks.in_force(path) if clocks.are_clocks(path) else path.read_text().strip()
 
 
@@ -178,7 +178,7 @@ def _write(path: Path, value: str) -> None:
 
 
 def _start_guard(journal: Path) -> subprocess.Popen[bytes]:
-    """A process in a session of its own, which a killed process group does not take along."""
+    """Return a process in a session of its own, which a killed process group does not take along."""
     environment = {**inherited(), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.Popen(  # noqa: S603 - this Python, a program of ours
         [sys.executable, "-c", GUARD, str(journal.absolute())],

@@ -64,7 +64,10 @@ class Setup:
         return read_ahead_file(self.storage, self.root) if self.storage else None
 
     def changed_by(self, knob: str) -> Path | None:
-        """What trials of a knob change on the node, as the journal names it; None where that is nothing."""
+        """Return what trials of a knob change on the node, as the journal names it.
+
+        None where that is nothing.
+        """
         if knob == "read_ahead_kb":
             return self.read_ahead
         return clocks.settings_file(self.root) if knob == "gpu_clocks" else None
@@ -155,7 +158,7 @@ def _clocks(setup: Setup) -> Knob | str:
 
 
 def _knob(name: str, objective: str, start: str, candidates: Iterable[str]) -> Knob | str:
-    """A knob without the start among its candidates; a sentence where nothing else is left."""
+    """Return a knob without the start among its candidates; a sentence where nothing else is left."""
     others = tuple(value for value in candidates if value != start)
     return Knob(name, objective, start, others) if others else f"there is nothing to try beside {start}"
 
@@ -190,7 +193,10 @@ KINDS = {
 
 
 def environment_of(settings: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a process with these values of knobs; those that are unset are left as they are."""
+    """Return the variables of a process with these values of knobs.
+
+    Those that are unset are left as they are.
+    """
     found = {}
     if threads := settings.get("omp_num_threads"):
         found["OMP_NUM_THREADS"] = threads
@@ -204,7 +210,7 @@ def environment_of(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_ahead_file(path: Path, root: Path = Path("/")) -> Path | None:
-    """The file with the read-ahead of the device that a path is on; None where there is none.
+    """Return the file with the read-ahead of the device that a path is on; None where there is none.
 
     A file system on a partition is read with the read-ahead of its disk. NFS has a number of its own, which
     /sys/class/bdi shows. btrfs shows its own under a name that says nothing of the path (btrfs-1): none.

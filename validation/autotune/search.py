@@ -174,7 +174,7 @@ def _tune(
 
 
 def _why_none(tried: Sequence[Compared]) -> str:
-    """Why no candidate stood out; one that was not measured enough is not said to be no better."""
+    """Return why no candidate stood out; one that was not measured enough is not said to be no better."""
     if len(reasons := {one.reason for one in tried}) == 1:
         return reasons.pop()
     if not (unknown := [one for one in tried if UNMEASURED in one.reason]):
@@ -220,7 +220,7 @@ def _finish(
 
 
 def _without(verdict: KnobVerdict, reason: str) -> KnobVerdict:
-    """The same knob left at its start, where it was kept."""
+    """Return the same knob left at its start, where it was kept."""
     return verdict if verdict.kept is None else replace(verdict, kept=None, reason=reason)
 
 
@@ -262,7 +262,7 @@ class _Comparison:
         return compared
 
     def _judged(self, pairs: tuple[Pair, ...], *, last: bool) -> tuple[Compared, bool]:
-        """What the pairs so far say, and whether more of them would be of use."""
+        """Return what the pairs so far say, and whether more of them would be of use."""
         gain, error = gain_of(pairs)
         noise = self.z * error
         better = gain > LEAST_GAIN and gain > noise
@@ -284,7 +284,7 @@ class _Comparison:
 
 
 def gain_of(pairs: Sequence[Pair]) -> tuple[float, float]:
-    """The gain of the second settings over the first, and its standard error, both as parts.
+    """Return the gain of the second settings over the first, and its standard error, both as parts.
 
     From two pairs on. The median of the ratios, and their scatter by the median absolute deviation: a moment
     in which something else ran moves neither.

@@ -27,7 +27,7 @@ METRIC = "training_samples_s"
 
 
 def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """The measurement itself, on any backend.
+    """Return the measurement itself, on any backend.
 
     One step warms up, and none is measured again for its noise, which the pairs of a search even out: with
     far too many threads a step can take many seconds.

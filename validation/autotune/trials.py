@@ -92,7 +92,7 @@ class Bench:
     shape: Shape = CPU_SHAPE
 
     def measure(self, trial: Trial) -> Answer:
-        """The rate of an objective with these settings, or why there is none."""
+        """Return the rate of an objective with these settings, or why there is none."""
         late_s = time.monotonic() - self.ends_at
         if late_s > (FINAL_S if trial.stage is SearchStage.FINAL else 0):
             return Failed("the minutes that it was given are over")
@@ -124,7 +124,7 @@ class Bench:
         return _rates_of(outcomes, METRICS[objective])
 
     def requests(self, objective: str, settings: Mapping[str, str]) -> list[Request]:
-        """What the processes of a trial are asked; those of one trial run at the same time."""
+        """Return what the processes of a trial are asked; those of one trial run at the same time."""
         backend, devices, timing = "cpu", [0], TIMING
         parameters: dict[str, Any] = {}
         if objective == TRAINING:
@@ -178,7 +178,7 @@ class Bench:
 
 
 def _rates_of(outcomes: list[ProcessOutcome], metric: str) -> list[float] | Failed:
-    """The number of each process, or why one has none."""
+    """Return the number of each process, or why one has none."""
     for outcome in outcomes:
         if outcome.ending is not Ending.DONE:
             return Failed(outcome.problem)
@@ -206,7 +206,7 @@ def _words(findings: list[Finding] | tuple[Finding, ...]) -> str:
 
 @contextlib.contextmanager
 def readable(path: Path, say: Callable[[str], None]) -> Iterator[Path]:
-    """What trials read: the file itself, or in a folder one of our own, which is gone when this process is.
+    """Provide what trials read: the file, or in a folder one of our own, which goes with this process.
 
     Raises NotRunError, with the reason, and OSError.
     """

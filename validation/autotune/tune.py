@@ -102,7 +102,7 @@ def tune(wishes: Wishes, say: Callable[[str], None], group: between.Group | None
 
 
 def tune_together(wishes: Wishes, order: Order, say: Callable[[str], None]) -> Evidence:
-    """This node's part where several are tuned together: the first searches, the others follow it.
+    """Return this node's part where several are tuned together: the first searches, the others follow it.
 
     Raises BetweenError, and what `tune` raises.
     """
@@ -135,7 +135,7 @@ def tune_together(wishes: Wishes, order: Order, say: Callable[[str], None]) -> E
 
 
 def _followed(told: dict[str, Any], order: Order, node: Node) -> Evidence:
-    """What the node that searched has found, as this one has it."""
+    """Return what the node that searched has found, as this one has it."""
     try:
         found = decode(Evidence, told["evidence"])
         names = told["names"][found.nodes.index(order.node)]
@@ -146,7 +146,7 @@ def _followed(told: dict[str, Any], order: Order, node: Node) -> Evidence:
 
 
 def _may_note(wishes: Wishes) -> bool:
-    """Whether there can be a journal: what changes nothing of the node may be run by anybody.
+    """Return whether there can be a journal: what changes nothing of the node may be run by anybody.
 
     Raises TuneError where there must be one.
     """
@@ -161,7 +161,7 @@ def _may_note(wishes: Wishes) -> bool:
 
 
 def chosen(setup: Setup, names: Sequence[str]) -> tuple[list[Knob], tuple[LeftOut, ...]]:
-    """The knobs that were asked for, in their order, and those that this node does not have.
+    """Return the knobs that were asked for, in their order, and those that this node does not have.
 
     Raises TuneError for one that was named and is not there, and where none is left.
     """
@@ -206,7 +206,7 @@ def _words(trial: Trial, knobs: Sequence[Knob]) -> str:
 
 
 def refuse_unfit(node: Node, knobs: Sequence[Knob]) -> None:
-    """Raises TuneError where trials could not run, or would measure somebody else's work."""
+    """Raise TuneError where trials could not run, or would measure somebody else's work."""
     if any(knob.objective != STORAGE for knob in knobs) and (reason := node.why_no_torch()):
         raise TuneError(f"{reason}; run it with a Python that has torch, such as gpu_validation_python")
     _refuse_busy(node)

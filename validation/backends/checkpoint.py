@@ -73,7 +73,7 @@ class Checkpoint:
         self.size_bytes = sum(tensor.nbytes for tensor in _tensors(self._state))
 
     def save(self, descriptor: int, go_on: Callable[[], None]) -> float:
-        """Seconds until all of it is on the storage, in an empty file. Raises OSError."""
+        """Return seconds until all of it is on the storage, in an empty file. Raises OSError."""
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)
         file = WatchedFile(descriptor, go_on)
@@ -86,7 +86,7 @@ class Checkpoint:
         return time.perf_counter() - start
 
     def load(self, descriptor: int, go_on: Callable[[], None]) -> float:
-        """Seconds until all of it is in memory again. Raises OSError and CheckpointError."""
+        """Return seconds until all of it is in memory again. Raises OSError and CheckpointError."""
         os.lseek(descriptor, 0, os.SEEK_SET)
         file = WatchedFile(descriptor, go_on)
         start = time.perf_counter()
@@ -108,7 +108,7 @@ class Checkpoint:
 
 
 def _tensors(state: Any) -> list[torch.Tensor]:
-    """All tensors of nested dictionaries and lists, in their order."""
+    """Return all tensors of nested dictionaries and lists, in their order."""
     if isinstance(state, torch.Tensor):
         return [state]
     values = state.values() if isinstance(state, dict) else state if isinstance(state, list) else ()

@@ -83,7 +83,7 @@ class ConvolutionStep(TrainingStep):
         super().__init__(device, way, [batch.contiguous(memory_format=self._layout), target])
 
     def step(self, batch: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """One step on this batch; its loss, on the device. It leaves cuDNN as it was."""
+        """Return one step on this batch; its loss, on the device. It leaves cuDNN as it was."""
         cudnn = torch.backends.cudnn
         before = cudnn.benchmark
         cudnn.benchmark = self._autotuned
@@ -93,7 +93,7 @@ class ConvolutionStep(TrainingStep):
             cudnn.benchmark = before
 
     def error(self) -> float:
-        """How far the gradients of this layout are from those of the contiguous one, both in plain fp32.
+        """Return how far this layout's gradients are from those of the contiguous one, both in plain fp32.
 
         Relative; NaN where a number is none. Afterwards the model is at its start again.
         """
@@ -115,5 +115,5 @@ class ConvolutionStep(TrainingStep):
 
 
 def _normal(batch: torch.Tensor) -> torch.Tensor:
-    """Each channel with mean 0 and variance 1 over the batch."""
+    """Return each channel with mean 0 and variance 1 over the batch."""
     return torch.nn.functional.batch_norm(batch, None, None, training=True)

@@ -67,12 +67,12 @@ class CpuBackend(TorchDevice):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
     def copy(self, direction: str, size_bytes: int) -> Operation:
-        """A copy from memory to memory, whatever the direction is called: a CPU has no other."""
+        """Return a copy from memory to memory, whatever the direction is called: a CPU has no other."""
         source = pattern(size_bytes)
         return Copy(source, torch.empty_like(source))
 
     def reaches(self, peer: int) -> bool:
-        """Always: it is the same memory."""
+        """Return True: it is the same memory."""
         return True
 
     def has_tensor_cores(self) -> bool:
@@ -109,14 +109,14 @@ class CpuBackend(TorchDevice):
             return loss_if_it_fits(self._device, shape, way)
 
     def first_steps(self, make_step: Callable[[int], Any], batch: int) -> tuple[Operation, int]:
-        """A step of the user's own, made and run twice."""
+        """Return a step of the user's own, made and run twice."""
         with MemoryBudget(self._budget_bytes) as budget:
             step = GivenStep(self._device, make_step, batch)
             self.seconds(step, FIRST_STEPS)
         return step, budget.peak_bytes
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:
-        """Samples from so many processes."""
+        """Return samples from so many processes."""
         return data.Loading(workers, pinned=pinned, device=None)
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
@@ -130,5 +130,5 @@ class CpuBackend(TorchDevice):
             torch.distributed.barrier()
 
     def has_multicast(self) -> bool:
-        """No: there is no switch between processes."""
+        """Return no: there is no switch between processes."""
         return False

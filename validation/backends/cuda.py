@@ -59,7 +59,10 @@ class CudaBackend(TorchDevice):
             raise NotRunError(f"CUDA cannot be initialised: {cause(error)}") from error
 
     def _without_code(self) -> str | None:
-        """Why this torch cannot compute on the GPU: none of its code is for it. None if some may be."""
+        """Return why this torch cannot compute on the GPU: none of its code is for it.
+
+        None if some may be.
+        """
         capability, built = torch.cuda.get_device_capability(self._device), torch.cuda.get_arch_list()
         if not built or runs_on(capability, tuple(built)):
             return None
@@ -71,7 +74,10 @@ class CudaBackend(TorchDevice):
     def seconds(
         self, operation: Operation, count: int, step: Callable[[], None] | None = None
     ) -> list[float]:
-        """An event pair around each run and no wait before the last one, so that the GPU is never idle."""
+        """Return seconds by an event pair around each run.
+
+        No wait before the last one: the GPU is never idle.
+        """
         known = Matmul | Copy | BothWays | Triad | AllReduce | Exchange | TrainingStep | GivenStep
         assert isinstance(operation, known)
         pairs = []
@@ -91,7 +97,7 @@ class CudaBackend(TorchDevice):
         return [start.elapsed_time(end) / 1e3 for start, end in pairs]
 
     def dtypes(self) -> tuple[str, ...]:
-        """What the hardware multiplies in: bf16 and tf32 from Ampere on, fp8 from Ada on."""
+        """Return what the hardware multiplies in: bf16 and tf32 from Ampere on, fp8 from Ada on."""
         capability = torch.cuda.get_device_capability(self._device)
         if capability < (8, 0):
             return ("fp32", "fp16")
@@ -113,7 +119,7 @@ class CudaBackend(TorchDevice):
         return int(torch.cuda.mem_get_info(self._device)[0])
 
     def copy(self, direction: str, size_bytes: int) -> Operation:
-        """A copy within the GPU, to another one, or between it and host memory."""
+        """Return a copy within the GPU, to another one, or between it and host memory."""
         place, _, kind = direction.partition("_")
         pinned = kind != "pageable"
         if place == "peer":
@@ -149,7 +155,10 @@ class CudaBackend(TorchDevice):
         return Copy(source, torch.empty(source.shape, dtype=source.dtype, pin_memory=pinned))
 
     def reaches(self, peer: int) -> bool:
-        """Whether the driver offers peer access: over NVLink, or over PCIe where ACS and IOMMU let it."""
+        """Return whether the driver offers peer access.
+
+        Over NVLink, or over PCIe where ACS and IOMMU let it.
+        """
         return bool(torch.cuda.can_device_access_peer(self._device.index, peer))
 
     def has_tensor_cores(self) -> bool:
@@ -199,14 +208,14 @@ class CudaBackend(TorchDevice):
         return loss
 
     def first_steps(self, make_step: Callable[[int], Any], batch: int) -> tuple[Operation, int]:
-        """A step of the user's own, made and run twice."""
+        """Return a step of the user's own, made and run twice."""
         torch.cuda.reset_peak_memory_stats(self._device)
         step = GivenStep(self._device, make_step, batch)
         self.seconds(step, FIRST_STEPS)
         return step, int(torch.cuda.max_memory_allocated(self._device))
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:
-        """Samples from so many processes."""
+        """Return samples from so many processes."""
         return data.Loading(workers, pinned=pinned, device=self._device)
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
@@ -220,7 +229,7 @@ class CudaBackend(TorchDevice):
         torch.cuda.synchronize(self._device)
 
     def has_multicast(self) -> bool:
-        """Whether the driver says that this GPU can be part of a multicast group."""
+        """Return whether the driver says that this GPU can be part of a multicast group."""
         cuda, answer, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_int()
         found = cuda.cuDeviceGet(ctypes.byref(device), self._device.index) == 0
         asked = found and cuda.cuDeviceGetAttribute(ctypes.byref(answer), MULTICAST_SUPPORTED, device) == 0

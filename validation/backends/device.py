@@ -40,11 +40,11 @@ class TorchDevice:
         self._device = device
 
     def dtypes(self) -> tuple[str, ...]:
-        """The number formats that this device multiplies in."""
+        """Return the number formats that this device multiplies in."""
         raise NotImplementedError
 
     def matmul(self, dtype: str, shape: MatmulShape, *, cold: bool = False) -> Product:
-        """A product in this format."""
+        """Return a product in this format."""
         return Matmul(self._device, dtype, shape, cold=cold)
 
     def kernels(self) -> Kernels:
@@ -52,31 +52,31 @@ class TorchDevice:
         return Kernels(self._device, self.dtypes())
 
     def triad(self, size_bytes: int) -> Operation:
-        """A = b + s c in the device's memory."""
+        """Return a = b + s c in the device's memory."""
         return Triad(self._device, size_bytes)
 
     def memory_pattern(self, size_bytes: int) -> Operation:
-        """A pattern test of so much of the device's memory."""
+        """Return a pattern test of so much of the device's memory."""
         return MemoryPattern(self._device, size_bytes)
 
     def training(self, shape: Shape, way: str) -> Training:
-        """A training step."""
+        """Return a training step."""
         return TransformerStep(self._device, shape, way)
 
     def parallel_training(self, shape: Shape, way: str) -> Training:
-        """A training step of all ranks."""
+        """Return a training step of all ranks."""
         return ParallelStep(self._device, shape, way)
 
     def sharded_training(self, shape: Shape, way: str) -> Training:
-        """A training step of all ranks in shards."""
+        """Return a training step of all ranks in shards."""
         return ShardedStep(self._device, shape, way)
 
     def convolution(self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool) -> Training:
-        """A training step of a convolutional network."""
+        """Return a training step of a convolutional network."""
         return ConvolutionStep(self._device, images, way, channels_last=channels_last, autotuned=autotuned)
 
     def checkpoint(self, shape: Shape) -> Checkpoint:
-        """A model and its optimizer."""
+        """Return a model and its optimizer."""
         return SavedState(self._device, shape)
 
     def trace(self, shape: Shape, way: str, steps: int, *, detailed: bool = False) -> bytes:
@@ -86,19 +86,19 @@ class TorchDevice:
     def file_loading(
         self, pieces: Sequence[Piece], workers: int, *, prefetch: int, persistent: bool, batches: int
     ) -> Loading:
-        """A DataLoader over files."""
+        """Return a DataLoader over files."""
         return FileLoading(pieces, workers, prefetch=prefetch, persistent=persistent, batches=batches)
 
     def shared_bytes(self, workers: int) -> int:
-        """What the workers of a loader have ready, and what is being taken."""
+        """Return what the workers of a loader have ready, and what is being taken."""
         return loading.shared_bytes(workers)
 
     def highest(self, value: float) -> float:
-        """The highest value of all ranks."""
+        """Return the highest value of all ranks."""
         return highest(value, self._device)
 
     def collective(self, kind: str, size_bytes: int) -> Operation:
-        """A collective over all ranks."""
+        """Return a collective over all ranks."""
         if kind == "all_reduce":
             return AllReduce(self._device, size_bytes)
         return Exchange(self._device, kind, size_bytes)

@@ -44,14 +44,14 @@ class Exchange:
         )
 
     def _sent(self) -> Iterator[torch.Tensor]:
-        """The row of each part of the source, one at a time: those of all ranks would fill a GPU."""
+        """Yield the row of each part of the source, one at a time: those of all ranks would fill a GPU."""
         if self._kind == "all_gather":
             yield self._row(self._rank)
         else:
             yield from (self._row(self._rank * self._ranks + to) for to in range(self._ranks))
 
     def _expected(self) -> Iterator[torch.Tensor]:
-        """The row of each part of the target, one at a time."""
+        """Yield the row of each part of the target, one at a time."""
         if self._kind == "all_gather":
             yield from (self._row(rank) for rank in range(self._ranks))
             return
@@ -73,7 +73,7 @@ class Exchange:
             _FUNCTIONS[self._kind](self._target, self._source)
 
     def error(self) -> float:
-        """The part of the elements that are not exactly right, on this rank."""
+        """Return the part of the elements that are not exactly right, on this rank."""
         self._target.fill_(float("nan"))
         self.run()
         wrong = 0
@@ -84,7 +84,7 @@ class Exchange:
 
 
 def part_elements(size_bytes: int, ranks: int) -> int:
-    """The fp32 numbers of each rank's part of a buffer.
+    """Return the fp32 numbers of each rank's part of a buffer.
 
     Each part begins at a multiple of 16 bytes, which NCCL copies at a time, for any number of ranks.
     """
@@ -92,7 +92,7 @@ def part_elements(size_bytes: int, ranks: int) -> int:
 
 
 def _function(*names: str) -> Callable[[torch.Tensor, torch.Tensor], object]:
-    """The first of these that this torch has: 2.13 gave some a new name."""
+    """Return the first of these that this torch has: 2.13 gave some a new name."""
     found: Callable[[torch.Tensor, torch.Tensor], object] = next(
         getattr(torch.distributed, name) for name in names if hasattr(torch.distributed, name)
     )
@@ -125,7 +125,7 @@ def join(library: str, rank: int, world_size: int, store: str, timeout_s: float)
 
 
 def meet(rank: int, world_size: int, store: str, timeout_s: float) -> torch.distributed.Store:
-    """What ranks share that meet at tcp://ADDRESS:PORT/RUN; rank 0 keeps it for as long as it lives.
+    """Return what ranks share that meet at tcp://ADDRESS:PORT/RUN; rank 0 keeps it for as long as it lives.
 
     It is the rendezvous of torchrun, as `torchrun --node-rank --master-addr` does it.
 
@@ -149,7 +149,7 @@ def meet(rank: int, world_size: int, store: str, timeout_s: float) -> torch.dist
 
 
 def highest(value: float, device: torch.device) -> float:
-    """The highest of the values of all ranks; all learn the same.
+    """Return the highest of the values of all ranks; all learn the same.
 
     Each fills a place of its own and all are summed in fp32: that much every algorithm of NCCL can do, also
     one that was asked for by name (NVLS has no maximum of fp32).

@@ -49,7 +49,7 @@ def clear_environment() -> None:
 
 
 def make(name: str, device: int, stage: Callable[[str], None], *, own_environment: bool = False) -> Backend:
-    """The real backend `cpu` or `cuda`. Raises NotRunError where there is none, with the reason.
+    """Return the real backend `cpu` or `cuda`. Raises NotRunError where there is none, with the reason.
 
     `own_environment` leaves variables that distort what is measured, for somebody's own job.
     """

@@ -22,16 +22,16 @@ class Pieces:
         self._pieces, self._length = pieces, length
 
     def __len__(self) -> int:
-        """Samples of an epoch."""
+        """Return samples of an epoch."""
         return self._length
 
     def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
-        """The bytes of a piece, and its number. Raises OSError."""
+        """Return the bytes of a piece, and its number. Raises OSError."""
         return torch.frombuffer(read(self._pieces[number % len(self._pieces)]), dtype=torch.uint8), number
 
 
 def together(samples: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Samples of any length as one batch: their bytes, one after the other, and their numbers."""
+    """Return samples of any length as one batch: their bytes, one after the other, and their numbers."""
     return torch.cat([content for content, _ in samples]), torch.tensor([number for _, number in samples])
 
 

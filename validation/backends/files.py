@@ -33,7 +33,7 @@ class Found:
         return sum(piece.size_bytes for piece in self.pieces) / len(self.pieces)
 
     def has_changed(self) -> bool:
-        """Whether somebody has written to one of the files, or taken it away, since."""
+        """Return whether somebody has written to one of the files, or taken it away, since."""
         try:
             return any(os.stat(path).st_mtime_ns != then for path, then in self.changed_ns.items())  # noqa: PTH116
         except OSError:
@@ -41,7 +41,7 @@ class Found:
 
 
 def found(folder: Path, least: int, go_on: Callable[[], None]) -> Found:
-    """The regular files below a folder, in pieces; links are not followed. Raises NotRunError."""
+    """Return the regular files below a folder, in pieces; links are not followed. Raises NotRunError."""
     try:
         if not stat.S_ISDIR(folder.stat().st_mode):
             raise NotRunError(f"{folder} is no folder: name one with files of training data")
@@ -84,14 +84,17 @@ def _pieces(folder: Path, go_on: Callable[[], None]) -> tuple[list[Piece], dict[
 
 
 def _names(folder: str) -> list[str]:
-    """What is in a folder, sorted, or its first part; nothing where it cannot be read."""
+    """Return what is in a folder, sorted, or its first part; nothing where it cannot be read."""
     with contextlib.suppress(OSError), os.scandir(folder) as found:
         return sorted(entry.name for entry in itertools.islice(found, MOST_ENTRIES + 1))
     return []
 
 
 def read(piece: Piece) -> bytearray:
-    """A piece of a file, not from the page cache. Raises OSError, also where it is not there any more."""
+    """Return a piece of a file, not from the page cache.
+
+    Raises OSError, also where it is not there any more.
+    """
     # Nothing waits at a pipe that took the file's place.
     descriptor = os.open(piece.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -110,5 +113,5 @@ def read(piece: Piece) -> bytearray:
 
 
 def largest_batch(pieces: Sequence[Piece], batch: int) -> int:
-    """The bytes of the largest batch that may come together."""
+    """Return the bytes of the largest batch that may come together."""
     return sum(sorted((piece.size_bytes for piece in pieces), reverse=True)[:batch])

@@ -18,7 +18,7 @@ class GivenStep:
     """
 
     def __init__(self, device: torch.device, make_step: Callable[[int], Any], batch: int) -> None:
-        """Raises TypeError where it returns something else than a function."""
+        """Raise TypeError where it returns something else than a function."""
         self.work = float(batch)
         self._device = device
         self._step = make_step(batch)
@@ -32,7 +32,7 @@ class GivenStep:
         """Nothing: every run does the same."""
 
     def run(self) -> None:
-        """One step, to its end."""
+        """Run one step, to its end."""
         self._step()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)

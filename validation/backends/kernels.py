@@ -50,7 +50,7 @@ class Kernel(NamedTuple):
 
     @staticmethod
     def digest(result: torch.Tensor) -> str:
-        """A 64-bit checksum of all bits of a result."""
+        """Return a 64-bit checksum of all bits of a result."""
         return checksum(_words(result))
 
     @staticmethod
@@ -66,7 +66,7 @@ class Kernel(NamedTuple):
 
 
 def _words(result: torch.Tensor) -> torch.Tensor:
-    """A result as rows of 32-bit words."""
+    """Return a result as rows of 32-bit words."""
     return result.contiguous().view(result.shape[0], -1).view(torch.int32)
 
 
@@ -89,7 +89,7 @@ class Kernels:
         return torch.randn(shape, generator=self._generator, device=self._device).to(kind)
 
     def _few(self, kind: torch.dtype) -> torch.Tensor:
-        """One in sixteen is 1 or -1, the others 0: every format holds such small sums exactly."""
+        """Return a matrix in which one in sixteen is 1 or -1: every format holds such small sums exactly."""
         drawn = self._whole(32)
         return ((drawn == 0).float() - (drawn == 1).float()).to(kind)
 
@@ -213,7 +213,7 @@ def _product(name: str, a: torch.Tensor, b: torch.Tensor) -> Callable[[], torch.
 
 
 def _exact(name: str, a: torch.Tensor, b: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """The same product by the units for fp64: whole numbers below 256, which every format holds."""
+    """Return the same product by the units for fp64: whole numbers below 256, which every format holds."""
 
     def exact() -> torch.Tensor:
         right = a.to(torch.float64) @ b.to(torch.float64).t()

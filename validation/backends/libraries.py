@@ -20,7 +20,7 @@ def loaded_version(
     maps: Path = Path("/proc/self/maps"),
     load: Callable[[str], Any] = ctypes.CDLL,
 ) -> str:
-    """The version of the library `name` (libcublas.so) in this process, by its own `getter`.
+    """Return the version of the library `name` (libcublas.so) in this process, by its own `getter`.
 
     NVIDIA's libraries have one of the form `status getter(libraryPropertyType, int *)`.
     """
@@ -39,7 +39,7 @@ def loaded_version(
 
 
 def runs_on(capability: tuple[int, ...], architectures: tuple[str, ...]) -> bool:
-    """Whether code for one of `architectures` runs on a GPU.
+    """Return whether code for one of `architectures` runs on a GPU.
 
     Binary code (sm_80) runs on its own major version from its minor version on, as does a family's (sm_100f);
     an architecture-specific one (sm_90a) only on its own; PTX (compute_90) is compiled for anything newer.

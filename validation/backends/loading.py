@@ -44,7 +44,7 @@ class Images:
         return 1 << 30
 
     def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
-        """An image of CROP x CROP, normalised, and its number."""
+        """Return an image of CROP x CROP, normalised, and its number."""
         raw = bytearray(zlib.decompress(self._stored[number % STORED]))
         image = torch.frombuffer(raw, dtype=torch.uint8).view(3, EDGE, EDGE)
         top, left = number * 7 % (EDGE - CROP), number * 13 % (EDGE - CROP)
@@ -151,7 +151,10 @@ class Loading:
             self._watcher.start()
 
     def take(self, batches: int, go_on: Callable[[], None]) -> float:
-        """Seconds that so many batches took to come and be on the device. Raises WorkerError, LimitError."""
+        """Return seconds that so many batches took to come and be on the device.
+
+        Raises WorkerError, LimitError.
+        """
         start = time.perf_counter()
         for _ in range(batches):
             self._take()
@@ -161,7 +164,7 @@ class Loading:
         return time.perf_counter() - start
 
     def error(self) -> float:
-        """The part of the next samples that are not what they must be, or not in their place."""
+        """Return the part of the next samples that are not what they must be, or not in their place."""
         first = self._next
         images, numbers = self._take()
         right = [
@@ -239,5 +242,5 @@ def end_with_parent(_worker: int) -> None:
 
 
 def shared_bytes(workers: int) -> int:
-    """What so many workers keep ready, and two batches that are being taken; all in shared memory."""
+    """Return what so many workers keep ready, and two batches that are being taken; all in shared memory."""
     return BATCH_BYTES * (PREFETCH * workers + 2) if workers else 0

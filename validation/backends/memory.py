@@ -53,7 +53,7 @@ class MemoryBudget(TorchDispatchMode):  # type: ignore[misc]  # mypy sees no tor
 
 
 def peak_of_allocations(run: Callable[[], None], forget: Callable[[], None]) -> int:
-    """The most bytes of host memory that tensors made by `run` take at the same time.
+    """Return the most bytes of host memory that tensors made by `run` take at the same time.
 
     From the trace of torch's profiler: host memory has no counters of its own. `forget` frees what `run` left
     within sight of the profiler, which else takes it for memory of the next thing it looks at.
@@ -69,7 +69,10 @@ def peak_of_allocations(run: Callable[[], None], forget: Callable[[], None]) -> 
 
 
 def exported(profile: torch.profiler.profile) -> bytes:
-    """What torch's profiler found, as a Chrome trace. Raises NotRunError where there is no room for it."""
+    """Return what torch's profiler found, as a Chrome trace.
+
+    Raises NotRunError where there is no room for it.
+    """
     try:
         with tempfile.TemporaryDirectory(prefix="temper-validation-") as folder:
             path = Path(folder, "trace.json")

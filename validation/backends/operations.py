@@ -102,7 +102,7 @@ def _times_in_blocks(matrix: torch.Tensor, vector: torch.Tensor, rows: int = 102
 
 
 def checksum(matrix: torch.Tensor, rows: int = 1024) -> str:
-    """A 64-bit sum of all bits of a matrix, each word times an odd number of its own place.
+    """Return a 64-bit sum of all bits of a matrix, each word times an odd number of its own place.
 
     Whole numbers: it does not depend on the order in which a device adds.
     """
@@ -132,7 +132,10 @@ class Triad:
         torch.add(self._b, self._c, alpha=3.0, out=self._a)
 
     def error(self) -> float:
-        """The part of the elements that are wrong: small whole numbers, which add exactly in any order."""
+        """Return the part of the elements that are wrong.
+
+        Small whole numbers, which add exactly in any order.
+        """
         self._a.fill_(float("nan"))
         self.run()
         blocks = zip(*(buffer.split(16 * ROW) for buffer in (self._a, self._b, self._c)), strict=True)
@@ -157,7 +160,7 @@ class MemoryPattern:
         self._write(0)
 
     def error(self) -> float:
-        """The number of words that did not keep what was written."""
+        """Return the number of words that did not keep what was written."""
         wrong = 0
         for inverted in (0, -1):
             self._write(inverted)
@@ -186,7 +189,7 @@ class Copy:
         self._target.copy_(self._source, non_blocking=True)
 
     def error(self) -> float:
-        """The part of the elements that arrived wrong.
+        """Return the part of the elements that arrived wrong.
 
         The target is overwritten first, so that nothing old can pass.
         """
@@ -234,7 +237,7 @@ class BothWays:
         current.wait_stream(self._side)
 
     def error(self) -> float:
-        """The larger of both errors, of copies that ran at the same time."""
+        """Return the larger of both errors, of copies that ran at the same time."""
         self._to_device.spoil()
         self._to_host.spoil()
         self.run()
@@ -282,7 +285,7 @@ class AllReduce:
             torch.distributed.all_reduce(self._buffer)
 
     def error(self) -> float:
-        """The part of the elements that are not exactly the sum, on this rank."""
+        """Return the part of the elements that are not exactly the sum, on this rank."""
         self.prepare()
         self.run()
         wrong = [int((block != self._right).sum()) for block in self._buffer.split(64)]

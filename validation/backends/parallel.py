@@ -38,7 +38,7 @@ class Replica:
         self._all = DistributedDataParallel(_Wrapped(model), device_ids=devices)
 
     def loss(self, batch: torch.Tensor, target: torch.Tensor, *, checkpointed: bool) -> torch.Tensor:
-        """That of this rank's batch; nothing of it can be `checkpointed`."""
+        """Return that of this rank's batch; nothing of it can be `checkpointed`."""
         assert not checkpointed
         loss: torch.Tensor = self._all(batch, target)
         return loss
@@ -57,7 +57,7 @@ class ParallelStep(TransformerStep):
         super().__init__(device, shape, way)
 
     def error(self) -> float:
-        """How far it is from what all ranks have in common, relative; NaN where a number is none.
+        """Return how far it is from what all ranks have in common, relative; NaN where a number is none.
 
         Afterwards the model is at its start again.
         """
@@ -69,7 +69,7 @@ class ParallelStep(TransformerStep):
         return error
 
     def _error(self) -> float:
-        """How far this rank's gradients are from the mean of all, and its weights from those of rank 0."""
+        """Return how far this rank's gradients are from the mean, and its weights from those of rank 0."""
         self._start()
         self.prepare()
         self.backward(*self.data)

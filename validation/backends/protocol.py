@@ -100,7 +100,10 @@ class Training(Operation, Protocol):
         ...
 
     def fall(self) -> float:
-        """The part of the loss that is gone after some steps from the start; NaN where a loss is none."""
+        """Return the part of the loss that is gone after some steps from the start.
+
+        NaN where a loss is none.
+        """
         ...
 
 
@@ -110,14 +113,14 @@ class Loading(Protocol):
     work: float
 
     def take(self, batches: int, go_on: Callable[[], None]) -> float:
-        """Seconds that so many batches took to come. Raises WorkerError and LimitError.
+        """Return seconds that so many batches took to come. Raises WorkerError and LimitError.
 
         `go_on` is called batch by batch.
         """
         ...
 
     def error(self) -> float:
-        """The part of the next samples that are wrong. Raises WorkerError and LimitError."""
+        """Return the part of the next samples that are wrong. Raises WorkerError and LimitError."""
         ...
 
     def close(self) -> None:
@@ -131,11 +134,14 @@ class Checkpoint(Protocol):
     size_bytes: int
 
     def save(self, descriptor: int, go_on: Callable[[], None]) -> float:
-        """Seconds until all of it is on the storage, in a file that is emptied before. Raises OSError."""
+        """Return seconds until all of it is on the storage, in a file that is emptied before.
+
+        Raises OSError.
+        """
         ...
 
     def load(self, descriptor: int, go_on: Callable[[], None]) -> float:
-        """Seconds until all of it is in memory again. Raises OSError and CheckpointError."""
+        """Return seconds until all of it is in memory again. Raises OSError and CheckpointError."""
         ...
 
 
@@ -155,11 +161,14 @@ class Backend(Protocol):
         ...
 
     def dtypes(self) -> tuple[str, ...]:
-        """The number formats that this device multiplies in: fp32, tf32, fp16, bf16, fp8."""
+        """Return the number formats that this device multiplies in: fp32, tf32, fp16, bf16, fp8."""
         ...
 
     def software(self) -> dict[str, int | str]:
-        """What the bits of a product depend on beside its operands: versions of libraries, number of SMs."""
+        """Return what the bits of a product depend on beside its operands.
+
+        Versions of libraries, number of SMs.
+        """
         ...
 
     def free_bytes(self) -> int:
@@ -174,7 +183,7 @@ class Backend(Protocol):
         ...
 
     def copy(self, direction: str, size_bytes: int) -> Operation:
-        """A copy of `size_bytes` bytes; work is in bytes.
+        """Return a copy of `size_bytes` bytes; work is in bytes.
 
         `direction` is `local`, `peer_N` (to GPU N), `h2d` (host to device), `d2h` or `both` (at once; work
         counts both); host memory is pinned, but with `_pageable` after the direction. Raises PeerLimitError.
@@ -182,15 +191,18 @@ class Backend(Protocol):
         ...
 
     def reaches(self, peer: int) -> bool:
-        """Whether this device writes to GPU `peer` directly; if not, copies go through host memory."""
+        """Return whether this device writes to GPU `peer` directly; if not, copies go through host memory."""
         ...
 
     def triad(self, size_bytes: int) -> Operation:
-        """A = b + s c over buffers of `size_bytes` bytes; work is in bytes of one buffer."""
+        """Return a = b + s c over buffers of `size_bytes` bytes; work is in bytes of one buffer."""
         ...
 
     def memory_pattern(self, size_bytes: int) -> Operation:
-        """A pattern written to `size_bytes` bytes of memory; the error is how many words did not keep it."""
+        """Return a pattern written to `size_bytes` bytes of memory.
+
+        The error is how many words did not keep it.
+        """
         ...
 
     def kernels(self) -> Iterable[Kernel]:
@@ -198,11 +210,11 @@ class Backend(Protocol):
         ...
 
     def has_tensor_cores(self) -> bool:
-        """Whether it has units that multiply in narrower formats faster than in fp32."""
+        """Return whether it has units that multiply in narrower formats faster than in fp32."""
         ...
 
     def training(self, shape: Shape, way: str) -> Training:
-        """A training step on a batch of this shape.
+        """Return a training step on a batch of this shape.
 
         `way` is `fp32`, `tf32`, `bf16` or `fp16` (automatic mixed precision), or, in fp32, `accumulated` over
         parts of the batch or `checkpointed`.
@@ -210,21 +222,21 @@ class Backend(Protocol):
         ...
 
     def parallel_training(self, shape: Shape, way: str) -> Training:
-        """A training step of all ranks that have met, each on its own batch of this shape.
+        """Return a training step of all ranks that have met, each on its own batch of this shape.
 
         The error is how far gradients are from the mean of all ranks'. All ranks must do the same with it.
         """
         ...
 
     def sharded_training(self, shape: Shape, way: str) -> Training:
-        """The same with weights, gradients and optimizer in shards: FSDP. Raises NotRunError.
+        """Return the same with weights, gradients and optimizer in shards: FSDP. Raises NotRunError.
 
         The error is how far loss, gradients and weights are from those of the step without shards.
         """
         ...
 
     def convolution(self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool) -> Training:
-        """A training step of a convolutional network, `way` a number format.
+        """Return a training step of a convolutional network, `way` a number format.
 
         The error is how far gradients in fp32 are from those of the contiguous layout. `autotuned`: cuDNN
         tries its algorithms first.
@@ -232,19 +244,19 @@ class Backend(Protocol):
         ...
 
     def checkpoint(self, shape: Shape) -> Checkpoint:
-        """What a job of this shape keeps to go on from, after one step."""
+        """Return what a job of this shape keeps to go on from, after one step."""
         ...
 
     def launch_seconds(self, operation: Training) -> float:
-        """What the host takes to start one run of a training step; 0 where it is the device itself."""
+        """Return what the host takes to start one run of a training step; 0 where it is the device itself."""
         ...
 
     def peak_bytes(self, operation: Operation) -> int:
-        """The memory that one run of a training step takes at its peak, beyond what it holds before."""
+        """Return the bytes that a run of a training step takes at its peak, beyond what it holds before."""
         ...
 
     def peak_with_its_making(self, make: Callable[[], Operation]) -> int:
-        """The memory that a training step takes at its peak in all: while it is made and run twice."""
+        """Return the memory that a training step takes at its peak in all: while it is made and run twice."""
         ...
 
     def limit_memory(self, size_bytes: int) -> None:
@@ -252,7 +264,7 @@ class Backend(Protocol):
         ...
 
     def first_steps(self, make_step: Callable[[int], Any], batch: int) -> tuple[Operation, int]:
-        """A step of the user's own, made and run twice within limit_memory; the bytes of its peak.
+        """Return a step of the user's own, made and run twice within limit_memory; the bytes of its peak.
 
         `make_step(batch)` returns a function that runs one step. Raises whatever they raise.
         """
@@ -263,24 +275,30 @@ class Backend(Protocol):
         ...
 
     def trace(self, shape: Shape, way: str, steps: int, *, detailed: bool = False) -> bytes:
-        """A Chrome trace of so many training steps; marked as traces.py says. Raises NotRunError.
+        """Return a Chrome trace of so many training steps; marked as traces.py says. Raises NotRunError.
 
         With memory and the shapes of tensors where it is `detailed`, which takes the host longer.
         """
         ...
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:
-        """Samples from so many processes; to a GPU through pinned host memory, or not. Raises LimitError."""
+        """Return samples from so many processes; to a GPU through pinned host memory, or not.
+
+        Raises LimitError.
+        """
         ...
 
     def file_loading(
         self, pieces: Sequence[Piece], workers: int, *, prefetch: int, persistent: bool, batches: int
     ) -> Loading:
-        """Samples from files by so many processes, `batches` of them an epoch. Raises LimitError, OSError."""
+        """Return samples from files by so many processes, `batches` of them an epoch.
+
+        Raises LimitError, OSError.
+        """
         ...
 
     def shared_bytes(self, workers: int) -> int:
-        """The shared memory that so many processes fill with samples."""
+        """Return the shared memory that so many processes fill with samples."""
         ...
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
@@ -292,11 +310,11 @@ class Backend(Protocol):
         ...
 
     def highest(self, value: float) -> float:
-        """The highest of the values of all processes; all learn the same."""
+        """Return the highest of the values of all processes; all learn the same."""
         ...
 
     def has_multicast(self) -> bool:
-        """Whether GPUs can be written to all at once, which NCCL's NVLS needs."""
+        """Return whether GPUs can be written to all at once, which NCCL's NVLS needs."""
         ...
 
     def collective(self, kind: str, size_bytes: int) -> Operation:

@@ -24,7 +24,7 @@ MOST_ATTEMPTS = 3
 def times(
     backend: Backend, operation: Operation, timing: Timing, go_on: Callable[[], None]
 ) -> tuple[list[float], int]:
-    """Seconds of each run of `operation` on a warm device, and how many attempts it took to get calm ones.
+    """Return seconds of each run of `operation` on a warm device, and the attempts until they were calm.
 
     A cold GPU clocks higher than one that works. `go_on` is called between batches of runs.
     """
@@ -47,7 +47,10 @@ def calm(measure: Callable[[], list[float]], most: int = MOST_ATTEMPTS) -> tuple
 
 
 def repeated(once: Callable[[], float], timing: Timing) -> list[float]:
-    """Seconds that `once` says it took, as often and for as long as the plan measures; without a warm-up."""
+    """Return seconds that `once` says it took, as often and for as long as the plan measures.
+
+    Without a warm-up.
+    """
     seconds: list[float] = []
     while len(seconds) < timing.least or (sum(seconds) < timing.measure_s and len(seconds) < timing.most):
         seconds.append(once())
@@ -77,7 +80,7 @@ def _run_for(
 
 
 def spread(samples: list[float]) -> float:
-    """The interquartile range as a part of the median; 0 for fewer than two samples."""
+    """Return the interquartile range as a part of the median; 0 for fewer than two samples."""
     if len(samples) < 2:
         return 0.0
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")

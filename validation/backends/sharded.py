@@ -67,7 +67,7 @@ class Shards:
     """One rank's part of the weights of each block, and of their gradients."""
 
     def __init__(self, model: Model, device: torch.device) -> None:
-        """Raises NotRunError."""
+        """Raise NotRunError."""
         shard = fully_shard(device.type)
         mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
         self._all = _Blocks(model)
@@ -79,7 +79,7 @@ class Shards:
         self.parameters = list(self._all.parameters())
 
     def loss(self, batch: torch.Tensor, target: torch.Tensor, *, checkpointed: bool) -> torch.Tensor:
-        """That of this rank's batch; nothing of it can be `checkpointed`."""
+        """Return that of this rank's batch; nothing of it can be `checkpointed`."""
         assert not checkpointed
         loss: torch.Tensor = self._all(batch, target)
         return loss
@@ -89,7 +89,7 @@ class ShardedStep(ParallelStep):
     """A training step of all ranks, each on a batch of its own, with a part of the weights on each."""
 
     def _error(self) -> float:
-        """How far loss, gradients and weights of a step are from those of the same step without shards."""
+        """Return how far loss, gradients and weights are from those of the same step without shards."""
         self._start()
         self.prepare()
         loss = self.backward(*self.data)

@@ -148,7 +148,10 @@ class Source:
             return bytes(buffer)
 
     def wrong(self, number: int) -> bool:
-        """Whether a block is not what was written; of a foreign file, whether it differs when read again."""
+        """Return whether a block is not what was written.
+
+        Of a foreign file, whether it differs when read again.
+        """
         right = self.content.block(number) if self.content else self.read(number)
         return self.read(number) != right
 
@@ -195,7 +198,7 @@ class Content:
 
 @contextlib.contextmanager
 def own_file(folder: Path, size_bytes: int) -> Iterator[tuple[int, bool]]:
-    """An empty file of our own, without a name, in a folder with room for so many bytes.
+    """Provide an empty file of our own, without a name, in a folder with room for so many bytes.
 
     Its descriptor, and whether its file system has a cache of its own. Raises NotRunError, with the reason.
     """
@@ -241,7 +244,7 @@ def dropped(descriptor: int, size_bytes: int) -> str:
 
 
 def why_full(folder: Path, error: OSError) -> str | None:
-    """What to say of an error that means that there is no room for more; None for any other."""
+    """Return what to say of an error that means that there is no room for more; None for any other."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
         return f"{folder} is full, or a limit or quota is: {error.strerror}"
     return None
@@ -251,7 +254,7 @@ def why_full(folder: Path, error: OSError) -> str | None:
 def opened(
     path: Path, most_bytes: int, write_s: float, go_on: Callable[[], None], *, through_cache: bool = False
 ) -> Iterator[Source]:
-    """A source at `path`: the file itself, or in a folder one of our own of up to `most_bytes`.
+    """Open a source at `path`: the file itself, or in a folder one of our own of up to `most_bytes`.
 
     It is written for `write_s` at most; `go_on` is called block by block. `through_cache`: as programs read
     it, of which the kernel reads ahead, though nothing of it is in the cache before. Raises NotRunError, with
@@ -284,7 +287,7 @@ def opened(
 
 
 def _is_folder(path: Path, mode: int) -> bool:
-    """Whether it is a folder, else a file. Raises NotRunError for anything else."""
+    """Return whether it is a folder, else a file. Raises NotRunError for anything else."""
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
         raise NotRunError(f"{path} is neither a folder nor a regular file: only these are read")
     return stat.S_ISDIR(mode)
@@ -298,7 +301,7 @@ def room(path: Path) -> int:
 
 
 def _nameless(folder: Path) -> int:
-    """A file for reading and writing that no folder has, or not for longer than it takes to open it."""
+    """Return a file to read and write that no folder has, or only for as long as it takes to open it."""
     try:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
     except OSError as error:
@@ -310,7 +313,7 @@ def _nameless(folder: Path) -> int:
 
 
 def _found(descriptor: int, path: Path, most_bytes: int) -> int:
-    """How much of a file that is there to read: whole blocks, all of them really stored."""
+    """Return how much of a file that is there to read: whole blocks, all of them really stored."""
     size = min(most_bytes, os.fstat(descriptor).st_size) // BLOCK * BLOCK
     if size < LEAST_BYTES:
         raise NotRunError(f"{path} is smaller than {LEAST_BYTES // MIB} MiB: too little to measure")
@@ -372,7 +375,10 @@ def _write_block(descriptor: int, block: bytes | mmap.mmap, offset: int) -> None
 def _together(
     pool: ThreadPoolExecutor, jobs: Sequence[Callable[[list[int]], None]], go_on: Callable[[], None]
 ) -> float:
-    """Seconds that jobs take in threads. Each adds to a list what it has done: while it grows, they go on."""
+    """Return seconds that jobs take in threads.
+
+    Each adds to a list what it has done: while it grows, they go on.
+    """
     done: list[int] = []
     start = time.perf_counter()
     running = [pool.submit(job, done) for job in jobs]
@@ -403,7 +409,7 @@ def _past_the_cache(descriptor: int) -> str:
 
 
 def _is_cached(descriptor: int, size_bytes: int) -> bool:
-    """Whether pages stay in the cache that it was asked to drop: those of files that somebody maps do.
+    """Return whether pages stay in the cache that it was asked to drop: those of files that somebody maps do.
 
     Of a file of another user the kernel tells nobody but root which pages those are. Then pages are asked
     for, which begins to read them, and fast storage may bring them before the kernel answers: so several are,
@@ -421,7 +427,10 @@ def _is_cached(descriptor: int, size_bytes: int) -> bool:
 
 
 def _are_resident(descriptor: int, size_bytes: int, offsets: Sequence[int]) -> bool:
-    """Whether all these pages of a file are in the cache, by mincore(2); True where that does not say."""
+    """Return whether all these pages of a file are in the cache, by mincore(2).
+
+    True where that does not say.
+    """
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     length, found = ctypes.c_size_t(size_bytes), ctypes.c_ubyte()
@@ -467,7 +476,7 @@ def _pieces(offset: int, size_bytes: int, threads: int) -> list[tuple[int, int]]
 
 
 def _file_system(descriptor: int) -> str:
-    """The kind of file system that an open file is on; empty where the kernel does not say."""
+    """Return the kind of file system that an open file is on; empty where the kernel does not say."""
     own = f"/proc/self/fdinfo/{descriptor}"
     mount = next(
         (line.split()[1] for line in Path(own).read_text().splitlines() if line.startswith("mnt_id:")), ""

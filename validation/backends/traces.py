@@ -37,7 +37,10 @@ class Shares:
 
 
 def events(content: bytes) -> list[dict[str, Any]]:
-    """The events of a Chrome trace. Raises NotRunError for what is none, as where a disk became full."""
+    """Return the events of a Chrome trace.
+
+    Raises NotRunError for what is none, as where a disk became full.
+    """
     try:
         found: list[dict[str, Any]] = json.loads(content)["traceEvents"]
     except (ValueError, KeyError, TypeError) as error:
@@ -46,7 +49,7 @@ def events(content: bytes) -> list[dict[str, Any]]:
 
 
 def shares(events: Iterable[dict[str, Any]], *, on_gpu: bool) -> Shares | None:
-    """Where the time of the marked steps went; None for a trace without any.
+    """Return where the time of the marked steps went; None for a trace without any.
 
     On a GPU computing is time in which some kernel runs, and idle that in which it does nothing at all; on a
     CPU they are time in operators, and outside of them. Work of several streams at once counts once.
@@ -88,7 +91,7 @@ def shares(events: Iterable[dict[str, Any]], *, on_gpu: bool) -> Shares | None:
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:
-    """The length that spans cover together."""
+    """Return the length that spans cover together."""
     length, reached = 0.0, float("-inf")
     for first, last in sorted(spans):
         length += max(0.0, last - max(first, reached))

@@ -40,7 +40,10 @@ class Trained(Protocol):
     parameters: list[torch.Tensor]
 
     def loss(self, batch: torch.Tensor, target: torch.Tensor, *, checkpointed: bool) -> torch.Tensor:
-        """A number to be lowered; `checkpointed` keeps less for the backward pass, and computes it again."""
+        """Return a number to be lowered.
+
+        `checkpointed` keeps less for the backward pass, and computes it again.
+        """
         ...
 
 
@@ -84,7 +87,7 @@ class Model:
         widen: torch.Tensor,
         narrow: torch.Tensor,
     ) -> torch.Tensor:
-        """One block, with these weights."""
+        """Return one block, with these weights."""
         functional = torch.nn.functional
         samples, tokens, width = batch.shape
         normal = functional.layer_norm(batch, (width,))
@@ -120,7 +123,7 @@ class TrainingStep(abc.ABC):
     """
 
     def __init__(self, device: torch.device, way: str, data: list[torch.Tensor]) -> None:
-        """`data` are a batch and its targets, on the device."""
+        """Capture the step; `data` are a batch and its targets, on the device."""
         self.work = float(len(data[0]))
         self.way, self.device, self.data = way, device, data
         self.steps, self._updates = 0, Updates()
@@ -141,7 +144,7 @@ class TrainingStep(abc.ABC):
         self.step(*self.data)
 
     def launch(self) -> None:
-        """What of a run the host starts without a wait.
+        """Start what the host starts of a run without a wait.
 
         A scaler waits for the device, to know whether gradients are finite.
         """
@@ -152,7 +155,7 @@ class TrainingStep(abc.ABC):
             self.run()
 
     def step(self, batch: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """One step on this batch; its loss, on the device."""
+        """Return one step on this batch; its loss, on the device."""
         self._optimizer.zero_grad(set_to_none=True)
         loss = self.backward(batch, target)
         self.update()
@@ -178,7 +181,7 @@ class TrainingStep(abc.ABC):
         return total
 
     def error(self) -> float:
-        """How far the losses of some steps and the gradients of one are from those in plain fp32.
+        """Return how far the losses of some steps and the gradients of one are from those in plain fp32.
 
         Relative; NaN where a number is none. Afterwards the model is at its start again.
         """
@@ -187,7 +190,7 @@ class TrainingStep(abc.ABC):
         return error
 
     def far_from(self, plain: TrainingStep, way: str) -> float:
-        """How far losses and gradients, the `way` they are here, are from those of `plain` in fp32.
+        """Return how far losses and gradients, the `way` they are here, are from those of `plain` in fp32.
 
         Losses alone would not do: in so few steps they hardly change, whatever the gradients are.
         """
@@ -197,7 +200,7 @@ class TrainingStep(abc.ABC):
         return float(torch.stack(errors).max())  # unlike Python's max(), it keeps a NaN
 
     def fall(self) -> float:
-        """The part of the loss that is gone after some steps from the start; NaN where a loss is none.
+        """Return the part of the loss that is gone after some steps from the start; NaN where a loss is none.
 
         Afterwards the model is at its start again.
         """
@@ -230,7 +233,7 @@ class TrainingStep(abc.ABC):
         return [torch.stack(losses), *gradients]
 
     def _start(self) -> None:
-        """The same model at the same start, each time."""
+        """Start the same model at the same start, each time."""
         self._model = self._made()
         self._optimizer = torch.optim.SGD(self._model.parameters, lr=1e-3, momentum=0.9, foreach=False)
         # A scaler says of no step whether it skips it: it does not call the optimizer then.
@@ -243,13 +246,13 @@ class TrainingStep(abc.ABC):
         return self._model.parameters
 
     def state(self) -> dict[str, Any]:
-        """What a job keeps to go on from: weights, and what the optimizer remembers."""
+        """Return what a job keeps to go on from: weights, and what the optimizer remembers."""
         weights = [weight.detach() for weight in self._model.parameters]
         return {"model": weights, "optimizer": self._optimizer.state_dict()}
 
     @abc.abstractmethod
     def _made(self) -> Trained:
-        """The model at its start."""
+        """Return the model at its start."""
 
 
 class TransformerStep(TrainingStep):
@@ -266,7 +269,7 @@ class TransformerStep(TrainingStep):
         super().__init__(device, way, data)
 
     def to_device(self, host: torch.Tensor) -> torch.Tensor:
-        """A copy where the step runs."""
+        """Return a copy where the step runs."""
         return host.to(self.device, non_blocking=True, copy=True)
 
     def _made(self) -> Trained:
@@ -274,7 +277,10 @@ class TransformerStep(TrainingStep):
 
 
 def loss_if_it_fits(device: torch.device, shape: Shape, way: str) -> float | None:
-    """The loss of the second of two steps; None if there was not enough memory. Nothing stays allocated."""
+    """Return the loss of the second of two steps; None if there was not enough memory.
+
+    Nothing stays allocated.
+    """
     loss = None
     try:
         loss = _loss_of_two_steps(device, shape, way)
@@ -296,7 +302,7 @@ def _loss_of_two_steps(device: torch.device, shape: Shape, way: str) -> float:
 
 
 def trace(step: TransformerStep, steps: int, *, detailed: bool) -> bytes:
-    """A Chrome trace of `steps` steps, each with the loading of its batch, when all is warm.
+    """Return a Chrome trace of `steps` steps, each with the loading of its batch, when all is warm.
 
     A `detailed` one has memory and the shapes of tensors.
 

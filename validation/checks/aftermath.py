@@ -45,7 +45,7 @@ class HealthAfter(Check):
     passes = "nothing came"
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("nvidia-smi", idle.nvidia_smi, 2)
 
     def perform(self, node: Node) -> TestResult:
@@ -66,7 +66,7 @@ class HealthAfter(Check):
 
 
 def _vanished(node: Node, now: Node) -> Iterator[Finding]:
-    """The GPUs that nvidia-smi has listed and lists no more: their number alone would not say which."""
+    """Yield the GPUs that nvidia-smi has listed and lists no more: their number alone would not say which."""
     if isinstance(node.smi, Report) and isinstance(now.smi, Report):
         listed = {gpu.pci_address for gpu in now.smi.gpus}
         for gpu in node.smi.gpus:
@@ -75,7 +75,7 @@ def _vanished(node: Node, now: Node) -> Iterator[Finding]:
 
 
 def _narrowed(node: Node, now: Node) -> set[int]:
-    """The GPUs whose PCIe link has lost lanes: saving power never takes any."""
+    """Return the GPUs whose PCIe link has lost lanes: saving power never takes any."""
     if not isinstance(now.smi, Report):
         return set()
     before = {gpu.uuid: gpu.pcie_width for gpu in node.smi.gpus} if isinstance(node.smi, Report) else {}

@@ -31,7 +31,7 @@ MOST_SAMPLES = 4096
 
 
 def search(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """The measurement itself, on any backend. Raises NotRunError."""
+    """Return the measurement itself, on any backend. Raises NotRunError."""
     shape, recorder = Shape(**request.parameters["shape"]), Recorder(backend, request, stage)
     if backend.name == "cpu":
         recorder.need(2 * CPU_BUDGET_BYTES)
@@ -112,7 +112,9 @@ def largest_that_goes_on(train: Callable[[int], None], batch: int) -> tuple[int,
 
 
 def largest(fits: Callable[[int], bool], most: int = MOST_SAMPLES) -> int:
-    """The largest batch that fits, to one part in PARTS: double until one does not, then halve the gap.
+    """Return the largest batch that fits, to one part in PARTS.
+
+    Double until one does not, then halve the gap.
 
     None above `most` is tried.
     """

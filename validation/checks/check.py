@@ -106,12 +106,12 @@ class Check(abc.ABC):
         return f"{type(self).__module__}:measure"
 
     def asked_for(self, options: RunOptions) -> bool:
-        """Whether these options ask for it, in a plan that leaves it out, too."""
+        """Return whether these options ask for it, in a plan that leaves it out, too."""
         return self.option is not None and bool(getattr(options, self.option))
 
     @abc.abstractmethod
     def cost(self, idle: IdleNode) -> Iterable[CostStep]:
-        """How long it takes on an idle node, step by step."""
+        """Return how long it takes on an idle node, step by step."""
 
     @abc.abstractmethod
     def perform(self, node: Node) -> TestResult:
@@ -122,7 +122,7 @@ class Check(abc.ABC):
         return node.stretch * max(LEAST_PATIENCE_S, PATIENCE * self.longest_s(node))
 
     def longest_s(self, node: Node) -> float:
-        """How long its longest step takes on an idle node."""
+        """Return how long its longest step takes on an idle node."""
         steps = self.cost(IdleNode(node.plan, len(node.gpus)))
         return max((step.seconds for step in steps), default=0.0)
 
@@ -135,5 +135,5 @@ class Check(abc.ABC):
 
 
 def not_run(check: Check, reason: str) -> TestResult:
-    """A test that the environment kept from running, and why."""
+    """Return a test that the environment kept from running, and why."""
     return TestResult(check.id, State.NOT_RUN, check.method, 0.0, reason)

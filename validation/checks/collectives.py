@@ -90,7 +90,7 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
 
 
 def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """One rank's part, on any backend."""
+    """Return one rank's part, on any backend."""
     parameters = request.parameters
     rank, world_size = parameters["rank"], parameters["world_size"]
     stage(MEETING)
@@ -134,7 +134,7 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
 def seconds_of(
     backend: Backend, operation: Operation, runs: int, typical_s: float, go_on: Callable[[], None]
 ) -> list[float]:
-    """Seconds of each run; between pieces of some seconds it tells that it goes on."""
+    """Return seconds of each run; between pieces of some seconds it tells that it goes on."""
     piece = max(1, int(PIECE_S / typical_s)) if typical_s > 0 else runs
     seconds: list[float] = []
     while len(seconds) < runs:
@@ -144,7 +144,7 @@ def seconds_of(
 
 
 def _agree(backend: Backend, parameters: dict[str, Any], stage: Callable[[str], None]) -> _Limits:
-    """What all ranks have time and memory for; the time of `measure_s` begins when all are there.
+    """Return what all ranks have time and memory for; the time of `measure_s` begins when all are there.
 
     `fits`: whoever asked knows that there is memory for all sizes.
     """
@@ -166,16 +166,16 @@ class _Limits:
         self._size_bytes, self._typical_s = 0, 0.0
 
     def note(self, size_bytes: int, typical_s: float) -> None:
-        """How long the slowest rank takes for a run of this size."""
+        """Note how long the slowest rank takes for a run of this size."""
         self._size_bytes, self._typical_s = size_bytes, typical_s
         expect(typical_s)
 
     def left_s(self) -> float:
-        """What the rank that has least time has left. All ranks must ask together."""
+        """Return what the rank that has least time has left. All ranks must ask together."""
         return -self._backend.highest(time.monotonic() - self._until)
 
     def allow(self, size_bytes: int) -> bool:
-        """Whether a size can be measured. All ranks must ask together; the first size always can."""
+        """Return whether a size can be measured. All ranks must ask together; the first size always can."""
         if not self._size_bytes:
             return True
         if size_bytes > self._room_bytes:
@@ -186,7 +186,7 @@ class _Limits:
 
 
 def longest_run_s(left_s: float) -> float:
-    """How long a run may take to be worth measuring in this time."""
+    """Return how long a run may take to be worth measuring in this time."""
     return left_s / (WARM_UP_RUNS + LEAST_RUNS + MORE_RUNS)
 
 
@@ -245,7 +245,9 @@ def name_the_culprit(
     order: Callable[[str], int] | None = None,
     ras: RasWitness | None = None,
 ) -> list[Finding]:
-    """The rank that broke the collective: it failed first, or, of ranks that hang, is halted or is behind.
+    """Return the rank that broke the collective.
+
+    It failed first, or, of ranks that hang, is halted or is behind.
 
     `order` says how far a rank in some stage is; None: by the stages of a collective.
 
@@ -321,7 +323,7 @@ def _did_not_enter(hung: list[ProcessOutcome]) -> list[ProcessOutcome]:
 
 
 def place(steps: int) -> str:
-    """Where a rank stands that has counted so many beginnings and ends of runs."""
+    """Return where a rank stands that has counted so many beginnings and ends of runs."""
     ended, begun = divmod(steps, 2)
     if begun:
         return f"in run {ended + 1}"
@@ -329,7 +331,7 @@ def place(steps: int) -> str:
 
 
 def stage_order(parameters: dict[str, Any]) -> Callable[[str], int]:
-    """How far a rank is that is in this stage; -1 for a stage that is none."""
+    """Return how far a rank is that is in this stage; -1 for a stage that is none."""
     stages = list(UNMET)
     for step in _steps(parameters):
         stages += [
@@ -340,7 +342,7 @@ def stage_order(parameters: dict[str, Any]) -> Callable[[str], int]:
 
 
 def patience(check: Check, node: Node, backend: str) -> dict[str, Any]:
-    """How long ranks may make no progress, for run_children.
+    """Return how long ranks may make no progress, for run_children.
 
     What GPUs do takes no longer on a busy machine; how long processes take to start does.
     """
@@ -448,7 +450,7 @@ class CpuAllReduce(Check):
     headline = ("busbw_gb_s",)
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("start", idle.start)
         yield CostStep("ranks", idle.gloo, len(idle.plan.collectives))
 
@@ -483,7 +485,7 @@ class GpuAllReduce(Check):
     algorithm: ClassVar[str] = ""
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         if self.algorithm:
             yield CostStep("start", idle.start)
             yield CostStep("contexts", idle.contexts)

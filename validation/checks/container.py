@@ -88,7 +88,7 @@ class GpuContainer(Check):
     passes = "the container sees every GPU"
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("one container", idle.container)
 
     def perform(self, node: Node) -> TestResult:
@@ -120,7 +120,7 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
 
 
 def find_engine(timeout_s: float) -> tuple[Engine | None, str]:
-    """The first engine that answers and has an image; else None, and why."""
+    """Return the first engine that answers and has an image; else None, and why."""
     reasons = []
     for name in GPUS:
         try:
@@ -140,7 +140,7 @@ def find_engine(timeout_s: float) -> tuple[Engine | None, str]:
 
 
 def _unasked() -> str:
-    """Why none was asked: only engines of Kubernetes run here, or there is none."""
+    """Return why none was asked: only engines of Kubernetes run here, or there is none."""
     running = [name for path, name in SERVED.items() if Path(path).is_socket()]
     if not running:
         return "no container engine is installed"
@@ -161,7 +161,7 @@ def sweep(engine: str, timeout_s: float) -> None:
 
 
 def _look(engine: str, image: str, gpus: int, timeout_s: float) -> list[Finding]:
-    """What is wrong with a container of this image. Raises UnsuitableImageError."""
+    """Return what is wrong with a container of this image. Raises UnsuitableImageError."""
     name = f"{PREFIX}{os.getpid()}"
     command = [engine, "run", "--rm", "--name", name, "--network", "none", *GPUS[engine]]
     command += [
@@ -188,7 +188,7 @@ def _look(engine: str, image: str, gpus: int, timeout_s: float) -> list[Finding]
 
 
 def _ask(command: list[str], timeout_s: float) -> str:
-    """What a command prints. Raises ContainerError, OSError where it cannot be started."""
+    """Return what a command prints. Raises ContainerError, OSError where it cannot be started."""
     try:
         done = run(command, timeout_s)
     except CommandError as error:

@@ -38,7 +38,7 @@ SETTINGS = {
 
 
 def compare(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """The measurement itself, on any backend. Raises NotRunError."""
+    """Return the measurement itself, on any backend. Raises NotRunError."""
     images, recorder = ImageShape(**request.parameters["images"]), Recorder(backend, request, stage)
     recorder.need(memory_of(images))
     way = mixed_format(backend) or "fp32"
@@ -86,7 +86,10 @@ measure = on_device(compare)
 
 
 def gain_over(name: str, before: Measurement, after: Measurement) -> Measurement:
-    """How many times as fast one way is as another, with the noise of both: their spreads are independent."""
+    """Return how many times as fast one way is as another, with the noise of both.
+
+    Their spreads are independent.
+    """
     return Measurement(
         f"{name}_gain_times",
         round(after.value / before.value, 4),
@@ -98,7 +101,7 @@ def gain_over(name: str, before: Measurement, after: Measurement) -> Measurement
 
 
 def advice(gain: Measurement) -> str:
-    """What to do about a gain; nothing where it is within the noise, or nobody can tell for noise."""
+    """Return what to do about a gain; nothing where it is within the noise, or nobody can tell for noise."""
     if gain.spread > NOISY_SPREAD or abs(gain.value - 1) <= gain.spread * gain.value:
         return ""
     setting, use = SETTINGS[gain.name.removesuffix("_gain_times")]
@@ -128,7 +131,7 @@ class CpuConvolution(CpuTraining):
     timed = 2
 
     def parameters(self, _node: Node) -> dict[str, Any]:
-        """What the measurement is told: this network is another one."""
+        """Return what the measurement is told: this network is another one."""
         return {"images": dataclasses.asdict(CPU_IMAGES)}
 
 
@@ -147,5 +150,5 @@ class GpuConvolution(GpuTraining):
     timed = len(WAYS)
 
     def parameters(self, _node: Node) -> dict[str, Any]:
-        """What the measurement is told: this network is another one."""
+        """Return what the measurement is told: this network is another one."""
         return {"images": dataclasses.asdict(GPU_IMAGES)}

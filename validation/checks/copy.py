@@ -52,7 +52,7 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
 
 
 def transfer(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """The measurement itself, on any backend. Raises NotRunError.
+    """Return the measurement itself, on any backend. Raises NotRunError.
 
     Only what is timed waits for its turn: the buffers of all GPUs are made before the first, and all results
     checked after the last.
@@ -103,7 +103,7 @@ class CpuCopy(Check):
     headline = ("copy_gb_s",)
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes, in the process of the test before."""
+        """Yield how long it takes, in the process of the test before."""
         yield from series(idle.plan.cpu)
         yield CostStep("check", idle.product)
 
@@ -135,7 +135,7 @@ class GpuTransfer(Check):
     one_at_a_time: ClassVar[bool] = True
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes, in the processes of the tests before."""
+        """Yield how long it takes, in the processes of the tests before."""
         yield CostStep("buffers", idle.buffers)
         directions = self.directions or idle.plan.gpu_directions
         yield from series(idle.plan.gpu_copy, len(directions), idle.gpus if self.one_at_a_time else 1)

@@ -89,7 +89,7 @@ class Comparison:
 
 
 def compare(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """The measurement itself, on any backend. Raises NotRunError."""
+    """Return the measurement itself, on any backend. Raises NotRunError."""
     recorder = Recorder(backend, request, stage)
     recorder.need(NEEDED_BYTES)
     stage("making the operands of all kernels")
@@ -142,7 +142,7 @@ class GpuCorruption(Check):
     headline = ("kernels_compared_times",)
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("start", idle.start)
         yield CostStep("contexts", idle.contexts)
         # It says each kernel, so that a second is its longest step.

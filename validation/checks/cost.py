@@ -63,5 +63,5 @@ def series(timing: Timing, count: int = 1, gpus: int = 1) -> list[CostStep]:
 
 
 def total(steps: Iterable[CostStep]) -> float:
-    """Seconds of all steps."""
+    """Return seconds of all steps."""
     return sum(step.seconds * step.times for step in steps)

@@ -22,12 +22,12 @@ RECOVERIES = {"reboot": "reboot", "imex": "imex", "reset": "reset", "flr": "rese
 
 
 def failure(node: Node, error: NvidiaSmiError) -> Finding:
-    """Why nvidia-smi cannot answer."""
+    """Return why nvidia-smi cannot answer."""
     return finding(f"driver-{error.kind}", reason=error, loaded=node.loaded_driver or "none")
 
 
 def version(node: Node, report: Report) -> Iterator[Finding]:
-    """The driver that is loaded must be the expected one."""
+    """Yield a finding where another driver is loaded than expected."""
     expected = node.expectation.driver_version
     if expected and report.driver_version != expected:
         yield finding("driver-version", loaded=report.driver_version, expected=expected)
@@ -46,7 +46,7 @@ def parts(node: Node, report: Report) -> Iterator[Finding]:
 
 
 def warning(report: Report) -> Iterator[Finding]:
-    """What nvidia-smi warns of beside a whole report, each of the GPU that it names."""
+    """Yield what nvidia-smi warns of beside a whole report, each of the GPU that it names."""
     for said in report.warnings:
         yield finding(
             "driver-warning",
@@ -87,7 +87,10 @@ def xid_errors(node: Node) -> Iterator[Finding]:
 
 
 def recovery_actions(node: Node) -> Iterator[Finding]:
-    """What the driver wants done with GPUs: nvidia-smi says it of now, and Xid 154 where it does not."""
+    """Yield what the driver wants done with GPUs.
+
+    Nvidia-smi says it of now, and Xid 154 where it does not.
+    """
     wanted = {
         event.address: event.recovery_action
         for event in node.kernel_log.events

@@ -44,7 +44,7 @@ class DriveHealth(Check):
     passes = "no drive warns, and none is worn out or dead"
 
     def cost(self, _idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("ask the drives", 1.0)
 
     def perform(self, node: Node) -> TestResult:
@@ -66,7 +66,7 @@ def measure(_request: Request, stage: Callable[[str], None]) -> Measured:
 
 
 def examine(found: Drives) -> Iterator[Finding]:
-    """What is wrong with these drives."""
+    """Yield what is wrong with these drives."""
     for name, model in found.dead.items():
         yield finding("drive-dead", drive=name, model=model)
     for drive in found.read:

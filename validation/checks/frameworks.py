@@ -108,7 +108,7 @@ def gather(_request: Request, stage: Callable[[str], None]) -> Measured:
 
 
 def error_of(gpu: int, compute: Callable[[], str]) -> str:
-    """What went wrong: the first line of an exception, or what the function itself says.
+    """Return what went wrong: the first line of an exception, or what the function itself says.
 
     Raises NotRunError where somebody else has this GPU.
     """
@@ -132,7 +132,10 @@ def _compute(device: str) -> str:
 
 
 def cudnn_version() -> tuple[int | None, str]:
-    """The version of cuDNN; None without one, or with one that this torch refuses, and then its words."""
+    """Return the version of cuDNN.
+
+    None without one, or with one that this torch refuses, and then its words.
+    """
     import torch
 
     if not torch.backends.cudnn.is_available():
@@ -144,7 +147,7 @@ def cudnn_version() -> tuple[int | None, str]:
 
 
 def _convolve(device: str) -> str:
-    """A small convolution with whole numbers, against the same on the CPU.
+    """Return a small convolution with whole numbers, against the same on the CPU.
 
     Up to rounding: some of cuDNN's ways to convolve (Winograd) divide in between.
     """
@@ -169,7 +172,7 @@ def _nccl_version() -> str | None:
 
 
 def driver_cuda(library: str = "libcuda.so.1") -> tuple[int, int] | None:
-    """The newest CUDA that the driver's library knows, None where there is none."""
+    """Return the newest CUDA that the driver's library knows, None where there is none."""
     try:
         cuda = ctypes.CDLL(library)
     except OSError:
@@ -185,7 +188,7 @@ def _version(text: str | None) -> tuple[int, ...]:
 
 
 def examine(facts: Facts, gpus: int) -> Iterator[Finding]:
-    """What does not fit, cause first: what follows from it is not reported again."""
+    """Yield what does not fit, cause first: what follows from it is not reported again."""
     built, driver = facts.built_for_cuda, facts.driver_cuda
     if driver and built and built[0] > driver[0]:
         yield finding("torch-cuda-too-new", torch=facts.torch, built=_dotted(built), known=_dotted(driver))
@@ -252,7 +255,7 @@ class Frameworks(Check):
     passes = "all of it works; what does not is said with its cause and remedy"
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("first start", idle.first_start)
         yield CostStep("contexts", idle.contexts)
         yield CostStep("libraries", idle.libraries)

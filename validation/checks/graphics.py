@@ -39,7 +39,7 @@ class HeadlessEgl(Check):
     required_if_asked = True
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("contexts", idle.contexts)
 
     def perform(self, node: Node) -> TestResult:
@@ -69,7 +69,10 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
 
 
 def examine(found: Iterable[Device], gpus: int) -> Iterator[Finding]:
-    """What keeps programs from drawing on the GPUs; other devices, of Mesa say, are nobody's concern."""
+    """Yield what keeps programs from drawing on the GPUs.
+
+    Other devices, of Mesa say, are nobody's concern.
+    """
     devices = [device for device in found if device.nvidia]
     if len(devices) != gpus:
         yield finding("egl-gpu-count", seen=len(devices), listed=gpus)

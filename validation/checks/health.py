@@ -62,7 +62,7 @@ class Health(Check):
     proves_a_gpu = True
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("nvidia-smi", idle.nvidia_smi, 2)
 
     def perform(self, node: Node) -> TestResult:
@@ -165,7 +165,9 @@ def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
 
 
 def _c2c(node: Node, report: Report) -> Iterator[Finding]:
-    """A superchip whose NVLink-C2C is off copies over PCIe; so many other GPUs have it off that have none.
+    """Yield a superchip whose NVLink-C2C is off: it copies over PCIe.
+
+    GPUs without C2C say that it is off, too.
 
     The host of a virtual machine may keep it off for all GPUs.
     """
@@ -177,7 +179,7 @@ def _c2c(node: Node, report: Report) -> Iterator[Finding]:
 
 
 def _links_on_board(node: Node, gpu: Gpu) -> bool:
-    """Whether the board has the NVLinks of a GPU, so that it has some wherever its neighbours do."""
+    """Return whether the board has the NVLinks of a GPU, so that it has some wherever its neighbours do."""
     form_factor = node.expectation.references.form_factor(gpu.pci_id)
     return "SXM" in gpu.name if form_factor is None else form_factor != "pcie"
 
@@ -202,7 +204,7 @@ def _model(node: Node, gpu: Gpu) -> Iterator[Finding]:
 
 
 def _unanswered(gpu: Gpu) -> Iterator[Finding]:
-    """A value that cannot be read may hide any fault; that it is withheld is none."""
+    """Yield each value that cannot be read, which may hide any fault; that it is withheld is none."""
     faults = [value for value in gpu.unanswered if value.error in FAULTS]
     if faults:
         # The worst first, because only some are named.
@@ -297,7 +299,7 @@ def _xids(node: Node) -> dict[str, int]:
 
 
 def _facts(node: Node) -> dict[str, Any]:
-    """What was found, for the reader of the result."""
+    """Return what was found, for the reader of the result."""
     if isinstance(node.smi, NvidiaSmiError):
         return {
             "nvidia_smi": str(node.smi),

@@ -36,7 +36,7 @@ LOOK_S = 0.02
 def on_device(
     measurement: Callable[[Backend, Request, Stage], Measured],
 ) -> Callable[[Request, Stage], Measured]:
-    """What a child runs: the measurement on its real device, from the CPUs next to that."""
+    """Return what a child runs: the measurement on its real device, from the CPUs next to that."""
 
     def measure(request: Request, stage: Stage) -> Measured:
         stay_near(request)
@@ -83,7 +83,7 @@ def on_each_gpu(
 
 @contextlib.contextmanager
 def _lock(turns: int) -> Iterator[dict[str, Any]]:
-    """The parameters of so many processes that measure one at a time: a file that they lock. None for 0."""
+    """Provide a file that so many processes lock to measure one at a time. None for 0."""
     if not turns:
         yield {}
         return
@@ -127,6 +127,6 @@ def _wait_for_marks(lock: int, wanted: int) -> None:
 
 
 def without_waiting(outcomes: list[ProcessOutcome]) -> list[ProcessOutcome]:
-    """What is to be judged: processes that only waited for one that hung are not to blame."""
+    """Return what is to be judged: processes that only waited for one that hung are not to blame."""
     others = [outcome for outcome in outcomes if outcome.stage != WAITING]
     return others if failures(others) else outcomes

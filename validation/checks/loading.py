@@ -43,7 +43,7 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
 
 
 def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shared_bytes: int) -> Measured:
-    """The measurement itself, on any backend, with so much shared memory.
+    """Return the measurement itself, on any backend, with so much shared memory.
 
     All numbers of workers, or those that the request names; likewise for pinned memory.
     """
@@ -111,7 +111,7 @@ def _window(workers: int) -> int:
 
 
 def blame(recorder: Recorder, workers: int, reason: str) -> None:
-    """What a worker's death says of the node: too little shared memory, or something else."""
+    """Say what a worker's death says of the node: too little shared memory, or something else."""
     if any(words in reason for words in FULL):
         recorder.find("shm-too-small", "full", workers=workers, folder=SHARED_MEMORY, reason=reason)
     else:
@@ -119,7 +119,7 @@ def blame(recorder: Recorder, workers: int, reason: str) -> None:
 
 
 def _best(found: list[Measurement]) -> list[Measurement]:
-    """The setting to take: the fewest workers that bring nearly the most."""
+    """Return the setting to take: the fewest workers that bring nearly the most."""
     most = max((one.value for one in found), default=0)
     enough = [one for one in found if one.value >= NEARLY * most]
     enough.sort(key=lambda one: (int(one.conditions["workers"]), -one.value))
@@ -155,7 +155,7 @@ class DataLoading(Check):
     headline = ("best_loading_samples_s",)
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("start", idle.start)
         yield from series(idle.plan.cpu, 2 * len(worker_counts(MOST_WORKERS)))
 

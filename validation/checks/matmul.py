@@ -53,7 +53,7 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
 
 
 def multiply(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """The measurement itself, on any backend. Raises NotRunError."""
+    """Return the measurement itself, on any backend. Raises NotRunError."""
     parameters, supported = request.parameters, backend.dtypes()
     recorder, unit = Recorder(backend, request, stage), parameters["unit"]
     products = {name: MatmulShape(*shape) for name, shape in parameters["products"].items()}
@@ -119,7 +119,7 @@ def multiply(backend: Backend, request: Request, stage: Callable[[str], None]) -
 
 
 def _dtype(name: str) -> str:
-    """The number format of a product: `bf16` of `bf16_best`."""
+    """Return the number format of a product: `bf16` of `bf16_best`."""
     return name.partition("_")[0]
 
 
@@ -130,7 +130,7 @@ def _fastest(
     parameters: dict[str, Any],
     stage: Callable[[str], None],
 ) -> tuple[MatmulShape, dict[str, float]]:
-    """The shape that is the fastest on this device, and what each one reached: the evidence."""
+    """Return the shape that is the fastest on this device, and what each one reached: the evidence."""
     timing, scale = Timing(**parameters["search_timing"]), parameters["scale"]
     rates: dict[MatmulShape, float] = {}
     for shape in tried:
@@ -146,7 +146,7 @@ def _fastest(
 
 
 def multiplied(node: Node, gpu: GpuIdentity, formats: Iterable[str], *, best: bool = False) -> dict[str, Any]:
-    """What a GPU is to multiply, for the parameters of its request."""
+    """Return what a GPU is to multiply, for the parameters of its request."""
     references = node.expectation.references
     products = {dtype: shapes.sustained(references, gpu.pci_id, dtype) for dtype in formats}
     parameters: dict[str, Any] = {"shapes_of": shapes.origin(references, gpu.pci_id)}
@@ -181,7 +181,7 @@ def odd_ones_out(outcomes: list[ProcessOutcome], gpus: tuple[GpuIdentity, ...]) 
 
 
 def _differs(outcome: ProcessOutcome, digest: Digest, usual: int) -> Finding:
-    """What to say of a GPU whose product differs from that of `usual` others, or of all where none agree."""
+    """Return what to say of a GPU whose product differs from that of `usual` others, or of all."""
     gpu, product = outcome.request.device, checksums.product(digest)
     outvoted = usual > 1 and not checksums.rounds(digest)
     if outvoted or checksums.computes_wrong(gpu, outcome.measured.findings):
@@ -204,7 +204,7 @@ class CpuMatmul(Check):
     headline = ("fp32_gflops",)
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("start", idle.start)
         yield from series(idle.plan.cpu)
         yield CostStep("check", idle.product)
@@ -245,7 +245,7 @@ class GpuMatmul(Check):
     proves_a_gpu = True
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("start", idle.start)
         yield CostStep("contexts", idle.contexts)
         yield from series(idle.plan.gpu, len(shapes.FORMATS))
@@ -288,7 +288,7 @@ class GpuMatmulAlone(Check):
     headline = ("bf16_alone_tflops", "fp16_alone_tflops")
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes, in the processes of the test before."""
+        """Yield how long it takes, in the processes of the test before."""
         yield from series(idle.plan.gpu_copy, 2, idle.gpus)
         yield CostStep("check", idle.product, 2 * idle.gpus)
 

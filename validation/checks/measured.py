@@ -53,7 +53,7 @@ def each_gpu(
     *,
     reuse: bool = True,
 ) -> list[Request]:
-    """One request for each GPU of the node, which is to stay near it, and its `own`."""
+    """Return one request for each GPU of the node, which is to stay near it, and its `own`."""
     return [
         Request(
             f"GPU {gpu.index}",
@@ -76,7 +76,7 @@ def stay_near(request: Request) -> None:
 
 
 def failures(outcomes: Iterable[ProcessOutcome]) -> list[Finding]:
-    """A finding for each process that brought no result, unless it was stopped because of another."""
+    """Return a finding for each process that brought no result, unless it was stopped because of another."""
     found = []
     for outcome in outcomes:
         if outcome.ending not in _CODES:
@@ -94,7 +94,7 @@ def failures(outcomes: Iterable[ProcessOutcome]) -> list[Finding]:
 
 
 def left_out(outcomes: Sequence[ProcessOutcome]) -> Iterator[Finding]:
-    """A finding for each GPU that could not be measured while others were, or that CUDA says is taken."""
+    """Yield a finding for each GPU that could not be measured while others were, or that CUDA calls taken."""
     for outcome in outcomes:
         name, gpu, why = outcome.request.name, outcome.request.device, outcome.measured.not_run
         if outcome.request.backend != "cuda" or not why:
@@ -115,7 +115,7 @@ def result(
     details: dict[str, Any] | None = None,
     telemetry: Telemetry | None = None,
 ) -> TestResult:
-    """One result from the outcomes of a test's processes, and from what was seen of the GPUs meanwhile.
+    """Return one result from the outcomes of a test's processes and what was seen of the GPUs meanwhile.
 
     `measurements` and `findings` replace what would be gathered from them.
     """
@@ -239,7 +239,10 @@ class Telemetry:
         )
 
     def findings(self) -> list[Finding]:
-        """What only shows under load: links and memory that err, a link that stays slow, a GPU that goes."""
+        """Return what only shows under load.
+
+        Links and memory that err, a link that stays slow, a GPU that goes.
+        """
         found = counters.findings(self._grown) + list(self._lost())
         for seen in gpu_samples.summary(self._rounds):
             gpu = self._gpus.get(seen["device"])
@@ -307,5 +310,5 @@ def _slowdowns(seen: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _lasts(share: float, samples: int) -> bool:
-    """Whether what showed in this part of the samples is more than a moment."""
+    """Return whether what showed in this part of the samples is more than a moment."""
     return samples >= FEW_SAMPLES and share > (SLOWDOWN_SHARE if samples >= LEAST_SAMPLES else 0.99)

@@ -43,7 +43,7 @@ BEYOND, APART, REFUSED = "through_host_memory_to", "in_another_process_to", "not
 
 
 def stream(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """The measurement itself, on any backend. Bytes read and written count, as STREAM does."""
+    """Return the measurement itself, on any backend. Bytes read and written count, as STREAM does."""
     parameters = request.parameters
     size_bytes, recorder = parameters["size_bytes"], Recorder(backend, request, stage)
     recorder.need(4 * size_bytes)
@@ -89,7 +89,7 @@ class GpuMemory(Check):
     headline = ("memory_triad_gb_s", "memory_copy_gb_s")
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes, in the processes of the tests before."""
+        """Yield how long it takes, in the processes of the tests before."""
         yield from series(idle.plan.gpu_copy, 2)
         yield CostStep(
             "pattern", min(idle.plan.gpu_pattern_bytes, idle.memory_bytes) * idle.pattern_s_gb / 1e9
@@ -118,7 +118,7 @@ def measure_peers(request: Request, stage: Callable[[str], None]) -> Measured:
 def exchange(
     backend_of: Callable[[int], Backend], request: Request, stage: Callable[[str], None]
 ) -> Measured:
-    """The measurement itself, on any backends: from each GPU to the peers that `rows` has for it."""
+    """Return the measurement itself, on any backends: from each GPU to the peers that `rows` has for it."""
     rows = {}
     for gpu, peers in request.parameters["rows"]:
         parameters = request.parameters | {"peers": peers}
@@ -137,7 +137,7 @@ def exchange(
 
 
 def send(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """The measurement itself, on any backend. Raises NotRunError."""
+    """Return the measurement itself, on any backend. Raises NotRunError."""
     size_bytes, recorder = request.parameters["size_bytes"], Recorder(backend, request, stage)
     recorder.need(4 * size_bytes)
     refused = []
@@ -166,7 +166,7 @@ def send(backend: Backend, request: Request, stage: Callable[[str], None]) -> Me
 
 
 def rounds(gpus: list[int], most_peers: int) -> list[dict[int, list[int]]]:
-    """The peers of each GPU, in rounds of one process each, so that none has more than `most_peers` in one.
+    """Return the peers of each GPU, in rounds of one process in which none has more than `most_peers`.
 
     Whoever has been a peer stays one until the process ends.
     """
@@ -187,7 +187,10 @@ def rounds(gpus: list[int], most_peers: int) -> list[dict[int, list[int]]]:
 
 
 def disjoint(pairs: Iterable[Pair], at_once: int) -> list[dict[int, list[int]]]:
-    """The peers of each GPU, in rounds in which none has more than one; so many pairs in a round at most."""
+    """Return the peers of each GPU, in rounds in which none has more than one.
+
+    So many pairs in a round at most.
+    """
     waiting = sorted(pairs)
     found = []
     while waiting:
@@ -218,7 +221,7 @@ class GpuPeers(Check):
     headline = ("peer_gb_s",)
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("start", idle.start)
         yield CostStep("contexts", idle.contexts)
         yield from series(idle.plan.gpu_peer, idle.gpus - 1, idle.gpus)
@@ -274,7 +277,7 @@ class GpuPeers(Check):
 
 
 def _pairs(outcomes: Iterable[ProcessOutcome], name: str) -> list[Pair]:
-    """The pairs that the details of these processes have under this name."""
+    """Return the pairs that the details of these processes have under this name."""
     return sorted(
         (gpu, peer)
         for outcome in outcomes

@@ -40,7 +40,7 @@ class MtuPasses(Check):
     passes = "on each interface, a neighbour that answers small packets answers those of the MTU"
 
     def cost(self, _idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("ask neighbours", 8.0)
 
     def perform(self, node: Node) -> TestResult:

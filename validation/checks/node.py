@@ -43,7 +43,7 @@ class Node:
     probe: NodeProbe = field(default_factory=NodeProbe)
 
     def refreshed(self) -> Node:
-        """The same node, looked at anew."""
+        """Return the same node, looked at anew."""
         return dataclasses.replace(self)
 
     def probe_now(self) -> None:
@@ -112,7 +112,10 @@ class Node:
         return self.facts.nvswitch or bool(self.expectation.nvswitch)
 
     def copies_over_c2c(self, gpu: Gpu) -> bool:
-        """Whether a GPU copies over NVLink-C2C, so that its PCIe link carries nothing that is measured."""
+        """Return whether a GPU copies over NVLink-C2C.
+
+        Then its PCIe link carries nothing that is measured.
+        """
         return self.expectation.references.is_superchip(gpu.pci_id) and gpu.c2c is not False
 
     @cached_property
@@ -165,24 +168,24 @@ class Node:
             self.pool.close()
 
     def why_no_torch(self) -> str | None:
-        """Why nothing can be measured here, None if it can."""
+        """Return why nothing can be measured here, None if it can."""
         if self.torch is None:
             return f"torch is not installed for {machine.python_executable()}"
         return None
 
     def why_no_gpu(self) -> str | None:
-        """Why this node has no GPU to look at, None if it has."""
+        """Return why this node has no GPU to look at, None if it has."""
         if self.probe_failure:
             return failure_reason(self.probe_failure)
         return None if self.pci_gpus else "no NVIDIA GPU on the PCI bus"
 
     def _shows_all(self, devices: list[str]) -> bool:
-        """Whether these are all GPUs in their order, by number or by UUID."""
+        """Return whether these are all GPUs in their order, by number or by UUID."""
         names = [device.strip() for device in devices]
         return names in ([str(gpu.index) for gpu in self.gpus], [gpu.uuid for gpu in self.gpus])
 
     def why_no_cuda(self) -> str | None:
-        """Why no GPU can be measured here, from hardware up to framework; None if it can."""
+        """Return why no GPU can be measured here, from hardware up to framework; None if it can."""
         if reason := self.why_no_gpu():
             return reason
         if self.loaded_driver is None:

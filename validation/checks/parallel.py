@@ -58,7 +58,10 @@ STAGES = (
 
 
 def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """One rank's part. Its details hold the seconds of each step. Raises NotRunError, in all ranks alike."""
+    """Return one rank's part.
+
+    Its details hold the seconds of each step. Raises NotRunError, in all ranks alike.
+    """
     parameters = request.parameters
     shape, recorder = Shape(**parameters["shape"]), Recorder(backend, request, stage, of_gpu=False)
     way = mixed_format(backend) or "fp32"
@@ -107,7 +110,7 @@ def meet(
 def time_together(
     backend: Backend, operation: Operation, timing: dict[str, Any], stage: Callable[[str], None], how: str
 ) -> tuple[list[float], int]:
-    """Seconds of each step of all ranks, and how many attempts it took; all ranks must do the same.
+    """Return seconds of each step of all ranks, and how many attempts it took; all ranks must do the same.
 
     The stages are `warming up` and `training`, and `how`.
     """
@@ -123,7 +126,7 @@ def time_together(
 
 
 def together(outcomes: list[ProcessOutcome]) -> list[Measurement]:
-    """The rates of one rank and of all, and the scaling: nothing where a rank brought none.
+    """Return the rates of one rank and of all, and the scaling: nothing where a rank brought none.
 
     A step is as slow as its slowest rank. Scaling is samples/s of N ranks over N times those of one.
     """
@@ -158,7 +161,7 @@ def together(outcomes: list[ProcessOutcome]) -> list[Measurement]:
 
 
 def advice(found: list[Measurement]) -> str:
-    """What to do where ranks wait for each other; nothing where they scale well, up to the noise."""
+    """Return what to do where ranks wait for each other; nothing where they scale well, up to the noise."""
     scaling = next((one for one in found if one.name == "scaling_share"), None)
     if scaling is None or scaling.spread > NOISY_SPREAD:
         return ""
@@ -192,7 +195,7 @@ class CpuParallelTraining(Check):
     models = 2
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("start", idle.start)
         yield from series(idle.plan.cpu, 2)
         yield CostStep("model", idle.training, self.models)
@@ -273,7 +276,7 @@ class GpuParallelTraining(CpuParallelTraining):
     passes = "each rank's gradients are the mean of those of all, and all have the same weights after a step"
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("start", idle.start)
         yield CostStep("contexts", idle.contexts)
         yield CostStep("NCCL", idle.communicator)
@@ -298,5 +301,5 @@ def without_details(outcomes: list[ProcessOutcome]) -> list[ProcessOutcome]:
 
 
 def how_far(stages: tuple[str, ...]) -> Callable[[str], int]:
-    """A function that says how far a rank is that is in this stage; -1 for a stage that is none."""
+    """Return a function that says how far a rank is that is in this stage; -1 for a stage that is none."""
     return lambda stage: stages.index(stage) if stage in stages else -1

@@ -29,7 +29,7 @@ HALF_GIVEN = re.compile(r"\b(T4|A10G|L40S)$")
 
 
 def examine(node: Node, gpu: Gpu) -> Iterator[Finding]:
-    """An idle GPU may lower its link to generation 1; one at full speed may not, and lanes never go.
+    """Yield slow links. An idle GPU may lower its link to generation 1, no busy one may, and lanes never go.
 
     The link of a GPU that copies over NVLink-C2C is idle at full speed, too, and a lost lane slows nothing.
     """
@@ -57,7 +57,7 @@ def examine(node: Node, gpu: Gpu) -> Iterator[Finding]:
 
 
 def _as_given(node: Node, gpu: Gpu) -> bool:
-    """Whether the host of a virtual machine gives so few lanes by design.
+    """Return whether the host of a virtual machine gives so few lanes by design.
 
     Several GPUs of a kind with equally few are; of a single one only the published reports say so. What the
     lanes carry is measured, and the node's history shows lanes that go later.
@@ -73,7 +73,7 @@ def _below(found: int | None, possible: int | None) -> bool:
 
 
 def _slot(node: Node, gpu: Gpu, generation: int | None, width: int | None) -> Iterator[Finding]:
-    """A port that offers less than the GPU can do, unless the board is plainly built like that."""
+    """Yield a port that offers less than the GPU can do, unless the board is plainly built like that."""
     if generation is None or width is None:
         return
     model = node.expectation.references.model_of(gpu.pci_id) or {}
@@ -92,7 +92,7 @@ def _slot(node: Node, gpu: Gpu, generation: int | None, width: int | None) -> It
 
 
 def _by_design(node: Node, gpu: Gpu, width: int) -> bool:
-    """Whether it is soldered, or all ports above the GPUs of this node are as narrow as its own."""
+    """Return whether it is soldered, or all ports above the GPUs of this node are as narrow as its own."""
     if SOLDERED.search(gpu.name):
         return True
     gpus = node.smi.gpus if isinstance(node.smi, Report) else ()

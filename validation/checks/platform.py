@@ -34,7 +34,7 @@ class Platform(Check):
     passes = "nothing is found"
 
     def cost(self, _idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("read sysfs", 0.1)
 
     def perform(self, node: Node) -> TestResult:
@@ -86,7 +86,10 @@ def _links(topology: Topology) -> Iterator[Finding]:
 
 
 def _ports(ports: tuple[RdmaPort, ...]) -> Iterator[Finding]:
-    """A port that is not like the others of its kind: one that nobody uses is no fault, an odd one is."""
+    """Yield a port that is not like the others of its kind.
+
+    One that nobody uses is no fault, an odd one is.
+    """
     for port in ports:
         alike = [other for other in ports if other.kind == port.kind]
         active = [other for other in alike if other.state == "ACTIVE"]

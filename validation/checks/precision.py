@@ -29,7 +29,7 @@ HOST_SHARE, LAUNCHES = 0.8, 3
 
 
 def compare(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """The measurement itself, on any backend. Raises NotRunError."""
+    """Return the measurement itself, on any backend. Raises NotRunError."""
     ways = [way for way in request.parameters["ways"] if backend.name == "cpu" or way in backend.dtypes()]
     mixed = next((way for way in MIXED if way in ways), None)
     if mixed is None:
@@ -84,7 +84,7 @@ measure = on_device(compare)
 
 
 def _surely(rate: Measurement) -> float:
-    """What a rate reached in spite of its noise: noise alone blames nobody."""
+    """Return what a rate reached in spite of its noise: noise alone blames nobody."""
     return rate.value * (1 - rate.spread)
 
 
@@ -99,7 +99,7 @@ class CpuAmp(CpuTraining):
     timed = 2
 
     def parameters(self, _node: Node) -> dict[str, Any]:
-        """What the measurement is told besides the shape of the model."""
+        """Return what the measurement is told besides the shape of the model."""
         return {"ways": ["fp32", "bf16"]}
 
 
@@ -122,5 +122,5 @@ class GpuAmp(GpuTraining):
     timed = 3
 
     def parameters(self, _node: Node) -> dict[str, Any]:
-        """What the measurement is told besides the shape of the model."""
+        """Return what the measurement is told besides the shape of the model."""
         return {"ways": ["fp32", "tf32", *MIXED]}

@@ -46,7 +46,7 @@ CAUSES = {
 
 
 def profile(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """The measurement itself, on any backend. Raises NotRunError."""
+    """Return the measurement itself, on any backend. Raises NotRunError."""
     shape, recorder = begin(backend, request, stage)
     on_gpu = backend.name == "cuda"
     way = mixed_format(backend) or "fp32"
@@ -79,7 +79,10 @@ measure = on_device(profile)
 
 
 def advice(found: traces.Shares) -> str:
-    """Why a GPU is not busy, with numbers, and what helps; nothing for one that is, or without any kernel."""
+    """Return why a GPU is not busy, with numbers, and what helps.
+
+    Nothing for one that is, or without any kernel.
+    """
     if found.computing is None or found.computing >= BUSY:
         return ""
     waits = {
@@ -131,7 +134,7 @@ class CpuProfile(CpuTraining):
     timed = 0  # three steps, whatever the plan says
 
     def parameters(self, node: Node) -> dict[str, Any]:
-        """Where the traces go."""
+        """Return where the traces go."""
         return {"traces": str(node.run_options.traces.absolute()) if node.run_options.traces else None}
 
 

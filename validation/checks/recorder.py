@@ -46,7 +46,7 @@ class Recorder:
         self._findings: list[Finding] = []
 
     def need(self, size_bytes: int) -> None:
-        """Raises NotRunError where the device has less free memory."""
+        """Raise NotRunError where the device has less free memory."""
         if (free := self.backend.free_bytes()) < size_bytes:
             raise NotRunError(f"{size_bytes / 1e9:.1f} GB of free memory needed, {free / 1e9:.1f} GB found")
 
@@ -81,7 +81,7 @@ class Recorder:
         return found
 
     def keep(self, name: str, value: float, conditions: dict[str, int | str] | None = None) -> None:
-        """A number that is counted, not timed."""
+        """Keep a number that is counted, not timed."""
         self._measurements.append(Measurement(name, round(value, 4), 1, 0.0, self.device, conditions or {}))
 
     def check(
@@ -112,7 +112,7 @@ class Recorder:
         more: Iterable[Measurement] = (),
         digests: Iterable[Digest] = (),
     ) -> Measured:
-        """All of it, for the parent; `more` are numbers that were taken in another way."""
+        """Return all of it, for the parent; `more` are numbers that were taken in another way."""
         return Measured(
             (*self._measurements, *more),
             tuple(self._findings),

@@ -38,12 +38,12 @@ PROVE_A_GPU = tuple(check.id for check in CHECKS.values() if check.proves_a_gpu)
 
 
 def in_plan(plan: str, options: RunOptions) -> tuple[str, ...]:
-    """The tests of a plan, and those that the options of a run ask for."""
+    """Return the tests of a plan, and those that the options of a run ask for."""
     return tuple(check.id for check in CHECKS.values() if plan in check.plans or check.asked_for(options))
 
 
 def asked_for(options: RunOptions, *, required: bool = False) -> tuple[str, ...]:
-    """The tests that the options of a run ask for; or only those that they also require."""
+    """Return the tests that the options of a run ask for; or only those that they also require."""
     return tuple(
         check.id
         for check in CHECKS.values()

@@ -46,7 +46,10 @@ STAGES = (
 
 
 def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """One rank's part. Its details hold the seconds of each step and the memory. Raises NotRunError."""
+    """Return one rank's part.
+
+    Its details hold the seconds of each step and the memory. Raises NotRunError.
+    """
     parameters = request.parameters
     shape, recorder = Shape(**parameters["shape"]), Recorder(backend, request, stage, of_gpu=False)
     # A scaler would have to know of shards: without bf16 both are in fp32.
@@ -85,7 +88,9 @@ measure = on_device(train)
 
 
 def compared(outcomes: list[ProcessOutcome]) -> list[Measurement]:
-    """The rate of all ranks and the memory of the fullest, of both ways; nothing where a rank brought none.
+    """Return the rate of all ranks and the memory of the fullest, of both ways.
+
+    Nothing where a rank brought none.
 
     A step is as slow as its slowest rank.
     """

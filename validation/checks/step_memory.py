@@ -22,7 +22,7 @@ TOLERANCE = 1e-3
 
 
 def compare(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """The measurement itself, on any backend. Raises NotRunError."""
+    """Return the measurement itself, on any backend. Raises NotRunError."""
     shape, recorder = begin(backend, request, stage)
     peaks, rates = {}, {}
     for way, name in WAYS.items():

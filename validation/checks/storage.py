@@ -95,7 +95,7 @@ def read(source: storage.Source, path: Path, request: Request, stage: Stage) -> 
 
 
 def below_floor(measured: Measurement, path: Path, floor_gb_s: float | None) -> list[Finding]:
-    """What the operator's floor says of a number; noise excuses, but is said."""
+    """Return what the operator's floor says of a number; noise excuses, but is said."""
     if floor_gb_s is None or measured.value >= floor_gb_s:
         return []
     facts: dict[str, Any] = {
@@ -149,7 +149,7 @@ def _once(
 def _section(
     source: storage.Source, seconds_of: Callable[..., float], threads: int, go_on: Callable[[], None]
 ) -> tuple[int, float]:
-    """The bytes of one sample, and about how many seconds it takes. This also starts the threads."""
+    """Return the bytes of one sample, and about how many seconds it takes. This also starts the threads."""
     most, first = min(storage.SECTION, source.size_bytes), threads * storage.BLOCK
     go_on()
     seconds = seconds_of(0, first, go_on)
@@ -179,7 +179,7 @@ def wrong_data(path: Path, wrong: list[int], checked: int) -> list[Finding]:
 
 
 def _compare(source: storage.Source, go_on: Callable[[], None]) -> tuple[list[int], int]:
-    """The blocks that are wrong, and how many there was time to look at: one at least."""
+    """Return the blocks that are wrong, and how many there was time to look at: one at least."""
     deadline, wrong, count, blocks = time.monotonic() + CHECK_S, [], 0, blocks_to_compare(source)
     # From the middle: where there is no time for all, these are not all from the beginning.
     for block in sorted(blocks, key=lambda block: abs(block - blocks[len(blocks) // 2])):
@@ -207,7 +207,7 @@ class StorageCheck(Check):
     plans = BEYOND_QUICK
 
     def parameters(self, node: Node) -> dict[str, Any]:
-        """What the measurement is told besides the path and its timing."""
+        """Return what the measurement is told besides the path and its timing."""
         return {
             "most_bytes": min(MOST_BYTES, node.plan.storage_bytes),
             "write_s": min(MOST_WRITE_S, node.plan.storage_write_s),
@@ -246,12 +246,12 @@ class StorageRead(StorageCheck):
     required_if_asked = True
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes for one path."""
+        """Yield how long it takes for one path."""
         yield CostStep("write", idle.plan.storage_write_s)
         yield from series(idle.plan.cpu, 2)
 
     def parameters(self, node: Node) -> dict[str, Any]:
-        """What the measurement is told besides the path and its timing."""
+        """Return what the measurement is told besides the path and its timing."""
         return {
             "most_bytes": node.plan.storage_bytes,
             "write_s": node.plan.storage_write_s,

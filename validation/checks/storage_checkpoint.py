@@ -38,7 +38,7 @@ BILLION_WEIGHTS, BYTES_A_WEIGHT = 7, 12
 
 
 def save_and_load(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
-    """The measurement itself, on any backend. Raises NotRunError."""
+    """Return the measurement itself, on any backend. Raises NotRunError."""
     path = Path(request.parameters["path"])
     timing = dataclasses.replace(Timing(**request.parameters["timing"]), least=LEAST, most=MOST)
     about = 8 * 12 * SHAPE.width**2 * SHAPE.layers
@@ -83,7 +83,7 @@ measure = on_device(save_and_load)
 
 
 def advice(saved: Measurement) -> str:
-    """What the rate means for a job that waits until its checkpoint is saved."""
+    """Return what the rate means for a job that waits until its checkpoint is saved."""
     size_gb = BILLION_WEIGHTS * BYTES_A_WEIGHT
     return (
         f"one process saves {number(saved.value)} GB/s to {saved.conditions['path']}: the {size_gb} GB of "
@@ -111,7 +111,7 @@ class StorageCheckpoint(StorageCheck):
         return {}
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes for one path."""
+        """Yield how long it takes for one path."""
         yield CostStep("start", idle.start)
         yield CostStep("model", idle.training)
         yield CostStep("save and load", idle.plan.cpu.measure_s, 2)

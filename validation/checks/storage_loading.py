@@ -62,7 +62,7 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
 
 
 def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shared_bytes: int) -> Measured:
-    """The measurement itself, on any backend, with so much shared memory. Raises NotRunError."""
+    """Return the measurement itself, on any backend, with so much shared memory. Raises NotRunError."""
     path = Path(request.parameters["path"])
     data = files.found(path, BATCH, partial(stage, f"looking for files in {path}"))
     trial = _Trial(backend, request, stage, data)
@@ -131,7 +131,7 @@ class _Trial:
     def all(
         self, settings: list[Setting], name: str = "file_loading_samples_s"
     ) -> dict[Setting, Measurement]:
-        """The rates of these settings; those with which workers die are findings. Raises OSError."""
+        """Return the rates of these settings; those with which workers die are findings. Raises OSError."""
         rates: dict[Setting, Measurement] = {}
         for setting in settings:
             try:
@@ -179,14 +179,14 @@ class _Trial:
 
 
 def _enough(rates: dict[Setting, Measurement]) -> Setting:
-    """The setting to take: the fewest workers and batches that bring nearly the most."""
+    """Return the setting to take: the fewest workers and batches that bring nearly the most."""
     most = max(one.value for one in rates.values())
     enough = [setting for setting, one in rates.items() if one.value >= NEARLY * most]
     return min(enough, key=lambda one: (one.workers, one.prefetch))
 
 
 def _advice_on_epochs(rates: list[Measurement]) -> list[str]:
-    """What workers that stay gain at the start of an epoch, where it is more than the noise."""
+    """Return what workers that stay gain at the start of an epoch, where it is more than the noise."""
     if len(rates) != 2:
         return []
     new, persistent = rates
@@ -216,11 +216,11 @@ class StorageLoading(StorageCheck):
     headline = ("best_file_loading_samples_s",)
 
     def parameters(self, node: Node) -> dict[str, Any]:
-        """What the measurement is told besides the path and its timing."""
+        """Return what the measurement is told besides the path and its timing."""
         return {"cpus": node.cpus}
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes for one path."""
+        """Yield how long it takes for one path."""
         yield CostStep("start", idle.start)
         yield from series(idle.plan.cpu, len(worker_counts(MOST_WORKERS)) + len(MORE_PREFETCH) + 2)
 

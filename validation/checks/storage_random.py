@@ -87,6 +87,6 @@ class StorageRandomRead(StorageCheck):
     headline = ("storage_random_gb_s",)
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes for one path."""
+        """Yield how long it takes for one path."""
         yield CostStep("write", min(MOST_WRITE_S, idle.plan.storage_write_s))
         yield from series(idle.plan.cpu, 2)

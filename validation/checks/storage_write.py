@@ -56,6 +56,6 @@ class StorageWrite(StorageCheck):
     headline = ("storage_write_gb_s",)
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes for one path."""
+        """Yield how long it takes for one path."""
         yield CostStep("write", min(MOST_WRITE_S, idle.plan.storage_write_s))
         yield from series(idle.plan.cpu, 2)

@@ -76,12 +76,12 @@ class TensorFlow(Check):
     computes_on_gpus = True
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("first start", 2 * idle.first_start)
         yield CostStep("contexts", idle.contexts)
 
     def patience_s(self, node: Node) -> float:
-        """Its process waits for TensorFlow, and has a limit of its own for that."""
+        """Return how long to wait: its process waits for TensorFlow, with a limit of its own."""
         return node.stretch * (TIMEOUT_S + 60)
 
     def perform(self, node: Node) -> TestResult:
@@ -127,7 +127,7 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
 
 
 def examine(facts: Facts, gpus: int) -> Iterator[Finding]:
-    """What does not work, cause first."""
+    """Yield what does not work, cause first."""
     if len(facts.gpus) != gpus:
         yield finding(
             "tensorflow-gpu-count",

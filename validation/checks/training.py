@@ -35,13 +35,13 @@ class CpuTraining(Check):
     timed: ClassVar[int] = 1
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes."""
+        """Yield how long it takes."""
         yield CostStep("start", idle.start)
         yield from series(idle.plan.cpu, self.timed) if self.timed else ()
         yield CostStep("model", idle.training, max(1, self.timed))
 
     def parameters(self, _node: Node) -> dict[str, Any]:
-        """What the measurement is told besides the shape of the model."""
+        """Return what the measurement is told besides the shape of the model."""
         return {}
 
     def perform(self, node: Node) -> TestResult:
@@ -59,7 +59,7 @@ class GpuTraining(CpuTraining):
     alone: ClassVar[bool] = False
 
     def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """How long it takes, where it is not alone in the processes of the tests before."""
+        """Yield how long it takes, where it is not alone in the processes of the tests before."""
         if self.alone:
             yield CostStep("start", idle.start)
             yield CostStep("contexts", idle.contexts)
@@ -75,14 +75,17 @@ class GpuTraining(CpuTraining):
 
 
 def begin(backend: Backend, request: Request, stage: Callable[[str], None]) -> tuple[Shape, Recorder]:
-    """The model that a request asks for, which fits, and what keeps its numbers. Raises NotRunError."""
+    """Return the model that a request asks for, which fits, and what keeps its numbers.
+
+    Raises NotRunError.
+    """
     shape, recorder = Shape(**request.parameters["shape"]), Recorder(backend, request, stage)
     recorder.need(memory_of(shape))
     return shape, recorder
 
 
 def mixed_format(backend: Backend) -> str | None:
-    """The number format of automatic mixed precision that the hardware has: bf16, else fp16."""
+    """Return the number format of automatic mixed precision that the hardware has: bf16, else fp16."""
     return next((way for way in MIXED if way in backend.dtypes()), None)
 
 

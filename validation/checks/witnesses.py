@@ -32,7 +32,7 @@ class Testimony:
 
 
 def flight_records(ranks: Sequence[ProcessOutcome]) -> list[Testimony]:
-    """What the flight recorders of those ranks say together that answered."""
+    """Return what the flight recorders of those ranks say together that answered."""
     records = {rank: record for rank, one in enumerate(ranks) if (record := _record(one.said))}
     if len(records) < 2:
         return []
@@ -71,7 +71,7 @@ class RasWitness:
             self._answer = ""  # older than 2.24, switched off, or hanging itself
 
     def testimonies(self, size: int) -> list[Testimony]:
-        """What it says of so many ranks."""
+        """Return what it says of so many ranks."""
         try:
             lags = nccl_ras.read(self._answer, size) if self._answer else []
         except RasError:
@@ -89,7 +89,7 @@ class RasWitness:
 def say(
     testimonies: Sequence[Testimony], ranks: Sequence[ProcessOutcome], named: Sequence[ProcessOutcome]
 ) -> str:
-    """How witnesses agree with what is named, as the end of a sentence."""
+    """Return how witnesses agree with what is named, as the end of a sentence."""
     texts = []
     for one in testimonies:
         theirs = [ranks[rank] for rank in one.ranks]

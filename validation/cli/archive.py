@@ -20,13 +20,13 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def own_archive() -> bytes | None:
-    """The one file that this program runs from, if it does: its source is there and nowhere else."""
+    """Return the one file that this program runs from, if it does: its source is there and nowhere else."""
     loader = globals().get("__loader__")
     return Path(loader.archive).read_bytes() if isinstance(loader, zipimport.zipimporter) else None
 
 
 def build(package: Path = PACKAGE) -> bytes:
-    """The one-file payload.
+    """Return the one-file payload.
 
     Files in the order of their names, stored uncompressed (zlib's output depends on its version), and the
     table of GPU models as JSON.

@@ -22,7 +22,7 @@ FAIL_ON_DEGRADED = "exit status 1 also for a degraded node"
 
 
 def _number(expected: str, most: float) -> Callable[[str], float]:
-    """A reader of numbers above 0 and up to `most`, but never infinite; `expected` says so."""
+    """Return a reader of numbers above 0 and up to `most`, but never infinite; `expected` says so."""
 
     def read(text: str) -> float:
         try:
@@ -167,27 +167,27 @@ class _Command:
         self._parser = parser
 
     def option(self, name: str, purpose: str | None, metavar: str | None = None, **settings: Any) -> None:
-        """An option or argument, as argparse's add_argument takes it."""
+        """Add an option or argument, as argparse's add_argument takes it."""
         self._parser.add_argument(name, help=purpose, metavar=metavar, **settings)
 
     def path(self, name: str, purpose: str | None, metavar: str = "FILE", **settings: Any) -> None:
-        """One whose value is a path."""
+        """Add one whose value is a path."""
         self.option(name, purpose, metavar, type=Path, **settings)
 
     def flag(self, name: str, purpose: str) -> None:
-        """One without a value."""
+        """Add one without a value."""
         self._parser.add_argument(name, help=purpose, action="store_true")
 
 
 def _count(text: str) -> int:
-    """A number of things, of which nobody has a million."""
+    """Return a number of things, of which nobody has a million."""
     if not text.isascii() or not text.isdigit() or len(text) > 6:
         raise argparse.ArgumentTypeError(f"expected a whole number, found {text}")
     return int(text)
 
 
 def _node_name(text: str) -> str:
-    """A name that is also one of a file."""
+    """Return a name that is also one of a file."""
     try:
         return file_name(text)
     except ContractError as error:

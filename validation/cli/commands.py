@@ -111,7 +111,7 @@ def say_price(node: Node, state: Path | None) -> None:
 
 
 def read_expectation(path: Path | None) -> Expectation:
-    """What is expected of this machine, with references. Raises ContractError, OSError."""
+    """Return what is expected of this machine, with references. Raises ContractError, OSError."""
     if path is None:
         return Expectation(references=gpu_models.available())
     try:
@@ -134,7 +134,7 @@ def _ensure_writable_folder(path: Path) -> None:
 
 
 def read(path: Path) -> bytes:
-    """What a file holds, or standard input for `-`: undecodable bytes are the reader's to name."""
+    """Return what a file holds, or standard input for `-`: undecodable bytes are the reader's to name."""
     return sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
 
 

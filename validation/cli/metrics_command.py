@@ -40,7 +40,7 @@ def metrics(options: argparse.Namespace) -> int:
 
 
 def _last_success(path: Path) -> float | None:
-    """What the file of an earlier run says; None where there is none, or another file in its place."""
+    """Return what the file of an earlier run says; None where there is none, or another file in its place."""
     try:
         with files.open_plain(path) as file:
             text = file.read(MOST_BYTES).decode(errors="replace")

@@ -175,7 +175,7 @@ class Group:
         return self.fastest[max(self.fastest)] if self.fastest else 0.0
 
     def up_to(self, size_bytes: int) -> Group:
-        """The same without larger all-reduces: rates of different sizes do not compare."""
+        """Return the same without larger all-reduces: rates of different sizes do not compare."""
         if not any(size <= size_bytes for size in self.fastest):
             return self
         return dataclasses.replace(
@@ -229,7 +229,10 @@ def _part(name: str, value: Any) -> Part:
 
 
 def make_orders(fleet: Fleet, groups: Iterable[tuple[str, ...]], run: str) -> dict[str, Order]:
-    """What each node is asked to do. `run` is a name that no other round has, nor one of another day."""
+    """Return what each node is asked to do.
+
+    `run` is a name that no other round has, nor one of another day.
+    """
     members, groups = {member.name: member for member in fleet.nodes}, list(groups)
     return {
         name: Order(
@@ -248,7 +251,7 @@ def make_orders(fleet: Fleet, groups: Iterable[tuple[str, ...]], run: str) -> di
 
 
 def groups_of(attempts: dict[str, Attempt]) -> list[Group]:
-    """The groups of a round, evaluated."""
+    """Return the groups of a round, evaluated."""
     return [
         _group(nodes, attempts) for nodes in dict.fromkeys(attempt.group for attempt in attempts.values())
     ]
@@ -303,13 +306,13 @@ def _group(nodes: tuple[str, ...], attempts: dict[str, Attempt]) -> Group:
 
 
 def common_size_bytes(groups: Iterable[Group]) -> int:
-    """The largest all-reduce that all groups that work have measured; 0 where there is none."""
+    """Return the largest all-reduce that all groups that work have measured; 0 where there is none."""
     measured = [group.fastest.keys() for group in groups if group.works]
     return max(set(measured[0]).intersection(*measured[1:]), default=0) if measured else 0
 
 
 def _suspects(parts: dict[str, Part]) -> dict[str, str]:
-    """Who broke the collective: who died first, or, when all hang, does not run or got least far."""
+    """Return who broke the collective: who died first, or, when all hang, does not run or got least far."""
     unfinished = [(name, rank) for name, part in parts.items() for rank in part.ranks if not rank.seconds]
     given_up_at = min(
         (rank.ended_at for _, rank in unfinished if rank.ending in (Ending.HUNG, Ending.SLOW)),

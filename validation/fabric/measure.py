@@ -102,7 +102,7 @@ def run_part(order: Order, node: Node) -> Part:
 
 
 def _link_gb_s(order: Order, node: Node, peer: str) -> float | None:
-    """What this node's links carry; looked at only after it has measured."""
+    """Return what this node's links carry; looked at only after it has measured."""
     if order.library != "nccl":
         return link_gb_s(order.library, interface_towards(peer), ())
     topology = node.topology
@@ -140,7 +140,7 @@ def _environment(library: str, peer: str) -> dict[str, str]:
 
 
 def interface_towards(address: str) -> str | None:
-    """The interface whose address packets to `address` carry; None where it cannot be found."""
+    """Return the interface whose address packets to `address` carry; None where it cannot be found."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -154,7 +154,7 @@ def interface_towards(address: str) -> str | None:
 
 
 def ipv4_addresses() -> dict[str, str]:
-    """The first IPv4 address of each interface that has one."""
+    """Return the first IPv4 address of each interface that has one."""
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
@@ -177,5 +177,5 @@ def _interface_of_ipv6(own: str) -> str | None:
 
 
 def in_url(address: str) -> str:
-    """An address as it stands before a port."""
+    """Return an address as it stands before a port."""
     return f"[{address}]" if ":" in address else address

@@ -77,14 +77,14 @@ class Catalogue:
 
 @lru_cache(maxsize=1)
 def catalogue() -> Mapping[str, Entry]:
-    """All findings that this program can report, by their code."""
+    """Return all findings that this program can report, by their code."""
     return decode(Catalogue, json.loads(pkgutil.get_data(__package__, CARRIED) or b"")).findings
 
 
 def finding(
     code: str, case: str = "", /, *, gpu: int | None = None, state: State | None = None, **facts: Any
 ) -> Finding:
-    """A finding from its facts, on a GPU by its index or on the node.
+    """Return a finding from its facts, on a GPU by its index or on the node.
 
     `state` is given where the catalogue allows two. Raises CatalogueError for what the catalogue does not
     know, and for a fact that is missing or of no use; a test looks at every caller.
@@ -116,7 +116,7 @@ def advised(found: Finding) -> Finding:
 
 
 def sentence(code: str, case: str = "", /, *, gpu: int | None = None, **facts: Any) -> str:
-    """What a finding says. Raises CatalogueError."""
+    """Return what a finding says. Raises CatalogueError."""
     entry = _case(code, case)
     given = facts | ({} if gpu is None else {"gpu": gpu})
     # A GPU may be known without being in the sentence.
@@ -133,14 +133,17 @@ def _case(code: str, case: str) -> Case:
 
 
 def xid_code(number: int) -> str | None:
-    """The code of an Xid error; None where NVIDIA's catalogue explains it and it says nothing of the node."""
+    """Return the code of an Xid error.
+
+    None where NVIDIA's catalogue explains it and it says nothing of the node.
+    """
     if (code := f"xid-{number}") in catalogue():
         return code
     return None if number in xids().silent else "xid-unknown"
 
 
 def explain(code: str) -> str:
-    """All that is known of a code, for people. Raises KeyError."""
+    """Return all that is known of a code, for people. Raises KeyError."""
     found = catalogue()[code]
     lines = [f"{code}: {found.title}.", "", f"{found.meaning}."]
     for heading, items in (("Usual causes:", found.causes), ("What to do:", found.remedy)):
@@ -161,11 +164,11 @@ def machine_actions(entry: Entry) -> str:
 
 
 def overview() -> str:
-    """All codes with their titles."""
+    """Return all codes with their titles."""
     width = max(map(len, catalogue()))
     return "\n".join(f"{code:<{width}}  {found.title}" for code, found in catalogue().items()) + "\n"
 
 
 def closest(code: str) -> str | None:
-    """The code that somebody may have meant."""
+    """Return the code that somebody may have meant."""
     return next(iter(difflib.get_close_matches(code, catalogue(), n=1)), None)

@@ -31,5 +31,5 @@ class Xids:
 
 @lru_cache(maxsize=1)
 def xids() -> Xids:
-    """The table."""
+    """Return the table."""
     return decode(Xids, json.loads(pkgutil.get_data(__package__, CARRIED) or b""))

@@ -200,7 +200,7 @@ class _Search:
         self._index = int(index or 0)
 
     def fits(self, batch: int) -> bool:
-        """Whether one can train with it. Raises _StoppedError."""
+        """Return whether one can train with it. Raises _StoppedError."""
         if (left_s := self._ends_at - time.monotonic()) <= 0:
             raise _StoppedError("its minutes are over")
         request = Request(

@@ -60,7 +60,7 @@ class Exposition:
         self._known = {metric.name: metric for metric in self.metrics}
 
     def set(self, name: str, value: float | None, /, **labels: object) -> None:
-        """The value of a metric for these labels; of None nothing is kept. Raises ValueError."""
+        """Set the value of a metric for these labels; of None nothing is kept. Raises ValueError."""
         metric = self._known[name]
         if labels.keys() != set(metric.labels):
             raise ValueError(f"{name}: expected the labels {metric.labels}, found {tuple(labels)}")
@@ -75,7 +75,7 @@ class Exposition:
         values[key] = float(value)
 
     def text(self) -> str:
-        """All values, each metric with its help and kind."""
+        """Return all values, each metric with its help and kind."""
         return "".join(
             line
             for name, metric in self._known.items()

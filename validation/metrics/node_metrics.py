@@ -149,7 +149,7 @@ def _states(said: Exposition, name: str, state: State, **labels: object) -> None
 
 
 def _findings(said: Exposition, findings: Iterable[Finding], uuids: Mapping[int, str]) -> None:
-    """Each code once for a GPU, as bad as its worst."""
+    """Write each code once for a GPU, as bad as its worst."""
     by_code: dict[tuple[str, int | None], State] = {}
     for one in findings:
         key = one.code, one.device
@@ -238,13 +238,13 @@ def _gpus(said: Exposition, node: Node, findings: list[Finding]) -> None:
 
 
 def _model(name: str, pci_id: str, references: References) -> str:
-    """The model's name in the table, else the driver's: fleets are compared by it."""
+    """Return the model's name in the table, else the driver's: fleets are compared by it."""
     model = references.model_of(pci_id)
     return str(model["name"]) if model else name
 
 
 def _nvlink_errors(counts: counters.Counts) -> dict[int, dict[tuple[str, str], int]]:
-    """The counters of each link, added by what they mean."""
+    """Return the counters of each link, added by what they mean."""
     found: dict[int, dict[tuple[str, str], int]] = {}
     for index, of_gpu in counts.items():
         sums = found.setdefault(index, {})

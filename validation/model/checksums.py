@@ -39,7 +39,7 @@ class Standing(StringEnum):
 
 
 def standings(values: Sequence[str]) -> tuple[Standing, ...]:
-    """How each of these values stands among all of them."""
+    """Return how each of these values stands among all of them."""
     counts = Counter(values)
     if not counts:
         return ()
@@ -50,12 +50,12 @@ def standings(values: Sequence[str]) -> tuple[Standing, ...]:
 
 
 def computes_wrong(gpu: int | None, findings: Iterable[Finding]) -> bool:
-    """Whether the findings of a test say that this GPU's products are off by more than rounding explains."""
+    """Return whether the findings of a test say that this GPU's products are off by more than rounding."""
     return any(one.device == gpu and one.code in WRONG for one in findings)
 
 
 def rounds(digest: Digest) -> bool:
-    """Whether another kernel, which a library may choose, gives other bits that are right, too.
+    """Return whether another kernel, which a library may choose, gives other bits that are right, too.
 
     Only products are the libraries'; other kernels are torch's own, the same on all GPUs of a model.
     """
@@ -71,5 +71,5 @@ def product(digest: Digest) -> str:
 
 
 def gpu_of(digest: Digest, result: NodeResult) -> GpuIdentity | None:
-    """The GPU that a checksum was taken on."""
+    """Return the GPU that a checksum was taken on."""
     return next((gpu for gpu in result.gpus if gpu.index == digest.device), None)

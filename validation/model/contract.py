@@ -94,7 +94,7 @@ _BEST_TO_WORST = (State.PASS, State.DEGRADED, State.NOT_RUN, State.FAIL)
 
 
 def worst(states: typing.Iterable[State], default: State = State.PASS) -> State:
-    """The state of a whole made of parts; `default` where it has none."""
+    """Return the state of a whole made of parts; `default` where it has none."""
     return max(states, key=lambda state: state.severity, default=default)
 
 
@@ -147,7 +147,7 @@ class UnderConditions:
 def _taken(
     conditions: tuple[tuple[str, int | str], ...], _types: tuple[type, ...]
 ) -> tuple[tuple[str, str], ...]:
-    """The same object for all of a fleet that was taken in the same way."""
+    """Return the same object for all of a fleet that was taken in the same way."""
     return tuple(sorted((name, str(value)) for name, value in conditions))
 
 
@@ -236,7 +236,7 @@ class TestResult:
         return self._listed("gpus", PowerLimit) if self.id == "health" else ()
 
     def _listed(self, name: str, kind: type[T]) -> tuple[T, ...]:
-        """The known fields of the objects in a list of the details."""
+        """Return the known fields of the objects in a list of the details."""
         listed = self.details.get(name, [])
         place = f"details.{name} of {self.id}"
         if not isinstance(listed, list) or len(listed) > MOST_GPUS:
@@ -304,7 +304,7 @@ class NodeResult:
     tests: Annotated[tuple[TestResult, ...], Bounds(256)]
 
     def gpus_of(self, device: int | None) -> tuple[GpuIdentity, ...]:
-        """The GPUs that a number is of: the one with this index, or all where it is of the node."""
+        """Return the GPUs that a number is of: the one with this index, or all where it is of the node."""
         return self.gpus if device is None else self._by_index.get(device, ())
 
     @functools.cached_property
@@ -316,7 +316,7 @@ class NodeResult:
 
 
 def node_result(value: Any, known_tests: typing.Collection[str] | None = None) -> NodeResult:
-    """A result from what the json module gives, in the form of this version.
+    """Return a result from what the json module gives, in the form of this version.
 
     Raises ContractError, also for a schema version that is not readable, and for a result that contradicts
     itself or has a test that is none of `known_tests`: what is not understood must not pass.
@@ -372,12 +372,15 @@ def refuse_future(result: NodeResult, now: datetime) -> None:
 
 
 def encode(value: Any) -> Any:
-    """A dataclass as what the json module takes."""
+    """Return a dataclass as what the json module takes."""
     return dataclasses.asdict(value)
 
 
 def dumps(value: Any) -> str:
-    """A dataclass as JSON text. Raises ValueError for a number that JSON does not have (NaN, infinity)."""
+    """Return a dataclass as JSON text.
+
+    Raises ValueError for a number that JSON does not have (NaN, infinity).
+    """
     return "".join(json_text(value))
 
 
@@ -388,12 +391,14 @@ class Encoded(str):
 
 
 def encoded(value: Any) -> Encoded:
-    """A dataclass, or what the json module takes, on one line. Raises ValueError as `dumps` does."""
+    """Return a dataclass, or what the json module takes, on one line. Raises ValueError as `dumps` does."""
     return Encoded(_ENCODER.encode(value))
 
 
 def json_text(value: Any, lists: int = 1) -> typing.Iterator[str]:
-    """A dataclass, or what the json module takes, as pieces of JSON text; an iterator is written as a list.
+    """Return a dataclass, or what the json module takes, as pieces of JSON text.
+
+    An iterator is written as a list.
 
     Each field stands on a line of its own, and so does each item of a list; `lists` says of lists in how many
     lists. What is further inside stands on one line: the json module's fast encoder knows no indentation, and
@@ -404,7 +409,7 @@ def json_text(value: Any, lists: int = 1) -> typing.Iterator[str]:
 
 
 def _pieces(value: Any, lists: int, line: str) -> typing.Iterator[str]:
-    """The pieces of a value. `line` is a line's end and the next line's indentation."""
+    """Return the pieces of a value. `line` is a line's end and the next line's indentation."""
     if type(value) is Encoded:
         yield value
         return
@@ -433,7 +438,7 @@ def _pieces(value: Any, lists: int, line: str) -> typing.Iterator[str]:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass; unlike asdict it copies nothing."""
+    """Return the fields of a dataclass; unlike asdict it copies nothing."""
     names = _names(typing.cast("typing.Hashable", type(value)))
     found: dict[str, Any] = vars(value)
     # Other attributes are what it has been asked for, and keeps.
@@ -449,12 +454,12 @@ _ENCODER = json.JSONEncoder(allow_nan=False, default=_fields)
 
 
 def loads(kind: type[T], text: str | bytes, most_bytes: int = MOST_DOCUMENT_BYTES) -> T:
-    """The dataclass `kind` from JSON text. Raises ContractError."""
+    """Return the dataclass `kind` from JSON text. Raises ContractError."""
     return decode(kind, parse(text, most_bytes))
 
 
 def parse(text: str | bytes, most_bytes: int = MOST_DOCUMENT_BYTES) -> Any:
-    """What the json module gives. Raises ContractError, also for a name that is twice in an object."""
+    """Return what the json module gives. Raises ContractError, also for a name that is twice in an object."""
     if len(text) > most_bytes:
         raise ContractError(f"expected at most {most_bytes} bytes of JSON, found {len(text)}")
     try:
@@ -519,7 +524,10 @@ _Default = typing.Callable[[], Any]
 
 @functools.cache
 def _decoder(kind: Any, bounds: Bounds | None = None) -> _Decoder:
-    """What decodes values of a type; made once, because looking at types takes longer than the values do."""
+    """Return what decodes values of a type.
+
+    Made once, because looking at types takes longer than the values do.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         return _decoder(arguments[0], next(one for one in arguments[1:] if isinstance(one, Bounds)))
@@ -561,7 +569,7 @@ def _most(bounds: Bounds | None, default: int) -> float:
 
 
 def _by_json_type(choices: tuple[Any, ...]) -> dict[type, _Decoder]:
-    """The decoders of some types by what the json module makes of their values."""
+    """Return the decoders of some types by what the json module makes of their values."""
     found: dict[type, list[_Decoder]] = {}
     for choice in choices:
         plain = typing.get_args(choice)[0] if typing.get_origin(choice) is Annotated else choice
@@ -586,7 +594,7 @@ def _by_json_type(choices: tuple[Any, ...]) -> dict[type, _Decoder]:
 def _fields_of(
     kind: typing.Hashable,
 ) -> tuple[tuple[str, str, _Decoder, typing.Callable[[], Any] | None], ...]:
-    """The name of each field of a dataclass, its step, its decoder, and what makes it where it is missing."""
+    """Return each field's name, step and decoder, and what makes it where it is missing."""
     hints = typing.get_type_hints(kind, include_extras=True)
     assert not hasattr(kind, "__post_init__"), "_dataclass would leave it out"
     return tuple(
@@ -696,7 +704,7 @@ def _dict_of(kind: Any, decoder: _Decoder, most: float, value: Any) -> Any:
 
 
 def _once(decoder: _Decoder) -> tuple[typing.Callable[..., Any], _Decoder]:
-    """A decoder of objects that remembers them, and the decoder itself."""
+    """Return a decoder of objects that remembers them, and the decoder itself."""
 
     @functools.lru_cache(1 << 14)
     def known(items: tuple[tuple[str, Any], ...], _types: tuple[type, ...]) -> Any:
@@ -706,7 +714,7 @@ def _once(decoder: _Decoder) -> tuple[typing.Callable[..., Any], _Decoder]:
 
 
 def _alike(known: typing.Callable[..., Any], decoder: _Decoder, value: Any) -> Any:
-    """The same object for all of a fleet that was taken in the same way, looked at once."""
+    """Return the same object for all of a fleet that was taken in the same way, looked at once."""
     try:
         # With the types: to Python, true is 1.
         return known(tuple(value.items()), tuple(map(type, value.values())))
@@ -715,12 +723,12 @@ def _alike(known: typing.Callable[..., Any], decoder: _Decoder, value: Any) -> A
 
 
 def _key(key: str) -> str:
-    """A name in an object, as a step to it."""
+    """Return a name in an object, as a step to it."""
     return key if len(key) <= MOST_SHOWN and key.isprintable() else _show(key)
 
 
 def _whole(key: str) -> int:
-    """A key of an object: JSON knows only text."""
+    """Return a key of an object: JSON knows only text."""
     if not key.isascii() or not key.isdigit() or len(key) > len(str(MOST_WHOLE)):
         raise _MisfitError(f"expected a whole number as key, found {_show(key)}")
     return int(key)
@@ -822,7 +830,7 @@ def _free_items(value: dict[str, Any] | list[Any], depth: int) -> None:
 
 
 def _plain(values: typing.Collection[Any], most: int) -> bool:
-    """Whether these are texts that are usual even as one; False where that takes a closer look."""
+    """Return whether these are texts that are usual even as one; False where that takes a closer look."""
     try:
         together = "".join(values)
     except TypeError:
@@ -831,7 +839,7 @@ def _plain(values: typing.Collection[Any], most: int) -> bool:
 
 
 def _usual_numbers(values: list[Any]) -> bool:
-    """Whether these are numbers within the default bounds; False where that takes a closer look."""
+    """Return whether these are numbers within the default bounds; False where that takes a closer look."""
     try:
         # The sum, because what is not a number could hide between least and most.
         return math.isfinite(sum(values)) and max(*values, -min(values)) <= MOST_NUMBER

@@ -32,5 +32,5 @@ OF_A_LINK = {"cuda-nvlink-error"}
 
 
 def finding_of(words: str) -> str | None:
-    """The code of the finding that an error's words stand for; None for any other error."""
+    """Return the code of the finding that an error's words stand for; None for any other error."""
     return next((code for code, pattern in FINDINGS.items() if pattern.search(words[:SEARCHED])), None)

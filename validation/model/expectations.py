@@ -47,7 +47,7 @@ class References:
     architectures: dict[str, Any] = field(default_factory=dict)
 
     def model_of(self, pci_id: str) -> dict[str, Any] | None:
-        """The model with this PCI device id (4 hexadecimal digits, lower case)."""
+        """Return the model with this PCI device id (4 hexadecimal digits, lower case)."""
         return next((model for model in self.models.values() if pci_id in model["pci_ids"]), None)
 
     @cached_property
@@ -60,7 +60,7 @@ class References:
         return (self.model_of(pci_id) or {}).get("form_factor")
 
     def is_superchip(self, pci_id: str) -> bool:
-        """Whether this GPU has NVLink-C2C to its CPU, several times as fast as the PCIe link it has, too."""
+        """Return whether this GPU has NVLink-C2C to its CPU, far faster than the PCIe link it has, too."""
         return self.form_factor(pci_id) == "superchip"
 
 
@@ -103,19 +103,19 @@ class FleetExpectations:
 
 
 def parse_expectation(text: str | bytes, known_tests: tuple[str, ...]) -> Expectation:
-    """The expectation of one node from JSON. Raises ContractError."""
+    """Return the expectation of one node from JSON. Raises ContractError."""
     return _checked(loads(Expectation, text), known_tests, "expectation")
 
 
 def read_fleet(path: Path, known_tests: tuple[str, ...]) -> FleetExpectations:
-    """The expectations of a fleet from a JSON file. Raises OSError, ContractError."""
+    """Return the expectations of a fleet from a JSON file. Raises OSError, ContractError."""
     return fleet_from(parse(path.read_bytes()), known_tests)
 
 
 def fleet_from(
     value: Any, known_tests: tuple[str, ...], known: dict[bytes, Expectation] | None = None
 ) -> FleetExpectations:
-    """The expectations of a fleet from what the json module gives. Raises ContractError.
+    """Return the expectations of a fleet from what the json module gives. Raises ContractError.
 
     The same is expected of most nodes: they have the same object, which is decoded and checked once. `known`
     are those of earlier calls, and gets the new ones.
@@ -176,7 +176,7 @@ def _checked(expectation: Expectation, known_tests: tuple[str, ...], where: str)
 
 
 def _check_references(references: References, where: str) -> None:
-    """Whether models and links have the form of data/gpu_models.yml, as far as a verdict rests on it."""
+    """Check the form of models and links (data/gpu_models.yml), as far as a verdict rests on it."""
     for key, model in references.models.items():
         place = f"{where}: references.models.{key}"
         if not isinstance(model, dict) or not isinstance(model.get("name"), str):

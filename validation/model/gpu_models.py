@@ -27,7 +27,10 @@ TABLE = Path(__file__).parents[2] / "data/gpu_models.yml"
 
 
 def table(path: Path = TABLE) -> dict[str, Any] | None:
-    """What the payload needs of the table, as JSON says it; None where it or a reader of YAML is missing."""
+    """Return what the payload needs of the table, as JSON says it.
+
+    None where it or a reader of YAML is missing.
+    """
     try:
         import yaml
 
@@ -40,7 +43,7 @@ def table(path: Path = TABLE) -> dict[str, Any] | None:
 
 
 def references(content: Mapping[str, Any], models: Iterable[str] | None = None) -> References:
-    """What a verdict rests on, from the content of data/gpu_models.yml: of these models, or of all."""
+    """Return what a verdict rests on, from the content of data/gpu_models.yml: of these models, or of all."""
     keys = content["models"] if models is None else list(models)
     names = content["architectures"]
     if models is not None:
@@ -53,7 +56,10 @@ def references(content: Mapping[str, Any], models: Iterable[str] | None = None) 
 
 
 def available() -> References:
-    """The references that this copy of the payload carries or finds; empty ones where there are none."""
+    """Return the references that this copy of the payload carries or finds.
+
+    Empty ones where there are none.
+    """
     try:
         carried = pkgutil.get_data("validation", CARRIED)
     except OSError:

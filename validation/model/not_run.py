@@ -28,7 +28,7 @@ class NotRunError(Exception):
 
 
 def cause(error: BaseException) -> str:
-    """The line of an error's message that says what went wrong.
+    """Return the line of an error's message that says what went wrong.
 
     CUDA's says it first, then how to debug it; so does NCCL's, of which the last one has the cause.
     """
@@ -40,7 +40,7 @@ def cause(error: BaseException) -> str:
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """What to say of an error that means that there was no memory; None for any other error.
+    """Return what to say of an error that means that there was no memory; None for any other error.
 
     Nothing in its words shows that the GPU is at fault: torch asks how much is free after the failed call,
     when another process may have given memory back, and CUDA says the same where the host has none.
@@ -59,7 +59,10 @@ def out_of_memory(error: BaseException) -> str | None:
 
 
 def _gpu_is_full() -> bool:
-    """Whether this process has a GPU without room for a library's handle; not where it does not answer."""
+    """Return whether this process has a GPU without room for a library's handle.
+
+    Not where it does not answer.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return False

@@ -26,17 +26,17 @@ NOISY_SPREAD = 0.10
 
 
 def of_gpus(test: TestResult) -> bool:
-    """Whether a test measures GPUs, by its name."""
+    """Return whether a test measures GPUs, by its name."""
     return test.id.startswith("gpu_")
 
 
 def has_unit(measurement: Measurement) -> bool:
-    """Whether a number is a rate by its name, whatever its value."""
+    """Return whether a number is a rate by its name, whatever its value."""
     return measurement.name.endswith(RATES)
 
 
 def is_rate(measurement: Measurement) -> bool:
-    """Whether more is better, so that it compares."""
+    """Return whether more is better, so that it compares."""
     return measurement.value > 0 and has_unit(measurement)
 
 
@@ -56,17 +56,17 @@ def label(name: str) -> str:
 
 @cache
 def unit(name: str) -> str:
-    """The unit of a measurement's name, empty if it has none."""
+    """Return the unit of a measurement's name, empty if it has none."""
     return next((text for ending, text in (UNITS | SIZES).items() if name.endswith(ending)), "")
 
 
 def quantity(measurement: Measurement) -> str:
-    """A measurement's value with its unit."""
+    """Return a measurement's value with its unit."""
     return f"{number(measurement.value)} {unit(measurement.name)}".rstrip()
 
 
 def number(value: float) -> str:
-    """A value with about three digits."""
+    """Return a value with about three digits."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
@@ -78,7 +78,7 @@ def noise(measurement: Measurement) -> str:
 
 
 def held_back(test: TestResult, device: int | None) -> str:
-    """What telemetry showed on this GPU during the test.
+    """Return what telemetry showed on this GPU during the test.
 
     `; sw power cap was active 38% of the time; PCIe link generation 3 of 5`.
     """

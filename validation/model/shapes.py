@@ -51,14 +51,14 @@ USUAL_SMS = 128
 
 
 def sustained(references: References, pci_id: str, dtype: str) -> MatmulShape:
-    """The shape of the long measurement in this number format."""
+    """Return the shape of the long measurement in this number format."""
     entries = _of_architecture(references, pci_id).get("sustained", {})
     entry = entries.get(dtype) or entries.get(ANY)
     return MatmulShape(*entry["shape"]) if entry else DEFAULT
 
 
 def best(references: References, pci_id: str) -> dict[str, MatmulShape]:
-    """The fastest published shape by number format; empty where nobody has published one."""
+    """Return the fastest published shape by number format; empty where nobody has published one."""
     entries: dict[str, Any] = dict(_of_architecture(references, pci_id).get("best", {}))
     measured = (references.model_of(pci_id) or {}).get("measured", {})
     for dtype in FORMATS:
@@ -69,7 +69,10 @@ def best(references: References, pci_id: str) -> dict[str, MatmulShape]:
 
 
 def candidates(references: References, pci_id: str, dtype: str) -> list[MatmulShape]:
-    """A dozen shapes, of which the fastest on this GPU is to be found: published ones, and whole waves."""
+    """Return a dozen shapes, of which the fastest on this GPU is to be found.
+
+    Published ones, and whole waves.
+    """
     published = best(references, pci_id).get(dtype)
     tried = [published] if published else []
     sms = (references.model_of(pci_id) or {}).get("sm_count", {}).get("value", USUAL_SMS)
@@ -86,7 +89,7 @@ def _whole_waves(sms: int) -> Iterator[MatmulShape]:
 
 
 def origin(references: References, pci_id: str) -> str:
-    """Where the shapes come from, for the result."""
+    """Return where the shapes come from, for the result."""
     if not _of_architecture(references, pci_id):
         return "the default: the table of GPU models has no architecture for this GPU"
     return f"architecture {(references.model_of(pci_id) or {})['architecture']}"

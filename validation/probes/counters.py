@@ -37,7 +37,10 @@ RESENT = {"Replay Errors", "CRC Errors", "Rx Errors", "Rx General Errors", "Effe
 
 
 def read() -> Counts:
-    """All counters now; without those that nvidia-smi does not say, and empty where it does not answer."""
+    """Return all counters now.
+
+    Without those that nvidia-smi does not say, and empty where it does not answer.
+    """
     try:
         # Both at once: with eight GPUs each takes a second and more.
         links = nvidia_smi.start(["nvlink", "--errorcounters"])
@@ -75,7 +78,7 @@ def _links(asked: Running) -> Counts:
 
 
 def parse(text: str) -> Counts:
-    """What `nvidia-smi nvlink --errorcounters` printed: `nvlink 3 Replay Errors` and its count."""
+    """Return what `nvidia-smi nvlink --errorcounters` printed: `nvlink 3 Replay Errors` and its count."""
     counts: Counts = {}
     index = None
     for line in text.split("\n"):
@@ -100,7 +103,10 @@ def growth(before: Counts, after: Counts) -> Counts:
 
 
 def findings(grown: Counts) -> list[Finding]:
-    """What grew, as findings: a link that trained again or lost data fails, what was corrected is noted."""
+    """Return what grew, as findings.
+
+    A link that trained again or lost data fails, what was corrected is noted.
+    """
     found = []
     for index, counts in sorted(grown.items()):
         lost = _said(counts, RECOVERIES)

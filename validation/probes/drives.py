@@ -66,7 +66,7 @@ def read(root: Path = Path("/")) -> Drives:
 
 
 def _log(name: str) -> dict[str, Any]:
-    """The drive's log in nvme-cli's words. Raises ReadingError."""
+    """Return the drive's log in nvme-cli's words. Raises ReadingError."""
     device = f"/dev/{name}"
     if shutil.which("nvme"):
         return _ask(["nvme", "smart-log", device, "--output-format=json"])
@@ -110,7 +110,10 @@ def _drive(name: str, model: str, log: dict[str, Any]) -> Drive:
 
 
 def _number(value: Any) -> int:
-    """A number; nvme-cli writes bits also as {"value": 4, ...}, and numbers of 128 bits also as text."""
+    """Return a number; nvme-cli writes bits also as {"value".
+
+    4, ...}, and numbers of 128 bits also as text.
+    """
     return int(value["value"] if isinstance(value, dict) else value)
 
 

@@ -63,7 +63,7 @@ def devices(library: str = LIBRARY) -> tuple[Device, ...]:
 
 
 def has_nvidia(library: str = NVIDIA_LIBRARY) -> bool:
-    """Whether the driver's own EGL is installed."""
+    """Return whether the driver's own EGL is installed."""
     try:
         ctypes.CDLL(library)
     except OSError:
@@ -78,24 +78,24 @@ class _Functions:
         self._egl = egl
 
     def core(self, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-        """One of EGL itself."""
+        """Return a function of EGL itself."""
         function = getattr(self._egl, name)
         function.restype, function.argtypes = result, arguments
         return function  # type: ignore[no-any-return]  # ctypes makes it
 
     def extension(self, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-        """One of an extension, or of OpenGL. Raises EglError."""
+        """Return a function of an extension, or of OpenGL. Raises EglError."""
         address = self.core("eglGetProcAddress", c_void_p, c_char_p)(name.encode())
         if not address:
             raise EglError(f"this EGL has no {name}")
         return ctypes.CFUNCTYPE(result, *arguments)(address)
 
     def error(self) -> str:
-        """The last error, as egl.h numbers them."""
+        """Return the last error, as egl.h numbers them."""
         return f"EGL error {self.core('eglGetError', c_int32)():#x}"
 
     def must(self, value: Any, name: str) -> Any:
-        """The value of a function, which is not none. Raises EglError."""
+        """Return the value of a function, which is not none. Raises EglError."""
         if not value:
             raise EglError(f"{name}: {self.error()}")
         return value

@@ -47,7 +47,7 @@ def keep() -> None:
 
 
 def of_this_process(library: str) -> FlightRecord | None:
-    """The record of this rank; None where this torch keeps none. Raises FlightError."""
+    """Return the record of this rank; None where this torch keeps none. Raises FlightError."""
     from torch._C import _distributed_c10d as c10d
 
     kind = "nccl" if library == "nccl" else "fr"
@@ -59,7 +59,7 @@ def of_this_process(library: str) -> FlightRecord | None:
 
 
 def read(dump: Any) -> FlightRecord | None:
-    """The last collective over all ranks; None if none was called. Raises FlightError."""
+    """Return the last collective over all ranks; None if none was called. Raises FlightError."""
     if not isinstance(dump, dict):
         raise FlightError("expected a dump of torch's flight recorder, a mapping")
     entries = dump.get("entries", [])
@@ -94,7 +94,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _number(value: Any) -> int:
-    """A number, which newer dumps have as text."""
+    """Return a number, which newer dumps have as text."""
     text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) < len(str(MOST))):

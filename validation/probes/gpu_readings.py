@@ -49,7 +49,7 @@ class Readings:
 
 
 def readings(element: ET.Element) -> Readings:
-    """Those of one GPU in the report."""
+    """Return those of one GPU in the report."""
     aggregate = element.find("ecc_errors/aggregate")
     share = integer(text_of(element, "utilization/gpu_util"))
     return Readings(

@@ -49,7 +49,7 @@ def sample() -> tuple[Sample, ...]:
 
 
 def parse_samples(text: str) -> tuple[Sample, ...]:
-    """Samples from the CSV that `sample` asks for. Raises NvidiaSmiError."""
+    """Return samples from the CSV that `sample` asks for. Raises NvidiaSmiError."""
     samples = []
     for line in filter(None, map(str.strip, text.split("\n"))):
         cells = [cell.strip() for cell in line.split(",")]
@@ -82,7 +82,9 @@ def parse_samples(text: str) -> tuple[Sample, ...]:
 
 
 def summary(rounds: list[tuple[Sample, ...]]) -> list[dict[str, Any]]:
-    """One object a GPU from samples taken during a test: medians, maxima, how often a reason was active.
+    """Return one object a GPU from samples taken during a test.
+
+    Medians, maxima, how often a reason was active.
 
     Clocks and reasons are those of samples in which the GPU worked: while processes start it idles.
     """
@@ -112,7 +114,7 @@ def summary(rounds: list[tuple[Sample, ...]]) -> list[dict[str, Any]]:
 
 
 def series(moments_s: list[float], rounds: list[tuple[Sample, ...]]) -> list[dict[str, Any]]:
-    """One object a GPU with what it did over the time of a test, for a chart.
+    """Return one object a GPU with what it did over the time of a test, for a chart.
 
     `moments_s` are when the rounds were sampled, and `seconds` in the result counts from the first of them.
     Of a long test, MOST_POINTS stand for all samples: the lowest clock, the highest power and temperature and

@@ -178,7 +178,7 @@ class KernelLog:
 
 
 def events(lines: Iterable[str]) -> tuple[Event, ...]:
-    """The errors in lines of the kernel log, since the driver was loaded last.
+    """Return the errors in lines of the kernel log, since the driver was loaded last.
 
     Of one GPU or switch each number once, and apart whether it was fatal: a log may have a million lines, and
     what was handled must not hide what was fatal before.
@@ -206,7 +206,10 @@ def events(lines: Iterable[str]) -> tuple[Event, ...]:
 
 
 def _messages(lines: Iterable[str]) -> Iterator[str]:
-    """The messages in lines; the driver's own of several lines, in which no user has a word, as so many."""
+    """Yield the messages in lines.
+
+    The driver's own of several lines, in which no user has a word, as so many.
+    """
     for line in lines:
         message = TIME.sub("", line, count=1) if line.startswith("[") else line
         if SUBJECT.match(message):
@@ -216,7 +219,7 @@ def _messages(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _event(message: str, subject: str) -> Event | None:
-    """The error in a message; `subject` is the GPU of the messages before it."""
+    """Return the error in a message; `subject` is the GPU of the messages before it."""
     if match := LINE.match(message):
         number, detail = int(match["number"]), match["rest"]
         return Event(_with_domain(match["address"]), number, detail.strip(), _kind(number, detail))
@@ -243,7 +246,10 @@ def _with_domain(address: str) -> str:
 
 
 def _kind(number: int, detail: str) -> Kind:
-    """What an Xid asks for: one of NVLink 5 says whether it was fatal, and the table knows more of some."""
+    """Return what an Xid asks for.
+
+    One of NVLink 5 says whether it was fatal, and the table knows more of some.
+    """
     match = NVLINK5_DETAIL.match(detail) if number in NVLINK5 else None
     if match is None:
         return Kind.XID
@@ -262,7 +268,10 @@ def _kind(number: int, detail: str) -> Kind:
 
 
 def read_kernel_log() -> KernelLog:
-    """The Xid events of this boot: from the journal, which is complete, else from the kernel's own buffer."""
+    """Return the Xid events of this boot.
+
+    From the journal, which is complete, else from the kernel's own buffer.
+    """
     reasons = []
     heard = journal_lost = False
     try:
@@ -289,7 +298,7 @@ def read_kernel_log() -> KernelLog:
 
 
 def _journal() -> tuple[tuple[Event, ...], bool]:
-    """The events in the journal, and whether this user may read there.
+    """Return the events in the journal, and whether this user may read there.
 
     journalctl answers 1 when no line matches, and also, without a word, when this user may read none at all.
     """
@@ -304,7 +313,7 @@ def _journal() -> tuple[tuple[Event, ...], bool]:
 
 
 def _message(entry: str) -> str:
-    """The message of an entry of the journal. Raises ReadingError."""
+    """Return the message of an entry of the journal. Raises ReadingError."""
     try:
         said = json.loads(entry)["MESSAGE"]
         # Text that is no UTF-8 is a list of bytes.
@@ -314,7 +323,7 @@ def _message(entry: str) -> str:
 
 
 def _buffer() -> Iterator[str]:
-    """The messages in the kernel's own buffer, those of the kernel itself.
+    """Yield the messages in the kernel's own buffer, those of the kernel itself.
 
     Not from dmesg, which prints the line breaks in a message, on Enterprise Linux without a blank behind
     them: what follows looks like a message of its own. Only a container that serves as a node has no other.
@@ -346,7 +355,7 @@ def _buffer() -> Iterator[str]:
 
 
 def _of_the_kernel(form: re.Pattern[str], text: str) -> Iterator[str]:
-    """The messages in lines of a form that the kernel wrote itself."""
+    """Yield the messages in lines of a form that the kernel wrote itself."""
     for line in text.split("\n"):
         match = form.match(line)
         if match and int(match["priority"]) >> 3 == OF_THE_KERNEL:

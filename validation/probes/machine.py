@@ -78,7 +78,7 @@ class Grant:
 
 
 def describe(driver: str | None) -> Machine:
-    """This machine, with the driver that it has loaded, for the result."""
+    """Return this machine, with the driver that it has loaded, for the result."""
     torch = find_torch()
     return Machine(
         hostname=socket.gethostname(),
@@ -94,12 +94,12 @@ def describe(driver: str | None) -> Machine:
 
 
 def available_cpus() -> int:
-    """How many CPUs this process may run on."""
+    """Return how many CPUs this process may run on."""
     return len(os.sched_getaffinity(0))
 
 
 def find_torch() -> Torch | None:
-    """The torch of this Python, found without importing it: an import costs more than a second."""
+    """Return the torch of this Python, found without importing it: an import costs more than a second."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -108,12 +108,12 @@ def find_torch() -> Torch | None:
 
 
 def loaded_driver(root: Path = Path("/")) -> str | None:
-    """The version of the NVIDIA kernel module that is loaded, None if there is none."""
+    """Return the version of the NVIDIA kernel module that is loaded, None if there is none."""
     return _read(root / "sys/module/nvidia/version")
 
 
 def driver_libraries(root: Path = Path("/")) -> dict[str, str]:
-    """The versions of the driver's libraries by the names that programs load, as far as they are found."""
+    """Return the versions of the driver's libraries that are found, by the names that programs load."""
     found = {}
     for name in DRIVER_LIBRARIES:
         for folder in LIBRARY_FOLDERS:
@@ -126,7 +126,7 @@ def driver_libraries(root: Path = Path("/")) -> dict[str, str]:
 
 
 def fabric_manager_version() -> str | None:
-    """The version of the fabric manager that is installed, None if there is none."""
+    """Return the version of the fabric manager that is installed, None if there is none."""
     try:
         done = run([FABRIC_MANAGER, "--version"], 10)
     except (OSError, CommandError):
@@ -136,7 +136,7 @@ def fabric_manager_version() -> str | None:
 
 
 def fabric_manager_runs(root: Path = Path("/")) -> bool | None:
-    """Whether there is a process of the fabric manager, None where this user may not see all processes."""
+    """Return whether the fabric manager runs, None where this user may not see all processes."""
     processes = root / "proc"
     if not _read(processes / "1/cmdline"):
         return None
@@ -149,7 +149,7 @@ def fabric_manager_runs(root: Path = Path("/")) -> bool | None:
 
 
 def pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...]:
-    """The NVIDIA GPUs on the PCI bus."""
+    """Return the NVIDIA GPUs on the PCI bus."""
     return tuple(
         PciGpu(device.name, (_read(device / "device") or "").removeprefix("0x").lower(), _driver_of(device))
         for device in _nvidia_devices(root)
@@ -158,7 +158,7 @@ def pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...]:
 
 
 def has_nvswitch(root: Path = Path("/")) -> bool:
-    """Whether this node has NVSwitches of its own on the PCI bus."""
+    """Return whether this node has NVSwitches of its own on the PCI bus."""
     return any(
         (_read(device / "class") or "").startswith(SWITCH_CLASS) and _driver_of(device) in OWN_DRIVERS
         for device in _nvidia_devices(root)
@@ -166,7 +166,7 @@ def has_nvswitch(root: Path = Path("/")) -> bool:
 
 
 def granted_gpus(environment: Mapping[str, str] = os.environ) -> Grant | None:
-    """What names GPUs that this process is to have, by number or UUID; None where nothing does."""
+    """Return what names GPUs that this process is to have, by number or UUID; None where nothing does."""
     for variable in GRANTS:
         parts = [part.strip() for part in environment.get(variable, "").split(",")]
         if all(re.fullmatch(r"\d{1,3}(-\d{1,3})?|GPU-[\w-]+", part) for part in parts):
@@ -177,7 +177,7 @@ def granted_gpus(environment: Mapping[str, str] = os.environ) -> Grant | None:
 
 
 def cpus_near(pci_address: str, root: Path = Path("/")) -> list[int] | None:
-    """The CPUs of the NUMA node that a PCI device hangs on, None where the kernel does not say."""
+    """Return the CPUs of the NUMA node that a PCI device hangs on, None where the kernel does not say."""
     text = _read(root / "sys/bus/pci/devices" / pci_address / "local_cpulist")
     if not text:
         return None
@@ -196,7 +196,7 @@ def cpu_list(text: str) -> list[int]:
 
 
 def python_executable() -> str:
-    """The Python that runs this, for sentences."""
+    """Return the Python that runs this, for sentences."""
     return sys.executable
 
 
@@ -208,7 +208,7 @@ def _nvidia_devices(root: Path) -> list[Path]:
 
 
 def _driver_of(device: Path) -> str:
-    """The name of the kernel's driver that has a PCI device; empty where none has it."""
+    """Return the name of the kernel's driver that has a PCI device; empty where none has it."""
     try:
         return (device / "driver").readlink().name
     except OSError:
@@ -225,12 +225,12 @@ def _read(path: Path) -> str | None:
 
 
 def text_at(path: Path) -> str:
-    """What a short file holds; empty where it cannot be read."""
+    """Return what a short file holds; empty where it cannot be read."""
     return _read(path) or ""
 
 
 def _users(process: Path) -> set[int]:
-    """The users that a process is of, none where it has ended.
+    """Return the users that a process is of, none where it has ended.
 
     Not by the owner of its folder, who is root as long as a user runs a setuid program.
     """
@@ -240,7 +240,7 @@ def _users(process: Path) -> set[int]:
 
 
 def _program(process: Path) -> str:
-    """The program that a process runs; what it calls itself where this user may not look.
+    """Return the program that a process runs; what it calls itself where this user may not look.
 
     Only of system users: sudo is called by its user what he likes, and waits for his password as root.
     """

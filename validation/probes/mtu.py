@@ -39,7 +39,7 @@ def read(root: Path = Path("/")) -> list[Way]:
 
 
 def interfaces(root: Path = Path("/")) -> list[tuple[str, int, tuple[str, ...]]]:
-    """Names, MTUs and IPv4 neighbours of the interfaces that lead out of this machine."""
+    """Return names, MTUs and IPv4 neighbours of the interfaces that lead out of this machine."""
     near: dict[str, list[str]] = {}
     for neighbour in _ip("-4", "neighbour", "show"):
         if KNOWN & set(neighbour.get("state", [])):
@@ -52,7 +52,10 @@ def interfaces(root: Path = Path("/")) -> list[tuple[str, int, tuple[str, ...]]]
 
 
 def answers(interface: str, addresses: Iterable[str], size: int) -> tuple[str, ...]:
-    """Which of these answer a packet with so many bytes that nobody may take apart. Raises as `read` does."""
+    """Return which of these answer a packet with so many bytes that nobody may take apart.
+
+    Raises as `read` does.
+    """
     asked = {
         address: Running(
             ["ping", "-n", "-q", "-c", "2", "-W", "1", "-M", "do", "-s", str(size), "-I", interface, address]
@@ -64,7 +67,7 @@ def answers(interface: str, addresses: Iterable[str], size: int) -> tuple[str, .
 
 
 def has_hardware(place: Path, depth: int = 4) -> bool:
-    """Whether there is a device below an interface, or below those that it is made of (bond, VLAN)."""
+    """Return whether there is a device below an interface, or below those that it is made of (bond, VLAN)."""
     if (place / "device").exists():
         return True
     return depth > 0 and any(has_hardware(one, depth - 1) for one in place.glob("lower_*"))

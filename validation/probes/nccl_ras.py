@@ -56,12 +56,15 @@ class _Counts:
 
 
 def own_address(pid: int) -> str:
-    """An address of this machine alone for the ranks of one parent: a job beside it has the usual one."""
+    """Return an address of this machine alone for the ranks of one parent.
+
+    A job beside it has the usual one.
+    """
     return f"127.{1 + (pid >> 16) % 254}.{(pid >> 8) % 256}.{pid % 256}:{PORT}"
 
 
 def ask(address: str) -> str:
-    """What RAS answers at `HOST:PORT`, without the answers to the commands before. Raises RasError."""
+    """Return what RAS answers at `HOST:PORT`, without the answers to the commands before. Raises RasError."""
     host, _, port = address.rpartition(":")
     if not port.isdigit():
         raise RasError(f"expected HOST:PORT in {VARIABLE}, found {address[:80]!r}")
@@ -93,7 +96,7 @@ def _ask(host: str, port: int, until: float) -> str:
 
 
 def read(text: str, size: int) -> list[Lag]:
-    """The lags in communicators of `size` ranks, missing ranks first. Raises RasError."""
+    """Return the lags in communicators of `size` ranks, missing ranks first. Raises RasError."""
     found = _of_json(text) if text.lstrip().startswith("{") else _of_text(text)
     lags = {lag for lag in found if lag.size == size and all(rank < size for rank in lag.ranks)}
     return sorted(lags, key=lambda lag: (lag.kind, sorted(lag.ranks)))

@@ -25,7 +25,7 @@ def link_gb_s(
     root: Path = Path("/"),
     environment: Mapping[str, str] = os.environ,
 ) -> float | None:
-    """What a node can send in GB/s; None where it cannot be told.
+    """Return what a node can send in GB/s; None where it cannot be told.
 
     `interface` is the one towards the others. NCCL takes all RDMA ports that are active, if it is not told
     otherwise (NCCL_IB_HCA), and sockets where there are none.
@@ -42,7 +42,7 @@ def link_gb_s(
 
 
 def _nccl_conf(root: Path) -> dict[str, str]:
-    """What the node tells NCCL in /etc/nccl.conf; NCCL's own variables win over it."""
+    """Return what the node tells NCCL in /etc/nccl.conf; NCCL's own variables win over it."""
     try:
         text = (root / NCCL_CONF).read_text()
     except OSError:
@@ -52,7 +52,9 @@ def _nccl_conf(root: Path) -> dict[str, str]:
 
 
 def _is_chosen(port: RdmaPort, chosen: str) -> bool:
-    """Whether NCCL_IB_HCA chooses a port: [^][=]NAME[:PORT],... where ^ means all others, = the whole name.
+    """Return whether NCCL_IB_HCA chooses a port: [^][=]NAME[:PORT],...
+
+    Where ^ means all others, = the whole name.
 
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
     """
@@ -70,7 +72,7 @@ def _is_chosen(port: RdmaPort, chosen: str) -> bool:
 
 
 def _speed_mb(root: Path, interface: str) -> int | None:
-    """The speed of an interface in Mb/s, None of one without hardware: what that says is made up."""
+    """Return the speed of an interface in Mb/s, None of one without hardware: what that says is made up."""
     place = root / "sys/class/net" / interface
     if not has_hardware(place):
         return None

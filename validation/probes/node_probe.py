@@ -128,11 +128,11 @@ class NodeProbe:
         self._function, self._budget_s = function, budget_s
 
     def facts(self, on_switches: bool) -> Facts | ProcessOutcome:
-        """What the node says now, or what became of the process that asked."""
+        """Return what the node says now, or what became of the process that asked."""
         return self._ask(Facts, self._budget_s, facts=on_switches)
 
     def topology(self, gpus: tuple[str, ...]) -> Topology | ProcessOutcome:
-        """How the GPUs with these PCI addresses hang on the machine; likewise."""
+        """Return how the GPUs with these PCI addresses hang on the machine; likewise."""
         return self._ask(Topology, self._budget_s, topology=gpus)
 
     def sample(self) -> tuple[gpu_samples.Sample, ...]:
@@ -145,7 +145,7 @@ class NodeProbe:
         return found.samples
 
     def counts(self) -> counters.Counts:
-        """The error counters now, empty where nobody says them."""
+        """Return the error counters now, empty where nobody says them."""
         found = self._ask(_Counted, self._budget_s, counts=True)
         return {} if isinstance(found, ProcessOutcome) else found.counts
 
@@ -171,5 +171,5 @@ class NodeProbe:
 
 
 def failure_reason(outcome: ProcessOutcome) -> str:
-    """Why nothing was seen."""
+    """Return why nothing was seen."""
     return outcome.problem or outcome.measured.not_run or "it gave no reason"

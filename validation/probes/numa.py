@@ -16,13 +16,13 @@ MPOL_BIND = 2  # linux/mempolicy.h
 
 
 def node_of(pci_address: str, root: Path = Path("/")) -> int | None:
-    """The node of a PCI device, None where the firmware does not say."""
+    """Return the node of a PCI device, None where the firmware does not say."""
     text = text_at(root / "sys/bus/pci/devices" / pci_address / "numa_node")
     return int(text) if text.isdigit() else None  # -1: unknown
 
 
 def farthest(pci_address: str, root: Path = Path("/")) -> int | None:
-    """The node farthest from a PCI device, None where there is no other or nobody says which is near."""
+    """Return the node farthest from a PCI device, None if there is no other or nobody says which is near."""
     near = node_of(pci_address, root)
     return None if near is None else farthest_from(near, root)
 

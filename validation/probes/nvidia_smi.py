@@ -221,7 +221,7 @@ def query() -> Report:
 
 
 def parse(text: str) -> Report:
-    """The report of `nvidia-smi -q -x`. Raises NvidiaSmiError for anything else."""
+    """Return the report of `nvidia-smi -q -x`. Raises NvidiaSmiError for anything else."""
     report = report_text.split(text)
     if report.is_forged:
         raise NvidiaSmiError(
@@ -233,7 +233,7 @@ def parse(text: str) -> Report:
 
 
 def _one_by_one(text: ReportText) -> tuple[GpuText, ...]:
-    """The GPUs, each asked for alone: the first one in such a report is always the driver's."""
+    """Return the GPUs, each asked for alone: the first one in such a report is always the driver's."""
     asked = [start(["-q", "-x", "-i", str(index)]) for index in range(text.attached or 0)]
     found: list[GpuText] = []
     for done in [_finish(one, TIMEOUT_S) for one in asked]:
@@ -263,7 +263,7 @@ def _report(text: ReportText, gpus: Iterable[GpuText]) -> Report:
 
 
 def ask(arguments: list[str], timeout_s: float = TIMEOUT_S) -> str:
-    """What nvidia-smi prints. Raises NvidiaSmiError."""
+    """Return what nvidia-smi prints. Raises NvidiaSmiError."""
     return answer_of(start(arguments), timeout_s)
 
 
@@ -278,7 +278,7 @@ def start(arguments: list[str]) -> Running:
 
 
 def answer_of(asked: Running, timeout_s: float = TIMEOUT_S) -> str:
-    """What a nvidia-smi prints that was started. Raises NvidiaSmiError."""
+    """Return what a nvidia-smi prints that was started. Raises NvidiaSmiError."""
     return _answer(_finish(asked, timeout_s))
 
 
@@ -291,12 +291,12 @@ def _finish(asked: Running, timeout_s: float) -> Done:
 
 
 def _beside(done: Done) -> str:
-    """All that it said, without what names of processes say."""
+    """Return all that it said, without what names of processes say."""
     return f"{report_text.split(done.output).of_driver}\n{done.errors}"
 
 
 def _answer(done: Done) -> str:
-    """What it printed, if that is an answer: some faults of a GPU have their own status beside one."""
+    """Return what it printed, if that is an answer: some faults of a GPU have their own status beside one."""
     output = _beside(done)
     if lost := NO_HANDLE.search(output):
         # What there is of the GPUs before it may come first.
@@ -429,14 +429,14 @@ def _too_hot(element: ET.Element) -> Iterator[str]:
 
 
 def _license_missing(element: ET.Element) -> str | None:
-    """A whole GPU that was passed through computes without one."""
+    """Return why no licence is there; a whole GPU that was passed through computes without one."""
     mode = text_of(element, "gpu_virtualization_mode/virtualization_mode")
     said = text_of(element, "vgpu_software_licensed_product/license_status") or ""
     return said if mode in GUEST_MODES - {"Pass-Through"} and UNLICENSED.match(said) else None
 
 
 def _recovery_action(element: ET.Element) -> str | None:
-    """What the driver wants done with a GPU; drivers 535 to 560 say it by two flags."""
+    """Return what the driver wants done with a GPU; drivers 535 to 560 say it by two flags."""
     for name, action in (("reset_required", "Reset"), ("drain_and_reset_recommended", "Drain and Reset")):
         if flag(element, f"gpu_reset_status/{name}", "Yes"):
             return action
@@ -444,7 +444,10 @@ def _recovery_action(element: ET.Element) -> str | None:
 
 
 def _fabric_status(element: ET.Element) -> str | None:
-    """How the registration ended; one of NVML's errors there is its end, no missing answer (nvml.h)."""
+    """Return how the registration ended.
+
+    One of NVML's errors there is its end, no missing answer (nvml.h).
+    """
     said = (element.findtext("fabric/status") or "").strip()
     return None if said in ABSENT or text_of(element, "fabric/state") is None else said
 

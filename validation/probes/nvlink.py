@@ -22,7 +22,7 @@ class Links:
 
 
 def query() -> dict[int, Links]:
-    """The links of each GPU that has any, by its index. Raises NvidiaSmiError.
+    """Return the links of each GPU that has any, by its index. Raises NvidiaSmiError.
 
     A GPU without NVLink is an error to some drivers; one with all links down has no line for any.
     """
@@ -30,7 +30,7 @@ def query() -> dict[int, Links]:
 
 
 def parse(text: str) -> dict[int, Links]:
-    """What `nvidia-smi nvlink --status` printed. Raises NvidiaSmiError for text of something else."""
+    """Return what `nvidia-smi nvlink --status` printed. Raises NvidiaSmiError for text of something else."""
     states: dict[int, dict[int, bool]] = {}
     index = None
     for line in text.split("\n"):

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def port_of(gpu: Gpu, ports: Mapping[str, PciePort]) -> PciePort | None:
-    """The port above a GPU; None where it cannot be seen: that of a virtual machine is made up."""
+    """Return the port above a GPU; None where it cannot be seen: that of a virtual machine is made up."""
     return None if gpu.guest else ports.get(gpu.pci_address)
 
 
 def generation_possible(gpu: Gpu, port: PciePort | None) -> int | None:
-    """The generation that card and port both have."""
+    """Return the generation that card and port both have."""
     if gpu.shares_memory:
         return None
     if gpu.pcie_generation_max is None or port is None or not port.generation:
@@ -29,7 +29,7 @@ def generation_possible(gpu: Gpu, port: PciePort | None) -> int | None:
 
 
 def width_possible(gpu: Gpu, port: PciePort | None) -> int | None:
-    """The lanes that card and port both have; where no port is seen, those that are there."""
+    """Return the lanes that card and port both have; where no port is seen, those that are there."""
     if gpu.pcie_width_max is None or gpu.shares_memory:
         return None
     width = gpu.pcie_width or gpu.pcie_width_max

@@ -48,7 +48,7 @@ class GpuText:
     of_users: str
 
     def element(self) -> ET.Element:
-        """All but its processes. Raises ReadingError."""
+        """Return all but its processes. Raises ReadingError."""
         try:
             # Without a document type there are no entities.
             return ET.fromstring(f"{BARE_AMPERSAND.sub('&amp;', NO_XML.sub('', self.own))}</gpu>")  # noqa: S314
@@ -58,7 +58,7 @@ class GpuText:
             ) from error
 
     def processes(self) -> tuple[Process, ...]:
-        """Its processes, by their text."""
+        """Return its processes, by their text."""
         return tuple(
             Process(int(found["pid"]), found["type"] or "", in_one_line(found["name"] or ""))
             for found in PROCESS.finditer(self.of_users)
@@ -98,7 +98,7 @@ class ReportText:
         return "\n".join((self.head, *(gpu.own for gpu in gpus), self.tail))
 
     def of_head(self, name: str) -> str:
-        """What an element before the first GPU says, empty where it is not there."""
+        """Return what an element before the first GPU says, empty where it is not there."""
         found = re.search(rf"<{name}>([^<]{{0,200}})</{name}>", self.head)
         return found[1].strip() if found else ""
 

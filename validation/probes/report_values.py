@@ -74,13 +74,13 @@ EVENT_REASONS = {
 
 
 def text_of(element: ET.Element, path: str) -> str | None:
-    """The text at this place; None where there is none, or no value."""
+    """Return the text at this place; None where there is none, or no value."""
     text = (element.findtext(path) or "").strip()
     return None if is_absent(text) else text
 
 
 def is_absent(text: str) -> bool:
-    """Whether a GPU or its driver says with this that it has no value, or none to tell."""
+    """Return whether a GPU or its driver says with this that it has no value, or none to tell."""
     return text in ABSENT or text.strip("[]") in UNANSWERED or bool(IN_BRACKETS.fullmatch(text))
 
 
@@ -91,7 +91,7 @@ def flag(element: ET.Element, path: str, yes: str) -> bool | None:
 
 
 def integer(text: str | None) -> int | None:
-    """The whole number that a text begins with, before its unit; None where it begins with none.
+    """Return the whole number that a text begins with, before its unit; None where it begins with none.
 
     More than 18 digits are no count of anything.
     """
@@ -100,7 +100,7 @@ def integer(text: str | None) -> int | None:
 
 
 def number(text: str) -> float | None:
-    """A number, None for no value. Raises ReadingError for any other text."""
+    """Return a number, None for no value. Raises ReadingError for any other text."""
     if is_absent(text):
         return None
     if not NUMBER.fullmatch(text):
@@ -109,19 +109,19 @@ def number(text: str) -> float | None:
 
 
 def degrees(element: ET.Element, path: str) -> float | None:
-    """A temperature in degrees Celsius, or a margin to one, which is below zero when it is used up."""
+    """Return a temperature in degrees Celsius, or a margin to one, which is below zero when it is used up."""
     match = NUMBER.match(text_of(element, path) or "")
     return float(match.group()) if match else None
 
 
 def numbers(element: ET.Element, paths: dict[str, str]) -> dict[str, int]:
-    """The whole numbers at these places, without those that are not there."""
+    """Return the whole numbers at these places, without those that are not there."""
     found = {name: integer(text_of(element, path)) for name, path in paths.items()}
     return {name: number for name, number in found.items() if number is not None}
 
 
 def watts(element: ET.Element, *names: str) -> float | None:
-    """A power in W; driver 535 and newer group readings by where they are taken."""
+    """Return a power in W; driver 535 and newer group readings by where they are taken."""
     for group in ("gpu_power_readings", "gpu_power_readings/gpu_ceiling_power_limit", "power_readings"):
         for name in names:
             match = NUMBER.match(text_of(element, f"{group}/{name}") or "")
@@ -147,7 +147,7 @@ def errors(counters: ET.Element | None, kind: str, bits: str) -> int | None:
 
 
 def reasons(element: ET.Element) -> Iterator[tuple[str, str]]:
-    """Each event reason with what is said of it."""
+    """Yield each event reason with what is said of it."""
     for group, prefix in (
         ("clocks_event_reasons", "clocks_event_reason_"),
         ("clocks_throttle_reasons", "clocks_throttle_reason_"),

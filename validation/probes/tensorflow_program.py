@@ -53,7 +53,10 @@ def main() -> None:
 
 
 def product(tf: Any, index: int) -> str:
-    """What is wrong with a product of whole numbers on this GPU; it is compared with one on the host."""
+    """Return what is wrong with a product of whole numbers on this GPU.
+
+    It is compared with one on the host.
+    """
     rows = [[float((SIZE * row + column) % 7) for column in range(SIZE)] for row in range(SIZE)]
     with tf.device(f"/GPU:{index}"):
         numbers = tf.constant(rows, dtype=tf.float32)
@@ -66,7 +69,7 @@ def product(tf: Any, index: int) -> str:
 
 
 def mixed_precision(tf: Any) -> str:
-    """What is wrong with a layer under the policy mixed_float16: fp16 with weights in fp32."""
+    """Return what is wrong with a layer under the policy mixed_float16: fp16 with weights in fp32."""
     tf.keras.mixed_precision.set_global_policy("mixed_float16")
     with tf.device("/GPU:0"):
         layer = tf.keras.layers.Dense(1, kernel_initializer="ones", use_bias=False)
@@ -79,7 +82,7 @@ def mixed_precision(tf: Any) -> str:
 
 
 def error_of(ask: Any, *arguments: Any) -> str:
-    """What it says, or the error that it raises, whatever it is."""
+    """Return what it says, or the error that it raises, whatever it is."""
     try:
         words: str = ask(*arguments)
     except Exception as error:  # noqa: BLE001 - TensorFlow's errors have no base class of their own
@@ -88,7 +91,7 @@ def error_of(ask: Any, *arguments: Any) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The error in one line."""
+    """Return the error in one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
 

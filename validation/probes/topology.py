@@ -76,7 +76,7 @@ class Topology:
 
 
 def read(gpus: tuple[str, ...], root: Path = Path("/")) -> Topology:
-    """The topology around the GPUs with these PCI addresses; what cannot be read is left out."""
+    """Return the topology around the GPUs with these PCI addresses; what cannot be read is left out."""
     devices = root / "sys/bus/pci/devices"
     bridges = {bridge.name: _redirects(bridge) for gpu in gpus for bridge in _bridges(devices / gpu)}
     return Topology(
@@ -94,7 +94,7 @@ def read(gpus: tuple[str, ...], root: Path = Path("/")) -> Topology:
 
 
 def pcie_ports(gpus: Iterable[str], root: Path = Path("/")) -> dict[str, PciePort]:
-    """The port above each GPU, by the GPU's PCI address; without those that nobody shows."""
+    """Return the port above each GPU, by the GPU's PCI address; without those that nobody shows."""
     found = {}
     for gpu in gpus:
         for bridge in _bridges(root / "sys/bus/pci/devices" / gpu)[:1]:
@@ -118,7 +118,7 @@ def _iommu(root: Path) -> str:
 
 
 def _bridges(device: Path) -> list[Path]:
-    """The PCI bridges above a device, from its place in /sys/devices."""
+    """Return the PCI bridges above a device, from its place in /sys/devices."""
     try:
         place = device.resolve(strict=True)
     except OSError:
@@ -127,7 +127,7 @@ def _bridges(device: Path) -> list[Path]:
 
 
 def _redirects(bridge: Path) -> bool | None:
-    """Whether a bridge's access control (ACS) sends traffic between its devices through the root complex.
+    """Return whether a bridge's access control (ACS) sends its devices' traffic through the root complex.
 
     None where the configuration space does not show: the kernel gives others than root its first 64 bytes.
     """
@@ -164,14 +164,20 @@ def _slow_links(gpus: tuple[str, ...], root: Path) -> list[SlowLink]:
 
 
 def _way_up(device: Path) -> list[tuple[Path, Path]]:
-    """Both ends of each link from a device up to the root: within a switch, from port to port, is none."""
+    """Return both ends of each link from a device up to the root.
+
+    Within a switch, from port to port, is none.
+    """
     bridges = _bridges(device)
     ends = [device.resolve(), *bridges] if bridges else []
     return list(zip(ends[::2], ends[1::2], strict=False))
 
 
 def _slow_link(above: str, lower: Path, upper: Path) -> SlowLink | None:
-    """A link that is slow, None if it is not or nobody says. Its state is in the lower end's registers."""
+    """Return a link that is slow, None if it is not or nobody says.
+
+    Its state is in the lower end's registers.
+    """
     speed = _leading_number(lower / "current_link_speed")
     width = _leading_number(lower / "current_link_width")
     speed_max = min(_leading_number(end / "max_link_speed") for end in (lower, upper))

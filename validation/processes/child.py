@@ -109,12 +109,12 @@ def _tell_when_asked(asked: int, answer: int, tell: Callable[[], str]) -> None:
 
 
 def is_child() -> bool:
-    """Whether this is a measuring process."""
+    """Return whether this is a measuring process."""
     return _record is not None
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """The child's side: read the request from standard input, run its function, answer on the pipe."""
+    """Be the child: read the request from standard input, run its function, answer on the pipe."""
     global _record, _answer  # noqa: PLW0603 - one for this process, whatever function it runs
     _answer, record, parent = map(int, arguments)
     # If the parent is killed, nobody would be left to end us.
@@ -190,7 +190,7 @@ def tidy() -> None:
 
 
 def _stage_teller(pipe: TextIO) -> Callable[[str], None]:
-    """How a function says what it is about to do, so that the parent can say where it hung or died.
+    """Return how a function says what it is about to do, so that the parent can say where it hung or died.
 
     The same stage, told again, says that the function goes on.
     """

@@ -93,7 +93,7 @@ class Running:
         return Done(status, output.decode(errors="replace"), errors.decode(errors="replace"))
 
     def _read(self, deadline: float) -> tuple[bytes, bytes]:
-        """What it prints until it ends, or until `deadline`; others may hold its pipes for longer."""
+        """Return what it prints until it ends, or until `deadline`; others may hold its pipes for longer."""
         process = self._process
         assert process.stdout is not None
         assert process.stderr is not None
@@ -131,7 +131,7 @@ class Running:
 
 
 def _take(descriptor: int, into: bytearray) -> bool:
-    """Whether there was something to read, and not the end."""
+    """Return whether there was something to read, and not the end."""
     data = os.read(descriptor, 1 << 16)
     into += data
     return bool(data)

@@ -84,7 +84,7 @@ class WorkerPool:
         self.stuck: list[ProcessOutcome] = []
 
     def take(self, request: Request) -> _Child | None:
-        """A living process for this request, None where none was kept."""
+        """Return a living process for this request, None where none was kept."""
         waiting = self._idle.get(_kind(request), [])
         while request.reuse and waiting:
             child = waiting.pop()
@@ -106,7 +106,7 @@ class WorkerPool:
 
 
 def _kind(request: Request) -> str:
-    """What requests of one process have in common."""
+    """Return what requests of one process have in common."""
     return json.dumps([request.backend, request.device, sorted(request.environment.items())])
 
 
@@ -198,7 +198,10 @@ class _Patience:
     longer_s: Mapping[str, float]
 
     def with_child(self, child: _Child) -> float:
-        """How long this one may take for its next sign of life: it may know itself that it takes longer."""
+        """Return how long this one may take for its next sign of life.
+
+        It may know itself that it takes longer.
+        """
         if self.usual_s is None:
             return NOT_YET
         usual_s = self.longer_s.get(child.stage, self.usual_s)
@@ -207,7 +210,10 @@ class _Patience:
 
 
 def inherited() -> dict[str, str]:
-    """The environment for processes of ours: as this one was told (-I), nothing in it is about Python."""
+    """Return the environment for processes of ours.
+
+    As this one was told (-I), nothing in it is about Python.
+    """
     isolated = sys.flags.isolated
     return {name: value for name, value in os.environ.items() if not (isolated and name.startswith("PYTHON"))}
 
@@ -293,7 +299,10 @@ class _Child:
             return False
 
     def is_gone(self) -> bool:
-        """Whether it has ended; it is not reaped, so that its group's number stays its own until kill()."""
+        """Return whether it has ended.
+
+        It is not reaped, so that its group's number stays its own until kill().
+        """
         return bool(os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
 
     def read(self, descriptor: int) -> None:
@@ -352,12 +361,12 @@ class _Child:
         return loads(Measured, self.answer)
 
     def kernel_time(self) -> int | None:
-        """What the kernel has worked for this process, in clock ticks; None when it is gone."""
+        """Return what the kernel has worked for this process, in clock ticks; None when it is gone."""
         found = _stat(self.process.pid)
         return int(found[STIME]) if found else None
 
     def record(self) -> tuple[int, int, float]:
-        """How many steps of its request and calls it has counted, and how long the next step should take."""
+        """Return how many steps of its request and calls it has counted, and how long the next may take."""
         steps, calls, expected_s = RECORD.unpack_from(self._record)
         return steps, calls, expected_s
 
@@ -373,7 +382,7 @@ class _Child:
         self._running += bool(stat) and stat[STATE] == "R"
 
     def is_silent(self, patience_s: float) -> bool:
-        """Whether it was seen to make no progress for so long."""
+        """Return whether it was seen to make no progress for so long."""
         return self.now - self.last_progress >= patience_s
 
     def _note_progress(self, stat: list[str], steps: int) -> None:
@@ -391,7 +400,7 @@ class _Child:
         return True
 
     def has_said(self, more: bool) -> bool:
-        """Whether it has answered, and told what it knows of itself where `more` is asked for."""
+        """Return whether it has answered, and told what it knows of itself where `more` is asked for."""
         return bool(FRAME.search(self.tail) and (self.said or not more)) or not self.open
 
     def note_where(self) -> None:
@@ -438,14 +447,14 @@ class _Child:
             self._close(descriptor)
 
     def give_up(self, ending: Ending, missed: str) -> None:
-        """It `missed` what was asked of it: keep what is to be seen of it before it is killed."""
+        """Keep what is to be seen of one that `missed` what was asked of it, before it is killed."""
         self.overdue, self._missed, self.silent_s = ending, missed, time.monotonic() - self.told
         self.halted, self._counted = halted(self.process.pid), self.record()[:2]
         self.busy = self._running / self._looks if self._looks else None
         self.ended = time.monotonic()
 
     def outcome(self) -> ProcessOutcome:
-        """What came of it, once it has ended or has been killed."""
+        """Return what came of it, once it has ended or has been killed."""
         ending, measured, problem = self._judge()
         ended_at = min(self.ended, time.monotonic())
         return ProcessOutcome(
@@ -502,7 +511,7 @@ class _Child:
         return f"ended with exit status {status} and without a result"
 
     def _last_words(self) -> str:
-        """Its own error; else that of a library which ended it; else the last line that it printed."""
+        """Return its own error; else that of a library which ended it; else the last line that it printed."""
         lines = [line.strip() for line in self.tail.decode(errors="replace").splitlines() if line.strip()]
         uncaught = [line.removeprefix(UNCAUGHT).strip() for line in lines if line.startswith(UNCAUGHT)]
         words = [*lines[-1:], *uncaught[-1:], *filter(None, [self._error])][-1:]
@@ -510,7 +519,10 @@ class _Child:
 
 
 def _shareable() -> int:
-    """A file for the number of steps that no folder has: in memory, where this Python knows such files."""
+    """Return a file for the number of steps that no folder has.
+
+    In memory, where this Python knows such files.
+    """
     # One that was built for an older glibc than 2.27 does not.
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("temper-validation-steps")
@@ -527,14 +539,14 @@ def halted(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """What stands behind the name in its /proc/PID/stat (proc(5)); nothing when it is gone."""
+    """Return what stands behind the name in its /proc/PID/stat (proc(5)); nothing when it is gone."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has ended for lack of memory, also of a control group's."""
+    """Return how many processes the kernel has ended for lack of memory, also of a control group's."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             name, _, count = line.partition(" ")
@@ -641,5 +653,5 @@ def _ask_where(children: list[_Child], *, more: bool) -> None:
 
 
 def _first_failed(children: list[_Child]) -> _Child | None:
-    """The child that failed before all others: theirs may be failures because of it."""
+    """Return the child that failed before all others: theirs may be failures because of it."""
     return min((child for child in children if child.failed), key=lambda child: child.ended, default=None)

@@ -69,7 +69,7 @@ def _held(path: Path) -> Iterator[int]:
 
 
 def environment() -> dict[str, str]:
-    """What a measuring process is to have in its environment.
+    """Return what a measuring process is to have in its environment.
 
     Only these: TMPDIR also moves where an engine unpacks the images that it pulls.
     """
@@ -78,7 +78,7 @@ def environment() -> dict[str, str]:
 
 
 def _is_trusted(folder: Path) -> bool:
-    """Whether it is a folder of root or of this user, and no link."""
+    """Return whether it is a folder of root or of this user, and no link."""
     with contextlib.suppress(OSError):
         found = folder.lstat()
         return stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.getuid())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def text(fleet: FleetVerdict, location: str = "") -> str:
-    """A table, the reasons in words, what was not run and why, and last the verdict in a sentence.
+    """Return a table, the reasons in words, what was not run and why, and last the verdict in a sentence.
 
     `location` says where the whole report is.
     """
@@ -45,7 +45,7 @@ def _table(nodes: tuple[NodeVerdict, ...]) -> str:
 
 
 def _tests_that_ran(nodes: Iterable[NodeVerdict]) -> list[str]:
-    """Tests that ran on at least one node, in order; the others are listed once, below the table."""
+    """Return tests that ran on at least one node, in order; the others are listed once, below the table."""
     ran: dict[str, bool] = {}
     for node in nodes:
         for test in node.tests:
@@ -69,7 +69,7 @@ def _reasons(fleet: FleetVerdict) -> str:
 
 
 def _gpus(fleet: FleetVerdict) -> str:
-    """Each GPU that did not pass, with what a ticket about it needs."""
+    """Return each GPU that did not pass, with what a ticket about it needs."""
     lines = [
         one_line(
             f"  - {node.node} GPU {gpu.index}: {gpu.state} ({', '.join(gpu.findings) or 'no reason given'}); "
@@ -83,12 +83,12 @@ def _gpus(fleet: FleetVerdict) -> str:
 
 
 def _together(said: Iterable[tuple[tuple[str, str], str]]) -> dict[tuple[str, tuple[str, ...]], list[str]]:
-    """The tests by what is said of them and of which nodes; it comes as ((test, text), node)."""
+    """Return the tests by what is said of them and of which nodes; it comes as ((test, text), node)."""
     return by_key(((text, tuple(nodes)), test) for (test, text), nodes in by_key(said).items())
 
 
 def _not_run(fleet: FleetVerdict) -> str:
-    """Which tests were not run where and why, the same reason of several tests and nodes in one line."""
+    """Return which tests were not run where and why, one line for the same reason of several."""
     by_reason = _together(
         ((test.id, test.reason), node.node)
         for node in fleet.nodes
@@ -107,7 +107,7 @@ def _not_run(fleet: FleetVerdict) -> str:
 
 
 def _notes(fleet: FleetVerdict) -> str:
-    """Each note once, with all tests and nodes that it holds for."""
+    """Return each note once, with all tests and nodes that it holds for."""
     by_note = _together(
         ((test.id, note), node.node) for node in fleet.nodes for test in node.tests for note in test.notes
     )

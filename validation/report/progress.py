@@ -46,7 +46,7 @@ class Progress:
             self._write(CLEAR_LINE)
 
     def __call__(self, test: str, result: TestResult | None) -> None:
-        """A test starts (None) or has ended."""
+        """Show that a test starts (None) or has ended."""
         with self._lock:
             if result is None:
                 self._count += 1

@@ -49,7 +49,7 @@ SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def documents() -> dict[str, str]:
-    """The content of each schema file by its name."""
+    """Return the content of each schema file by its name."""
     return {
         f"{name}.schema.json": document(f"Temper validation: {name}", kind, version, DEFAULTS)
         for name, (kind, version) in FILES.items()
@@ -57,7 +57,7 @@ def documents() -> dict[str, str]:
 
 
 def document(title: str, kind: type, version: int, comment: str = "") -> str:
-    """The content of the schema file of a dataclass that has a field `schema_version`."""
+    """Return the content of the schema file of a dataclass that has a field `schema_version`."""
     definitions: dict[str, Any] = {}
     reference = schema_of(kind, definitions)
     definitions[kind.__name__]["properties"]["schema_version"] = {"const": version}
@@ -72,7 +72,7 @@ def document(title: str, kind: type, version: int, comment: str = "") -> str:
 
 
 def schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a type; what it refers to is added to the definitions."""
+    """Return the schema of a type; what it refers to is added to the definitions."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         of = next(one for one in arguments[1:] if isinstance(one, Bounds))
@@ -107,7 +107,7 @@ def _bounded(schema: dict[str, Any], of: Bounds) -> dict[str, Any]:
 
 
 def _object(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
-    """A reference to the definition of a dataclass. What is written always has all its fields."""
+    """Return a reference to the definition of a dataclass. What is written always has all its fields."""
     if kind.__name__ not in definitions:
         definitions[kind.__name__] = {}  # first, in case it contains itself
         hints = typing.get_type_hints(kind, include_extras=True)

@@ -54,7 +54,7 @@ class Rounds:
         return State.FAIL in states or not states - {State.NOT_RUN}
 
     def plus(self, results: list[TestResult], elapsed_s: float) -> Rounds:
-        """The same with one round more."""
+        """Return the same with one round more."""
         before = {test.id: test for test in self.tests}
         merged = tuple(merge(before.get(test.id), test) for test in results)
         pool = tuple(test for test in self.tests if test.id not in {one.id for one in results})
@@ -81,7 +81,7 @@ def price(hours: float, power_limits_w: Sequence[float | None], state: Path | No
 
 
 def merge(before: TestResult | None, now: TestResult) -> TestResult:
-    """One result from two rounds of a test."""
+    """Return one result from two rounds of a test."""
     if before is None:
         return now
     worse = max((before, now), key=lambda test: test.state.severity)
@@ -107,7 +107,7 @@ def merge(before: TestResult | None, now: TestResult) -> TestResult:
 
 
 def _other_bits(before: TestResult, now: TestResult) -> Iterator[Finding]:
-    """What one GPU computed in two rounds of one run, and not the same."""
+    """Yield what one GPU computed in two rounds of one run, and not the same."""
     was = {(one.name, one.device, one.taken): one for one in before.digests}
     for digest in now.digests:
         other = was.get((digest.name, digest.device, digest.taken))
@@ -180,7 +180,9 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def load(path: Path | None, fresh: Rounds) -> tuple[Rounds, str]:
-    """What an interrupted burn-in of the same kind left not long ago, else the `fresh` start; and which.
+    """Return what an interrupted burn-in of the same kind left not long ago, else the `fresh` start.
+
+    And which.
 
     Rounds of another driver, of other GPUs or of last month prove nothing about this node as it is now. Hours
     that are not taken up are said to be lost. Raises OSError.
@@ -210,7 +212,7 @@ def _number_of_rounds(count: int) -> str:
 
 
 def _rebooted(rounds: Rounds) -> Rounds:
-    """The same, with what a sceptic asks: did the operator boot this node, or did the load?"""
+    """Return the same, with what a sceptic asks: did the operator boot this node, or did the load?"""
     rebooted = finding("burn-in-rebooted", round=rounds.count)
     ran = next((test for test in rounds.tests if test.state is not State.NOT_RUN), None)
     tests = tuple(
@@ -225,7 +227,7 @@ def _rebooted(rounds: Rounds) -> Rounds:
 
 
 def boot_id() -> str:
-    """What is another one after each boot."""
+    """Return what is another one after each boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

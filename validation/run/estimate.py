@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def rows(plan: Plan, gpus: int = 8) -> dict[str, tuple[float, str]]:
-    """Seconds of each test of a plan, and how they come about."""
+    """Return seconds of each test of a plan, and how they come about."""
     idle = IdleNode(plan, gpus)
     found = {check.id: list(check.cost(idle)) for check in CHECKS.values() if plan.name in check.plans}
     return {
@@ -25,7 +25,7 @@ def rows(plan: Plan, gpus: int = 8) -> dict[str, tuple[float, str]]:
 
 
 def table(plan: Plan, gpus: int = 8) -> str:
-    """The sum as docs/operate/validation.md shows it."""
+    """Return the sum as docs/operate/validation.md shows it."""
     lines = [f"| Test | Seconds on {gpus} GPUs | Made of |", "|---|---|---|"]
     found = rows(plan, gpus)
     lines += [f"| `{test}` | {seconds:.1f} | {words} |" for test, (seconds, words) in found.items()]

@@ -83,7 +83,10 @@ def run_plan(
 
 
 def _rounds(node: Node, name: str, tests: Iterable[str], state: Path | None) -> tuple[burn_in.Rounds, str]:
-    """What an interrupted burn-in left to go on from, else a fresh start; and which. Raises OSError."""
+    """Return what an interrupted burn-in left to go on from, else a fresh start; and which.
+
+    Raises OSError.
+    """
     rounds, taken_up = burn_in.Rounds(RESULT_VERSION, name, node.plan.name), ""
     if node.plan.duration_s:
         rounds, taken_up = burn_in.load(state, dataclasses.replace(rounds, kind=_kind(node, tests)))
@@ -92,7 +95,7 @@ def _rounds(node: Node, name: str, tests: Iterable[str], state: Path | None) -> 
 
 
 def _not_kept(write: Callable[..., None], *arguments: Any) -> str:
-    """Why the disk did not take something; empty where it did."""
+    """Return why the disk did not take something; empty where it did."""
     try:
         write(*arguments)
     except OSError as error:
@@ -103,7 +106,7 @@ def _not_kept(write: Callable[..., None], *arguments: Any) -> str:
 def _round(
     node: Node, wanted: set[str], progress: Callable[[str, TestResult | None], None]
 ) -> list[TestResult]:
-    """Every test once; in a burn-in up to the first that fails."""
+    """Return every test once; in a burn-in up to the first that fails."""
     results = []
     if "health" not in wanted:
         node.probe_now()
@@ -118,7 +121,7 @@ def _round(
 
 
 def _with_stuck(results: list[TestResult], stuck: list[ProcessOutcome]) -> list[TestResult]:
-    """Processes that only the end of the round found stuck in the kernel, told with its last test."""
+    """Tell of processes that only the end of the round found stuck in the kernel, with its last test."""
     if not (results and stuck):
         return results
     last = results[-1]
@@ -127,7 +130,7 @@ def _with_stuck(results: list[TestResult], stuck: list[ProcessOutcome]) -> list[
 
 
 def _kind(node: Node, tests: Iterable[str]) -> str:
-    """What rounds must have in common to be rounds of one burn-in."""
+    """Return what rounds must have in common to be rounds of one burn-in."""
     gpus = ", ".join(gpu.uuid or gpu.pci_address for gpu in node.gpus)
     torch = node.torch.version if node.torch else "none"
     methods = ", ".join(f"{test} {CHECKS[test].method}" for test in sorted(tests))
@@ -135,7 +138,10 @@ def _kind(node: Node, tests: Iterable[str]) -> str:
 
 
 def _run(check: Check, node: Node) -> TestResult:
-    """One test's result. A test that breaks by its own fault has not passed, and takes no other along."""
+    """Return one test's result.
+
+    A test that breaks by its own fault has not passed, and takes no other along.
+    """
     started = time.monotonic()
     try:
         return check.run(node)

@@ -39,7 +39,7 @@ class Comparison:
 
     @classmethod
     def of(cls, parts: Iterable[Comparison]) -> Comparison:
-        """What several judges say, or one of several numbers; each note once."""
+        """Return what several judges say, or one of several numbers; each note once."""
         heard = [part for part in parts if part is not NOTHING]
         return cls(
             tuple(chain.from_iterable(part.findings for part in heard)),
@@ -72,13 +72,13 @@ class Baseline:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Baseline:
-        """The baseline of one or more values."""
+        """Return the baseline of one or more values."""
         median = statistics.median(values)
         deviation = statistics.median(abs(value - median) for value in values)
         return cls(len(values), median, max(MAD_TO_SIGMA * deviation, LEAST_SIGMA * median))
 
     def state_of(self, measurement: Measurement, sensitivity: Sensitivity) -> State:
-        """Whether a number lies so far below that neither chance nor its own noise explains it.
+        """Return whether a number lies so far below that neither chance nor its own noise explains it.
 
         Its own noise can excuse a little; a number that would fail without it stays degraded, or the noisier
         a GPU, the slower it could be and pass.
@@ -93,14 +93,14 @@ class Baseline:
         return State.FAIL if fails else State.DEGRADED
 
     def is_below(self, value: float, sensitivity: Sensitivity) -> bool:
-        """Whether a number lies below by more than what is allowed, and by more than the others scatter.
+        """Return whether a number lies below by more than is allowed, and by more than the others scatter.
 
         Both, so that a wide scatter excuses more, and a narrow one does not condemn for nothing.
         """
         return self.deficit(value) > sensitivity.degraded and self.median - value > OUTLIER_Z * self.sigma
 
     def deficit(self, value: float) -> float:
-        """How much less than the median, as a part of it; negative for more."""
+        """Return how much less than the median, as a part of it; negative for more."""
         return (self.median - value) / self.median if self.median else 0.0
 
     @property
@@ -126,7 +126,7 @@ class BaselineJudge:
         whose: str,
         more: Callable[[], str] = str,
     ) -> Comparison:
-        """What it says of one number; `whose` says what the baseline is.
+        """Return what it says of one number; `whose` says what the baseline is.
 
         `more` says what stands behind its median. Of nearly all numbers nothing is said, and it is not asked.
         """
@@ -154,7 +154,10 @@ class BaselineJudge:
     def _unseen(
         self, measurement: Measurement, baseline: Baseline, sensitivity: Sensitivity, whose: str, text: str
     ) -> tuple[str, ...]:
-        """What kept a number from being blamed that may deserve it; for GPUs, which repeat themselves."""
+        """Return what kept a number from being blamed that may deserve it.
+
+        For GPUs, which repeat themselves.
+        """
         if baseline.is_below(measurement.value, sensitivity):
             return (f"{text}; excused by its own noise",)
         if sensitivity.fail is not None and baseline.blind_below > sensitivity.fail:

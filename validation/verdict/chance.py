@@ -28,7 +28,7 @@ def among(numbers: int) -> float:
 
 
 def usual_scatter(sides: Iterable[Sequence[float]]) -> float:
-    """The standard deviation of values about the middle of their side, as a part of it.
+    """Return the standard deviation of values about the middle of their side, as a part of it.
 
     From the median absolute deviation alone, which a few values that stand out do not move. Never below what
     baseline.py believes in; infinite where no side has two values.

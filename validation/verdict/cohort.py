@@ -68,7 +68,7 @@ def among_its_own(result: NodeResult) -> dict[str, Comparison]:
 
 
 def _votes(values: list[float]) -> list[float]:
-    """The numbers of a node that count in the median: of many, some from all of their range."""
+    """Return the numbers of a node that count in the median: of many, some from all of their range."""
     if len(values) <= MOST_VOTES:
         return values
     ordered = sorted(values)
@@ -76,7 +76,7 @@ def _votes(values: list[float]) -> list[float]:
 
 
 def _members(result: NodeResult) -> Iterator[tuple[Hashable, _Member]]:
-    """Each number that compares, with what makes it equal to others."""
+    """Yield each number that compares, with what makes it equal to others."""
     torch, driver = result.machine.torch, (result.machine.driver or "").partition(".")[0]
     limits = _power_limits(result)
     alike: dict[int | None, Hashable] = {}
@@ -102,7 +102,7 @@ def _members(result: NodeResult) -> Iterator[tuple[Hashable, _Member]]:
 
 
 def _power_limits(result: NodeResult) -> dict[int, float]:
-    """The power limit of each GPU in W, as health found it: a lower one is a slower GPU, by choice."""
+    """Return the power limit of each GPU in W, as health found it: a lower one is a slower GPU, by choice."""
     return {gpu.device: gpu.power_limit_w or 0.0 for test in result.tests for gpu in test.power_limits}
 
 

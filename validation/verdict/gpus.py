@@ -29,7 +29,7 @@ HEALTH = "health"
 def judge_gpus(
     result: NodeResult, references: References, tests: Sequence[TestVerdict]
 ) -> tuple[GpuVerdict, ...]:
-    """The verdict on each GPU of a result, from the node's tests as they were judged."""
+    """Return the verdict on each GPU of a result, from the node's tests as they were judged."""
     known = {gpu.index for gpu in result.gpus}
     # As the node says it: a number that fails one GPU does not mean that another one was measured.
     not_run = {test.id for test in tests if test.state is State.NOT_RUN}
@@ -65,7 +65,7 @@ def judge_gpus(
 
 
 def _measured(result: NodeResult, test_id: str) -> set[int]:
-    """The GPUs that a test brought a number of."""
+    """Return the GPUs that a test brought a number of."""
     numbers = [one for test in result.tests if test.id == test_id for one in test.measurements]
     return {one.device for one in numbers if one.device is not None}
 
@@ -76,7 +76,7 @@ def _of_gpus(test: TestVerdict) -> bool:
 
 
 def _names_none_of(gpus: set[int], test: TestVerdict) -> bool:
-    """Whether a test did not pass for something that is of none of these GPUs in particular."""
+    """Return whether a test did not pass for something that is of none of these GPUs in particular."""
     if test.state not in {State.DEGRADED, State.FAIL}:
         return False
     return not test.findings or any(finding.device not in gpus for finding in test.findings)
@@ -96,7 +96,7 @@ def _looked_at(result: NodeResult) -> set[int]:
 
 
 def computed(tests: Iterable[TestVerdict]) -> bool:
-    """Whether a test has had GPUs of this node compute."""
+    """Return whether a test has had GPUs of this node compute."""
     return any(
         test.state is not State.NOT_RUN and test.id in CHECKS and CHECKS[test.id].computes_on_gpus
         for test in tests
@@ -129,7 +129,7 @@ def counts(nodes: Iterable[tuple[str, Sequence[GpuVerdict]]], idle: Sequence[str
 
 
 def unknown_models(nodes: Iterable[tuple[str, Sequence[GpuVerdict]]]) -> str:
-    """A sentence for each model that the table does not know; empty where it knows all."""
+    """Return a sentence for each model that the table does not know; empty where it knows all."""
     where: dict[str, list[str]] = {}
     for node, gpus in nodes:
         for name in sorted({gpu.name for gpu in gpus if not gpu.model}):

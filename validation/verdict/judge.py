@@ -44,7 +44,7 @@ def judge_node(
     more_tests: tuple[TestVerdict, ...] = (),
     fail_on_degraded: bool = False,
 ) -> NodeVerdict:
-    """The verdict on one node.
+    """Return the verdict on one node.
 
     `headlines` are the measurements that stand for each test, the best first; `comparisons` what fleet and
     history say of a test, `more_tests` what was measured with other nodes.
@@ -94,7 +94,10 @@ def judge_node(
 
 
 def _wrong_count(result: NodeResult, expectation: Expectation, tests: tuple[TestVerdict, ...]) -> str:
-    """A sentence if the node has another number of GPUs than expected; empty where health has said so."""
+    """Return a sentence if the node has another number of GPUs than expected.
+
+    Empty where health has said so.
+    """
     expected, found = expectation.gpu_count, len(result.gpus)
     said = {finding.code for test in tests for finding in test.findings}
     if expected in {None, found} or said & {"gpu-count", "gpu-not-driven"}:
@@ -103,7 +106,7 @@ def _wrong_count(result: NodeResult, expectation: Expectation, tests: tuple[Test
 
 
 def judge_fleet(nodes: Iterable[NodeVerdict]) -> FleetVerdict:
-    """The verdict on a fleet: as good as its worst node. An empty fleet has not passed."""
+    """Return the verdict on a fleet: as good as its worst node. An empty fleet has not passed."""
     verdicts = tuple(sorted(nodes, key=lambda node: node.node))
     state = worst((node.state for node in verdicts), State.NOT_RUN)
     statuses = {node.exit_status for node in verdicts}
@@ -114,7 +117,7 @@ def judge_fleet(nodes: Iterable[NodeVerdict]) -> FleetVerdict:
 
 
 def _why(test: TestVerdict) -> list[str]:
-    """Why a test did not pass: no state but pass and not-run goes without a sentence."""
+    """Return why a test did not pass: no state but pass and not-run goes without a sentence."""
     said = _sentences(test.findings)
     if not said and test.state in {State.DEGRADED, State.FAIL}:
         said = [f"{test.state}: {test.reason or 'its result does not say why'}"]
@@ -122,7 +125,7 @@ def _why(test: TestVerdict) -> list[str]:
 
 
 def _sentences(findings: Iterable[Finding]) -> list[str]:
-    """What is wrong and what to do; the same on several GPUs in one sentence."""
+    """Return what is wrong and what to do; the same on several GPUs in one sentence."""
     devices: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         same = finding.text.replace(f"GPU {finding.device}", "GPU")
@@ -172,7 +175,7 @@ def _short(text: str) -> str:
 
 
 def _headline(test: TestResult, names: tuple[str, ...]) -> str:
-    """The number of a test in a table: the best name that was measured, largest size, worst GPU."""
+    """Return the number of a test in a table: the best name that was measured, largest size, worst GPU."""
     for name in names:
         found = [measurement for measurement in test.measurements if measurement.name == name]
         if found:

@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 
 def compare(test: TestResult, result: NodeResult, references: References) -> Comparison:
-    """Findings for numbers below their floor, and which numbers of GPUs there was no floor for, and why."""
+    """Return findings for numbers below their floor, and which numbers of GPUs had no floor, and why."""
     if not of_gpus(test):
         return Comparison()
     below: list[Finding] = []
@@ -58,7 +58,7 @@ def compare(test: TestResult, result: NodeResult, references: References) -> Com
 def peak_of(
     test: TestResult, measurement: Measurement, result: NodeResult, references: References
 ) -> float | None:
-    """What the hardware can do at most of what was measured; None where that is not published."""
+    """Return what the hardware can do at most of what was measured; None where that is not published."""
     if measurement.device is None or not of_gpus(test):
         return None
     return _once(_peak, measurement, result, references)
@@ -70,7 +70,7 @@ def _once(
     result: NodeResult,
     references: References,
 ) -> _T:
-    """What looking into the table finds, looked up once for all numbers of a fleet that are alike."""
+    """Return what looking into the table finds, looked up once for all numbers of a fleet that are alike."""
     gpus = result.gpus_of(measurement.device)
     alike = tuple([gpu.kind for gpu in gpus])
     # The sentence on a GPU that nobody named has its index.
@@ -113,7 +113,7 @@ class Standards:
 def standards_of(
     test: TestResult, measurement: Measurement, result: NodeResult, references: References
 ) -> Standards:
-    """What is known of a number from data/gpu_models.yml, for whoever shows it; `compare` judges."""
+    """Return what is known of a number from data/gpu_models.yml, for whoever shows it; `compare` judges."""
     gpus = result.gpus_of(measurement.device)
     if not of_gpus(test) or not gpus or not has_unit(measurement):
         return Standards()
@@ -139,7 +139,7 @@ class _Floor:
 
 
 def _below(test: TestResult, measurement: Measurement, floor: _Floor) -> Finding:
-    """A number whose noise reaches up to the floor says that it is noisy, not that a GPU is slow."""
+    """Return a finding; a number whose noise reaches the floor is noisy, it does not prove a slow GPU."""
     said = f"{label(measurement.name)} {quantity(measurement)}{on_gpu(measurement.device)}"
     hints = held_back(test, measurement.device)
     noise = measurement.spread
@@ -165,7 +165,7 @@ def _below(test: TestResult, measurement: Measurement, floor: _Floor) -> Finding
 
 
 def _floor(measurement: Measurement, gpus: tuple[GpuIdentity, ...], references: References) -> _Floor | str:
-    """The floor of a number, or why it has none, a sentence without its beginning."""
+    """Return the floor of a number, or why it has none, a sentence without its beginning."""
     found = {gpu.pci_id: references.model_of(gpu.pci_id) for gpu in gpus}
     unknown = "GPUs that nobody named" if measurement.device is None else f"GPU {measurement.device}"
     names = " and ".join(sorted({gpu.name for gpu in gpus})) or unknown
@@ -201,13 +201,19 @@ def _floor(measurement: Measurement, gpus: tuple[GpuIdentity, ...], references: 
 
 
 def _entries(model: dict[str, Any], section: str, name: str) -> list[dict[str, Any]]:
-    """What the table says of a number: a list where it depends on something, else one entry or none."""
+    """Return what the table says of a number.
+
+    A list where it depends on something, else one entry or none.
+    """
     entry = model.get(section, {}).get(name, [])
     return entry if isinstance(entry, list) else [entry]
 
 
 def _fitting(entries: list[dict[str, Any]], measurement: Measurement) -> dict[str, Any] | None:
-    """The entry that holds under the conditions of a measurement; of several that of the largest message."""
+    """Return the entry that holds under the conditions of a measurement.
+
+    Of several that of the largest message.
+    """
     fitting = [entry for entry in entries if _holds(entry, measurement.conditions)]
     return max(fitting, key=lambda entry: int(entry.get("size_bytes", 0)), default=None)
 
@@ -235,7 +241,10 @@ def _held_for(entries: list[dict[str, Any]]) -> str:
 
 
 def _of_link(gpu: GpuIdentity, references: References, kind: str, name: str) -> float | None:
-    """A number of the link of GPU and port, in proportion to its lanes; None for a superchip: it has C2C."""
+    """Return a number of the link of GPU and port, in proportion to its lanes.
+
+    None for a superchip: it has C2C.
+    """
     if references.is_superchip(gpu.pci_id):
         return None
     entry = references.pcie_x16.get(str(gpu.pcie_generation_max), {}).get(kind, {}).get(name)
@@ -244,5 +253,5 @@ def _of_link(gpu: GpuIdentity, references: References, kind: str, name: str) -> 
 
 
 def _value(entry: dict[str, Any]) -> float | None:
-    """A number of the table; one that nobody verified judges nobody."""
+    """Return a number of the table; one that nobody verified judges nobody."""
     return float(entry["value"]) if entry.get("verified", True) else None

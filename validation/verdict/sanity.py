@@ -27,7 +27,7 @@ MOST_OVER_PEAK = 1.25
 def findings(
     test: TestResult, result: NodeResult, references: References, *, measures: bool
 ) -> list[Finding]:
-    """What is wrong with the numbers of a test that ran; `measures` says whether it must have some."""
+    """Return what is wrong with the numbers of a test that ran; `measures` says whether it must have some."""
     if test.state is State.NOT_RUN:
         return list(_impossible(test, result, references))
     if measures and not test.measurements and test.state is not State.FAIL:

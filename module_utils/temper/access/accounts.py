@@ -73,7 +73,7 @@ def check_sudoers(text: str) -> None:
 
 
 def entry(account: Account | None) -> dict[str, Any]:
-    """An account as it is, enough to give it back."""
+    """Return an account as it is, enough to give it back."""
     if not account:
         return {"created": True}
     shadow = account.shadow
@@ -235,7 +235,7 @@ def give_back(account: Account, before: dict[str, Any]) -> None:
 
 
 def has_processes(uid: int, proc: Path = Path("/proc")) -> bool:
-    """Whether any process runs as this account, or with another number in one of its logins.
+    """Return whether any process runs as this account, or with another number in one of its logins.
 
     In a user namespace, an account has further numbers, and may come back to its own.
     """
@@ -346,7 +346,7 @@ class Accounts(ConfirmedSetting[Outlook]):
         return Outlook([], {}, own, record, File(str(SUDOERS), None), [], [])
 
     def read(self) -> State:
-        """Each account that is changed as it is, and the files that name them all."""
+        """Return each account that is changed as it is, and the files that name them all."""
         names = self.outlook.accounts if self.present else self.outlook.record.accounts
         return {
             "files": {str(path): saved(path) for path in (SUDOERS, RECORD)},
@@ -354,13 +354,13 @@ class Accounts(ConfirmedSetting[Outlook]):
         }
 
     def settled(self) -> bool:
-        """Whether every account and the drop-in are as wanted, or all is given back."""
+        """Return whether every account and the drop-in are as wanted, or all is given back."""
         outlook = self.outlook
         left = outlook.differing if self.present else outlook.record.accounts
         return not left and not outlook.unread and not outlook.drop_in.differs()
 
     def reason(self) -> str:
-        """Which accounts cannot be compared."""
+        """Return which accounts cannot be compared."""
         return "; ".join(self.outlook.unread.values())
 
     def change(self) -> list[Difference]:
@@ -371,7 +371,7 @@ class Accounts(ConfirmedSetting[Outlook]):
         return [*lines, *([Difference(file.path, *file.before_and_after())] if file.differs() else [])]
 
     def way_in(self) -> WayIn | None:
-        """What Ansible's own account has; of its keys only those that change.
+        """Return what Ansible's own account has; of its keys only those that change.
 
         Root cannot save what is in a home on NFS.
         """

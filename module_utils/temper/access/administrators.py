@@ -312,7 +312,7 @@ def read_shadow(name: str, shadow: Path = Path("/etc/shadow")) -> Shadow:
 
 
 def exists(name: str) -> bool:
-    """Whether there is such an account."""
+    """Return whether there is such an account."""
     try:
         pwd.getpwnam(name)
     except KeyError:
@@ -363,14 +363,17 @@ def login_refusal(users: list[User], account: Account | None) -> str | None:
 
 
 def superfluous_groups(user: User, account: Account) -> set[str]:
-    """Groups that give sudo to an account that is to have none. Those of a directory service are its own."""
+    """Return groups that give sudo to an account that is to have none.
+
+    Those of a directory service are its own.
+    """
     if not user.present:
         return set(SUDO_GROUPS) & account.groups if account.shadow.local else set()
     return set() if user.sudo else set(SUDO_GROUPS) & account.groups - set(user.groups)
 
 
 def differs(user: User, account: Account | None) -> bool:
-    """Whether an account is not as wanted."""
+    """Return whether an account is not as wanted."""
     if not user.present:
         return account is not None and (
             any(file and file.lets_in for file in account.key_files)

@@ -98,7 +98,7 @@ class NotConfirmedError(Exception):
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is such a file or link; one that nobody can look at is an error, not a no."""
+    """Return whether there is such a file or link; one that nobody can look at is an error, not a no."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -368,7 +368,7 @@ class ConfirmedSetting(Setting, Generic[Outlook]):
         self.__dict__.pop("outlook", None)
 
     def obstacle(self) -> str | None:
-        """Why `look` refuses."""
+        """Return why `look` refuses."""
         try:
             self.outlook  # noqa: B018 - to look is enough
         except RefusedError as error:

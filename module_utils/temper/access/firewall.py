@@ -248,7 +248,7 @@ def trial_table(text: str) -> str:
 
 
 def needs_daemon_reload(*, written: bool) -> bool:
-    """Whether systemd runs the unit that flushes everything without having read our drop-in for it.
+    """Return whether systemd runs the unit that flushes everything without having read our drop-in for it.
 
     `written` says that the drop-in is about to be.
     """
@@ -258,7 +258,7 @@ def needs_daemon_reload(*, written: bool) -> bool:
 
 
 def reaches(rule: Rule, one: Listener) -> bool:
-    """Whether a rule is for the port that a process listens on."""
+    """Return whether a rule is for the port that a process listens on."""
     return rule.protocol == one.protocol and any(first <= one.port <= last for first, last in rule.ports)
 
 
@@ -455,11 +455,11 @@ class Firewall(ConfirmedSetting[Outlook]):
         return {str(path): saved(path) for path in (*OUR_FILES, ENDED)}
 
     def settled(self) -> bool:
-        """Whether the kernel holds the rules, and the next boot loads them."""
+        """Return whether the kernel holds the rules, and the next boot loads them."""
         return self.outlook.settled and (LINK.is_symlink() or not self.present)
 
     def change(self) -> list[Difference]:
-        """The files, and the kernel's table where only that one differs."""
+        """Return the files, and the kernel's table where only that one differs."""
         outlook = self.outlook
         lines = [Difference(file.path, *file.before_and_after()) for file in outlook.differing]
         if (
@@ -474,7 +474,7 @@ class Firewall(ConfirmedSetting[Outlook]):
         return lines
 
     def reason(self) -> str:
-        """A unit that somebody has disabled is no text that differs."""
+        """Return a reason for a unit that somebody has disabled, which is no text that differs."""
         if not self.present or LINK.is_symlink():
             return ""
         return f"{UNIT} is not enabled: after the next boot there is no firewall"

@@ -91,7 +91,7 @@ def ephemeral_from(proc: Path = PROC) -> int:
 
 
 def _users(one: Socket, ephemeral: int) -> bool:
-    """Whether a socket of UDP is on an ephemeral port and belongs to a user, whose jobs are clients."""
+    """Return whether a UDP socket is on an ephemeral port and belongs to a user, whose jobs are clients."""
     system = one.uid < FIRST_USER or one.uid in DYNAMIC_USERS
     return one.protocol == "udp" and one.port >= ephemeral and not system
 
@@ -163,6 +163,6 @@ def _target(path: str) -> str:
 
 
 def is_loopback(address: Address) -> bool:
-    """Whether only the node itself reaches an address."""
+    """Return whether only the node itself reaches an address."""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback

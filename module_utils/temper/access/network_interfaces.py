@@ -92,12 +92,12 @@ def interface_to(client: str, own: Collection[str], server: str = "") -> str:
 
 
 def is_own(client: str, own: Collection[str]) -> bool:
-    """Whether a client is on the node itself."""
+    """Return whether a client is on the node itself."""
     return ipaddress.ip_address(client).is_loopback or client in own
 
 
 def is_guests(name: str) -> bool:
-    """Whether containers or virtual machines are behind an interface, by its name."""
+    """Return whether containers or virtual machines are behind an interface, by its name."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in GUESTS)
 
 

@@ -313,16 +313,16 @@ class Trusted:
         ]
 
     def admits_address(self, network: Network) -> bool:
-        """Whether whatever comes from an address or a network is let in."""
+        """Return whether whatever comes from an address or a network is let in."""
         return any(within(network, peers) for peers in self.peers)
 
     def admits_interface(self, name: str) -> bool:
-        """Whether whatever comes by an interface is let in."""
+        """Return whether whatever comes by an interface is let in."""
         return name == LOOPBACK or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.interfaces)
 
 
 def within(inner: Network, outer: Network) -> bool:
-    """Whether a network is a part of another."""
+    """Return whether a network is a part of another."""
     if isinstance(inner, ipaddress.IPv4Network):
         return isinstance(outer, ipaddress.IPv4Network) and inner.subnet_of(outer)
     return isinstance(outer, ipaddress.IPv6Network) and inner.subnet_of(outer)

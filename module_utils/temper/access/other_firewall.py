@@ -74,7 +74,7 @@ def in_shell(commands: list[list[str]]) -> str:
 
 
 def known(name: str, *, at_boot: bool) -> OtherFirewall:
-    """One of the two by its name."""
+    """Return one of the two by its name."""
     by_hand = {
         "ufw": ("ufw disable", "ufw enable"),
         "firewalld": ("systemctl disable --now firewalld", "systemctl enable --now firewalld"),
@@ -83,7 +83,7 @@ def known(name: str, *, at_boot: bool) -> OtherFirewall:
 
 
 def other_firewall() -> OtherFirewall | None:
-    """The program that filters what comes in and can be ended here, if one is active."""
+    """Return the program that filters what comes in and can be ended here, if one is active."""
     # ufw.service is active even where ufw is not.
     if which("ufw") and "Status: active" in run(["ufw", "status"]):
         return known("ufw", at_boot=True)
@@ -149,14 +149,14 @@ def loader(chain: Chain) -> tuple[str, str] | None:
 
 
 def names_table(text: str, chain: Chain) -> bool:
-    """Whether a file in nft's language has a chain's table. The family ip need not be named."""
+    """Return whether a file in nft's language has a chain's table. The family ip need not be named."""
     family = rf"(?:{chain.family}\s+)" + ("?" if chain.family == "ip" else "")
     table = rf"^\s*(?:add\s+)?table\s+{family}{re.escape(chain.table)}\b"
     return re.search(table, text, re.MULTILINE) is not None
 
 
 def ended() -> OtherFirewall | None:
-    """The one that was ended here, if any. Raises RecordError where nobody can tell which."""
+    """Return the one that was ended here, if any. Raises RecordError where nobody can tell which."""
     remedy = (
         "bring the firewall that Temper has ended here back yourself (`ufw enable`, or `systemctl enable "
         "--now firewalld`), remove the file, and run again"

@@ -227,7 +227,10 @@ def listed_rule(statements: list[dict[str, Any]]) -> FilterRule:
 
 
 def broad_match(operator: str, left: dict[str, Any], right: Any) -> bool:
-    """Whether new connections of any source and to any port match: of a protocol, or by an interface."""
+    """Return whether new connections of any source and to any port match.
+
+    Of a protocol, or by an interface.
+    """
     right = right.get("set", []) if isinstance(right, dict) else right
     values = {item for item in (right if isinstance(right, list) else [right]) if isinstance(item, str)}
     negated = operator == "!="
@@ -316,7 +319,7 @@ def saved_rule(words: list[str]) -> FilterRule:
 
 
 def broad_option(word: str, values: Iterator[str], *, negated: bool) -> bool:
-    """Whether an option of iptables matches new connections of any source and to any port."""
+    """Return whether an option of iptables matches new connections of any source and to any port."""
     if word == "--syn":
         return not negated
     if word == "--tcp-flags":

@@ -16,7 +16,7 @@ SHIPPED = "22"
 
 
 def enabled() -> bool:
-    """Whether SELinux has a policy in force, permissive or not."""
+    """Return whether SELinux has a policy in force, permissive or not."""
     return which("getenforce") is not None and run(["getenforce"]).strip() != "Disabled"
 
 

@@ -100,7 +100,7 @@ def login_refusal(account: Account, address: str, effective: Effective) -> str |
 
 
 def gets_in_by_password(account: Account, address: str, effective: Effective) -> bool:
-    """Whether sshd would let the account in with its password."""
+    """Return whether sshd would let the account in with its password."""
     asks = any(
         effective.get(keyword) == ["yes"]
         for keyword in ("passwordauthentication", "kbdinteractiveauthentication")
@@ -126,7 +126,9 @@ def key_files(user: pwd.struct_passwd, effective: Effective) -> list[Path]:
 def has_key(
     user: pwd.struct_passwd, effective: Effective, revoked: frozenset[str] = frozenset()
 ) -> bool | None:
-    """Whether a key file of the account has a key that is not revoked; None where keys come from elsewhere.
+    """Return whether a key file of the account has a key that is not revoked.
+
+    None where keys come from elsewhere.
 
     `revoked` holds the keys' base64 texts.
     """

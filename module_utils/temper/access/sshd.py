@@ -261,23 +261,23 @@ def ports_of_everybody(ports: Iterable[str], proc: Path = Path("/proc")) -> list
 
 
 def is_active(unit: str) -> bool:
-    """Whether systemd runs the unit."""
+    """Return whether systemd runs the unit."""
     return succeeds(["systemctl", "is-active", "--quiet", unit])
 
 
 def active_socket() -> str | None:
-    """The unit by which systemd listens in sshd's place, if it does."""
+    """Return the unit by which systemd listens in sshd's place, if it does."""
     return next((unit for unit in SOCKETS if is_active(unit)), None)
 
 
 def configured_addresses() -> list[str]:
-    """The addresses with ports that sshd's configuration in place says."""
+    """Return the addresses with ports that sshd's configuration in place says."""
     PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
     return parsed("sshd -T", run(["sshd", "-T"]), lambda text: parse_effective(text)["listenaddress"])
 
 
 def socket_obstacle(unit: str) -> str | None:
-    """Why systemd does not listen where sshd's Port and ListenAddress say, or None where it does."""
+    """Return why systemd does not listen where sshd's Port and ListenAddress say, or None where it does."""
     decides = f"Here {unit} decides on which ports sshd is reached, not sshd's Port"
     generator = next((path for path in GENERATORS if path.is_symlink() or path.exists()), None)
     if unit != SOCKET or not generator or not os.access(generator, os.X_OK):
@@ -313,7 +313,10 @@ def reload_sshd(ports: list[str]) -> None:
 
 
 def configuration_files(main: Path = MAIN) -> list[Path]:
-    """The files that sshd reads at its start: its main one, those that Include names, and their folders."""
+    """Return the files that sshd reads at its start.
+
+    Its main one, those that Include names, and their folders.
+    """
     found, left = [main], [main]
     while left:
         path = left.pop()
@@ -354,7 +357,9 @@ def started_with(effective: Effective, proc: Path = Path("/proc")) -> list[str]:
 
 
 def reads_since(effective: Effective) -> float | None:
-    """When the running sshd last read its configuration (Unix time); None where none runs that keeps it.
+    """Return when the running sshd last read its configuration (Unix time).
+
+    None where none runs that keeps it.
 
     At its start and at each SIGHUP it writes its pid file anew. One that systemd starts for each connection
     reads all anew each time.
@@ -374,7 +379,9 @@ def reads_since(effective: Effective) -> float | None:
 
 
 def unread_changes(effective: Effective) -> tuple[str, float] | None:
-    """What of the configuration has changed since the running sshd has read it, and when; None for nothing.
+    """Return what of the configuration has changed since the running sshd has read it, and when.
+
+    None for nothing.
 
     By the time of content: permissions that have changed since then say nothing new.
     """

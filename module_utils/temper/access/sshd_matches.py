@@ -188,7 +188,7 @@ class Probe:
         return f"{self.who.name} from {self.connection.client}" if address else self.who.name
 
     def added(self) -> str:
-        """What stands after our settings so that the block meets everybody."""
+        """Return what stands after our settings so that the block meets everybody."""
         return "".join(
             ["Match all\n", *(f"    {line.keyword} {line.value}\n" for line in self.lines)]
             if self.lines
@@ -203,7 +203,7 @@ def _glob(pattern: str) -> re.Pattern[str]:
 
 
 def in_list(patterns: str, matches: Callable[[str], bool]) -> bool:
-    """Whether a list of patterns has one that matches, and none with a ! before it that does."""
+    """Return whether a list of patterns has one that matches, and none with a ! before it that does."""
     found = False
     for one in patterns.split(","):
         pattern = one.strip()
@@ -229,7 +229,7 @@ def _is_address(address: str) -> Callable[[str], bool]:
 
 
 def meets_account(block: Block, who: Who) -> bool:
-    """Whether the User and Group criteria of a Match line meet an account."""
+    """Return whether the User and Group criteria of a Match line meet an account."""
     for name, patterns in block.tests:
         if name == "user" and not in_list(patterns, _is_name(who.name)):
             return False
@@ -248,7 +248,10 @@ def _any_group(patterns: str, groups: Iterable[str]) -> bool:
 
 
 def meets_connection(block: Block, connection: Connection) -> bool:
-    """Whether the other criteria of a Match line meet a connection. One that we do not know does not."""
+    """Return whether the other criteria of a Match line meet a connection.
+
+    One that we do not know does not.
+    """
     for name, patterns in block.tests:
         tests = {
             "address": _is_address(connection.client),

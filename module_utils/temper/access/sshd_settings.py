@@ -689,7 +689,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         return replace(outlook, new_port=self._new_port(planned, ports), socket_moves=moves)
 
     def _new_port(self, planned: SshdPlan, ports: list[str]) -> int | None:
-        """The port to connect to from now on; raises RefusedError where Ansible would be kept out."""
+        """Return the port to connect to from now on; raises RefusedError where Ansible would be kept out."""
         if not self.login:
             return None
         account = read_account(self.login.account, planned.effective, planned.revoked)
@@ -701,7 +701,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         return int(next(port for port in listed if port in ports))
 
     def obstacle(self) -> str | None:
-        """Why `look` refuses, or that others are on their way through this node."""
+        """Return why `look` refuses, or that others are on their way through this node."""
         if refused := super().obstacle():
             return refused
         if self.wanted.forwarding_decided or not (cut := self.outlook.cut):
@@ -717,11 +717,11 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         return files | ({LABELS: added} if self.live and (added := selinux_ports.added()) else {})
 
     def settled(self) -> bool:
-        """Whether all files are as wanted; sshd has read what a run has written."""
+        """Return whether all files are as wanted; sshd has read what a run has written."""
         return not self.outlook.differing
 
     def change(self) -> list[Difference]:
-        """The files but for the long one of numbers, and the labels of ports."""
+        """Return the files but for the long one of numbers, and the labels of ports."""
         files = [
             Difference(file.path, *file.before_and_after())
             for file in self.outlook.differing
@@ -734,7 +734,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         ]
 
     def fault(self) -> Fault | None:
-        """An sshd that has not read its configuration since that changed: the next one to start will."""
+        """Return the fault of an sshd that has not read its configuration since that changed."""
         if not (unread := unread_changes(self.outlook.plan.effective)):
             return None
         path, changed = unread
@@ -784,15 +784,15 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         self.forget()
 
     def kept(self) -> list[str]:
-        """What the site has that is stricter."""
+        """Return what the site has that is stricter."""
         return self.outlook.plan.kept
 
     def unknown(self) -> str:
-        """What this OpenSSH goes without."""
+        """Return what this OpenSSH goes without."""
         return word_on_unknown(self.outlook.plan)
 
     def composed(self) -> SshdPlan:
-        """What would be written, whoever logs in. Raises RefusedError, also in sshd's own words."""
+        """Return what would be written, whoever logs in. Raises RefusedError, also in sshd's own words."""
         with tempfile.TemporaryDirectory() as scratch:
             sshd = Sshd("sshd", self.login, Path(scratch))
             return plan(self.wanted, sshd, sshd.whole(None))
@@ -834,5 +834,5 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         return lines
 
     def result(self) -> dict[str, Any]:
-        """The port to connect to from now on, where it is another one."""
+        """Return the port to connect to from now on, where it is another one."""
         return {"port": self.moved_to or self.outlook.new_port}

@@ -50,7 +50,7 @@ def _startups(found: str, wanted: str) -> bool:
 
 
 def _methods(found: str, wanted: str) -> bool:
-    """Whether each list demands all that one of the wanted lists demands."""
+    """Return whether each list demands all that one of the wanted lists demands."""
     return all(any(enough <= way for enough in _lists(wanted)) for way in _lists(found))
 
 
@@ -69,7 +69,7 @@ COMPARED: dict[str, Callable[[str, str], bool]] = {
 
 
 def as_strict(keyword: str, found: list[str] | None, wanted: list[str] | None) -> bool:
-    """Whether a value, as `sshd -T` writes it, allows nothing that the wanted one forbids.
+    """Return whether a value, as `sshd -T` writes it, allows nothing that the wanted one forbids.
 
     Without an order of the keyword's values, only the wanted one does.
     """
@@ -88,7 +88,7 @@ def as_strict(keyword: str, found: list[str] | None, wanted: list[str] | None) -
 
 
 def stricter(keyword: str, found: list[str] | None, wanted: list[str] | None) -> bool:
-    """Whether a value forbids more than the wanted one, and allows nothing that it forbids."""
+    """Return whether a value forbids more than the wanted one, and allows nothing that it forbids."""
     return as_strict(keyword, found, wanted) and not as_strict(keyword, wanted, found)
 
 
@@ -100,7 +100,7 @@ def offered_by_both(keyword: str, found: list[str], wanted: list[str]) -> list[s
 
 
 def demands_several(methods: list[str]) -> bool:
-    """Whether every list of AuthenticationMethods has more than one method."""
+    """Return whether every list of AuthenticationMethods has more than one method."""
     return all(len(way) > 1 for way in _lists(methods[0]))
 
 

@@ -85,7 +85,7 @@ class Entrance:
         return f"{self.protocol} port {' or '.join(map(str, self.ports))}"
 
     def opened_by(self, rule: Rule) -> bool:
-        """Whether a rule is for them."""
+        """Return whether a rule is for them."""
         return rule.protocol == self.protocol and (
             not self.ports or any(first <= port <= last for port in self.ports for first, last in rule.ports)
         )
@@ -117,7 +117,7 @@ class Tunnel:
     peers: tuple[Peer, ...] = (Peer(),)
 
     def named_by(self, patterns: Iterable[str]) -> bool:
-        """Whether the operator has named it."""
+        """Return whether the operator has named it."""
         return any(fnmatch.fnmatchcase(self.name, pattern) for pattern in patterns)
 
     def peers_towards(self, address: Address) -> list[Peer]:
@@ -180,7 +180,7 @@ class Filter:
     interface_to: Callable[[str], str]
 
     def admits(self, way: Way) -> bool:
-        """Whether the outer packets of a way are let in without a flow that the kernel knows."""
+        """Return whether the outer packets of a way are let in without a flow that the kernel knows."""
         if way.peer.dialled:
             return True
         remote = ipaddress.ip_network(str(way.peer.remote)) if way.peer.remote else None
@@ -201,7 +201,7 @@ class Filter:
         )
 
     def admits_overlay(self, way: Way) -> bool:
-        """Whether a way may be among the nodes of a cluster, which are peers."""
+        """Return whether a way may be among the nodes of a cluster, which are peers."""
         return not way.peer.remote and way.tunnel.kind in OVERLAYS and bool(self.trusted.peers)
 
 

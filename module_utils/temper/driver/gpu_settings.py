@@ -169,12 +169,12 @@ def parse_gpus(text: str) -> list[Gpu]:
 
 
 def mask(text: str) -> int | None:
-    """A bit mask of nvidia-smi's CSV."""
+    """Return a bit mask of nvidia-smi's CSV."""
     return int(text, 16) if MASK.fullmatch(text) else None
 
 
 def read_gpus() -> list[Gpu]:
-    """All GPUs of the node as they are now."""
+    """Return all GPUs of the node as they are now."""
     return parse_gpus(nvidia_smi(f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"))
 
 
@@ -193,7 +193,7 @@ def read_supported() -> dict[str, dict[int, list[int]]]:
 
 
 def check_clocks(clocks: Any) -> None:
-    """Raises SettingsError for a wish that cannot be understood: a typo must not mean "default"."""
+    """Raise SettingsError for a wish that cannot be understood: a typo must not mean "default"."""
     if clocks in ("max", "default", "efficient"):
         return
     if (
@@ -211,7 +211,7 @@ def check_clocks(clocks: Any) -> None:
 
 
 def target(gpu: Gpu, settings: dict[str, Any], supported: dict[int, list[int]]) -> Target:
-    """What a GPU is to have. Raises SettingsError for a value outside what the GPU supports."""
+    """Return what a GPU is to have. Raises SettingsError for a value outside what the GPU supports."""
     return Target(
         *clocks_wanted(gpu, settings["clocks"], settings["locked_clocks"], supported),
         power_wanted(gpu, settings),
@@ -253,12 +253,12 @@ def clocks_wanted(
 
 
 def settable(gpu: Gpu, lockable: dict[str, bool]) -> bool:
-    """Whether its clocks can be set: GeForce boards before Volta have not even application clocks."""
+    """Return whether its clocks can be set: GeForce boards before Volta have not even application clocks."""
     return lockable["graphics"] or gpu.application_graphics_mhz is not None
 
 
 def efficient(gpu: Gpu, supported: dict[int, list[int]]) -> int:
-    """The highest graphics clock that is supported up to EFFICIENT_SHARE of the highest one, in MHz."""
+    """Return the highest graphics clock in MHz that is supported up to EFFICIENT_SHARE of the highest."""
     clocks = supported.get(max(supported, default=0), [])
     if not clocks:
         raise SettingsError(
@@ -270,7 +270,7 @@ def efficient(gpu: Gpu, supported: dict[int, list[int]]) -> int:
 
 
 def check_supported(gpu: Gpu, kind: str, wanted: int | None, clocks: list[int], highest: int | None) -> None:
-    """Raises SettingsError for a clock (MHz) that is not among those of the GPU, naming the nearest ones."""
+    """Raise SettingsError for a clock (MHz) that is not among those of the GPU, naming the nearest ones."""
     if wanted is None or wanted in clocks:
         return
     below, above = ([c for c in clocks if c < wanted], [c for c in clocks if c > wanted])
@@ -284,7 +284,7 @@ def check_supported(gpu: Gpu, kind: str, wanted: int | None, clocks: list[int], 
 
 
 def power_wanted(gpu: Gpu, settings: dict[str, Any]) -> float | None:
-    """The power limit in W. Raises SettingsError for one outside what the GPU takes."""
+    """Return the power limit in W. Raises SettingsError for one outside what the GPU takes."""
     percent, given = settings.get("power_limit_percent"), settings.get("power_limit_w")
     if percent is None and given is None:
         return gpu.power_default_w
@@ -311,7 +311,7 @@ def power_wanted(gpu: Gpu, settings: dict[str, Any]) -> float | None:
 
 
 def check_compute_mode(wanted: Any) -> None:
-    """Raises SettingsError for a mode that there is not, or that would keep every program from the GPUs."""
+    """Raise SettingsError for a mode that there is not, or that would keep every program from the GPUs."""
     if wanted is not None and wanted not in COMPUTE_MODES:
         why = "; prohibited would let no program use the GPUs" if wanted == "prohibited" else ""
         raise SettingsError(
@@ -320,7 +320,7 @@ def check_compute_mode(wanted: Any) -> None:
 
 
 def compute_mode_wanted(gpu: Gpu, wanted: str | None) -> str | None:
-    """The compute mode. Raises SettingsError for one that the GPU cannot have."""
+    """Return the compute mode. Raises SettingsError for one that the GPU cannot have."""
     if wanted == "exclusive_process" and gpu.mig_mode == mig.ON:
         # nvml.h, nvmlDeviceSetComputeMode: always default on a GPU in MIG mode.
         raise SettingsError(
@@ -330,7 +330,7 @@ def compute_mode_wanted(gpu: Gpu, wanted: str | None) -> str | None:
 
 
 def ecc_wanted(gpu: Gpu, wanted: Any) -> bool | None:
-    """The ECC mode. Raises SettingsError where the GPU has none."""
+    """Return the ECC mode. Raises SettingsError where the GPU has none."""
     if wanted is not None and gpu.ecc_pending not in ("Enabled", "Disabled"):
         raise SettingsError(f"{gpu}: it has no ECC mode to set; leave gpu_settings_ecc out")
     return wanted  # type: ignore[no-any-return]  # bool, as the inventory was checked
@@ -356,7 +356,7 @@ def write_record(record: dict[str, list[int | None]]) -> None:
 def differences(
     gpu: Gpu, wanted: Target, locked: bool, record: dict[str, list[int | None]], again: bool = False
 ) -> dict[str, str]:
-    """What has to change on a GPU: setting -> "from -> to".
+    """Return what has to change on a GPU: setting -> "from -> to".
 
     Without persistence the driver has forgotten what the record says; with `again` it may have, and clocks
     are locked once more.
@@ -483,7 +483,7 @@ def look(settings: dict[str, Any], again: bool = False) -> Found:
 
 
 def pending(gpus: list[Gpu]) -> list[str]:
-    """Sentences about modes that wait for a reboot, or a reset, which is the operator's to choose."""
+    """Return sentences about modes that wait for a reboot, or a reset, which is the operator's to choose."""
     return [
         f"{gpu}: {mode} mode is {now} until the next reboot, then {then}"
         for gpu in gpus
@@ -493,7 +493,7 @@ def pending(gpus: list[Gpu]) -> list[str]:
 
 
 def held_back(gpus: list[Gpu], targets: dict[str, Target]) -> list[str]:
-    """Sentences about GPUs that power or heat keeps below the clock that was set."""
+    """Return sentences about GPUs that power or heat keeps below the clock that was set."""
     return [
         f"{gpu}: power or heat keeps it at {gpu.graphics_mhz} MHz, below its clock of {wanted} MHz"
         for gpu in gpus
@@ -505,7 +505,7 @@ def held_back(gpus: list[Gpu], targets: dict[str, Target]) -> list[str]:
 
 
 def refusal(found: Found, settings: dict[str, Any], busy_ok: bool) -> str | None:
-    """Why the changes are not made, known before anything is touched; None where they can be."""
+    """Return why the changes are not made, known before anything is touched; None where they can be."""
     if reason := mig.refusal(found.layouts, bool(settings.get("mig_change_ok"))):
         return reason
     for gpu, changes in found.changes.items():
@@ -572,7 +572,7 @@ def compared(
     record: dict[str, list[int | None]],
     again: bool = False,
 ) -> dict[Gpu, dict[str, str]]:
-    """What differs, of those GPUs where something does."""
+    """Return what differs, of those GPUs where something does."""
     return {
         gpu: found for gpu in gpus if (found := differences(gpu, targets[gpu.uuid], locked, record, again))
     }
@@ -599,7 +599,7 @@ def reach(gpus: list[Gpu], targets: dict[str, Target], locked: bool, again: bool
 
 
 def present(locked: bool) -> dict[str, dict[str, Any]]:
-    """The target that each GPU has now, by UUID: what `settle_back` returns to."""
+    """Return the target that each GPU has now, by UUID: what `settle_back` returns to."""
     record, found = read_record(), {}
     for gpu in read_gpus():
         if locked:

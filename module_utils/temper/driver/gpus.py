@@ -33,7 +33,7 @@ def below_their_lock(gpus: list[gpu_settings.Gpu]) -> dict[str, tuple[int, int]]
 
 
 def pending() -> list[str]:
-    """Sentences about modes of GPUs that wait for a reboot, for the condition `reboot` of a node."""
+    """Return sentences about modes of GPUs that wait for a reboot, for the condition `reboot` of a node."""
     try:
         return gpu_settings.pending(gpu_settings.read_gpus()) if process.which("nvidia-smi") else []
     except SettingsError:
@@ -87,11 +87,11 @@ class GpuSettings(Setting):
             raise SettingError(f"{error}.") from error
 
     def settled(self) -> bool:
-        """Whether all GPUs have the wanted settings; not before there is a driver."""
+        """Return whether all GPUs have the wanted settings; not before there is a driver."""
         return bool(process.which("nvidia-smi")) and not self.changes
 
     def change(self) -> list[Difference]:
-        """Each setting of each GPU."""
+        """Return each setting of each GPU."""
         if not process.which("nvidia-smi"):
             return []
         return [
@@ -101,7 +101,7 @@ class GpuSettings(Setting):
         ]
 
     def obstacle(self) -> str | None:
-        """Who uses a GPU that is to change, or that nobody has allowed to divide it anew."""
+        """Return who uses a GPU that is to change, or that nobody has allowed to divide it anew."""
         if self.settled() or not process.which("nvidia-smi"):
             return None
         return gpu_settings.refusal(self.found, self.wanted, self.busy_ok)
@@ -154,18 +154,18 @@ class GpuSettings(Setting):
             self.complaint = str(error)
 
     def is_at(self, state: State) -> bool:
-        """Whether each GPU that is there still has what it had."""
+        """Return whether each GPU that is there still has what it had."""
         now = self.read()
         return all(now[uuid] == had for uuid, had in state.items() if uuid in now)
 
     def after(self) -> list[str]:
-        """Why clocks and power limits stay."""
+        """Return why clocks and power limits stay."""
         if not self.complaint:
             return []
         return [f"stays: clocks and power limits, until the driver is loaded anew, because {self.complaint}."]
 
     def result(self) -> dict[str, Any]:
-        """What changed, or would, by GPU and setting."""
+        """Return what changed, or would, by GPU and setting."""
         if self.made is not None:
             return {"changes": self.made}
         if not process.which("nvidia-smi"):

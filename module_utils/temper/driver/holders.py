@@ -89,7 +89,7 @@ class Holder(typing.NamedTuple):
         )
 
     def has(self, prefix: str) -> bool:
-        """Whether it has a file of this kind."""
+        """Return whether it has a file of this kind."""
         return any(name.startswith(prefix) for name in self.devices)
 
     def __str__(self) -> str:
@@ -108,7 +108,9 @@ def holders(
     computing: bool = False,
     sysfs: Path | None = None,
 ) -> list[Holder]:
-    """All, or those of one GPU; without the services to ignore; or those that compute and not only watch.
+    """Return all, or those of one GPU.
+
+    Without the services to ignore; or those that compute and not only watch.
 
     A process that ends meanwhile, or that may not be looked at, is left out.
     """
@@ -129,7 +131,7 @@ def holders(
 
 
 def gpu_of(uuid: str, proc: Path) -> tuple[str, str]:
-    """The PCI address and the device file of a GPU; empty where the driver does not know it.
+    """Return the PCI address and the device file of a GPU; empty where the driver does not know it.
 
     The file's number is the driver's, which need not be nvidia-smi's index.
     """
@@ -167,7 +169,10 @@ def other_files(sysfs: Path) -> dict[str, str]:
 
 
 def target_name(link: Path) -> str:
-    """The last part of what a link of sysfs points to, as of a device's driver; empty where there is none."""
+    """Return the last part of what a link of sysfs points to, as of a device's driver.
+
+    Empty where there is none.
+    """
     try:
         return link.readlink().name
     except OSError:
@@ -175,7 +180,10 @@ def target_name(link: Path) -> str:
 
 
 def is_held(path: str, others: Mapping[str, str], sysfs: Path) -> bool:
-    """Whether an open file is a way to a GPU. It is a GPU's group where the kernel does not say otherwise."""
+    """Return whether an open file is a way to a GPU.
+
+    It is a GPU's group where the kernel does not say otherwise.
+    """
     if DEVICE.fullmatch(path) or path in others:
         return True
     group = GROUP.fullmatch(path)
@@ -217,7 +225,7 @@ def _holder(process: Path, devices: list[str], others: Mapping[str, str]) -> Hol
 
 
 def _devices(process: Path, others: Mapping[str, str], sysfs: Path) -> typing.Iterator[str]:
-    """The ways to a GPU that a process has open, by their names in its own root."""
+    """Return the ways to a GPU that a process has open, by their names in its own root."""
     empty = True
     for link, path in _targets(process / "fd"):
         empty = False
@@ -267,14 +275,17 @@ def gpu_files(directory: Path, *, whole: bool = False) -> list[str]:
 
 
 def belongs_to(cgroup: str) -> tuple[str, str]:
-    """The container (short id) and the systemd service of a process, from its /proc/PID/cgroup."""
+    """Return the container (short id) and the systemd service of a process, from its /proc/PID/cgroup."""
     container = CONTAINER.search(cgroup)
     service = SERVICE.match(cgroup.rstrip("\n").rpartition("\n")[2])
     return container["id"][:12] if container else "", service[1] if service else ""
 
 
 def _targets(directory: Path) -> typing.Iterator[tuple[str, str]]:
-    """The links in a folder and what they lead to, one at a time: a process may have a million files open."""
+    """Return the links in a folder and what they lead to, one at a time.
+
+    A process may have a million files open.
+    """
     with os.scandir(directory) as links:
         for link in links:
             with contextlib.suppress(OSError):  # it was closed

@@ -23,7 +23,7 @@ MODINFO_TIMEOUT_S = 60
 
 
 def installed_kernels(root: Path, running: str | None) -> list[dict[str, Any]]:
-    """Every kernel that the node could boot: its `release` and whether its headers are there.
+    """Return every kernel that the node could boot: its `release` and whether its headers are there.
 
     A folder in /lib/modules alone is no kernel: DKMS leaves modules behind that outlive theirs. An image
     (/boot, or beside the modules) or modules.builtin, which comes with the image's package, makes it one;
@@ -43,7 +43,10 @@ def installed_kernels(root: Path, running: str | None) -> list[dict[str, Any]]:
 
 
 def module_path(root: Path, release: str) -> Path | None:
-    """The nvidia module that modprobe would load into this kernel: modprobe knows modules.dep, no other."""
+    """Return the nvidia module that modprobe would load into this kernel.
+
+    Modprobe knows modules.dep, no other.
+    """
     base = root / "lib/modules" / release
     try:
         match = MODULE.search((base / "modules.dep").read_text(encoding="utf-8", errors="replace"))
@@ -57,7 +60,9 @@ def module_path(root: Path, release: str) -> Path | None:
 def nvidia_modules(
     root: Path, releases: list[str], *, signers: bool
 ) -> dict[str, dict[str, str | None] | None]:
-    """The nvidia module of each kernel: its `version`, and its `signer` and `signing_key` (a serial number).
+    """Return the nvidia module of each kernel.
+
+    Its `version`, and its `signer` and `signing_key` (a serial number).
 
     None where there is no module. DKMS's record has the version. The module itself is read only where there
     is no record, or where `signers` matter: a compressed one takes seconds to unpack.
@@ -85,7 +90,7 @@ def nvidia_modules(
 
 
 def vermagic(root: Path, release: str) -> str | None:
-    """The release of the kernel that this kernel's nvidia module was built for, as the file itself says."""
+    """Return the kernel release that this kernel's nvidia module was built for, as the file says."""
     path = module_path(root, release)
     fields = modinfo([path]).get(str(path), {}) if path else {}
     return fields.get("vermagic", "").partition(" ")[0] or None
@@ -112,7 +117,7 @@ def modinfo(paths: list[Path]) -> dict[str, dict[str, str]]:
 
 
 def dkms_records(root: Path) -> list[dict[str, str | None]]:
-    """What DKMS knows of NVIDIA's modules: module, version, kernel, architecture, state.
+    """Return what DKMS knows of NVIDIA's modules: module, version, kernel, architecture, state.
 
     `state` is DKMS's word: added, built or installed; an added one has no kernel. This is what `dkms status`
     prints, from the tree that it reads. The command itself compares hundreds of megabytes of modules each

@@ -73,11 +73,11 @@ class LoadedDriver(Setting):
         return self.live and self.loaded != self.version
 
     def read(self) -> State:
-        """What is loaded, and the module's version by kernel."""
+        """Return what is loaded, and the module's version by kernel."""
         return {"loaded": self.loaded, "userspace": self.userspace, "modules": self.modules.read()}
 
     def settled(self) -> bool:
-        """Whether the driver is loaded, in every kernel, and proven since its packages have changed.
+        """Return whether the driver is loaded, in every kernel, and proven since its packages have changed.
 
         Files only: neither nvidia-smi nor a library is asked. In an image it stays to be proven, on each
         machine.
@@ -88,12 +88,12 @@ class LoadedDriver(Setting):
         return right and not node.unproven().exists() and self.modules.settled()
 
     def change(self) -> list[Difference]:
-        """The modules to build, and the loaded version."""
+        """Return the modules to build, and the loaded version."""
         loaded = [Difference("loaded driver", self.loaded or "", self.version)] if self.reboot_due else []
         return [*self.modules.change(), *loaded]
 
     def reason(self) -> str:
-        """What differs, those parts as well that no text of `change` is about."""
+        """Return what differs, those parts as well that no text of `change` is about."""
         parts = [
             f"kernel {release}: {reason}{self.modules.hindrance(release) or ''}"
             for release, reason in self.modules.lacking().items()
@@ -107,7 +107,7 @@ class LoadedDriver(Setting):
         return "; ".join(parts)
 
     def fault(self) -> Fault | None:
-        """A kernel whose module is another than DKMS knows of, as NVIDIA's own installer leaves it."""
+        """Return a kernel whose module is another than DKMS knows of, as NVIDIA's own installer leaves it."""
         others = self.modules.others()
         if not others:
             return None
@@ -151,7 +151,7 @@ class LoadedDriver(Setting):
         return {"driver": self.result()} if self.reboot_due else {}
 
     def mismatch(self) -> str:
-        """What is expected, what was found, and where to look."""
+        """Return what is expected, what was found, and where to look."""
         return (
             f"Expected driver {self.version} to be loaded and to answer, with its libraries of the same "
             f"version, found {self.loaded or 'none'} loaded and libraries of {self.userspace or 'none'} on "
@@ -168,7 +168,10 @@ class LoadedDriver(Setting):
             )
 
     def result(self) -> dict[str, Any]:
-        """What is loaded and whether a reboot is due; processes on the GPUs only after `apply` has asked."""
+        """Return what is loaded and whether a reboot is due.
+
+        Processes on the GPUs only after `apply` has asked.
+        """
         return {
             **self.modules.result(),
             "loaded_version": self.loaded,

@@ -20,7 +20,7 @@ DRIVER_POLL_S = 2
 
 
 def read(path: Path, default: str = "") -> str:
-    """A small file's stripped text, or `default` where it is missing.
+    """Return a small file's stripped text, or `default` where it is missing.
 
     So it is where it refuses to be read, as many files of sysfs do.
     """
@@ -31,12 +31,12 @@ def read(path: Path, default: str = "") -> str:
 
 
 def loaded_version(root: Path) -> str | None:
-    """The version of the loaded module."""
+    """Return the version of the loaded module."""
     return read(root / "sys/module/nvidia/version") or None
 
 
 def nouveau_loaded(root: Path) -> bool:
-    """Whether the kernel's own driver has the GPUs."""
+    """Return whether the kernel's own driver has the GPUs."""
     return (root / "sys/module/nouveau").is_dir()
 
 
@@ -49,7 +49,7 @@ def gone_but_loaded(root: Path) -> list[str]:
 
 
 def userspace_version(root: Path) -> str | None:
-    """The version of the installed NVML library: NVIDIA writes it into the file's name."""
+    """Return the version of the installed NVML library: NVIDIA writes it into the file's name."""
     for directory in LIBRARY_DIRECTORIES:
         name = (root / directory / "libnvidia-ml.so.1").resolve().name
         version = name.removeprefix("libnvidia-ml.so.")
@@ -59,12 +59,12 @@ def userspace_version(root: Path) -> str | None:
 
 
 def vgpu_software(root: Path) -> bool:
-    """Whether the driver of NVIDIA's vGPU software was installed: its licence client has settings."""
+    """Return whether the driver of NVIDIA's vGPU software was installed: its licence client has settings."""
     return any((root / "etc/nvidia" / name).exists() for name in ("gridd.conf", "gridd.conf.template"))
 
 
 def nvidia_state(root: Path, kernels: list[str], *, signers: bool, ask: bool = True) -> dict[str, Any]:
-    """What is loaded and in use now, and beside it what is installed: the two need not be the same.
+    """Return what is loaded and in use now, and beside it what is installed: the two need not be the same.
 
     `compute_processes` are as `gpu_users` names them. nvidia-smi comes first: through nvidia-modprobe it
     loads the driver where nothing else has yet, so that an image does not `ask` it.
@@ -83,13 +83,16 @@ def nvidia_state(root: Path, kernels: list[str], *, signers: bool, ask: bool = T
 
 
 def counters_restricted(root: Path) -> bool | None:
-    """Whether the loaded driver keeps the GPU's performance counters to root; None where none is loaded."""
+    """Return whether the loaded driver keeps the GPU's performance counters to root.
+
+    None where none is loaded.
+    """
     found = re.search(r"^RmProfilingAdminOnly: (\d)", read(root / "proc/driver/nvidia/params"), re.MULTILINE)
     return found[1] == "1" if found else None
 
 
 def gpu_users(root: Path) -> tuple[list[str], str | None]:
-    """Who would lose a GPU by a reboot or another driver, and nvidia-smi's complaint if it has one.
+    """Return who would lose a GPU by a reboot or another driver, and nvidia-smi's complaint if it has one.
 
     These are the compute processes of nvidia-smi ("pid name"), and before them sentences on those that it
     does not know: virtual machines, and all where it fails.

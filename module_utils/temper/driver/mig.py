@@ -93,7 +93,7 @@ class Change(typing.NamedTuple):
 
 
 def shown(layout: list[str] | None) -> str:
-    """A layout in words."""
+    """Return a layout in words."""
     return DISABLED if layout is None else ", ".join(sorted(layout)) or "no instances"
 
 
@@ -101,7 +101,7 @@ def shown(layout: list[str] | None) -> str:
 
 
 def check(wish: typing.Any) -> None:
-    """Raises SettingsError for a value of gpu_settings_mig that cannot be understood."""
+    """Raise SettingsError for a value of gpu_settings_mig that cannot be understood."""
     if wish is None:
         return
     if not isinstance(wish, dict) or not wish:
@@ -207,7 +207,7 @@ def present(cards: list[Card]) -> dict[int, list[str]]:
 
 
 def differences(wish: dict[str, typing.Any], cards: list[Card]) -> list[Change]:
-    """What has to change, on which GPUs. A mode that waits for a reboot is as good as set.
+    """Return what has to change, on which GPUs. A mode that waits for a reboot is as good as set.
 
     Raises SettingsError for a layout that a GPU cannot have, as far as the driver says that by now.
     """
@@ -230,7 +230,10 @@ def differences(wish: dict[str, typing.Any], cards: list[Card]) -> list[Change]:
 
 
 def arranged(card: Card, layout: list[str], known: dict[str, Profile]) -> list[tuple[Profile, int]]:
-    """Where each instance of a layout goes, longest first. Raises SettingsError where they do not fit."""
+    """Return where each instance of a layout goes, longest first.
+
+    Raises SettingsError where they do not fit.
+    """
     if not known:
         raise SettingsError(f"{card}: the driver lists no MIG profile of it, although its MIG mode is on")
     for name in layout:
@@ -252,7 +255,10 @@ def arranged(card: Card, layout: list[str], known: dict[str, Profile]) -> list[t
 
 
 def places(instances: list[Profile]) -> list[tuple[Profile, int]] | None:
-    """A start for each instance so that none overlaps another; None where there is no such arrangement."""
+    """Return a start for each instance so that none overlaps another.
+
+    None where there is no such arrangement.
+    """
     if any(instances.count(one) > one.most for one in instances):
         return None
 
@@ -273,7 +279,7 @@ def places(instances: list[Profile]) -> list[tuple[Profile, int]] | None:
 
 
 def refusal(changes: list[Change], allowed: bool) -> str | None:
-    """Why these changes are not made: nobody allowed them, or somebody uses the GPU; else None."""
+    """Return why these changes are not made: nobody allowed them, or somebody uses the GPU; else None."""
     for change in changes:
         if not allowed:
             return (

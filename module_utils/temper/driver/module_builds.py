@@ -64,12 +64,12 @@ class KernelModules(Setting):
         return found
 
     def lacking(self) -> dict[str, str]:
-        """What is wrong with the module, by kernel."""
+        """Return what is wrong with the module, by kernel."""
         reasons = {name: lack(kernel, self.version, self.serial) for name, kernel in self.kernels.items()}
         return {release: reason for release, reason in reasons.items() if reason}
 
     def hindrance(self, release: str) -> str | None:
-        """Why no module can be built for a kernel, or None."""
+        """Return why no module can be built for a kernel, or None."""
         if not self.dkms_name:
             return ", and the driver's packages bring none for it"
         if not self.kernels[release]["headers_present"]:
@@ -77,19 +77,19 @@ class KernelModules(Setting):
         return None if process.which("dkms") else ", and dkms is not installed"
 
     def buildable(self) -> list[str]:
-        """The kernels that DKMS has to build the module for, and can."""
+        """Return the kernels that DKMS has to build the module for, and can."""
         return [release for release in self.lacking() if not self.hindrance(release)]
 
     def read(self) -> State:
-        """The module's version by kernel."""
+        """Return the module's version by kernel."""
         return {release: kernel["version"] for release, kernel in self.kernels.items()}
 
     def settled(self) -> bool:
-        """Whether every kernel has the module."""
+        """Return whether every kernel has the module."""
         return not self.lacking()
 
     def change(self) -> list[Difference]:
-        """The kernels whose module is built."""
+        """Return the kernels whose module is built."""
         return [
             Difference(
                 f"nvidia module of kernel {release}", self.kernels[release]["version"] or "", self.version
@@ -123,7 +123,7 @@ class KernelModules(Setting):
             raise SettingError(" ".join(sentences))
 
     def others(self) -> dict[str, str]:
-        """The version of each kernel's module file, where that is not the planned one.
+        """Return the version of each kernel's module file, where that is not the planned one.
 
         The files themselves are read, not DKMS's record of them: seconds where they are compressed.
         """
@@ -132,13 +132,13 @@ class KernelModules(Setting):
         return {release: found for release, found in versions.items() if found and found != self.version}
 
     def reinstall(self, release: str) -> list[str]:
-        """The repair that puts the planned module back in its place."""
+        """Return the repair that puts the planned module back in its place."""
         if self.dkms_name:
             return ["install-module-dkms", self.dkms_name, self.version, release]
         return [f"reinstall-module-{self.manager}", release]
 
     def forget(self) -> None:
-        """The modules are others now."""
+        """Forget what was read, because the modules are others now."""
         self.__dict__.pop("kernels", None)
 
     def restore(self, state: State) -> None:
@@ -149,12 +149,12 @@ class KernelModules(Setting):
             )
 
     def result(self) -> dict[str, Any]:
-        """The kernels that the module was built for, or would be, and the versions of all."""
+        """Return the kernels that the module was built for, or would be, and the versions of all."""
         return {"built": self.buildable() if self.built is None else self.built, "kernels": self.read()}
 
 
 def lack(kernel: dict[str, Any], version: str, serial: int | None) -> str | None:
-    """What is wrong with the module of a kernel; None if nothing is."""
+    """Return what is wrong with the module of a kernel; None if nothing is."""
     if kernel["version"] is None:
         return "it has no nvidia module"
     if kernel["version"] != version:
@@ -191,7 +191,7 @@ def build(name: str, version: str, release: str) -> str | None:
 
 
 def remedy(release: str, manager: str) -> str:
-    """What to do about a kernel that cannot get the module."""
+    """Return what to do about a kernel that cannot get the module."""
     return (
         f"Remove that kernel if it shall not boot again (`{REMOVAL[manager].format(release)}`), or correct "
         "the cause, and run again"

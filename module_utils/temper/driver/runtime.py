@@ -100,7 +100,7 @@ DECODERS: dict[str, Callable[[int], str]] = {
 
 
 def soname(kind: str, expected: str) -> str:
-    """The name under which programs load it; cuDNN's has its major version."""
+    """Return the name under which programs load it; cuDNN's has its major version."""
     if kind == "cudnn":
         return f"libcudnn.so.{expected.partition('.')[0]}"
     return {"nccl": "libnccl.so.2", "cuda_driver": "libcuda.so.1", "driver": "libnvidia-ml.so.1"}[kind]
@@ -123,7 +123,7 @@ def ask(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str
 
 
 def probe_library(kind: str, expected: str, timeout_s: float) -> tuple[str, str]:
-    """The version that a library tells, and its file. Raises ProbeError."""
+    """Return the version that a library tells, and its file. Raises ProbeError."""
     command = [sys.executable, "-I", "-c", PROBE, soname(kind, expected), kind]
     result: dict[str, Any] = json.loads(ask(command, timeout_s).stdout)
     if "error" in result:
@@ -133,7 +133,7 @@ def probe_library(kind: str, expected: str, timeout_s: float) -> tuple[str, str]
 
 
 def probe_fabric_manager(timeout_s: float) -> tuple[str, str]:
-    """The version that the installed daemon tells, and its file. Raises ProbeError."""
+    """Return the version that the installed daemon tells, and its file. Raises ProbeError."""
     program = process.which("nv-fabricmanager")
     if not program:
         raise ProbeError("has no program nv-fabricmanager")
@@ -144,7 +144,7 @@ def probe_fabric_manager(timeout_s: float) -> tuple[str, str]:
 
 
 def agree(kind: str, expected: str, found: str) -> bool:
-    """Whether all parts that both have are the same: a library tells 9.19.0 of 9.19.0.56.
+    """Return whether all parts that both have are the same: a library tells 9.19.0 of 9.19.0.56.
 
     A driver speaks every CUDA version up to its own.
     """
@@ -155,7 +155,10 @@ def agree(kind: str, expected: str, found: str) -> bool:
 
 
 def prove(expected: Mapping[str, str | None], timeout_s: float = TIMEOUT_S) -> tuple[Versions, str]:
-    """What is found of each that is expected, and a sentence on what is not as expected; "" where all is."""
+    """Return what is found of each that is expected, and a sentence on what is not as expected.
+
+    "" where all is.
+    """
     versions: Versions = {}
     problems = []
     for kind, title in TITLES.items():

@@ -24,7 +24,10 @@ DER_VERSION = 0xA0
 
 
 def variable(root: Path, name: str, namespace: str) -> bytes | None:
-    """The value of an EFI variable, without the attributes that efivarfs puts first; None without one."""
+    """Return the value of an EFI variable, without the attributes that efivarfs puts first.
+
+    None without one.
+    """
     try:
         return (root / EFI_VARIABLES / f"{name}-{namespace}").read_bytes()[ATTRIBUTE_BYTES:]
     except OSError:
@@ -32,7 +35,7 @@ def variable(root: Path, name: str, namespace: str) -> bytes | None:
 
 
 def secure_boot(root: Path) -> str:
-    """`enabled` where the kernel accepts signed modules only, else `disabled`.
+    """Return `enabled` where the kernel accepts signed modules only, else `disabled`.
 
     A machine without UEFI cannot have it enabled. `mokutil --disable-validation` turns it off in shim alone:
     the firmware's variable stays 1, and the kernel goes by shim's.
@@ -52,7 +55,7 @@ def enrolled_keys(root: Path) -> list[str]:
 
 
 def certificates(content: bytes) -> list[bytes]:
-    """The X.509 certificates in a sequence of EFI_SIGNATURE_LIST; what is cut off is left out."""
+    """Return the X.509 certificates in a sequence of EFI_SIGNATURE_LIST; what is cut off is left out."""
     found = []
     while len(content) >= LIST_HEADER_BYTES:
         kind = content[:16]
@@ -72,7 +75,7 @@ def certificates(content: bytes) -> list[bytes]:
 
 
 def serial_number(certificate: bytes) -> int:
-    """The serial number of an X.509 certificate in DER, by which a module names the key that signed it.
+    """Return the serial number of an X.509 certificate in DER; by it a module names the key that signed it.
 
     RFC 5280, section 4.1: Certificate { tbsCertificate { [0] version OPTIONAL, serialNumber INTEGER ... } }
     Raises ValueError for what is no certificate.

@@ -29,7 +29,7 @@ class SettingsError(ValueError):
 
 
 def nvidia_smi(*arguments: str, nothing: str = "") -> str:
-    """Standard output of nvidia-smi; empty where it fails with the words `nothing`, which say so.
+    """Return what nvidia-smi prints; empty where it fails with the words `nothing`, which say so.
 
     Raises SettingsError with its own words when it fails otherwise.
     """
@@ -59,11 +59,11 @@ def set_one(label: str, index: int, *arguments: str) -> str:
 
 
 def number(text: str) -> float | None:
-    """A value of nvidia-smi's CSV; "[N/A]" and its kin are None."""
+    """Return a value of nvidia-smi's CSV; "[N/A]" and its kin are None."""
     return float(text) if NUMBER.fullmatch(text) else None
 
 
 def integer(text: str) -> int | None:
-    """A clock of nvidia-smi's CSV, in MHz."""
+    """Return a clock of nvidia-smi's CSV, in MHz."""
     value = number(text)
     return None if value is None else round(value)

@@ -40,7 +40,7 @@ class Unit:
     command: tuple[str, ...]
 
     def flags(self) -> dict[str, list[str]]:
-        """Values of the command line's long options; one without a value has an empty text."""
+        """Return values of the command line's long options; one without a value has an empty text."""
         values: dict[str, list[str]] = {}
         words = list(self.command[1:])
         for position, word in enumerate(words):
@@ -94,13 +94,16 @@ class Engine(typing.Protocol):
         """Compare what is asked with the files. Raises RefusedError."""
 
     def disagreement(self, options: EngineOptions, plan: EnginePlan, /) -> str:
-        """What the running engine has not taken over, in words; empty where it has all."""
+        """Return what the running engine has not taken over, in words; empty where it has all."""
 
 
 def begin(
     engine: Engine, unit: Unit, version: str, options: EngineOptions, record: dict[str, typing.Any]
 ) -> EnginePlan:
-    """The plan as far as all engines are alike: whether CDI is used, and a warning where it cannot be."""
+    """Return the plan as far as all engines are alike.
+
+    Whether CDI is used, and a warning where it cannot be.
+    """
     plan = EnginePlan(engine.name, unit, version, record=dict(record))
     plan.cdi = options.cdi and at_least(version, engine.cdi_since)
     if options.present and options.cdi and not plan.cdi:
@@ -112,7 +115,7 @@ def begin(
 
 
 def ours(text: str | None) -> bool:
-    """Whether a drop-in is there to be written: ours, or none at all."""
+    """Return whether a drop-in is there to be written: ours, or none at all."""
     return text is None or text.startswith(HEADER)
 
 
@@ -126,12 +129,12 @@ def refuse_foreign(path: Path, text: str | None, engine: Engine) -> None:
 
 
 def version_printed(engine: Engine) -> str:
-    """The version that an engine's program prints. Raises CommandError."""
+    """Return the version that an engine's program prints. Raises CommandError."""
     return version_of(run([engine.program, "--version"]))
 
 
 def say(engine: Engine, *arguments: str) -> str:
-    """What an engine prints of its configuration. Raises RefusedError with its complaint about it."""
+    """Return what an engine prints of its configuration. Raises RefusedError with its complaint about it."""
     try:
         return run([engine.program, *arguments])
     except CommandError as error:
@@ -141,7 +144,7 @@ def say(engine: Engine, *arguments: str) -> str:
 
 
 def journal_of(unit: str) -> str:
-    """The last lines of a unit's journal as a sentence, to explain why it failed."""
+    """Return the last lines of a unit's journal as a sentence, to explain why it failed."""
     try:
         lines = run(["journalctl", "--no-pager", "--output=cat", "--lines=8", f"--unit={unit}"]).split()
     except CommandError:
@@ -151,7 +154,7 @@ def journal_of(unit: str) -> str:
 
 
 def read_units(names: list[str]) -> dict[str, Unit]:
-    """The state of several units, asked in one call."""
+    """Return the state of several units, asked in one call."""
     if not names:
         return {}
     properties = "LoadState,ActiveState,MainPID,ExecStart"
@@ -170,7 +173,7 @@ def read_units(names: list[str]) -> dict[str, Unit]:
 
 
 def _command(values: dict[str, str]) -> tuple[str, ...]:
-    """The daemon's arguments: with variables expanded where it runs; else as the unit has them."""
+    """Return the daemon's arguments: with variables expanded where it runs; else as the unit has them."""
     try:
         raw = (PROC / values.get("MainPID", "0") / "cmdline").read_bytes()
     except OSError:
@@ -181,13 +184,13 @@ def _command(values: dict[str, str]) -> tuple[str, ...]:
 
 
 def version_of(text: str) -> str:
-    """The first version number in a program's --version."""
+    """Return the first version number in a program's --version."""
     match = re.search(r"\d+\.\d+(\.\d+)?", text)
     return match[0] if match else ""
 
 
 def at_least(version: str, minimum: str) -> bool:
-    """Whether a dotted version is the minimum or newer; an unknown one is not."""
+    """Return whether a dotted version is the minimum or newer; an unknown one is not."""
     return bool(version) and _numbers(version) >= _numbers(minimum)
 
 
@@ -196,7 +199,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def read_text(path: Path) -> str | None:
-    """A file's content, or None where there is none; a link or anything else is refused."""
+    """Return a file's content, or None where there is none; a link or anything else is refused."""
     if path.is_symlink():
         raise RefusedError(
             f"{path} is a link to {path.resolve()}: expected a regular file, because a link is somebody "
@@ -212,5 +215,5 @@ def read_text(path: Path) -> str | None:
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:
-    """A folder for copies that programs may read and write."""
+    """Return a folder for copies that programs may read and write."""
     return tempfile.TemporaryDirectory(prefix="temper-")

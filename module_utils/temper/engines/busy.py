@@ -30,7 +30,7 @@ class GpuProcess(typing.NamedTuple):
 
 
 def gpu_processes() -> list[GpuProcess]:
-    """Processes in containers with a GPU, whether they use it at this moment or not.
+    """Return processes in containers with a GPU, whether they use it at this moment or not.
 
     A container shows itself by a root directory other than ours; one with a GPU by the device files in it.
     nvidia-smi would miss those that are idle. A container that hides its device files (a sandbox of its own)
@@ -52,7 +52,10 @@ def gpu_processes() -> list[GpuProcess]:
 
 
 def containers_with_gpus() -> str:
-    """A clause that says that such containers run, with some of their processes; empty where none do."""
+    """Return a clause that says that such containers run, with some of their processes.
+
+    Empty where none do.
+    """
     processes = gpu_processes()
     if not processes:
         return ""

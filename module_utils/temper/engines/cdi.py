@@ -61,7 +61,7 @@ def unit_states() -> dict[str, str]:
 
 
 def output() -> Path:
-    """Where the unit writes the specification."""
+    """Return where the unit writes the specification."""
     try:
         text = ENVIRONMENT.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -71,7 +71,7 @@ def output() -> Path:
 
 
 def stale() -> str:
-    """Why the specification is not the one of the loaded driver and its GPUs; empty where it is."""
+    """Return why the specification is not the one of the loaded driver and its GPUs; empty where it is."""
     path = output()
     gpus = {entry.name for entry in DEV.iterdir() if re.fullmatch(r"nvidia\d+", entry.name)}
     text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -92,7 +92,9 @@ def stale() -> str:
 
 
 def _without_instances() -> set[str]:
-    """The device files of GPUs in MIG mode that are not divided: after a boot, before gpu_settings does it.
+    """Return the device files of GPUs in MIG mode that are not divided.
+
+    After a boot, before gpu_settings does it.
 
     nvidia-ctk leaves out whole GPUs in MIG mode (getDeviceSpecGeneratorsForAllDevices in its
     pkg/nvcdi/lib-nvml.go), and there is nothing else to name.

@@ -33,7 +33,7 @@ class SpecificationError(Exception):
 
 
 def with_mount(text: str, source: str) -> str:
-    """The specification, YAML or JSON, with `source` mounted as /etc/nccl.conf for each of its devices.
+    """Return the specification (YAML or JSON) with `source` mounted as /etc/nccl.conf for each device.
 
     Raises SpecificationError.
     """
@@ -53,7 +53,7 @@ def with_mount(text: str, source: str) -> str:
 
 
 def _first_mount(lines: list[str]) -> int:
-    """The line of the first mount that all devices share."""
+    """Return the line of the first mount that all devices share."""
     depth = -1  # of the keys below containerEdits; -1 outside
     for number, line in enumerate(lines):
         if line[:1] not in " -#\n":  # a key of the document

@@ -22,7 +22,9 @@ NOTHING = {"", "false", "0", "0.0", "0s", "[]", "{}"}
 
 
 def read(text: str) -> Dump:
-    """Each key's full path and its value as it is printed, strings without quotes; nothing that is zero.
+    """Return each key's full path and its value as it is printed, strings without quotes.
+
+    Nothing that is zero.
 
     Raises OutputError.
     """
@@ -55,12 +57,12 @@ def read(text: str) -> Dump:
 
 
 def strings(value: str) -> list[str]:
-    """The strings of a printed list."""
+    """Return the strings of a printed list."""
     return [_bare(word) for word in re.findall(STRING, value)]
 
 
 def below(dump: Dump, path: Key) -> Dump:
-    """What stands under a table, by the rest of the path."""
+    """Return what stands under a table, by the rest of the path."""
     return {key[len(path) :]: value for key, value in dump.items() if key[: len(path)] == path}
 
 

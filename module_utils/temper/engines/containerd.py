@@ -88,7 +88,7 @@ class Containerd:
     def _candidate(
         self, options: EngineOptions, plan: EnginePlan, copy: _Copy, base: config_dump.Dump
     ) -> tuple[str, str]:
-        """The first drop-in and config.toml under which containerd has ours and has lost nothing."""
+        """Return the first drop-in and config.toml under which containerd has ours and has lost nothing."""
         expected = _expected(base, options, cdi=plan.cdi)
         default = expected.get((*_cri(base), "containerd", "default_runtime_name")) == "nvidia"
         made = [copy.ask(source, default=default, cdi=plan.cdi) for source in (copy.text, copy.dumped)]
@@ -104,7 +104,10 @@ class Containerd:
         )
 
     def disagreement(self, _options: EngineOptions, _plan: EnginePlan) -> str:
-        """Whether the plugin that reads our drop-in works: containerd runs on without it when it does not."""
+        """Return whether the plugin that reads our drop-in works.
+
+        Containerd runs on without it when it does not.
+        """
         try:
             rows = [row.split() for row in run(["ctr", "plugins", "ls"]).splitlines()]
         except CommandError as error:
@@ -143,11 +146,11 @@ class _Copy:
                     (target / entry.name).symlink_to(entry)
 
     def original(self, text: str) -> str:
-        """A text as it is for the real files."""
+        """Return a text as it is for the real files."""
         return text.replace(str(self.drop_in.parent), str(DROP_IN.parent))
 
     def dump(self, main: str, drop_in: str = "") -> config_dump.Dump:
-        """What containerd makes of these files. Raises RefusedError."""
+        """Return what containerd makes of these files. Raises RefusedError."""
         self.config.write_text(main, encoding="utf-8")
         self.drop_in.write_text(drop_in or self.empty, encoding="utf-8")
         printed = say(self.engine, "--config", str(self.config), "config", "dump")
@@ -155,21 +158,24 @@ class _Copy:
         return config_dump.read(printed)
 
     def try_dump(self, main: str, drop_in: str) -> config_dump.Dump:
-        """The same for a candidate: one that containerd does not read is none."""
+        """Return the same for a candidate: one that containerd does not read is none."""
         try:
             return self.dump(main, drop_in)
         except RefusedError:
             return {}
 
     def ask(self, source: str, *, default: bool, cdi: bool) -> tuple[str, str]:
-        """The drop-in that nvidia-ctk makes for a configuration, and how it rewrites that."""
+        """Return the drop-in that nvidia-ctk makes for a configuration, and how it rewrites that."""
         self.config.write_text(source, encoding="utf-8")
         drop_in = toolkit.configure("containerd", self.config, self.drop_in, default=default, cdi=cdi)
         return drop_in, self.config.read_text(encoding="utf-8")
 
 
 def serves_docker_alone() -> bool:
-    """Whether containerd is there only as Docker's engine: nothing on the node speaks to it otherwise."""
+    """Return whether containerd is there only as Docker's engine.
+
+    Nothing on the node speaks to it otherwise.
+    """
     return bool(which("dockerd")) and not any(map(which, ("kubelet", "nerdctl", "crictl")))
 
 
@@ -189,7 +195,10 @@ def _absent(plan: EnginePlan, config: Path) -> dict[str, str | None]:
 
 
 def _cri(dump: config_dump.Dump) -> config_dump.Key:
-    """Where the CRI plugin's settings stand: containerd 2 shows a configuration of version 2 as version 3."""
+    """Return where the CRI plugin's settings stand.
+
+    Containerd 2 shows a configuration of version 2 as version 3.
+    """
     version = dump.get(("version",), "none")
     return ("plugins", parsed("containerd config dump", version, lambda one: PLUGINS[one]))
 
@@ -211,7 +220,7 @@ def _refuse_unusable(base: config_dump.Dump) -> None:
 
 
 def _expected(base: config_dump.Dump, options: EngineOptions, *, cdi: bool) -> config_dump.Dump:
-    """What containerd has to show. The runtime is runc's twin: SystemdCgroup and others must agree."""
+    """Return what containerd has to show. The runtime is runc's twin: SystemdCgroup and others must agree."""
     cri = _cri(base)
     default = base.get((*cri, "containerd", "default_runtime_name"), "runc")
     twin = "runc" if default.startswith("nvidia") else default
@@ -227,7 +236,7 @@ def _expected(base: config_dump.Dump, options: EngineOptions, *, cdi: bool) -> c
 
 
 def _comparable(dump: config_dump.Dump) -> config_dump.Dump:
-    """A dump without its imports, and of our runtime only what makes it work as its twin does."""
+    """Return a dump without its imports, and of our runtime only what makes it work as its twin does."""
     if not dump:
         return {}
     nvidia = (*_cri(dump), "containerd", "runtimes", "nvidia")

@@ -59,7 +59,7 @@ class DockerRecord:
 
 
 def shortening(keys: typing.Sequence[tuple[str, ...]] = ()) -> list[list[str]]:
-    """The repair that takes keys out of the file, and keeps the file as it was beside it."""
+    """Return the repair that takes keys out of the file, and keeps the file as it was beside it."""
     return [["shorten-daemon-json", *("/".join(key) for key in keys)]]
 
 
@@ -94,7 +94,7 @@ def parse(text: str, where: str) -> Document:
 
 
 def render(document: Document, before: str) -> str:
-    """The document as text, indented as it was, in the order of its keys."""
+    """Return the document as text, indented as it was, in the order of its keys."""
     indent = re.search(r"\n([ \t]+)\S", before)
     text = json.dumps(document, indent=indent[1] if indent else 4, ensure_ascii=False)
     return text if before.strip() and not before.endswith("\n") else f"{text}\n"
@@ -103,7 +103,7 @@ def render(document: Document, before: str) -> str:
 def merge(
     document: Document, settings: list[WantedKey], record: DockerRecord, where: str
 ) -> tuple[Document, DockerRecord]:
-    """The document with our settings, and what of it is ours.
+    """Return the document with our settings, and what of it is ours.
 
     A key that somebody else has set to another value is never overwritten.
     """
@@ -148,7 +148,7 @@ def merge(
 def in_the_way(
     document: Document, settings: list[WantedKey], ours: dict[tuple[str, ...], typing.Any]
 ) -> list[tuple[str, ...]]:
-    """All keys that somebody else has set to another value, or to none that can have ours below it."""
+    """Return all keys that somebody else has set to another value, or to none that can have ours below it."""
     found: dict[tuple[str, ...], None] = {}
     for setting in settings:
         place: typing.Any = document
@@ -166,7 +166,7 @@ def in_the_way(
 
 
 def remove(document: Document, record: DockerRecord) -> Document:
-    """The document without what is ours; what somebody has changed since is theirs."""
+    """Return the document without what is ours; what somebody has changed since is theirs."""
     return _remove(document, record)[0]
 
 
@@ -194,7 +194,10 @@ def _object(document: Document, path: tuple[str, ...]) -> Document | None:
 
 
 def _same(found: typing.Any, wanted: typing.Any) -> bool:
-    """Whether two values mean the same to Docker: sizes in any unit, the runtime by its name or its path."""
+    """Return whether two values mean the same to Docker.
+
+    Sizes in any unit, the runtime by its name or its path.
+    """
     if isinstance(found, str) and isinstance(wanted, str) and size_bytes(wanted) is not None:
         return size_bytes(found) == size_bytes(wanted)
     if isinstance(found, dict) and isinstance(wanted, dict) and "path" in wanted:

@@ -53,7 +53,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def ask(unit: Unit, path: str) -> dict[str, typing.Any]:
-    """One answer of Docker's API, over its socket: Debian 13 installs the daemon without the command.
+    """Return one answer of Docker's API, over its socket: Debian 13 installs the daemon without the command.
 
     Raises SettingError.
     """
@@ -144,13 +144,13 @@ class Docker:
             time.sleep(0.1)
 
     def running_containers(self, unit: Unit) -> tuple[int, bool]:
-        """How many containers run, and whether they outlive a restart of the daemon."""
+        """Return how many containers run, and whether they outlive a restart of the daemon."""
         info = ask(unit, "/info")
         return int(info["ContainersRunning"]), bool(info["LiveRestoreEnabled"])
 
 
 def snap_refusal() -> str | None:
-    """Why the snap docker cannot be set up; None where there is none.
+    """Return why the snap docker cannot be set up; None where there is none.
 
     It has a configuration and a container toolkit of its own (https://github.com/canonical/docker-snap).
     """

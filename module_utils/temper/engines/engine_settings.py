@@ -135,7 +135,7 @@ class ContainerEngines(Setting):
         return found
 
     def _engines(self, found: _Findings) -> list[Engine]:
-        """The engines to look at. One that is named has to be there, except in check mode."""
+        """Return the engines to look at. One that is named has to be there, except in check mode."""
         ours = [engine for engine in ENGINES if engine.name not in self.excluded]
         installed = [engine for engine in ours if which(engine.program)]
         concerned = self.named or [engine.name for engine in ours]
@@ -154,7 +154,7 @@ class ContainerEngines(Setting):
         return [engine for engine in installed if engine.name in self.named]
 
     def _plan(self, engines: list[Engine], found: _Findings) -> None:
-        """The plans of all engines, and every reason to refuse."""
+        """Make the plans of all engines, and collect every reason to refuse."""
         try:
             units = read_units([engine.unit for engine in engines if engine.unit])
         except RefusedError as error:
@@ -182,7 +182,7 @@ class ContainerEngines(Setting):
             found.warnings += plan.warnings
 
     def _plan_toolkit(self, engines: list[Engine], found: _Findings) -> None:
-        """The plan of the toolkit's own file, which all engines share: the last one takes it back."""
+        """Make the plan of the toolkit's own file, which all engines share: the last one takes it back."""
         records_kept = found.state.get("records", {})
         if not self.options.present and records_kept.keys() - {
             toolkit_config.NAME,
@@ -230,7 +230,7 @@ class ContainerEngines(Setting):
             )
 
     def obstacle(self) -> str | None:
-        """Every reason to refuse, of all engines."""
+        """Return every reason to refuse, of all engines."""
         return " ".join(self._found.problems) or None
 
     def warnings(self) -> list[str]:
@@ -238,12 +238,12 @@ class ContainerEngines(Setting):
         return self._found.warnings
 
     def settled(self) -> bool:
-        """Whether all engines have what is asked."""
+        """Return whether all engines have what is asked."""
         found = self._found
         return not (found.due or found.specification.actions or found.switch_off or found.unrecorded)
 
     def change(self) -> list[Difference]:
-        """The files that would change."""
+        """Return the files that would change."""
         return [
             Difference(path, _read(path) or "", content or "")
             for plan in self._found.due
@@ -251,7 +251,7 @@ class ContainerEngines(Setting):
         ]
 
     def reason(self) -> str:
-        """What differs beside files: running engines, and the CDI specification."""
+        """Return what differs beside files: running engines, and the CDI specification."""
         found = self._found
         lines = [
             f"{plan.engine} runs with other settings than its files: {plan.disagreement or 'restart it'}"
@@ -265,12 +265,12 @@ class ContainerEngines(Setting):
         return "; ".join(lines)
 
     def fault(self) -> Fault | None:
-        """Why nothing could be planned for an engine: somebody else's configuration."""
+        """Return why nothing could be planned for an engine: somebody else's configuration."""
         found = self._found
         return Fault(" ".join(found.problems), found.repair) if found.problems else None
 
     def result(self) -> dict[str, typing.Any]:
-        """The engines, the files that change, and what else is done, or in check mode would be."""
+        """Return the engines, the files that change, and what else is done, or in check mode would be."""
         found = self._found
         planned = [f"{plan.action} {plan.unit.name}" for plan in found.due if plan.action]
         return {
@@ -285,7 +285,7 @@ class ContainerEngines(Setting):
         }
 
     def read(self) -> dict[str, typing.Any]:
-        """The files that a change would touch, and what the state file says is ours."""
+        """Return the files that a change would touch, and what the state file says is ours."""
         due = self._found.due
         return {
             "engines": [plan.engine for plan in due],
@@ -348,7 +348,7 @@ class ContainerEngines(Setting):
         _store_state(state["state"])
 
     def _carry_out(self, plan: EnginePlan) -> None:
-        """Raises SettingError after everything is as it was."""
+        """Raise SettingError after everything is as it was."""
         former = {path: _read(path) for path in plan.files}
         _write(plan.files)
         try:
@@ -385,7 +385,7 @@ class ContainerEngines(Setting):
 
 
 def _wrong_values(options: EngineOptions) -> list[str]:
-    """Values that no engine would take."""
+    """Return values that no engine would take."""
     problems = []
     if options.shm_size and not size_bytes(options.shm_size):
         problems.append(
@@ -437,7 +437,7 @@ def _write(contents: typing.Mapping[str, str | None]) -> None:
 
 
 def load_state() -> dict[str, typing.Any]:
-    """What earlier runs have put in, and what one that was cut off has left to do."""
+    """Return what earlier runs have put in, and what one that was cut off has left to do."""
     _, state = records.load(STATE, STATE_KINDS)
     try:
         daemon_json.DockerRecord.load(state.get("records", {}).get("docker", {}))

@@ -147,7 +147,7 @@ def _sockets(root: Path) -> set[str]:
 
 
 def _exists(path: Path) -> bool:
-    """Whether there is anything. A user may have mounted what root may not look at."""
+    """Return whether there is anything. A user may have mounted what root may not look at."""
     try:
         path.stat()
     except OSError:
@@ -156,7 +156,7 @@ def _exists(path: Path) -> bool:
 
 
 def _is_socket(path: Path) -> bool:
-    """Whether it is a socket of root's: a user may give his own any name."""
+    """Return whether it is a socket of root's: a user may give his own any name."""
     try:
         status = path.stat()
     except OSError:

@@ -22,5 +22,5 @@ class Podman:
         return begin(self, unit, version_printed(self), options, {})
 
     def disagreement(self, _options: EngineOptions, _plan: EnginePlan) -> str:
-        """It reads everything anew for each container."""
+        """Return nothing to do: it reads everything anew for each container."""
         return ""

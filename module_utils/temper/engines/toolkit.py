@@ -21,12 +21,12 @@ UNKNOWN = f"{HEADER} What nvidia-ctk of the container toolkit will write.\n"
 
 
 def installed() -> bool:
-    """Whether there is a toolkit to ask."""
+    """Return whether there is a toolkit to ask."""
     return which(PROGRAM) is not None
 
 
 def configure(engine: str, config: Path, drop_in: Path, *, default: bool, cdi: bool = False) -> str:
-    """What the drop-in holds that nvidia-ctk makes for this configuration; `config` is rewritten, too.
+    """Return what the drop-in holds that nvidia-ctk makes for this configuration; `config` is rewritten, too.
 
     Raises RefusedError.
     """

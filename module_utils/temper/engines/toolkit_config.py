@@ -73,7 +73,7 @@ class Parsed:
     tables: dict[str, int] = field(default_factory=dict)
 
     def value(self, key: str) -> str:
-        """The value as it stands there, strings without quotes; empty where the key is not set."""
+        """Return the value as it stands there, strings without quotes; empty where the key is not set."""
         place = self.keys.get(key)
         return bare(place.value) if place else ""
 
@@ -116,7 +116,10 @@ def parse(text: str) -> Parsed:
 
 
 def _still_open(line: str, until: str) -> str:
-    """What has to come before a value of several lines ends: quotes, or as many brackets; empty: it ended."""
+    """Return what has to come before a value of several lines ends: quotes, or as many brackets.
+
+    Empty: it ended.
+    """
     if until in LONG:
         return "" if until in line else until
     for quotes in LONG:
@@ -128,7 +131,7 @@ def _still_open(line: str, until: str) -> str:
 
 
 def bare(text: str) -> str:
-    """A TOML string without its quotes; anything else as it is."""
+    """Return a TOML string without its quotes; anything else as it is."""
     if text.startswith('"'):
         try:
             return str(json.loads(text))
@@ -219,7 +222,7 @@ def decide(
 
 
 def _unusable(found: Parsed, root: Path) -> tuple[dict[str, str], list[str]]:
-    """What leads nowhere, with the toolkit's default for it, and what leads somewhere else than expected."""
+    """Return what leads nowhere, with the toolkit's default, and what leads elsewhere than expected."""
     changes: dict[str, str] = {}
     warnings = []
     driver = found.value(ROOT)

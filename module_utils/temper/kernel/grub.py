@@ -54,7 +54,7 @@ class Menu:
 
 
 def menus(script: str) -> list[Menu]:
-    """The menus of a grub.cfg, each kernel with its release."""
+    """Return the menus of a grub.cfg, each kernel with its release."""
     top: list[Menu] = []
     # Functions have braces as well, and are none.
     opened: list[Menu | None] = []
@@ -77,7 +77,7 @@ def menus(script: str) -> list[Menu]:
 
 
 def paths(found: Sequence[Menu], above: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """The release of each entry with an id, and its path of ids (submenu>entry)."""
+    """Yield the release of each entry with an id, and its path of ids (submenu>entry)."""
     for menu in found:
         if not menu.identity:
             continue
@@ -88,7 +88,7 @@ def paths(found: Sequence[Menu], above: tuple[str, ...] = ()) -> Iterator[tuple[
 
 
 def release_of(path: str, found: Sequence[Menu]) -> str | None:
-    """The kernel that GRUB boots for a path of places, ids or titles; None where it is no kernel's."""
+    """Return the kernel that GRUB boots for a path of places, ids or titles; None where it is no kernel's."""
     menu: Menu | None = None
     for name in DESCENDS.split(path or "0"):
         menu = next((one for one in found if name.replace(">>", ">") in one.names), None)
@@ -99,7 +99,7 @@ def release_of(path: str, found: Sequence[Menu]) -> str | None:
 
 
 def problem() -> str:
-    """Why GRUB cannot be told which kernel to boot; empty where it can."""
+    """Return why GRUB cannot be told which kernel to boot; empty where it can."""
     missing = [name for name in PROGRAMS if not process.which(name)]
     if missing or not (ROOT / SCRIPT).is_file():
         lacks = ", ".join([*missing, *([] if (ROOT / SCRIPT).is_file() else [f"/{SCRIPT}"])])
@@ -111,7 +111,7 @@ def problem() -> str:
 
 
 def warning() -> str:
-    """What GRUB cannot do where its files are; empty where it can all."""
+    """Return what GRUB cannot do where its files are; empty where it can all."""
     place = str(ROOT / SCRIPT.rpartition("/")[0])
     words = [
         word
@@ -128,7 +128,7 @@ def warning() -> str:
 
 
 def default_release() -> str | None:
-    """The kernel that boots by itself; None where that is no kernel of this system."""
+    """Return the kernel that boots by itself; None where that is no kernel of this system."""
     script = _script()
     found = DEFAULT.search(script)
     path = found[1] if found else ""
@@ -136,13 +136,13 @@ def default_release() -> str | None:
 
 
 def next_release() -> str | None:
-    """The kernel that boots once, next time; None where nothing is armed."""
+    """Return the kernel that boots once, next time; None where nothing is armed."""
     path = environment().get("next_entry", "")
     return release_of(path, menus(_script())) if path else None
 
 
 def path_of(release: str) -> str:
-    """The menu's path to a kernel. Raises SettingError where it has none that stays the same."""
+    """Return the menu's path to a kernel. Raises SettingError where it has none that stays the same."""
     # The first entry keeps its id whatever kernel it boots; recovery's has one of its own.
     found = [path for one, path in paths(menus(_script())) if one == release]
     own = [path for path in found if release in path.rpartition(">")[2] and "-recovery-" not in path]
@@ -177,7 +177,7 @@ def pin(release: str) -> None:
 
 
 def pinned() -> bool:
-    """Whether the default is ours."""
+    """Return whether the default is ours."""
     return (ROOT / PIN).exists()
 
 

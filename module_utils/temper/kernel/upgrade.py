@@ -90,7 +90,7 @@ class Driver:
 
 
 def noted() -> Upgrade | None:
-    """The upgrade that is under way on this node; None where there is none. Raises RecordError."""
+    """Return the upgrade that is under way on this node; None where there is none. Raises RecordError."""
     # In version 1 `version` is the kernel's.
     version, fields = records.load(RECORD, {"version": (str,)}, RECORD_VERSION)
     if not fields:
@@ -108,7 +108,7 @@ def noted() -> Upgrade | None:
 def look(
     wish: str, driver: Driver, repositories: Sequence[Repository], pins: Sequence[Mapping[str, str]]
 ) -> tuple[Upgrade, dict[str, Any]]:
-    """The kernel that the node would get, and what that would change; nothing is changed.
+    """Return the kernel that the node would get, and what that would change; nothing is changed.
 
     Raises:
         SettledError: it has that kernel already.
@@ -175,7 +175,7 @@ def find(wish: str, running: str, known: Packages, apt: Apt) -> tuple[str, str]:
 
 
 def newest(flavour: str, known: Packages, apt: Apt) -> str:
-    """The newest kernel of a flavour that the installed packages which follow kernels ask for."""
+    """Return the newest kernel of a flavour that the installed packages which follow kernels ask for."""
     following = [name for name, package in known.items() if package.installed and FOLLOWS.match(name)]
     asked: list[str] = []
     if following:
@@ -197,7 +197,7 @@ def newest(flavour: str, known: Packages, apt: Apt) -> str:
 
 
 def of_version(version: str, image: str, flavour: str, apt: Apt) -> tuple[str, str]:
-    """The kernel of a flavour whose image has a package version."""
+    """Return the kernel of a flavour whose image has a package version."""
     names = apt.attempt(["apt-cache", "pkgnames", image]).stdout.split()
     images = [name for name in names if flavour_of(name[len(image) :]) == flavour]
     offered = apt.offered(images) if images else {}
@@ -212,13 +212,13 @@ def of_version(version: str, image: str, flavour: str, apt: Apt) -> tuple[str, s
 
 
 def flavour_of(release: str) -> str:
-    """What comes after the numbers of a kernel's release; empty for a kernel of others."""
+    """Return what comes after the numbers of a kernel's release; empty for a kernel of others."""
     match = RELEASE.fullmatch(release)
     return match["flavour"] if match else ""
 
 
 def packages(running: str, release: str, version: str, known: Packages, driver: Driver) -> dict[str, str]:
-    """The counterpart of each installed package of the running kernel, and the headers that DKMS needs.
+    """Return a counterpart of each installed package of the running kernel, and the headers for DKMS.
 
     Ubuntu's linux-modules-extra are among them, and the driver's modules that Canonical has built: without
     the one a node may have no network, without the other no GPU.
@@ -233,7 +233,10 @@ def packages(running: str, release: str, version: str, known: Packages, driver: 
 
 
 def no_room(running: str) -> list[str]:
-    """Why /boot has too little space: a kernel takes as much as this one, its initrd twice for a while."""
+    """Return why /boot has too little space.
+
+    A kernel takes as much as this one, its initrd twice for a while.
+    """
     boot = grub.ROOT / "boot"
     sizes = {file.name: file.stat().st_size for file in boot.glob(f"*-{running}") if file.is_file()}
     need = sum(sizes.values()) + sizes.get(f"initrd.img-{running}", 0)
@@ -293,7 +296,7 @@ def install(upgrade: Upgrade, driver: Driver) -> None:
 
 
 def ready(upgrade: Upgrade, driver: Driver) -> None:
-    """Raises SettingError where the new kernel must not be tried, or the former one would not come back."""
+    """Raise SettingError where the new kernel must not be tried, or the former one would not come back."""
     for release in (upgrade.release, upgrade.former):
         if trouble := module_problem(release, driver):
             raise SettingError(trouble)
@@ -302,7 +305,7 @@ def ready(upgrade: Upgrade, driver: Driver) -> None:
 
 
 def module_problem(release: str, driver: Driver) -> str:
-    """Why a kernel would not load the driver, from its module file itself; empty where it would."""
+    """Return why a kernel would not load the driver, from its module file itself; empty where it would."""
     root = grub.ROOT
     path = kernel_modules.module_path(root, release)
     if path is None:
@@ -327,7 +330,7 @@ def arm(upgrade: Upgrade, driver: Driver) -> None:
 
 
 def confirm(upgrade: Upgrade, release: str) -> None:
-    """Raises SettingError where another kernel runs than this one."""
+    """Raise SettingError where another kernel runs than this one."""
     grub.disarm()
     running = platform.release()
     if running != release:
@@ -402,5 +405,5 @@ def default_to(release: str) -> str:
 
 
 def present(names: Iterable[str], known: Packages) -> list[str]:
-    """Those of these packages of which something is on the node."""
+    """Return those of these packages of which something is on the node."""
     return [name for name in names if name in known and known[name].status != "not-installed"]

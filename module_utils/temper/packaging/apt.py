@@ -80,7 +80,7 @@ MOVED = re.compile(r"404 +Not Found|Hash Sum mismatch|File has unexpected size")
 
 
 def lines_that_explain(output: str) -> str:
-    """The lines of apt's output that say why it failed: errors, unmet dependencies, else its end."""
+    """Return the lines of apt's output that say why it failed: errors, unmet dependencies, else its end."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     said = ([line for line in lines if EXPLAINS.search(line)] or lines)[-ERROR_LINES:]
     holders = HOLDER.findall(output)
@@ -91,7 +91,7 @@ def lines_that_explain(output: str) -> str:
 
 
 def targets(wanted: dict[str, str]) -> list[str]:
-    """What follows `apt-get install`: no packages means that what is broken is completed."""
+    """Return what follows `apt-get install`: no packages means that what is broken is completed."""
     return arguments(wanted) or ["--fix-broken"]
 
 
@@ -111,7 +111,7 @@ class Apt:
     options: tuple[str, ...] = ()
 
     def attempt(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        """A finished command, which may have failed. apt's have this object's options."""
+        """Return a finished command, which may have failed. apt's have this object's options."""
         options = self.options if command[0].startswith("apt") else ()
         words = [command[0], *options, *command[1:]]
         completed = attempt(words, ENVIRONMENT)
@@ -122,7 +122,7 @@ class Apt:
         return completed
 
     def run(self, command: Sequence[str], doing: str) -> str:
-        """Standard output; `doing` names the step in the message of a failure."""
+        """Return standard output; `doing` names the step in the message of a failure."""
         completed = self.attempt(command)
         if completed.returncode:
             output = completed.stdout + completed.stderr
@@ -130,7 +130,7 @@ class Apt:
         return completed.stdout
 
     def query(self) -> Packages:
-        """All packages that dpkg knows."""
+        """Return all packages that dpkg knows."""
         return query()
 
     def required(self) -> list[str]:
@@ -138,7 +138,7 @@ class Apt:
         return []
 
     def prepared(self) -> bool:
-        """Always: apt has no module streams."""
+        """Return True: apt has no module streams."""
         return True
 
     def prepare(self) -> None:
@@ -174,23 +174,23 @@ class Apt:
         return versions
 
     def offers(self, wanted: dict[str, str]) -> bool:
-        """Whether the lists on the node know all these versions already."""
+        """Return whether the lists on the node know all these versions already."""
         offered = self.offered(wanted)
         return all(
             name in offered and (not version or version in offered[name]) for name, version in wanted.items()
         )
 
     def simulate(self, wanted: dict[str, str]) -> Transaction:
-        """What installing these versions would do; changes nothing and needs no lock."""
+        """Return what installing these versions would do; changes nothing and needs no lock."""
         return self.parse(self.simulation(wanted))
 
     def simulation(self, wanted: dict[str, str]) -> str:
-        """What apt prints about a transaction that it only simulates."""
+        """Return what apt prints about a transaction that it only simulates."""
         command = [*APT_GET, *INSTALL, "--simulate", "-o", "Debug::NoLocking=true", *targets(wanted)]
         return self.run(command, "Simulating the installation")
 
     def parse(self, simulation: str) -> Transaction:
-        """What a simulation of apt-get prints."""
+        """Return what a simulation of apt-get prints."""
         install, upgrade, downgrade = [], [], []
         for name, previous, version, architecture in INST.findall(simulation):
             change = Change(name.partition(":")[0], version, architecture, previous)
@@ -211,7 +211,7 @@ class Apt:
         )
 
     def older(self, version: str, than: str) -> bool:
-        """Whether a version is older than another one, by dpkg's rules."""
+        """Return whether a version is older than another one, by dpkg's rules."""
         return not self.attempt(["dpkg", "--compare-versions", version, "lt", than]).returncode
 
     def install(self, wanted: dict[str, str]) -> None:
@@ -250,7 +250,7 @@ class Apt:
             )
 
     def reason(self, output: str) -> str:
-        """Why apt failed, in a few sentences: the compiler's errors and a full disk first."""
+        """Return why apt failed, in a few sentences: the compiler's errors and a full disk first."""
         sentences = dkms.failures(output)
         if FULL_DISK.search(output):
             sentences.append("the disk is full (see `df -h / /var /boot` on the node)")
@@ -270,7 +270,7 @@ class Apt:
         self.run(["apt-mark", "unhold", *names], "Releasing packages")
 
     def removable(self, names: Sequence[str], ours: Collection[str]) -> list[str]:
-        """Which of these packages can go without changing any other, or what others recommend."""
+        """Return which of these packages can go without changing any other, or what others recommend."""
 
         def touched(some: Sequence[str]) -> set[str]:
             options = ["--simulate", "-o", "Debug::NoLocking=true"]
@@ -363,7 +363,7 @@ class Apt:
             self.recover()
 
     def with_details(self, transaction: Transaction) -> Transaction:
-        """The transaction with addresses, sizes and checksums."""
+        """Return the transaction with addresses, sizes and checksums."""
         if not transaction.changes:
             return transaction
         exact = [f"{change.name}:{change.architecture}={change.version}" for change in transaction.changes]
@@ -406,7 +406,7 @@ class Apt:
         )
 
     def disk_bytes(self, exact: Sequence[str], transaction: Transaction) -> int:
-        """What the transaction takes on disk beyond what it frees, as the packages themselves declare it."""
+        """Return the bytes that the transaction takes on disk beyond what it frees, by the packages' word."""
         shown = self.run(["apt-cache", "show", *exact], "Asking for the packages' sizes")
         records = [record for record in map(stanza, shown.split("\n\n")) if "Package" in record]
         new = {
@@ -463,6 +463,6 @@ def needed(packages: Mapping[str, Needs], leaving: set[str], ours: Collection[st
 
 
 def stanza(text: str) -> dict[str, str]:
-    """The one-line fields of a control stanza."""
+    """Return the one-line fields of a control stanza."""
     fields = (line.partition(":") for line in text.splitlines() if line and not line[0].isspace())
     return {name: value.strip() for name, _, value in fields}

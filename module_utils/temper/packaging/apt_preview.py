@@ -71,7 +71,10 @@ def preview(
 def private_root(
     repositories: Sequence[Repository], pins: Sequence[Mapping[str, str]]
 ) -> Iterator[tuple[Root | None, list[str]]]:
-    """An apt that knows `repositories` and `pins`; None where one cannot be read, and a sentence for each."""
+    """Provide an apt that knows `repositories` and `pins`.
+
+    None if one cannot be read, and a sentence for each.
+    """
     with tempfile.TemporaryDirectory(prefix="temper-preview-") as name:
         root = Root(Path(name), node_paths())
         try:
@@ -84,7 +87,7 @@ def private_root(
 
 
 def node_paths() -> dict[str, Path]:
-    """Where the node's apt has its files."""
+    """Return where the node's apt has its files."""
     words = [word for name, option in APT_PATHS.items() for word in (name, option)]
     output = process.run(["apt-config", "shell", *words])
 
@@ -211,7 +214,7 @@ class Root:
         ]
 
     def works(self, wanted: dict[str, str], pins: Sequence[SiteRule]) -> bool:
-        """Whether apt can do it with these entries in place of the node's preferences."""
+        """Return whether apt can do it with these entries in place of the node's preferences."""
         path = self.directory / "tried-preferences"
         path.write_text("\n".join(pin.text for pin in pins), encoding="utf-8")
         names = {"preferences": path, "preferencesparts": self.own_preferences}
@@ -237,7 +240,7 @@ class Root:
         return {name: package for name, package in known.items() if package.base not in gone}
 
     def write_status(self, text: str, without: set[str]) -> None:
-        """The status file of dpkg without some packages, for apt alone."""
+        """Write dpkg's status file without some packages, for apt alone."""
 
         def name(stanza: str) -> str:
             return str(re.findall(r"^Package: (\S+)", stanza, re.MULTILINE)[0])
@@ -268,7 +271,7 @@ def resolve(root: Root, wish: Wish, known: Packages) -> Preview:
 
 
 def entries(path: Path) -> Iterator[SiteRule]:
-    """The entries of a file of preferences, each with the line that it begins with (apt_preferences(5))."""
+    """Yield the entries of a file of preferences, each with its first line (apt_preferences(5))."""
     begins, found = 0, ""
     # What follows the last line ends the last entry.
     for number, line in enumerate([*path.read_text(encoding="utf-8", errors="replace").split("\n"), ""], 1):
@@ -282,7 +285,7 @@ def entries(path: Path) -> Iterator[SiteRule]:
 
 
 def not_offered(apt: Apt, wanted: Mapping[str, str]) -> list[Lacking]:
-    """The packages and versions that no repository offers."""
+    """Return the packages and versions that no repository offers."""
     offered = apt.offered(wanted)
     missing = [name for name in wanted if name not in offered]
     # A virtual package has no versions, but somebody provides it.
@@ -297,19 +300,19 @@ def not_offered(apt: Apt, wanted: Mapping[str, str]) -> list[Lacking]:
 
 
 def provided(apt: Apt, name: str) -> bool:
-    """Whether a package provides this name."""
+    """Return whether a package provides this name."""
     shown = apt.attempt(["apt-cache", "showpkg", name]).stdout
     return bool(shown.partition("Reverse Provides:")[2].strip())
 
 
 def package_names(apt: Apt, name: str) -> list[str]:
-    """Names of packages that begin as this one does."""
+    """Return names of packages that begin as this one does."""
     stem = name.rstrip("0123456789.-")[: max(4, len(name) * 2 // 3)]
     return apt.attempt(["apt-cache", "pkgnames", stem]).stdout.split()
 
 
 def files(directory: Path) -> Iterator[Path]:
-    """The files in a directory that may not be there."""
+    """Yield the files in a directory that may not be there."""
     with contextlib.suppress(FileNotFoundError):
         yield from (path for path in sorted(directory.iterdir()) if path.is_file())
 
@@ -321,6 +324,6 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def list_prefix(uri: str) -> str:
-    """How the names of apt's lists of a repository begin."""
+    """Return how the names of apt's lists of a repository begin."""
     parts = urlsplit(uri)
     return (parts.netloc.rpartition("@")[2] + parts.path).strip("/").replace("/", "_")

@@ -35,7 +35,7 @@ def caches_kept() -> Iterator[list[str]]:
 
 
 def parse(listing: str, origin: str) -> list[dict[str, Any]]:
-    """The repositories of an origin: uri, suite, components, and the keyring (signed_by) or "".
+    """Return the repositories of an origin: uri, suite, components, and the keyring (signed_by) or "".
 
     A list that was never fetched has no origin yet; the mirror's folder then tells Debian's from others.
     """
@@ -62,7 +62,9 @@ def parse(listing: str, origin: str) -> list[dict[str, Any]]:
 
 
 def signed_by(entry: str) -> str:
-    """The keyring (or key id) that a source names; `entry` is FILE:NUMBER, of a line or of a deb822 stanza.
+    """Return the keyring (or key id) that a source names.
+
+    `entry` is FILE:NUMBER, of a line or of a deb822 stanza.
 
     apt 3.0 tells it in its listing, apt 2.6 does not.
     """

@@ -19,7 +19,7 @@ ERROR_LINES = 3
 
 
 def failures(output: str, tree: Path | None = None) -> list[str]:
-    """A sentence for each module whose build failed, given what dpkg and dkms printed.
+    """Return a sentence for each module whose build failed, given what dpkg and dkms printed.
 
     The logs are copied to KEPT_LOGS: what failed to build is usually removed next.
     """
@@ -59,7 +59,7 @@ def kernel_of(output: str) -> str:
 
 
 def compiler_errors(log: str) -> list[str]:
-    """The lines of a make.log that say why it failed: the compiler's, else make's."""
+    """Return the lines of a make.log that say why it failed: the compiler's, else make's."""
     lines = [" ".join(line.split()) for line in log.splitlines()]
     for telling in (COMPILER_ERROR, MAKE_ERROR):
         found = [line for line in lines if telling.search(line)]

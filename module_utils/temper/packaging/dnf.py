@@ -70,7 +70,7 @@ def specs(wanted: Mapping[str, str]) -> list[str]:
 
 
 def why(output: str) -> str:
-    """The lines of dnf's output that say why it failed."""
+    """Return the lines of dnf's output that say why it failed."""
     lines = [" ".join(line.split()) for line in output.splitlines() if line.strip()]
     start = next((number for number, line in enumerate(lines) if line.startswith("Error")), None)
     telling = lines[start:] if start is not None else lines[-ERROR_LINES:]
@@ -103,11 +103,14 @@ class Dnf:
         return completed.returncode, completed.stdout, completed.stdout + completed.stderr
 
     def path(self, name: str) -> Path:
-        """A file below the root directory."""
+        """Return a file below the root directory."""
         return self.root / name.lstrip("/")
 
     def kept(self) -> Dnf | None:
-        """The same with no repositories but those of an upgrade's packages; None where there are none."""
+        """Return the same with no repositories but those of an upgrade's packages.
+
+        None where there are none.
+        """
         sources = self.path(f"{KEPT}/yum.repos.d")
         alone = f"--setopt=reposdir={sources}"
         if alone in self.options or not (sources / "temper-former.repo").is_file():
@@ -116,7 +119,10 @@ class Dnf:
         return replace(self, options=(*self.options, alone, f"--setopt=cachedir={KEPT}/cache"))
 
     def sufficient(self, wanted: dict[str, str]) -> Dnf:
-        """The one that asks nobody, where the kept packages are all that a transaction needs; else itself."""
+        """Return the one that asks nobody, where the kept packages are all that a transaction needs.
+
+        Else itself.
+        """
         kept = self.kept()
         if kept is not None:
             with contextlib.suppress(PackageError):
@@ -127,7 +133,10 @@ class Dnf:
     # ------------------------------------------------------------ state
 
     def query(self) -> Packages:
-        """All packages that rpm knows. Two versions of one of the family: a transaction was cut off there."""
+        """Return all packages that rpm knows.
+
+        Two versions of one of the family: a transaction was cut off there.
+        """
         command = [
             "rpm",
             *(["--root", str(self.root)] if self.root != Path("/") else []),
@@ -152,29 +161,29 @@ class Dnf:
         return found
 
     def lock_list(self) -> Path:
-        """The file with the version locks."""
+        """Return the file with the version locks."""
         plugin = self.path("/etc/dnf/plugins/versionlock.conf")
         text = plugin.read_text(encoding="utf-8") if plugin.is_file() else ""
         match = re.search(r"^\s*locklist\s*=\s*(\S+)", text, re.MULTILINE)
         return self.path(match[1] if match else "/etc/dnf/plugins/versionlock.list")
 
     def locks(self) -> list[str]:
-        """The version locks, without comments."""
+        """Return the version locks, without comments."""
         path = self.lock_list()
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
     def foreign_locks(self) -> list[str]:
-        """The version locks that are somebody else's."""
+        """Return the version locks that are somebody else's."""
         ours = recorded_holds()
         return [lock for lock in self.locks() if not any(is_lock_of(lock, name) for name in ours)]
 
     def stream_state(self, name: str) -> Path:
-        """The file in which dnf notes which stream of a module is enabled."""
+        """Return the file in which dnf notes which stream of a module is enabled."""
         return self.path(f"/etc/dnf/modules.d/{name}.module")
 
     def enabled(self, name: str) -> str:
-        """The stream of a module that is enabled; empty if none is."""
+        """Return the stream of a module that is enabled; empty if none is."""
         path = self.stream_state(name)
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         stream = re.search(r"^stream\s*=\s*(\S+)", text, re.MULTILINE)
@@ -182,14 +191,14 @@ class Dnf:
         return stream[1] if stream and state else ""
 
     def required(self) -> list[str]:
-        """Packages that holding needs and that are missing."""
+        """Return packages that holding needs and that are missing."""
         present = self.path("/etc/dnf/plugins/versionlock.conf").is_file()
         return [] if present else [LOCK_PLUGIN]
 
     # ------------------------------------------------------------ steps
 
     def prepared(self) -> bool:
-        """Whether the module streams are those that are wanted."""
+        """Return whether the module streams are those that are wanted."""
         return all(self.enabled(stream["name"]) == stream["stream"] for stream in self.streams)
 
     def prepare(self) -> None:
@@ -243,7 +252,7 @@ class Dnf:
         return versions
 
     def offers(self, wanted: dict[str, str]) -> bool:
-        """Whether the repositories, as far as they are known, have all these versions."""
+        """Return whether the repositories, as far as they are known, have all these versions."""
         kept = self.kept()
         if kept is not None and kept.offers(wanted):
             return True
@@ -254,7 +263,7 @@ class Dnf:
         )
 
     def simulate(self, wanted: dict[str, str]) -> Transaction:
-        """What installing these versions would do; changes nothing."""
+        """Return what installing these versions would do; changes nothing."""
         kept = self.kept()
         if kept is not None:
             with contextlib.suppress(PackageError):
@@ -269,7 +278,7 @@ class Dnf:
         return self.parse(output)
 
     def parse(self, output: str) -> Transaction:
-        """What dnf's table of a transaction says."""
+        """Return what dnf's table of a transaction says."""
         known = self.query()
         parts: dict[str, list[Change]] = {}
         section = ""
@@ -322,7 +331,7 @@ class Dnf:
             )
 
     def removable(self, names: Sequence[str], ours: Collection[str]) -> list[str]:
-        """Which of these packages can go without changing any other, or what others recommend."""
+        """Return which of these packages can go without changing any other, or what others recommend."""
         base = ["rpm", *(["--root", str(self.root)] if self.root != Path("/") else [])]
         free = []
         for name in names:
@@ -361,7 +370,10 @@ class Dnf:
         return f"It could not be undone (status {status}: {why(output)}); see `dnf history info {number}`."
 
     def transaction(self, plugins: Path) -> str:
-        """The number, in dnf's history, of the transaction that ran with these plugins; empty if none did."""
+        """Return the number, in dnf's history, of the transaction that ran with these plugins.
+
+        Empty if none did.
+        """
         listing = self.dnf(["history", "list"])[1]
         numbers: list[str] = re.findall(r"^\s*(\d+) \|", listing, re.MULTILINE)
         for number in numbers[:RECENT]:
@@ -395,7 +407,7 @@ class Dnf:
         replace_file(self.lock_list(), "".join(f"{line}\n" for line in [*kept, *new]).encode(), 0o644)
 
     def pinned(self) -> list[str]:
-        """The pins as version locks, one for each name that the repositories offer at the pin's version.
+        """Return the pins as version locks, one a name that the repositories offer at the pin's version.
 
         A lock with a pattern for a name bars every package that matches it at another version: one on
         nvidia-* would bar the container toolkit.
@@ -411,7 +423,7 @@ class Dnf:
 
     @contextlib.contextmanager
     def plugins(self) -> Iterator[Path]:
-        """The plugins' configuration for one transaction.
+        """Provide the plugins' configuration for one transaction.
 
         The locks of others hold, ours do not: its packages have to move. The pins hold as locks, too.
         """
@@ -428,7 +440,7 @@ class Dnf:
             yield directory
 
     def with_details(self, transaction: Transaction) -> Transaction:
-        """The transaction with addresses and sizes; checksums where the metadata are plain gzip."""
+        """Return the transaction with addresses and sizes; checksums where the metadata are plain gzip."""
         changes = transaction.changes
         if not changes:
             return transaction
@@ -470,12 +482,12 @@ class Dnf:
 
 
 def kept_stream(folder: Path, name: str, stream: str) -> Path:
-    """Where dnf's note on a module stream is kept, as it is when that stream is enabled."""
+    """Return where dnf's note on a module stream is kept, as it is when that stream is enabled."""
     return folder / "modules.d" / f"{name}-{stream}.module"
 
 
 def joined(output: str) -> list[str]:
-    """The lines of dnf's table, a row in one line each.
+    """Return the lines of dnf's table, a row in one line each.
 
     Without a terminal dnf formats for 80 columns, and breaks a row behind each column that is too wide; what
     follows is indented more than the one space that a row begins with.
@@ -516,7 +528,7 @@ def versions(known: Packages) -> dict[str, str]:
 
 
 def same(wanted: str, version: str) -> bool:
-    """Whether a wanted version is this one; one without an epoch has whatever epoch there is."""
+    """Return whether a wanted version is this one; one without an epoch has whatever epoch there is."""
     return wanted == version or (":" not in wanted and version.partition(":")[2] == wanted)
 
 
@@ -526,12 +538,12 @@ def with_epoch(version: str) -> str:
 
 
 def locked(lock: str, name: str, version: str, architecture: str) -> bool:
-    """Whether a version lock is for this very version of a package."""
+    """Return whether a version lock is for this very version of a package."""
     full = f"{name}-{with_epoch(version)}.{architecture}"
     bare = f"{name}-{version.partition(':')[2] or version}.{architecture}"
     return any(fnmatch.fnmatchcase(form, lock) for form in (full, bare, name))
 
 
 def is_lock_of(lock: str, name: str) -> bool:
-    """Whether a version lock, of whatever version, names exactly this package."""
+    """Return whether a version lock, of whatever version, names exactly this package."""
     return bool(re.fullmatch(rf"{re.escape(name)}(-(\d+:)?[^-\s]+-[^-\s]+)?", lock))

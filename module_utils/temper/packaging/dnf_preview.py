@@ -64,7 +64,9 @@ def preview(wish: Wish, repositories: Sequence[Repository], node: Dnf, *, from_b
 def private_root(
     repositories: Sequence[Repository], node: Dnf, forgotten: Wish | None = None
 ) -> Iterator[tuple[Dnf | None, list[str]]]:
-    """A dnf that knows `repositories` and has the streams of `node`; None where that fails, and a sentence.
+    """Provide a dnf that knows `repositories` and has the streams of `node`.
+
+    None if that fails, and a sentence.
 
     With `forgotten`, as if nothing of the NVIDIA family, nor of this wish, were installed.
     """
@@ -83,7 +85,7 @@ def private_root(
 
 
 def with_required(wish: Wish, private: Dnf) -> Wish:
-    """The wish with what holding itself needs."""
+    """Return the wish with what holding itself needs."""
     return Wish(wish.packages, {**wish.present, **dict.fromkeys(private.required(), "")})
 
 
@@ -103,7 +105,7 @@ def resolve(private: Dnf, wish: Wish, known: Packages, archives: Path) -> Previe
 
 
 def rule_files(private: Dnf) -> dict[Path, tuple[re.Pattern[str], str]]:
-    """The files that may keep packages away, with what such a rule of theirs looks like, and their text."""
+    """Return the files that may keep packages away, with the pattern of such a rule, and their text."""
     sources = [
         path
         for path in sorted(private.path("/etc/yum.repos.d").glob("*.repo"))
@@ -119,7 +121,7 @@ def rule_files(private: Dnf) -> dict[Path, tuple[re.Pattern[str], str]]:
 
 
 def site_rules(private: Dnf, found: Mapping[Path, tuple[re.Pattern[str], str]]) -> list[SiteRule]:
-    """The exclusions and locks in these files that are not ours."""
+    """Return the exclusions and locks in these files that are not ours."""
     foreign = private.foreign_locks()
     return [
         SiteRule(f"/{path.relative_to(private.root)}", rule)
@@ -135,7 +137,7 @@ def works(
     found: Mapping[Path, tuple[re.Pattern[str], str]],
     rules: Sequence[SiteRule],
 ) -> bool:
-    """Whether dnf can do it with these rules alone in its files."""
+    """Return whether dnf can do it with these rules alone in its files."""
     for path, (form, whole) in found.items():
         text = whole
         kept = {rule.text for rule in rules if rule.place == f"/{path.relative_to(private.root)}"}
@@ -193,7 +195,7 @@ def forget_family(private: Dnf, wish: Wish) -> None:
 
 
 def not_offered(private: Dnf, wanted: Mapping[str, str]) -> list[Lacking]:
-    """The packages and versions that no repository offers."""
+    """Return the packages and versions that no repository offers."""
     offered = private.offered(wanted)
     found = []
     for name, version in wanted.items():
@@ -206,7 +208,7 @@ def not_offered(private: Dnf, wanted: Mapping[str, str]) -> list[Lacking]:
 
 
 def unmet(private: Dnf, output: Sequence[str]) -> list[str]:
-    """A sentence on what packages need and no repository has: dkms, where EPEL is not enabled."""
+    """Return a sentence on what packages need and no repository has: dkms, where EPEL is not enabled."""
     needs = [
         f"{match['package']} needs {match['requirement']}"
         for line in output
@@ -224,7 +226,7 @@ def unmet(private: Dnf, output: Sequence[str]) -> list[str]:
 
 
 def enabling(private: Dnf) -> str:
-    """The commands that enable EPEL and CRB, on RHEL and on its rebuilds."""
+    """Return the commands that enable EPEL and CRB, on RHEL and on its rebuilds."""
     text = private.path("/etc/os-release").read_text(encoding="utf-8")
     release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text, re.MULTILINE))
     major = release.get("VERSION_ID", "").partition(".")[0]

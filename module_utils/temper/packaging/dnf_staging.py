@@ -41,7 +41,9 @@ FILE_FAILED = re.compile(r"^\[MIRROR\] (.+)$", re.MULTILINE)
 
 
 def stage(wish: Wish, repositories: Sequence[Repository], node: Dnf) -> tuple[Preview, dict[str, str]]:
-    """The transaction that leads to `wish`, and the versions that lead back; both are on the node afterwards.
+    """Return the transaction that leads to `wish`, and the versions that lead back.
+
+    Both are on the node afterwards.
 
     Each new package is checked as its repository asks (checksum, signature), each former one is the very
     package that is installed. Where the preview has problems, nothing more was fetched.
@@ -75,13 +77,13 @@ def stage(wish: Wish, repositories: Sequence[Repository], node: Dnf) -> tuple[Pr
 
 
 def former(transaction: Transaction, known: Packages) -> dict[str, str]:
-    """The installed version of what is replaced or removed."""
+    """Return the installed version of what is replaced or removed."""
     replaced = {change.name: change.previous for change in (*transaction.upgrade, *transaction.downgrade)}
     return {**replaced, **{name: known[name].version for name, _ in transaction.remove if name in known}}
 
 
 def bare(version: str) -> str:
-    """A version without its epoch: older ones of rpm know no other way to ask."""
+    """Return a version without its epoch: older ones of rpm know no other way to ask."""
     return version.rpartition(":")[2]
 
 
@@ -148,7 +150,10 @@ def only_download(folder: Path) -> list[str]:
 
 
 def reason(output: str) -> str:
-    """Why dnf could not download, in a sentence: what it says of a file is in the lines before its error."""
+    """Return why dnf could not download, in a sentence.
+
+    What it says of a file is in the lines before its error.
+    """
     told = [without_credentials(" ".join(line.split())) for line in FILE_FAILED.findall(output)]
     full = "the disk is full (see `df -h /var/cache` on the node)" if FULL_DISK.search(output) else ""
     return (full or "; ".join(dict.fromkeys(told)) or without_credentials(why(output))).rstrip(".") + "."
@@ -167,13 +172,13 @@ def copy_cached(private: Dnf, node: Dnf, lacking: Sequence[RpmIdentity], folder:
 
 
 def download_bytes(private: Dnf, lacking: Iterable[RpmIdentity]) -> int:
-    """What is to be downloaded, as far as a repository offers it."""
+    """Return what is to be downloaded, as far as a repository offers it."""
     changes = [Change(package.name, package.version, package.architecture) for package in lacking]
     return private.with_details(Transaction(install=tuple(changes))).download_bytes
 
 
 def whole_files(private: Dnf, folder: Path) -> dict[RpmIdentity, tuple[Path, bool]]:
-    """The packages that are there, none of them cut off, and whether a key that rpm knows has signed each."""
+    """Return the packages that are there and whole, and whether a key that rpm knows has signed each."""
     found: dict[RpmIdentity, tuple[Path, bool]] = {}
     for file in sorted((folder / "packages").glob("*.rpm")):
         package = rpm_files.identity(file)
@@ -184,13 +189,13 @@ def whole_files(private: Dnf, folder: Path) -> dict[RpmIdentity, tuple[Path, boo
 
 
 def absent(expected: Iterable[RpmIdentity], there: Iterable[RpmIdentity]) -> list[RpmIdentity]:
-    """Which packages are not there yet."""
+    """Return which packages are not there yet."""
     found = set(there)
     return [package for package in expected if package not in found]
 
 
 def listed(packages: Sequence[RpmIdentity]) -> str:
-    """Names and versions, for a sentence."""
+    """Return names and versions, for a sentence."""
     return ", ".join(f"{package.name} {package.version}" for package in packages)
 
 
@@ -267,7 +272,10 @@ def publish(private: Dnf, before: Sequence[RpmIdentity], transaction: Transactio
 
 
 def section(name: str, folder: Path) -> str:
-    """A repository for dnf. What it has was chosen in its streams, so that no other stream hides it."""
+    """Return a repository for dnf.
+
+    What it has was chosen in its streams, so that no other stream hides it.
+    """
     return (
         f"[temper-former-{name}]\nname=Kept by Temper until an upgrade is proven, {name}\n"
         f"baseurl=file://{folder / name}/\nenabled=1\ngpgcheck={int(name == 'signed')}\nrepo_gpgcheck=0\n"

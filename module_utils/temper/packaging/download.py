@@ -40,12 +40,12 @@ class DownloadError(Exception):
 
 
 def without_credentials(text: str) -> str:
-    """The text with the user names and passwords of its addresses taken out."""
+    """Return the text with the user names and passwords of its addresses taken out."""
     return CREDENTIALS.sub("", text)
 
 
 def download(url: str, kind: str, limit_bytes: int) -> bytes:
-    """The first bytes of a file, fetched like a package of an `apt` or `dnf` repository.
+    """Return the first bytes of a file, fetched like a package of an `apt` or `dnf` repository.
 
     Raises:
         DownloadError: it cannot be had.
@@ -96,14 +96,17 @@ def with_apt(url: str, limit_bytes: int) -> bytes:
 
 
 def apts_reason(output: str) -> str:
-    """Why apt could not fetch a file, in its own words."""
+    """Return why apt could not fetch a file, in its own words."""
     lines = [" ".join(line[3:].split()) for line in output.splitlines() if line.startswith("E: ")]
     told = [line for line in lines if line != "Download Failed"] or [" ".join(output.split())[-500:]]
     return without_credentials("; ".join(told))
 
 
 def dnf_proxies(path: Path) -> dict[str, str]:
-    """The environment for Python to use the proxy of dnf's configuration; empty where that has none."""
+    """Return the environment for Python to use the proxy of dnf's configuration.
+
+    Empty where that has none.
+    """
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(path.read_text(encoding="utf-8", errors="replace"))

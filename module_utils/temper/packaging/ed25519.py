@@ -16,7 +16,7 @@ Point = tuple[int, int, int, int]
 
 
 def add(first: Point, second: Point) -> Point:
-    """The sum of two points, in extended coordinates."""
+    """Return the sum of two points, in extended coordinates."""
     a = (first[1] - first[0]) * (second[1] - second[0]) % PRIME
     b = (first[1] + first[0]) * (second[1] + second[0]) % PRIME
     c = 2 * first[3] * second[3] * D % PRIME
@@ -26,7 +26,7 @@ def add(first: Point, second: Point) -> Point:
 
 
 def multiply(factor: int, point: Point) -> Point:
-    """A point, added to itself `factor` times."""
+    """Return a point, added to itself `factor` times."""
     found = (0, 1, 1, 0)
     while factor:
         if factor & 1:
@@ -37,7 +37,7 @@ def multiply(factor: int, point: Point) -> Point:
 
 
 def decompress(data: bytes) -> Point | None:
-    """The point that 32 bytes stand for; None where they stand for none."""
+    """Return the point that 32 bytes stand for; None where they stand for none."""
     number = int.from_bytes(data, "little")
     sign, y = number >> 255, number & ((1 << 255) - 1)
     if len(data) != 32 or y >= PRIME:
@@ -56,7 +56,7 @@ BASE = decompress((4 * pow(5, -1, PRIME) % PRIME).to_bytes(32, "little"))
 
 
 def verifies(key: bytes, message: bytes, r: bytes, s: bytes) -> bool:
-    """Whether `r` and `s` (32 bytes each) are the key's signature of the message."""
+    """Return whether `r` and `s` (32 bytes each) are the key's signature of the message."""
     own, commitment, factor = decompress(key), decompress(r), int.from_bytes(s, "little")
     if not own or not commitment or not BASE or factor >= ORDER:
         return False

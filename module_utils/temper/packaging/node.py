@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def query() -> Packages:
-    """All packages that dpkg knows, or rpm where there is no dpkg. Raises PackageError, CommandError."""
+    """Return all packages that dpkg knows, or rpm where there is no dpkg.
+
+    Raises PackageError, CommandError.
+    """
     if process.which("dpkg-query"):
         return packages.query()
     from ansible.module_utils.temper.packaging.dnf import Dnf
@@ -36,13 +39,13 @@ class PackageState:
     lists_outdated: bool = False
 
     def installed(self) -> Packages:
-        """All packages that the package manager knows."""
+        """Return all packages that the package manager knows."""
         if self.known is None:
             self.known = self.query()
         return self.known
 
     def forget(self) -> None:
-        """What was known may have changed."""
+        """Forget what was known, because it may have changed."""
         self.known = None
 
 

@@ -55,7 +55,7 @@ class OpenPGPError(ValueError):
 
 
 def dearmor(data: bytes) -> bytes:
-    """The binary packets of all ASCII-armoured blocks; binary data is returned as it is.
+    """Return the binary packets of all ASCII-armoured blocks; binary data is returned as it is.
 
     Anything besides the blocks is refused: another program might read it, and nobody would have checked it.
     """
@@ -134,7 +134,7 @@ def new_length(data: bytes, position: int) -> tuple[int, int]:
 
 
 def fingerprint(body: bytes) -> str:
-    """The fingerprint, in capitals, of a public key packet."""
+    """Return the fingerprint, in capitals, of a public key packet."""
     if len(body) > LARGEST_KEY_BYTES:
         raise OpenPGPError(f"a key of {len(body)} bytes is no real one")
     if body[:1] == b"\x04":
@@ -147,7 +147,7 @@ def fingerprint(body: bytes) -> str:
 
 
 def keys(data: bytes) -> list[Key]:
-    """The keys of a key file. Raises OpenPGPError where there is none, or anything else."""
+    """Return the keys of a key file. Raises OpenPGPError where there is none, or anything else."""
     groups: list[list[tuple[int, bytes, bytes]]] = []
     for tag, body, whole in walk(dearmor(data)):
         if tag not in KEY_FILE_TAGS:
@@ -163,7 +163,7 @@ def keys(data: bytes) -> list[Key]:
 
 
 def key_of(group: list[tuple[int, bytes, bytes]]) -> Key:
-    """A key from its packets, the primary key first."""
+    """Return a key from its packets, the primary key first."""
     primary = group[0][1]
     own = fingerprint(primary)
     created = int.from_bytes(primary[1:5], "big")
@@ -187,7 +187,9 @@ def key_of(group: list[tuple[int, bytes, bytes]]) -> Key:
 
 
 def own_signatures(key: Key) -> Key | None:
-    """The key with those of its parts and signatures alone that it has signed; None where nothing is left.
+    """Return the key with those of its parts and signatures alone that it has signed.
+
+    None where nothing is left.
 
     Those of an algorithm other than RSA and Ed25519 are taken at their word, unless they are of the future.
     """
@@ -210,7 +212,7 @@ def own_signatures(key: Key) -> Key | None:
 
 
 def merged(first: Key, second: Key) -> Key:
-    """One key with all parts and signatures of two editions, as GnuPG imports it.
+    """Return one key with all parts and signatures of two editions, as GnuPG imports it.
 
     What verifies packages takes the newest good signature of each part, so that nothing which is added takes
     a key away that works.
@@ -229,7 +231,7 @@ def merged(first: Key, second: Key) -> Key:
 
 
 def hashed_key(body: bytes) -> bytes:
-    """A public key packet as signatures of version 4 hash it."""
+    """Return a public key packet as signatures of version 4 hash it."""
     return b"\x99" + (len(body) & 0xFFFF).to_bytes(2, "big") + body
 
 
@@ -242,7 +244,10 @@ PREFIXES: dict[int, Callable[[bytes], bytes]] = {
 
 
 def verifies(primary: bytes, hashed: bytes, signature: bytes) -> bool:
-    """Whether a primary key has made a signature over `hashed`; True where its algorithm is unknown here."""
+    """Return whether a primary key has made a signature over `hashed`.
+
+    True where its algorithm is unknown here.
+    """
     algorithm = primary[5] if len(primary) > 5 else 0
     if primary[:1] != b"\x04" or algorithm not in (*RSA, EDDSA):
         return True
@@ -272,7 +277,7 @@ def verifies(primary: bytes, hashed: bytes, signature: bytes) -> bool:
 
 
 def multiprecision(data: bytes, position: int) -> tuple[bytes, int]:
-    """The bytes of a number with its length in bits before it, and where it ends."""
+    """Return the bytes of a number with its length in bits before it, and where it ends."""
     start = position + 2
     end = start + (int.from_bytes(data[position:start], "big") + 7) // 8
     return data[start:end], end
@@ -293,16 +298,16 @@ class Signature:
         return self.kind in (REVOCATION, DIRECT)
 
     def is_of(self, fingerprint: str) -> bool:
-        """Whether it names this key as its maker, or nobody."""
+        """Return whether it names this key as its maker, or nobody."""
         return fingerprint.endswith(self.issuer) or fingerprint.startswith(self.issuer)
 
     def is_of_the_future(self) -> bool:
-        """Whether it claims to be made after today, which no clock's error explains."""
+        """Return whether it claims to be made after today, which no clock's error explains."""
         return self.created > time.time() + CLOCK_ERROR_S
 
     @classmethod
     def of(cls, body: bytes) -> Signature | None:
-        """The signature in a packet; None for the old version 3."""
+        """Return the signature in a packet; None for the old version 3."""
         version = body[:1]
         if version not in (b"\x04", b"\x06") or len(body) < 6:
             return None

@@ -109,16 +109,16 @@ class PackageSet(Setting):
         return self.state.installed()
 
     def full_wish(self) -> Wish:
-        """The wish with what holding itself needs."""
+        """Return the wish with what holding itself needs."""
         required = dict.fromkeys(self.manager.required(), "")
         return Wish(self.wish.packages, {**self.wish.present, **required})
 
     def broken(self) -> list[str]:
-        """Packages that an interrupted transaction has left half-way."""
+        """Return packages that an interrupted transaction has left half-way."""
         return sorted(name for name, package in self.known.items() if package.broken)
 
     def needs_transaction(self) -> bool:
-        """Whether the package manager has to run, and not only to hold.
+        """Return whether the package manager has to run, and not only to hold.
 
         Somebody else's package that is half installed is completed with the stack; a role that has the few
         programs it needs does not touch it.
@@ -137,11 +137,11 @@ class PackageSet(Setting):
         return {name: found.get(name) for name in sorted({*self.wish.packages, *self.wish.present, *family})}
 
     def settled(self) -> bool:
-        """All there, at their versions, and held."""
+        """Return whether all are there, at their versions, and held."""
         return not self.needs_transaction() and not self.to_hold()
 
     def change(self) -> list[Difference]:
-        """What is asked of the package manager.
+        """Return what is asked of the package manager.
 
         Nothing is simulated: on a bare node the repositories are not there yet; preflight has done it.
         """
@@ -156,7 +156,10 @@ class PackageSet(Setting):
         ]
 
     def obstacle(self) -> str | None:
-        """A package that must not be there: only a role that is taken back removes packages, its own."""
+        """Return a package that must not be there.
+
+        Only a role that is taken back removes packages, its own.
+        """
         if not self.removals:
             return None
         return f"{', '.join(self.removals)}: Temper removes only what it installed; remove them by hand"
@@ -166,7 +169,7 @@ class PackageSet(Setting):
         return self.notes
 
     def result(self) -> dict[str, Any]:
-        """What was installed, held and recovered, or would be."""
+        """Return what was installed, held and recovered, or would be."""
         if self.made is not None:
             return self.made
         if not self.needs_transaction():
@@ -253,7 +256,9 @@ class PackageSet(Setting):
             raise
 
     def former(self, transaction: packages.Transaction) -> dict[str, str | None]:
-        """The versions before a transaction of what it changes; of another architecture nothing is noted.
+        """Return the versions before a transaction of what it changes.
+
+        Of another architecture nothing is noted.
 
         One that was removed has none, but what is left of it is not Temper's.
         """
@@ -286,13 +291,13 @@ class PackageSet(Setting):
     # ------------------------------------------------------------ holds
 
     def versions_to_hold(self) -> list[str]:
-        """Where any version was asked for, the siblings of what is there now belong to it."""
+        """Return the versions; where any was asked for, the siblings of what is there now belong to it."""
         any_version = [name for name, version in self.wish.packages.items() if not version]
         found = [self.known[name] for name in any_version if name in self.known]
         return [*self.hold_versions, *(package.version for package in found if package.installed)]
 
     def to_hold(self) -> list[str]:
-        """What has to be held and is not yet."""
+        """Return what has to be held and is not yet."""
         return packages.to_hold(self.wish.packages, self.versions_to_hold(), self.known)
 
     def hold(self) -> list[str]:

@@ -72,7 +72,7 @@ class Package:
         return self.want == "hold"
 
     def is_version(self, wanted: str) -> bool:
-        """Whether it is there at a version; "" is any, and rpm's may be named without their epoch."""
+        """Return whether it is there at a version; "" is any, and rpm's may be named without their epoch."""
         return not wanted or any(
             wanted in (version, version.partition(":")[2]) for version in (self.version, *self.others)
         )
@@ -94,7 +94,7 @@ class Wish:
     present: Mapping[str, str] = field(default_factory=dict)
 
     def lacking(self, known: Packages) -> dict[str, str]:
-        """Names and versions of what is missing or at another version."""
+        """Return names and versions of what is missing or at another version."""
         return {
             name: version
             for name, version in {**self.present, **self.packages}.items()
@@ -171,13 +171,13 @@ class Manager(Protocol):
     """One package manager."""
 
     def query(self) -> Packages:
-        """All packages that are installed, or left half-way."""
+        """Return all packages that are installed, or left half-way."""
 
     def required(self) -> list[str]:
-        """Packages that are missing and that holding needs."""
+        """Return packages that are missing and that holding needs."""
 
     def prepared(self) -> bool:
-        """Whether everything is as a transaction needs it: module streams."""
+        """Return whether everything is as a transaction needs it: module streams."""
 
     def prepare(self) -> None:
         """Make it so."""
@@ -186,16 +186,16 @@ class Manager(Protocol):
         """Return to how it was, because the transaction did not take place."""
 
     def with_details(self, transaction: Transaction) -> Transaction:
-        """The transaction with addresses, sizes and checksums."""
+        """Return the transaction with addresses, sizes and checksums."""
 
     def refresh(self) -> None:
         """Read the lists of packages of all repositories anew."""
 
     def offers(self, wanted: dict[str, str]) -> bool:
-        """Whether the lists on the node know all these versions already."""
+        """Return whether the lists on the node know all these versions already."""
 
     def simulate(self, wanted: dict[str, str]) -> Transaction:
-        """What installing these versions would do; changes nothing."""
+        """Return what installing these versions would do; changes nothing."""
 
     def install(self, wanted: dict[str, str]) -> None:
         """Install them in one transaction. One that fails is undone, as far as that is possible."""
@@ -210,7 +210,7 @@ class Manager(Protocol):
         """Let these packages move again."""
 
     def removable(self, names: Sequence[str], ours: Collection[str]) -> list[str]:
-        """Which of these packages can be removed without changing any other; changes nothing.
+        """Return which of these packages can be removed without changing any other; changes nothing.
 
         What a package recommends that is not one of `ours` stays as well.
         """
@@ -232,7 +232,7 @@ def closed(names: Sequence[str], touched: Callable[[Sequence[str]], set[str]]) -
 
 
 def dangers(transaction: Transaction, asked: Sequence[str], known: Packages, ours: set[str]) -> list[str]:
-    """Why a transaction must not run.
+    """Return why a transaction must not run.
 
     It removes what is none of its business, changes what somebody holds, or brings a kernel that nobody asked
     for. `ours` are the names whose hold is Temper's.
@@ -269,7 +269,7 @@ def to_hold(wanted: dict[str, str], versions: Sequence[str], known: Packages) ->
 
 
 def belongs(package: Package, wanted: dict[str, str], versions: Sequence[str]) -> bool:
-    """Whether a package is one that Temper holds."""
+    """Return whether a package is one that Temper holds."""
     if package.base in wanted:
         return package.is_version(wanted[package.base])
     return bool(FAMILY.match(package.base)) and any(
@@ -278,7 +278,7 @@ def belongs(package: Package, wanted: dict[str, str], versions: Sequence[str]) -
 
 
 def recorded_holds() -> set[str]:
-    """Names that Temper holds, as far as it has noted. Raises RecordError."""
+    """Return names that Temper holds, as far as it has noted. Raises RecordError."""
     try:
         names = set(read_regular(HOLD_RECORD).decode().split())
     except FileNotFoundError:
@@ -301,7 +301,7 @@ def arguments(wanted: Mapping[str, str]) -> list[str]:
 
 
 def nearest(version: str, offered: Sequence[str]) -> list[str]:
-    """The offered versions that have most in common with a wanted one, best first."""
+    """Return the offered versions that have most in common with a wanted one, best first."""
 
     def common(other: str) -> int:
         pairs = enumerate(zip(version, other))  # noqa: B905 - strict= is newer than some nodes' Python
@@ -311,7 +311,7 @@ def nearest(version: str, offered: Sequence[str]) -> list[str]:
 
 
 def attempt(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """A finished command of a package manager, which may have failed."""
+    """Return a finished command of a package manager, which may have failed."""
     try:
         return process.complete(command, TRANSACTION_TIMEOUT_S, environment)
     except FileNotFoundError as error:
@@ -348,7 +348,7 @@ QUERY_FORMAT = "${Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status
 
 
 def query() -> Packages:
-    """All packages dpkg knows of. Raises CommandError where there is no dpkg, and when it fails."""
+    """Return all packages dpkg knows of. Raises CommandError where there is no dpkg, and when it fails."""
     listing = process.run(["dpkg-query", "-W", "-f", QUERY_FORMAT])
     # dpkg itself is of the native architecture.
     own = re.search(r"^dpkg\t.*\t(\S+)$", listing, re.MULTILINE)

@@ -30,7 +30,7 @@ class Lacking:
     nearest: Sequence[str]
 
     def __str__(self) -> str:
-        """What the operator reads."""
+        """Return what the operator reads."""
         if self.version:
             near = ", ".join(self.nearest)
             return f"No repository of this node offers {self.name} {self.version}; nearest are {near}."
@@ -53,7 +53,7 @@ class Preview:
     not_offered: Sequence[Lacking] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """What the module returns."""
+        """Return what the module returns."""
         return {
             "transaction": self.transaction.as_dict(),
             "resolved": self.resolved,
@@ -79,7 +79,10 @@ def unresolved(rules: Sequence[SiteRule], lacking: Sequence[Lacking], otherwise:
 def conclude(
     manager: Manager, wish: Wish, transaction: Transaction, known: Packages, archives: Path
 ) -> Preview:
-    """The preview of a transaction that was simulated; `archives` is where downloads go on the node."""
+    """Return the preview of a transaction that was simulated.
+
+    `archives` is where downloads go on the node.
+    """
     transaction = manager.with_details(transaction)
     wanted = {**wish.present, **wish.packages}
     refusals = dangers(transaction, list(wanted), known, recorded_holds())
@@ -94,7 +97,7 @@ def conclude(
 
 
 def no_room(transaction: Transaction, archives: Path) -> list[str]:
-    """Which file systems have too little room for what is downloaded and installed."""
+    """Return which file systems have too little room for what is downloaded and installed."""
     existing = next(path for path in (archives, *archives.parents) if path.exists())
     needs: dict[int, list[Any]] = {}
     for path, size in (

@@ -62,26 +62,26 @@ ARGUMENTS: dict[str, Any] = {
 
 
 def source_path(repository: Repository) -> Path:
-    """The file that names a repository to its package manager."""
+    """Return the file that names a repository to its package manager."""
     if repository["kind"] == "dnf":
         return DNF_SOURCES / f"temper-{repository['name']}.repo"
     return APT / "sources.list.d" / f"temper-{repository['name']}.sources"
 
 
 def keyring_path(repository: Repository) -> Path:
-    """The file with a repository's keys."""
+    """Return the file with a repository's keys."""
     if repository["kind"] == "dnf":
         return DNF_KEYRINGS / f"RPM-GPG-KEY-temper-{repository['name']}"
     return APT / "keyrings" / f"temper-{repository['name']}.asc"
 
 
 def preferences_path(name: str) -> Path:
-    """The file that keeps packages of an apt repository away."""
+    """Return the file that keeps packages of an apt repository away."""
     return APT / "preferences.d" / f"temper-{name}"
 
 
 def source_text(repository: Repository, keyring: Path) -> str:
-    """The content of a repository's source file."""
+    """Return the content of a repository's source file."""
     text = "# Managed by Temper.\n" + signing_keys.comment(repository)
     signed_by = str(keyring) if repository["signed_by"] is None else repository["signed_by"]
     if repository["kind"] == "dnf":
@@ -95,7 +95,10 @@ def source_text(repository: Repository, keyring: Path) -> str:
 
 
 def repo_section(repository: Repository, keyring: str) -> str:
-    """The section of a .repo file. What is not signed by the owner is not checked: nothing could pass."""
+    """Return the section of a .repo file.
+
+    What is not signed by the owner is not checked: nothing could pass.
+    """
     signed = repository["signed"]
     lines = [
         f"[temper-{repository['name']}]",
@@ -111,7 +114,10 @@ def repo_section(repository: Repository, keyring: str) -> str:
 
 
 def preferences(pins: Sequence[Mapping[str, str]], repositories: Sequence[Repository] = ()) -> str:
-    """What the preferences of apt say: versions that are pinned, and what a repository must not bring."""
+    """Return what the preferences of apt say.
+
+    Versions that are pinned, and what a repository must not bring.
+    """
     stanzas = [
         f"Package: {pin['packages']}\nPin: version {pin['version']}\nPin-Priority: 1001\n" for pin in pins
     ]
@@ -125,13 +131,15 @@ def preferences(pins: Sequence[Mapping[str, str]], repositories: Sequence[Reposi
 
 
 def normal_uri(uri: str) -> str:
-    """An address as it is compared. apt tells of none with its user and password."""
+    """Return an address as it is compared. apt tells of none with its user and password."""
     here = without_credentials(uri).replace("$(ARCH)", ARCHITECTURES.get(platform.machine(), ""))
     return here.rstrip("/").lower()
 
 
 def without(path: Path, repositories: Sequence[Repository]) -> str | None:
-    """A source file of somebody else without the repositories that are ours; None if nothing else is in it.
+    """Return a source file of somebody else without the repositories that are ours.
+
+    None if nothing else is in it.
 
     apt refuses two sources of one repository that differ in their keys, and dnf would take from the second
     what is excluded from the first.
@@ -147,7 +155,7 @@ def without(path: Path, repositories: Sequence[Repository]) -> str | None:
 
 
 def parts(suffix: str, text: str) -> Iterator[str]:
-    """The units of a source file that each name one repository: lines, stanzas or sections."""
+    """Yield the units of a source file that each name one repository: lines, stanzas or sections."""
     if suffix == ".sources":
         yield from re.split(r"(?<=\n)(?=\n)", text)
     elif suffix == ".repo":
@@ -173,7 +181,7 @@ def foreign_sources(kind: str) -> list[Path]:
 
 
 def only_others_fail(complaints: Sequence[str]) -> bool:
-    """Whether all complaints of an update of apt's lists are about repositories that are not ours."""
+    """Return whether all complaints of an update of apt's lists are about repositories that are not ours."""
     sources = (APT / "sources.list.d").glob("temper-*.sources")
     ours = {uri for path in sources for uri in addresses(path.read_text(encoding="utf-8"))}
     told = [line for line in complaints if line.startswith(("E: ", "W: ")) and SUMMARY not in line]
@@ -185,7 +193,7 @@ def only_others_fail(complaints: Sequence[str]) -> bool:
 
 
 def unreadable(output: str, repositories: Sequence[Repository]) -> list[str]:
-    """Sentences on the repositories that an update of the lists could not read, from apt's output."""
+    """Return sentences on the repositories that an update of the lists could not read, from apt's output."""
     complaints: dict[str, list[str]] = {}
     for line in output.splitlines():
         if not line.startswith(("E: ", "W: ")) or SUMMARY in line:

@@ -58,7 +58,7 @@ class Repositories(Setting):
             return []
 
     def wanted_files(self) -> list[File]:
-        """All files. Raises RepositoryError."""
+        """Return all files. Raises RepositoryError."""
         files = [File(str(path), None) for path in files_of(self.absent)]
         files += foreign_files(self.wanted) + trusted_files()
         for repository in self.wanted:
@@ -90,11 +90,14 @@ class Repositories(Setting):
         return {file.path: content_of(Path(file.path)) for file in self.differing}
 
     def settled(self) -> bool:
-        """Whether all files are as they shall be. Not where a key is not to be had: that is an obstacle."""
+        """Return whether all files are as they shall be.
+
+        Not where a key is not to be had: that is an obstacle.
+        """
         return not self.differing and self.refusal is None
 
     def change(self) -> list[Difference]:
-        """The files."""
+        """Return the files."""
         return [Difference(file.path, *file.before_and_after()) for file in self.differing]
 
     def apply(self) -> None:
@@ -116,16 +119,16 @@ class Repositories(Setting):
         self.forget()
 
     def is_at(self, state: State) -> bool:
-        """Whether the files that `read` has named are as they were."""
+        """Return whether the files that `read` has named are as they were."""
         return all(content_of(Path(path)) == before for path, before in state.items())
 
     def forget(self) -> None:
-        """The files are others now."""
+        """Forget what was read, because the files are others now."""
         for name in ("files", "differing"):
             self.__dict__.pop(name, None)
 
     def obstacle(self) -> str | None:
-        """A key that cannot be fetched, or is not the pinned one."""
+        """Return a key that cannot be fetched, or is not the pinned one."""
         return None if self.files else self.refusal
 
     def warnings(self) -> list[str]:
@@ -133,13 +136,13 @@ class Repositories(Setting):
         return self.notes
 
     def result(self) -> dict[str, Any]:
-        """The files that changed, or would."""
+        """Return the files that changed, or would."""
         paths = [file.path for file in self.differing] if self.written is None else self.written
         return {"changed_files": paths}
 
 
 def content_of(path: Path) -> dict[str, str] | None:
-    """A file as JSON, None where there is none."""
+    """Return a file as JSON, None where there is none."""
     if not path.is_file():
         return None
     mode = stat.S_IMODE(path.stat().st_mode)
@@ -147,7 +150,7 @@ def content_of(path: Path) -> dict[str, str] | None:
 
 
 def files_of(names: Sequence[str]) -> list[Path]:
-    """All files that repositories of these names may have, of whatever kind they are."""
+    """Return all files that repositories of these names may have, of whatever kind they are."""
     files: list[Path] = []
     for repository in ({"name": name, "kind": kind} for name in names for kind in ("apt", "dnf")):
         files += [repositories.source_path(repository), repositories.keyring_path(repository)]
@@ -166,7 +169,7 @@ def foreign_files(wanted: Sequence[Repository]) -> list[File]:
 
 
 def trusted_files() -> list[File]:
-    """The keyrings that apt trusts for every repository, without keys that their owner has revoked."""
+    """Return the keyrings that apt trusts for every repository, without keys that their owner has revoked."""
     files = []
     directory = repositories.APT / "trusted.gpg.d"
     for path in (repositories.APT / "trusted.gpg", *directory.glob("*.gpg"), *directory.glob("*.asc")):
@@ -182,7 +185,7 @@ def trusted_files() -> list[File]:
 
 
 def exclusions(repository: Repository) -> list[File]:
-    """The preferences that keep packages of an apt repository away."""
+    """Return the preferences that keep packages of an apt repository away."""
     if repository["kind"] != "apt":
         return []
     text = "# Managed by Temper.\n" + repositories.preferences([], [repository])

@@ -69,7 +69,7 @@ class Check:
 
 
 def installed(root: Path, names: Iterable[str]) -> list[RpmIdentity]:
-    """What is installed of these, in all versions and architectures. Raises PackageError."""
+    """Return what is installed of these, in all versions and architectures. Raises PackageError."""
     asked = list(names)
     if not asked:
         return []
@@ -81,14 +81,14 @@ def installed(root: Path, names: Iterable[str]) -> list[RpmIdentity]:
 
 
 def identity(file: Path) -> RpmIdentity | None:
-    """The package in a file; None where its header is not whole."""
+    """Return the package in a file; None where its header is not whole."""
     completed = attempt(["rpm", "-qp", "--qf", IDENTITY, str(file)], ENVIRONMENT)
     found = [] if completed.returncode else identities(completed.stdout)
     return found[0] if found else None
 
 
 def identities(listing: str) -> list[RpmIdentity]:
-    """Packages as IDENTITY lists them; an epoch of 0 is left out, as dnf does."""
+    """Return packages as IDENTITY lists them; an epoch of 0 is left out, as dnf does."""
 
     def one(line: str) -> RpmIdentity:
         name, version, architecture, digest = line.split("\t")
@@ -129,7 +129,7 @@ def write_repository(folder: Path, files: Sequence[Path]) -> None:
 
 
 def package_element(file: Path, location: str) -> ElementTree.Element:
-    """A package's entry in the metadata."""
+    """Return a package's entry in the metadata."""
     completed = attempt(["rpm", "-qp", "--qf", HEADER, str(file)], ENVIRONMENT)
     if completed.returncode:
         raise PackageError(f"Reading {file} failed: {completed.stderr.strip()}")
@@ -163,12 +163,15 @@ def element_of(header: str, file: Path, location: str) -> ElementTree.Element:
 
 
 def wanted(name: str, flags: str) -> bool:
-    """Whether a dependency is one on packages: not what rpm itself has to know, and not only a wish."""
+    """Return whether a dependency is one on packages.
+
+    Not what rpm itself has to know, and not only a wish.
+    """
     return name != "(none)" and not name.startswith("rpmlib(") and not int(flags) & MISSING_OK
 
 
 def dependency(name: str, flags: str, version: str) -> ElementTree.Element:
-    """One entry of what a package provides, requires, conflicts with or obsoletes."""
+    """Return one entry of what a package provides, requires, conflicts with or obsoletes."""
     compared = COMPARED.get(int(flags) & COMPARISON)
     bounds = {"flags": compared, **parts(version)} if compared and version else {}
     return ElementTree.Element("rpm:entry", {"name": name, **bounds})
@@ -182,7 +185,7 @@ def parts(version: str) -> dict[str, str]:
 
 
 def sha256(file: Path) -> str:
-    """The checksum of a file."""
+    """Return the checksum of a file."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while block := stream.read(BLOCK_BYTES):

@@ -101,7 +101,7 @@ def armour(data: bytes) -> str:
 
 
 def text(keys: Mapping[str, openpgp.Key]) -> str:
-    """The keyring of these keys."""
+    """Return the keyring of these keys."""
     return armour(b"".join(key.packets for key in keys.values()))
 
 
@@ -112,7 +112,10 @@ def last_day(keys: Mapping[str, openpgp.Key]) -> float:
 
 
 def newer(current: Mapping[str, openpgp.Key], fetched: Mapping[str, openpgp.Key]) -> dict[str, openpgp.Key]:
-    """Both sets of keys together. A key that is in both keeps what it had: the answer may lack what works."""
+    """Return both sets of keys together.
+
+    A key that is in both keeps what it had: the answer may lack what works.
+    """
     found = dict(current)
     for name, key in fetched.items():
         both = openpgp.merged(found[name], key) if name in found else key
@@ -121,7 +124,10 @@ def newer(current: Mapping[str, openpgp.Key], fetched: Mapping[str, openpgp.Key]
 
 
 def due(repository: Mapping[str, Any], current: bytes, noted: set[str]) -> bool:
-    """Whether keys have to be fetched: none is there, one was pinned since, or all of them expire soon."""
+    """Return whether keys have to be fetched.
+
+    None is there, one was pinned since, or all of them expire soon.
+    """
     pins = normal(repository["fingerprints"])
     mine = usable(current, pins)
     return not mine or not pins <= (noted | set(mine)) or last_day(mine) < time.time() + NOTICE_S
@@ -130,7 +136,7 @@ def due(repository: Mapping[str, Any], current: bytes, noted: set[str]) -> bool:
 def keyring(
     repository: Mapping[str, Any], current: bytes, noted: set[str], *, renew: bool = False
 ) -> Keyring:
-    """The keyring that a repository is to have.
+    """Return the keyring that a repository is to have.
 
     Args:
         repository: with name, key_url and fingerprints.
@@ -158,7 +164,7 @@ def keyring(
 
 
 def expiry(repository: Mapping[str, Any], keys: Mapping[str, openpgp.Key]) -> str:
-    """A sentence on keys that are, or soon will be, good no more."""
+    """Return a sentence on keys that are, or soon will be, good no more."""
     last = last_day(keys)
     when = time.strftime("%Y-%m-%d", time.gmtime(last))
     what = "are revoked" if not last else f"{'expired' if last < time.time() else 'expire'} on {when}"
@@ -178,7 +184,7 @@ def comment(repository: Mapping[str, Any]) -> str:
 
 
 def noted(source: Path) -> dict[str, Any]:
-    """What `comment` had written into a source file: key_url and fingerprints."""
+    """Return what `comment` had written into a source file: key_url and fingerprints."""
     try:
         lines = source.read_text(encoding="utf-8")
     except OSError:

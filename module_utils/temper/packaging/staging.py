@@ -33,7 +33,9 @@ LOCK_TIMEOUT_S = 60
 def stage(
     wish: Wish, wanted_repositories: Sequence[Repository], pins: Sequence[Mapping[str, str]]
 ) -> tuple[Preview, dict[str, str]]:
-    """The transaction that leads to `wish`, and the versions that lead back; both are on the node afterwards.
+    """Return the transaction that leads to `wish`, and the versions that lead back.
+
+    Both are on the node afterwards.
 
     apt has checked each file against the signed lists. Where the preview has problems, nothing was fetched.
 
@@ -70,7 +72,10 @@ def fetch_new(root: apt_preview.Root, lacking: dict[str, str]) -> None:
 
 
 def former(transaction: Transaction, known: Packages) -> dict[str, str]:
-    """The installed version of what is replaced (NAME:ARCHITECTURE; NAME for "all") or removed (NAME)."""
+    """Return the installed version of what is replaced (NAME:ARCHITECTURE.
+
+    NAME for "all") or removed (NAME).
+    """
     replaced = {
         f"{change.name}:{change.architecture}".removesuffix(":all"): change.previous
         for change in (*transaction.upgrade, *transaction.downgrade)
@@ -114,7 +119,7 @@ def publish() -> None:
 
 
 def stanza(file: Path) -> str:
-    """A package's entry in the index."""
+    """Return a package's entry in the index."""
     control = Apt().run(["dpkg-deb", "--field", str(file)], f"Reading {file}").strip()
     digest = hashlib.sha256()
     with file.open("rb") as stream:
@@ -124,5 +129,5 @@ def stanza(file: Path) -> str:
 
 
 def source_file() -> Path:
-    """What names the former packages to apt."""
+    """Return what names the former packages to apt."""
     return repositories.APT / "sources.list.d" / "temper-former.sources"

@@ -47,7 +47,7 @@ class Wanted:
 
 
 def parse_rule(words: list[str]) -> Rule | None:
-    """A rule from the words of its line; None for a line that is none."""
+    """Return a rule from the words of its line; None for a line that is none."""
     action, conditions, calls = "", set(), set()
     for option, value in zip(words, words[1:]):  # noqa: B905, RUF007 - both are not in Python 3.9
         if option in ("-a", "-A"):
@@ -70,7 +70,7 @@ def parse_rule(words: list[str]) -> Rule | None:
 
 
 def condition(text: str) -> str:
-    """A field as one writes it, in the form in which all are compared."""
+    """Return a field as one writes it, in the form in which all are compared."""
     text = UNSET.sub(r"\1\2unset", text)
     name, equals, value = text.partition("=")
     if equals and name in ("path", "dir"):
@@ -79,7 +79,7 @@ def condition(text: str) -> str:
 
 
 def parse_file(text: str) -> Wanted:
-    """The rules and settings of a file of /etc/audit/rules.d. Raises AuditError."""
+    """Return the rules and settings of a file of /etc/audit/rules.d. Raises AuditError."""
     rules, settings = {}, {}
     for line in text.splitlines():
         try:
@@ -94,18 +94,18 @@ def parse_file(text: str) -> Wanted:
 
 
 def parse_live(listing: str) -> list[Rule]:
-    """What `auditctl -l` prints."""
+    """Return what `auditctl -l` prints."""
     return [rule for line in listing.splitlines() if (rule := parse_rule(line.split()))]
 
 
 def parse_status(text: str) -> dict[str, str]:
-    """What `auditctl -s` prints."""
+    """Return what `auditctl -s` prints."""
     lines = [line.split(None, 1) for line in text.splitlines()]
     return {line[0]: line[1].strip() for line in lines if len(line) == 2}
 
 
 def ask(option: str) -> str:
-    """What auditctl prints. Raises AuditError, NoAuditError."""
+    """Return what auditctl prints. Raises AuditError, NoAuditError."""
     if not which("auditctl"):
         raise AuditError("auditctl is not installed")
     try:
@@ -123,7 +123,7 @@ def ask(option: str) -> str:
 def differences(
     wanted: Wanted, status: dict[str, str], live: list[Rule], orders: Mapping[str, str]
 ) -> list[str]:
-    """What the kernel does not have of what files say, a sentence's end each.
+    """Return what the kernel does not have of what files say, a sentence's end each.
 
     `orders` are those of the settings: what a site sets more strictly is in force in the place of ours.
     """
@@ -147,7 +147,9 @@ def differences(
 
 
 def compare(files: Iterable[str], orders: Mapping[str, str]) -> tuple[str, list[list[str]]]:
-    """Why the kernel's rules are not those of these files, and the repairs that load them; "" if they are.
+    """Return why the kernel's rules are not those of these files, and the repairs that load them.
+
+    "" if they are.
 
     Raises AuditError, NoAuditError, OSError, subprocess.TimeoutExpired.
     """

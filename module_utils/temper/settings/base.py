@@ -52,7 +52,7 @@ class Difference:
     after: str
 
     def as_dict(self) -> dict[str, str]:
-        """The form that Ansible's --diff prints, whole lines."""
+        """Return the form that Ansible's --diff prints, whole lines."""
         before, after = (
             text if text.endswith("\n") or not text else f"{text}\n" for text in (self.before, self.after)
         )
@@ -130,23 +130,26 @@ class Setting:
         """Settle what an earlier run has left open, before anything looks at the node."""
 
     def read(self) -> State:
-        """The present state, enough to restore it."""
+        """Return the present state, enough to restore it."""
         raise NotImplementedError
 
     def settled(self) -> bool:
-        """Whether nothing is left to do."""
+        """Return whether nothing is left to do."""
         raise NotImplementedError
 
     def change(self) -> list[Difference]:
-        """What `apply` would change."""
+        """Return what `apply` would change."""
         raise NotImplementedError
 
     def reason(self) -> str:
-        """Why it is not settled, in words, where `change` cannot show that as a text."""
+        """Return why it is not settled, in words, where `change` cannot show that as a text."""
         return ""
 
     def fault(self) -> Fault | None:
-        """What keeps it from being in force although it is settled: a daemon that has not read its files."""
+        """Return what keeps it from being in force although it is settled.
+
+        A daemon that has not read its files.
+        """
         return None
 
     def kept(self) -> list[str]:
@@ -154,7 +157,7 @@ class Setting:
         return []
 
     def unknown(self) -> str:
-        """What the node's program does not know of what is wanted, with its version."""
+        """Return what the node's program does not know of what is wanted, with its version."""
         return ""
 
     def withdraw(self) -> None:
@@ -180,11 +183,11 @@ class Setting:
         raise NotImplementedError
 
     def is_at(self, state: State) -> bool:
-        """Whether it is in a state that `read` has returned."""
+        """Return whether it is in a state that `read` has returned."""
         return bool(self.read() == state)
 
     def taken_back(self) -> list[Difference]:
-        """What `restore` changes, where the key alone does not say it."""
+        """Return what `restore` changes, where the key alone does not say it."""
         return []
 
     @property
@@ -197,23 +200,23 @@ class Setting:
         return note
 
     def after(self) -> list[str]:
-        """What the operator should know once it is taken back."""
+        """Return what the operator should know once it is taken back."""
         return []
 
     def obstacle(self) -> str | None:
-        """Why it cannot be made here, or taken back, known before anything is changed, or None."""
+        """Return why it cannot be made here, or taken back, known before anything is changed, or None."""
         return None
 
     def way_in(self) -> WayIn | None:
-        """How it is undone, where it changes a way into the node; None where it does not."""
+        """Return how it is undone, where it changes a way into the node; None where it does not."""
         return None
 
     def warnings(self) -> list[str]:
-        """What the operator should know whether or not anything changes."""
+        """Return what the operator should know whether or not anything changes."""
         return []
 
     def result(self) -> dict[str, Any]:
-        """What there is to say of it, beside `changed` and `diff`."""
+        """Return what there is to say of it, beside `changed` and `diff`."""
         return {}
 
 

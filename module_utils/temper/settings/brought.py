@@ -135,12 +135,12 @@ class BroughtPackages(Setting):
         return {why: names for why, names in found.items() if names}
 
     def purged(self, name: str) -> bool:
-        """Whether a package goes with its configuration."""
+        """Return whether a package goes with its configuration."""
         kept = self.engines or name in self.only_removed or ONLY_REMOVED.match(name)
         return not kept and self.before[name] is None
 
     def leaves_configuration(self, package: packages.Package) -> bool:
-        """Whether a purge is still due for a package that is gone."""
+        """Return whether a purge is still due for a package that is gone."""
         return package.status == packages.CONFIGURATION and self.purged(package.name)
 
     @property
@@ -167,7 +167,7 @@ class BroughtPackages(Setting):
         return sorted(n for n, package in known.items() if package.held and n in ours and n not in leaving)
 
     def read(self) -> State:
-        """The present version of each package of the record."""
+        """Return the present version of each package of the record."""
         known = self.known.installed()
         return {
             name: known[name].version if name in known and known[name].installed else None
@@ -175,11 +175,11 @@ class BroughtPackages(Setting):
         }
 
     def is_at(self, state: State) -> bool:  # noqa: ARG002 - the record's, as in `before`
-        """Whether nothing is left to remove or to release."""
+        """Return whether nothing is left to remove or to release."""
         return not self.leaving and not self.holds
 
     def taken_back(self) -> list[Difference]:
-        """The packages that go, and the holds that are released."""
+        """Return the packages that go, and the holds that are released."""
         found = [("packages", self.leaving), ("holds", self.holds)]
         return [Difference(name, "".join(f"{one}\n" for one in names), "") for name, names in found if names]
 
@@ -191,7 +191,7 @@ class BroughtPackages(Setting):
         return any(packages.FAMILY.match(name) and not NO_DRIVER.match(name) for name in self.leaving)
 
     def containers(self) -> list[str]:
-        """Where the engines that go have containers."""
+        """Return where the engines that go have containers."""
         found = [
             ROOT.glob(pattern)
             for engine, patterns in CONTAINERS.items()
@@ -201,7 +201,7 @@ class BroughtPackages(Setting):
         return sorted(str(path) for paths in found for path in paths)
 
     def obstacle(self) -> str | None:
-        """Who uses a GPU whose driver would go, or has containers in an engine that would."""
+        """Return who uses a GPU whose driver would go, or has containers in an engine that would."""
         if found := self.containers():
             return (
                 f"an engine that Temper installed has containers ({found[0]}): remove them, or keep the "
@@ -219,7 +219,7 @@ class BroughtPackages(Setting):
         )
 
     def warnings(self) -> list[str]:
-        """What stays, and why."""
+        """Return what stays, and why."""
         before, now = self.before, self.read()
         needed = [] if self.heir else self.needed
         # Of an earlier version of Temper there is no record, and what it held is told from nothing else.
@@ -297,7 +297,7 @@ def came(state: Mapping[str, str | None]) -> set[str]:
 
 
 def rules_stand() -> bool:
-    """Whether the kernel filters by tables that are not Temper's, or does not say."""
+    """Return whether the kernel filters by tables that are not Temper's, or does not say."""
     # Imported on demand: a node compiles whatever an execution imports.
     from ansible.module_utils.temper.access.nftables_rules import TABLE
 

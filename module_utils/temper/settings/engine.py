@@ -164,12 +164,12 @@ class Role:
             setting.heir = bool(self.heirs())
 
     def heirs(self) -> list[Record]:
-        """Records of roles that this run takes back later: what these need is theirs to remove."""
+        """Return records of roles that this run takes back later: what these need is theirs to remove."""
         later = self.options.get("taken_back_later", ())
         return [r for r in others(self.name) if r.path.stem in later and PACKAGES in r.originals]
 
     def originals(self) -> Mapping[str, Mapping[str, Any]]:
-        """What the record has, and an empty note on packages where holds of ours are to be released."""
+        """Return what the record has, with an empty note on packages where holds are to be released."""
         found = self.record.originals
         if self.name != "nvidia_stack" or not self.options["absent"] or PACKAGES in found:
             return found
@@ -179,7 +179,7 @@ class Role:
         return {**found, PACKAGES: {"spec": {"holds": True}, "state": {}}} if recorded_holds() else found
 
     def look_at_units(self) -> dict[str, Unit]:
-        """The wanted units by their keys; systemd is asked for all of them at once."""
+        """Return the wanted units by their keys; systemd is asked for all of them at once."""
         units = {key: setting for key, setting in self.wanted.items() if isinstance(setting, Unit)}
         states = unit_states([unit.name for unit in units.values()])
         for unit in units.values():
@@ -203,7 +203,7 @@ class Role:
         return [*self.left_over, *map(path_of, keys)]
 
     def obstacles(self, without_tools: bool = False) -> list[str]:
-        """Sentences about settings that cannot be made on this node.
+        """Return sentences about settings that cannot be made on this node.
 
         `without_tools`: programs are still to be installed, so that their settings cannot be asked yet.
         """
@@ -218,14 +218,14 @@ class Role:
         return [f"{obstacle.rstrip('.')}{instead}" for obstacle, instead in found if obstacle]
 
     def or_waive(self, setting: Setting) -> str:
-        """What may be done instead, for a setting that a control of the hardening asks for."""
+        """Return what may be done instead, for a setting that a control of the hardening asks for."""
         controls = self.controls[setting.key]
         if not controls or not self.options["atomic"]:
             return ""
         return f", or waive the control {', '.join(controls)} (os_hardening_waivers)"
 
     def reloads_systemd(self) -> bool:
-        """Whether systemd holds something else of a unit than what its files are going to say.
+        """Return whether systemd holds something else of a unit than what its files are going to say.
 
         A unit that it has not met is read when it is started. Nothing is in the tree of an image.
         """
@@ -241,7 +241,7 @@ class Role:
         )
 
     def rereads_units(self) -> bool:
-        """Whether systemd reads all units anew as packages come, or as units are switched on or off.
+        """Return whether systemd reads all units anew as packages come, or as units are switched on or off.
 
         What installs a package has systemd do so (scripts of Debian's packages, file triggers of systemd's
         RPM). A unit that is only switched on needs it where its own condition may keep it from running
@@ -261,7 +261,7 @@ class Role:
         return self.live and (installs or bool(back))
 
     def due_commands(self) -> list[list[str]]:
-        """The commands that are due for what has changed, now or in a run that was cut off."""
+        """Return the commands that are due for what has changed, now or in a run that was cut off."""
         due = [
             reaction
             for reaction in self.reactions
@@ -387,7 +387,10 @@ class Role:
         return [s.name for s in self.wanted.values() if isinstance(s, Sysctl) and s.read() is None]
 
     def planned(self, commands: list[list[str]], reload: bool) -> Planned:
-        """What there is to do. What is already as it was before Temper is only struck off the record."""
+        """Return what there is to do.
+
+        What is already as it was before Temper is only struck off the record.
+        """
         changes = {setting.key: setting.change() for setting in self.unsettled}
         back = {
             setting.key: setting.taken_back()
@@ -403,7 +406,7 @@ class Role:
         )
 
     def outcome(self, planned: Planned, results: dict[str, Any]) -> RoleOutcome:
-        """The same in words and as differences."""
+        """Return the same in words and as differences."""
         changes = [(key, change) for key, found in planned.changes.items() for change in found]
         shown = [
             Difference(
@@ -436,7 +439,7 @@ class Role:
         )
 
     def results(self) -> dict[str, Any]:
-        """What single settings have to say beside."""
+        """Return what single settings have to say beside."""
         found: dict[str, Any] = {"overruled": self.overruled, "unavailable": self.unavailable}
         for setting in self.wanted.values():
             found.update(setting.result())
@@ -575,7 +578,7 @@ class Role:
         return needs, left
 
     def look_behind_packages(self, made: Sequence[Setting]) -> None:
-        """Packages bring units, stop them, and make the driver one to prove."""
+        """Look again: packages bring units, stop them, and make the driver one to prove."""
         self.look_at_units()
         new = [
             setting
@@ -630,7 +633,7 @@ def words_on_kept(settings: Iterable[Setting]) -> list[str]:
 
 
 def with_secret(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Mapping[str, Any]:
-    """The item with the content that does not travel in the plan."""
+    """Return the item with the content that does not travel in the plan."""
     wanted = item["wanted"]
     if item["kind"] != "file" or not wanted or not wanted.get("secret"):
         return item
@@ -641,7 +644,7 @@ def with_secret(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Mapping[
 
 
 def is_recorded(setting: Setting) -> bool:
-    """Whether its state is recorded before it is made.
+    """Return whether its state is recorded before it is made.
 
     Ways in and engines keep records of their own; packages are noted as the transaction is known.
     """
@@ -650,22 +653,22 @@ def is_recorded(setting: Setting) -> bool:
 
 
 def path_of(key: str) -> str:
-    """The path (or other name) in a setting's key: `keyword:/etc/login.defs:UMASK` is about a file."""
+    """Return the path (or other name) in a setting's key: `keyword:/etc/login.defs:UMASK` is about a file."""
     return key.partition(":")[2].partition(":")[0]
 
 
 def matches(path: str, patterns: list[str]) -> bool:
-    """Whether a path is one of these, or lies in one that ends with a slash."""
+    """Return whether a path is one of these, or lies in one that ends with a slash."""
     return any(path == entry or (entry.endswith("/") and path.startswith(entry)) for entry in patterns)
 
 
 def told(error: BaseException, subject: str) -> str:
-    """An error as a sentence: of an OSError, what could not be done."""
+    """Return an error as a sentence: of an OSError, what could not be done."""
     return f"{subject}: {error}." if isinstance(error, (OSError, UnicodeDecodeError)) else str(error)
 
 
 def is_back(setting: Setting, state: State) -> bool:
-    """Whether a setting is in this state, as one is that could not be made in the first place."""
+    """Return whether a setting is in this state, as one is that could not be made in the first place."""
     try:
         return setting.is_at(state)
     except FAILURES:
@@ -673,7 +676,7 @@ def is_back(setting: Setting, state: State) -> bool:
 
 
 def titled(name: str) -> str:
-    """The name of a setting for people: that of a file is its path, whichever setting writes it."""
+    """Return the name of a setting for people: that of a file is its path, whichever setting writes it."""
     return name.removeprefix("file:")
 
 
@@ -690,7 +693,7 @@ def short(change: Difference) -> str:
 
 
 def administrator() -> str | None:
-    """The account that this run came through, if it may become root without a password."""
+    """Return the account that this run came through, if it may become root without a password."""
     login = ssh_login()
     if login is None or login.account == "root":
         return None
@@ -698,7 +701,7 @@ def administrator() -> str | None:
 
 
 def may_sudo(account: str) -> bool:
-    """Whether an account can become root without a password, asked of sudo and PAM themselves."""
+    """Return whether an account can become root without a password, asked of sudo and PAM themselves."""
     return succeeds(["runuser", "-u", account, "--", "sudo", "-n", "true"])
 
 
@@ -782,7 +785,7 @@ def check_packages(plan: Mapping[str, Any]) -> None:
 def read_ahead(
     node: NodeModule, plans: list[Mapping[str, Any]], secrets: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """What `carry_out` would return for each of these roles, up to the first that has something to do.
+    """Return what `carry_out` would return for each of these roles, up to the first that has something to do.
 
     Nor is one here that cannot be read or carried out: its own stage comes to it and says why.
     """

@@ -27,12 +27,12 @@ class Authselect(Setting):
         self.feature = feature
 
     def lines(self) -> list[str]:
-        """The profile and its features; none where authselect keeps nothing."""
+        """Return the profile and its features; none where authselect keeps nothing."""
         text = AUTHSELECT.read_text(encoding="utf-8", errors="replace") if AUTHSELECT.is_file() else ""
         return text.split()
 
     def obstacle(self) -> str | None:
-        """Why authselect would refuse, or undo what somebody has written."""
+        """Return why authselect would refuse, or undo what somebody has written."""
         if not which("authselect") or self.settled():
             return None  # it is installed first
         if not self.lines():
@@ -53,7 +53,7 @@ class Authselect(Setting):
         return None
 
     def read(self) -> State:
-        """Whether it is on."""
+        """Return whether it is on."""
         return self.feature in self.lines()[1:]
 
     def settled(self) -> bool:
@@ -70,7 +70,7 @@ class Authselect(Setting):
             run(["authselect", "disable-feature", self.feature])
 
     def change(self) -> list[Difference]:
-        """Which feature."""
+        """Return which feature."""
         return [Difference(self.key, "", f"{self.feature} in {' '.join(self.lines())}")]
 
 
@@ -95,7 +95,7 @@ class CryptoPolicy(Setting):
         return ":".join(word for word in self.policy.split(":") if word != self.module)
 
     def fault(self) -> Fault | None:
-        """A policy below it that takes what is weak."""
+        """Return a policy below it that takes what is weak."""
         if self.others.partition(":")[0] != "LEGACY":
             return None
         return Fault(f"{POLICY} has LEGACY, which takes what is weak; expected DEFAULT or a stricter one")
@@ -105,11 +105,11 @@ class CryptoPolicy(Setting):
         return word_on_faults(f"The crypto policy's module {self.module}", self.fault())
 
     def read(self) -> State:
-        """The file that names the policy, None where there is none."""
+        """Return the file that names the policy, None where there is none."""
         return saved(POLICY)
 
     def settled(self) -> bool:
-        """Whether ours is one of the modules."""
+        """Return whether ours is one of the modules."""
         return self.module in self.policy.split(":")[1:]
 
     def apply(self) -> None:
@@ -130,11 +130,11 @@ class CryptoPolicy(Setting):
             run([UPDATE_POLICY, "--set", others])
 
     def is_at(self, state: State) -> bool:
-        """Whether ours is out: the rest is the site's."""
+        """Return whether ours is out: the rest is the site's."""
         return not self.settled() or super().is_at(state)
 
     def change(self) -> list[Difference]:
-        """The policy."""
+        """Return the policy."""
         return [Difference(self.key, self.policy, f"{self.others}:{self.module}")]
 
 
@@ -164,7 +164,7 @@ class SelinuxMode(Keyword):
         return super().value
 
     def fault(self) -> Fault | None:
-        """What runs is not what the next boot has."""
+        """Return a fault where what runs is not what the next boot has."""
         running = self.running
         if running == self.wanted or self.read() is None:
             return None

@@ -80,7 +80,7 @@ class WholeFile(Setting):
         return saved(self.path)
 
     def settled(self) -> bool:
-        """Same bytes, mode and owner; or none, where there must be none."""
+        """Return whether bytes, mode and owner are the same; or none is there, where there must be none."""
         return not self.file.differs()
 
     def apply(self) -> None:
@@ -101,12 +101,12 @@ class WholeFile(Setting):
                     Path(directory).rmdir()
 
     def change(self) -> list[Difference]:
-        """The whole file, unless not everybody may read it."""
+        """Return the whole file, unless not everybody may read it."""
         return [Difference(self.key, *self.file.before_and_after())]
 
 
 def to_der(certificate: str) -> bytes:
-    """A certificate that is given as PEM in its binary form."""
+    """Return a certificate that is given as PEM in its binary form."""
     import ssl  # takes its time to load, and few nodes have such a file
 
     return ssl.PEM_cert_to_DER_cert(certificate.strip())
@@ -180,7 +180,7 @@ class Keyword(Setting):
         return f"{self.keyword}{between}{self.value}"
 
     def kept(self) -> list[str]:
-        """The value, and what is stricter on lines of PAM."""
+        """Return the value, and what is stricter on lines of PAM."""
         if self.read() is None:
             return []
         name = f"{self.keyword} in {self.path}"
@@ -196,13 +196,13 @@ class Keyword(Setting):
         return word_on_faults(f"{self.keyword} {self.value} in {self.path}", self.fault())
 
     def read(self) -> State:
-        """The lines that set the keyword now, None where there is no file."""
+        """Return the lines that set the keyword now, None where there is no file."""
         if not self.path.is_file():
             return None
         return [line for line in self._lines() if self.pattern.match(line)]
 
     def settled(self) -> bool:
-        """Whether exactly one line sets it, to the wanted value. A file that is not there needs none.
+        """Return whether exactly one line sets it, to the wanted value. A file that is not there needs none.
 
         Nor does one whose program takes that value without a line.
         """
@@ -224,7 +224,7 @@ class Keyword(Setting):
             self._replace(state)
 
     def change(self) -> list[Difference]:
-        """The lines."""
+        """Return the lines."""
         return [Difference(self.key, "\n".join(self.read() or []), self.line)]
 
     def _values(self, lines: Sequence[str]) -> list[str]:
@@ -271,7 +271,7 @@ class Access(Setting):
         return {"mode": stat.S_IMODE(status.st_mode), "uid": status.st_uid, "gid": status.st_gid}
 
     def settled(self) -> bool:
-        """Whether nobody has more than they should."""
+        """Return whether nobody has more than they should."""
         state = self.read()
         if state is None:
             return True
@@ -292,7 +292,7 @@ class Access(Setting):
             self.path.chmod(state["mode"])
 
     def change(self) -> list[Difference]:
-        """The modes."""
+        """Return the modes."""
         state = self.read()
         before = f"{state['mode']:04o} {state['uid']}:{state['gid']}"
         return [Difference(self.key, before, f"{state['mode'] & self.mode:04o} root")]
@@ -309,7 +309,7 @@ class Access(Setting):
 
 
 def accesses(path: str, mode: str, groups: Sequence[str] = ("root",)) -> Iterator[Access]:
-    """The settings for all paths that match a shell pattern."""
+    """Yield the settings for all paths that match a shell pattern."""
     if not any(sign in path for sign in "*?["):
         yield Access(path, mode, groups)
         return
@@ -342,14 +342,14 @@ class PamProfile(Setting):
         return ""
 
     def obstacle(self) -> str | None:
-        """Why it cannot be switched on, or that nobody knows."""
+        """Return why it cannot be switched on, or that nobody knows."""
         try:
             return self.unreadable or self.danger()
         except UnreadableError as error:
             return str(error)
 
     def danger(self) -> str | None:
-        """Whether wrong passwords would close root, too, or ours would loosen what a service has.
+        """Return whether wrong passwords would close root, too, or ours would loosen what a service has.
 
         Raises UnreadableError.
         """
@@ -369,7 +369,7 @@ class PamProfile(Setting):
         return None
 
     def loosened(self) -> str:
-        """The line of a service whose mask ours would take away."""
+        """Return the line of a service whose mask ours would take away."""
         mask = Keyword(str(LOGIN_DEFS), "UMASK", "000")
         mask.order = "umask"
         argument = mask.argument
@@ -393,16 +393,19 @@ class PamProfile(Setting):
             return []
 
     def lines(self) -> Sequence[pam_lines.PamLine]:
-        """The lines of the stack that have its words, whatever their control. Raises UnreadableError."""
+        """Return the lines of the stack that have its words, whatever their control.
+
+        Raises UnreadableError.
+        """
         found = pam_lines.lines(pam_lines.STACKS / self.stack)
         return [line for line in found if self.words <= {line.module, *line.arguments}]
 
     def read(self) -> State:
-        """Whether its module is in the stack."""
+        """Return whether its module is in the stack."""
         return any(line.binds or not self.binding for line in self.lines())
 
     def settled(self) -> bool:
-        """Whether it is there."""
+        """Return whether it is there."""
         return not self.unreadable and bool(self.read())
 
     def apply(self) -> None:
@@ -421,7 +424,7 @@ class PamProfile(Setting):
             run(["pam-auth-update", "--package", "--remove", self.name])
 
     def change(self) -> list[Difference]:
-        """Which module."""
+        """Return which module."""
         return [Difference(self.key, "", f"{self.name} in {pam_lines.STACKS / self.stack}")]
 
 

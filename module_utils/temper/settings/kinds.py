@@ -24,7 +24,7 @@ Options = Any  # of a role: a mapping from the plan
 
 
 def file(path: str, wanted: Wanted, _options: Options) -> list[Setting]:
-    """A whole file; None: there must be none."""
+    """Return a whole file; None: there must be none."""
     details = dict(wanted or {"content": None})
     if details.pop("machine", None) not in (None, platform.machine()):
         return []
@@ -44,7 +44,7 @@ def file(path: str, wanted: Wanted, _options: Options) -> list[Setting]:
 
 
 def keyword(key: str, wanted: Wanted, _options: Options) -> list[Setting]:
-    """One keyword of a file: `path:keyword`."""
+    """Return one keyword of a file: `path:keyword`."""
     path, _, word = key.rpartition(":")
     if (path, word) == ("/etc/selinux/config", "SELINUX"):
         from ansible.module_utils.temper.settings.enterprise_linux import SelinuxMode
@@ -54,21 +54,21 @@ def keyword(key: str, wanted: Wanted, _options: Options) -> list[Setting]:
 
 
 def authselect(feature: str, _wanted: Wanted = None, _options: Options = None) -> list[Setting]:
-    """A feature of authselect's profile."""
+    """Return a feature of authselect's profile."""
     from ansible.module_utils.temper.settings.enterprise_linux import Authselect
 
     return [Authselect(feature)]
 
 
 def crypto_policy(module: str, _wanted: Wanted = None, _options: Options = None) -> list[Setting]:
-    """A module of the crypto policy."""
+    """Return a module of the crypto policy."""
     from ansible.module_utils.temper.settings.enterprise_linux import CryptoPolicy
 
     return [CryptoPolicy(module)]
 
 
 def unit(name: str, wanted: Wanted, options: Options) -> list[Setting]:
-    """A unit of systemd. Controls of the hardening let one be that is not installed."""
+    """Return a unit of systemd. Controls of the hardening let one be that is not installed."""
     return [Unit(name, **{"optional": options["atomic"], **wanted})]
 
 
@@ -117,7 +117,10 @@ ORDER = (*EARLY, *LATE)
 
 
 def folded_class(kind: str) -> Any:
-    """The class of a folded kind, imported on demand: a node compiles whatever an execution imports."""
+    """Return the class of a folded kind, imported on demand.
+
+    A node compiles whatever an execution imports.
+    """
     if kind == "repository":
         from ansible.module_utils.temper.packaging.repository_settings import Repositories
 
@@ -157,7 +160,7 @@ def build(
     options: Mapping[str, Any],
     originals: Mapping[str, Mapping[str, Any]],
 ) -> list[tuple[Setting, list[str]]]:
-    """The settings of a role in the order in which they are made, each with the controls that ask for it.
+    """Return the settings of a role in the order of their making, each with the controls that ask for it.
 
     `originals` is what the role's record has of them.
 
@@ -197,7 +200,7 @@ def build(
 
 
 def recorded(kind: str, **spec: Any) -> Setting:
-    """A setting of a folded kind with a record; of packages, what transactions have brought."""
+    """Return a setting of a folded kind with a record; of packages, what transactions have brought."""
     if kind != "package":
         setting: Setting = folded_class(kind)(**spec)
         return setting
@@ -225,12 +228,12 @@ RECORDED: Mapping[str, Callable[..., Setting]] = {
 
 
 def kind_of(setting: Setting) -> str:
-    """The kind of a setting, as its key says."""
+    """Return the kind of a setting, as its key says."""
     return setting.key.partition(":")[0]
 
 
 def rebuild(key: str, spec: Mapping[str, Any], *, live: bool = True) -> Setting:
-    """The one setting of a record's entry, to restore it."""
+    """Return the one setting of a record's entry, to restore it."""
     setting: Setting = RECORDED[key.partition(":")[0]](**spec)
     setting.live = live
     return setting

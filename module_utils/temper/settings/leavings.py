@@ -49,7 +49,7 @@ class Leavings:
         self.lease = self.state / "lease.json"
 
     def kept(self, role: str) -> bool:
-        """Whether a role has not been taken back."""
+        """Return whether a role has not been taken back."""
         return (self.settings / f"{role}.json").exists()
 
     def check_before(self, keeps: Iterable[str] = ()) -> None:
@@ -98,7 +98,10 @@ class Leavings:
         return [*found, *lease]
 
     def unreturned(self) -> str:
-        """Who has not given the node back, and may still come: the fencing number keeps it from working."""
+        """Return who has not given the node back, and may still come.
+
+        The fencing number keeps it from working.
+        """
         return read_lease(self.lease).owner if self.lease.exists() else ""
 
     def _left(self, going: Sequence[Path]) -> list[Path]:
@@ -132,7 +135,7 @@ class Leavings:
             yield held
 
     def stays(self) -> list[str]:
-        """Sentences about what is left, by whose it is."""
+        """Return sentences about what is left, by whose it is."""
         left = self._left(self.going())
         roles = sorted(path.stem for path in self.settings.glob("*.json"))
         said = (
@@ -197,5 +200,5 @@ class Leavings:
 
 
 def text(paths: list[Path]) -> str:
-    """The paths for a difference, one a line."""
+    """Return the paths for a difference, one a line."""
     return "".join(f"{json.dumps(str(path))[1:-1]}\n" for path in paths)

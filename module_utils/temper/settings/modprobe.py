@@ -72,7 +72,7 @@ class ModprobeFile(WholeFile):
         self.content = content
 
     def loading(self) -> list[Install]:
-        """The lines of the site that come first and load a module that ours leaves out.
+        """Return the lines of the site that come first and load a module that ours leaves out.
 
         Raises UnreadableError.
         """
@@ -100,11 +100,11 @@ class ModprobeFile(WholeFile):
         return self.unreadable or None
 
     def settled(self) -> bool:
-        """Whether it is ours, and what else there is can be read."""
+        """Return whether it is ours, and what else there is can be read."""
         return not self.unreadable and super().settled()
 
     def fault(self) -> Fault | None:
-        """Those lines."""
+        """Return those lines."""
         clauses = [
             f"{line.path}:{line.number} has `install {line.module} {line.command}`, which comes before ours"
             for line in ([] if self.unreadable else self.loading())

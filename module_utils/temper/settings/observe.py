@@ -50,7 +50,7 @@ AUDIT_KEY = "audit:rules"
 
 
 def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What each setting of a role is: C(key), C(controls), C(state), C(reason), C(changes).
+    """Return what each setting of a role is: C(key), C(controls), C(state), C(reason), C(changes).
 
     `plan` is the role's part of a node's plan. States are pass, fail, not-applicable and not-checked.
     """
@@ -92,7 +92,9 @@ def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def measured(items: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What a benchmark asks for and nobody has set: each item as it is found, in the form of `observe`.
+    """Return what a benchmark asks for and nobody has set.
+
+    Each item as it is found, in the form of `observe`.
 
     Beside kinds of settings there are `module` (it cannot be loaded), `lines` (a file has them) and
     `separate` (a folder is a file system of its own).
@@ -114,7 +116,7 @@ def measured(items: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def can_be_loaded(name: str, _wanted: Any) -> str:
-    """Why the kernel has a module, or could have it; empty where it cannot."""
+    """Return why the kernel has a module, or could have it; empty where it cannot."""
     loaded = MODULES.read_text(encoding="utf-8") if MODULES.exists() else ""
     if name.replace("-", "_") in {line.split()[0] for line in loaded.splitlines()}:
         return f"module {name} is loaded"
@@ -128,14 +130,14 @@ def can_be_loaded(name: str, _wanted: Any) -> str:
 
 
 def lacks_lines(path: str, wanted: list[str]) -> str:
-    """Which lines a file lacks."""
+    """Return which lines a file lacks."""
     has = Path(path).read_text(encoding="utf-8").splitlines() if Path(path).exists() else []
     lacking = [line for line in wanted if line not in has]
     return f"{path} does not have {'; '.join(lacking)}" if lacking else ""
 
 
 def no_file_system(path: str, _wanted: Any) -> str:
-    """Why a folder is no file system of its own. One that is bound to itself is none, either."""
+    """Return why a folder is no file system of its own. One that is bound to itself is none, either."""
     folder = Path(path)
     if not folder.is_dir():
         return f"{path} does not exist"
@@ -147,7 +149,7 @@ ASKED = {"module": can_be_loaded, "lines": lacks_lines, "separate": no_file_syst
 
 
 def audited(items: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Whether the kernel holds the rules of auditd's files, where the role has such files."""
+    """Yield whether the kernel holds the rules of auditd's files, where the role has such files."""
     files = [item for item in items if item["kind"] == "file" and item["key"].startswith(audit.RULES)]
     texts = [
         item["wanted"]["content"]
@@ -169,7 +171,7 @@ def audited(items: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def grouped(items: list[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """The items by kind; those that are one setting together stay together.
+    """Return the items by kind; those that are one setting together stay together.
 
     Secrets that are to be there are left out: their content does not travel for a comparison.
     """
@@ -193,7 +195,7 @@ def look_at_units(settings: list[Setting]) -> None:
 
 
 def observed(setting: Setting, controls: list[str], later: Mapping[str, str]) -> dict[str, Any]:
-    """One setting, compared."""
+    """Return one setting, compared."""
     try:
         return {**result(setting.key, controls, "pass"), **compared(setting, later)}
     except RefusedError as error:
@@ -203,7 +205,7 @@ def observed(setting: Setting, controls: list[str], later: Mapping[str, str]) ->
 
 
 def compared(setting: Setting, later: Mapping[str, str]) -> dict[str, Any]:
-    """What is to say of a setting unless it passes. Raises as `read` and `settled` of a setting do."""
+    """Return what is to say of a setting unless it passes. Raises as `read` and `settled` of a setting do."""
     if reason := not_applicable(setting):
         return {"state": "not-applicable", "reason": reason}
     if kind_of(setting) == "gpu" and not which("nvidia-smi"):
@@ -229,7 +231,7 @@ def compared(setting: Setting, later: Mapping[str, str]) -> dict[str, Any]:
 
 
 def overruled(setting: Sysctl, file: str) -> dict[str, Any]:
-    """A kernel parameter that another file sets after ours: the engine leaves it to that one."""
+    """Return a kernel parameter that another file sets after ours: the engine leaves it to that one."""
     if of_temper(file):
         return {"state": "not-applicable", "reason": f"{file} of Temper sets it"}
     line = setting.at_boot.last(setting.name, lambda line: line.file == file)
@@ -245,7 +247,7 @@ def overruled(setting: Sysctl, file: str) -> dict[str, Any]:
 
 
 def not_applicable(setting: Setting) -> str:
-    """Why this node has nothing that the setting could be made on; empty where it has."""
+    """Return why this node has nothing that the setting could be made on; empty where it has."""
     if isinstance(setting, Sysctl) and setting.read() is None:
         return "this kernel has no such parameter"
     if isinstance(setting, SysfsValue) and setting.read() is None:
@@ -262,7 +264,7 @@ def not_applicable(setting: Setting) -> str:
 
 
 def shown(setting: Setting) -> list[dict[str, str]]:
-    """What differs, in a form that fits a report."""
+    """Return what differs, in a form that fits a report."""
     return [
         {
             "name": change.name,
@@ -275,13 +277,13 @@ def shown(setting: Setting) -> list[dict[str, str]]:
 
 
 def brief(text: str) -> str:
-    """One line as it is; of more how many."""
+    """Return one line as it is; of more how many."""
     lines = text.splitlines()
     return f"{len(lines)} lines" if len(lines) > 1 else "".join(lines)[:MOST_CHARACTERS]
 
 
 def diff(before: str, after: str) -> str:
-    """The lines that differ, where either has more than one."""
+    """Return the lines that differ, where either has more than one."""
     old, new = before.splitlines(), after.splitlines()
     if max(len(old), len(new)) <= 1:
         return ""
@@ -307,7 +309,7 @@ def forbidden_modules(setting: Setting) -> list[str]:
 
 
 def left_behind(record: Record, keys: set[str], later: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """A run that was cut off, and what an earlier one has made that nobody asks for any more."""
+    """Yield a run that was cut off, and what an earlier one has made that nobody asks for any more."""
     if record.pending:
         reason = f"a run was cut off while it changed {', '.join(record.pending)}"
         yield result("interrupted", [], "fail", reason)
@@ -322,7 +324,7 @@ def left_behind(record: Record, keys: set[str], later: Mapping[str, str]) -> Ite
 
 
 def unread(key: str, controls: list[str], error: BaseException) -> dict[str, Any]:
-    """A setting that could not be read."""
+    """Return a setting that could not be read."""
     return result(key, controls, "not-checked", told(error, key))
 
 

@@ -41,7 +41,7 @@ class PamLine(NamedTuple):
         return f"{self.path}:{self.number}"
 
     def value(self, name: str) -> str | None:
-        """The value of an argument, empty of a flag; the last one counts."""
+        """Return the value of an argument, empty of a flag; the last one counts."""
         found = [
             rest for word, _, rest in (one.partition("=") for one in self.arguments) if word.lower() == name
         ]
@@ -171,7 +171,7 @@ class Argument(NamedTuple):
     other_file: str = ""
 
     def of(self, line: PamLine) -> str | None:
-        """The value that a line has of it, None for none."""
+        """Return the value that a line has of it, None for none."""
         method = ([None, *(word for word in line.arguments if word in HASHES)])[-1]
         if self.name == "hash":
             return method
@@ -184,11 +184,11 @@ class Argument(NamedTuple):
         return value
 
     def lines(self) -> list[PamLine]:
-        """The lines that it may stand in."""
+        """Return the lines that it may stand in."""
         return [line for line in stacks() if (line.kind, line.module) == (self.kind, self.module)]
 
     def left_to_file(self) -> bool:
-        """Whether a line has the module, and leaves the value to the usual file."""
+        """Return whether a line has the module, and leaves the value to the usual file."""
         return any(self.of(line) is None and line.value(self.other_file) is None for line in self.lines())
 
 
@@ -412,7 +412,7 @@ def decided(good: bool | None, value: str, action: str) -> tuple[bool | None, in
 
 
 def compared(line: PamLine, right: bool | None, value: str) -> bool | None:
-    """Whether a password was right, after a module has returned a value."""
+    """Return whether a password was right, after a module has returned a value."""
     if line.module not in PASSWORDS:
         return right
     return True if value == "success" else False if value in WRONG and right is None else right

@@ -50,7 +50,7 @@ class Record:
 
 
 def noted(key: str) -> list[Any]:
-    """The states that all roles have noted under a key. Raises RecordError."""
+    """Return the states that all roles have noted under a key. Raises RecordError."""
     return [record.originals[key]["state"] for record in others("") if key in record.originals]
 
 
@@ -58,7 +58,7 @@ base.NOTED[:] = [noted]
 
 
 def others(role: str) -> list[Record]:
-    """The records of all other roles. Raises RecordError."""
+    """Return the records of all other roles. Raises RecordError."""
     return [Record(path.stem) for path in sorted(RECORDS.glob("*.json")) if path.stem != role]
 
 

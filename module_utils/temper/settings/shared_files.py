@@ -180,7 +180,7 @@ def list_faults(
 
 
 def clears(line: Line, key: str) -> bool:
-    """Whether a line empties a key of apt.conf(5), alone or with all that its scope has."""
+    """Return whether a line empties a key of apt.conf(5), alone or with all that its scope has."""
     return line.value == CLEARED and f"{key.rstrip(':')}::".lower().startswith(f"{line.key}::".lower())
 
 
@@ -198,7 +198,7 @@ def set_back(line: Line, key: str, order: str) -> Line:
 
 
 def leaves_out_all(pattern: str) -> bool:
-    """Whether a pattern matches packages that have nothing to do with each other."""
+    """Return whether a pattern matches packages that have nothing to do with each other."""
     try:
         return all(re.match(pattern, name) for name in UNRELATED)
     except re.error:
@@ -206,7 +206,7 @@ def leaves_out_all(pattern: str) -> bool:
 
 
 def as_good(order: str, text: str, wanted: str) -> bool:
-    """Whether the text of a site's file forbids all that the wanted one does."""
+    """Return whether the text of a site's file forbids all that the wanted one does."""
     if order != TELLS_NOTHING:
         return as_strict(order, text.strip(), wanted.strip())
     release = RELEASE.read_text(encoding="utf-8", errors="replace") if RELEASE.exists() else ""
@@ -248,15 +248,15 @@ class SharedFile(WholeFile):
         return File(str(self.path), "".join(f"{line}\n" for line in self.text.lines), self.mode, public=True)
 
     def settled(self) -> bool:
-        """Whether it says what it is to say beside the site's files."""
+        """Return whether it says what it is to say beside the site's files."""
         return not self.text.unreadable and super().settled()
 
     def change(self) -> list[Difference]:
-        """The whole file, where it is known."""
+        """Return the whole file, where it is known."""
         return [] if self.text.unreadable else super().change()
 
     def reason(self) -> str:
-        """Which file of the site cannot be read."""
+        """Return which file of the site cannot be read."""
         return self.text.unreadable
 
     def obstacle(self) -> str | None:
@@ -264,7 +264,7 @@ class SharedFile(WholeFile):
         return self.text.unreadable or None
 
     def kept(self) -> list[str]:
-        """What the site has that is stricter."""
+        """Return what the site has that is stricter."""
         return self.text.kept
 
     def fault(self) -> Fault | None:
@@ -293,11 +293,11 @@ class SiteFile(WholeFile):
         return as_good(self.whole, site_text(self), self.content)
 
     def settled(self) -> bool:
-        """Whether it is the site's, or ours."""
+        """Return whether it is the site's, or ours."""
         return saved(self.path) == site_state(self) if self.stays else super().settled()
 
     def change(self) -> list[Difference]:
-        """The whole file."""
+        """Return the whole file."""
         if not self.stays:
             return super().change()
         return [Difference(self.key, self.file.before_and_after()[0], site_text(self))]
@@ -310,18 +310,21 @@ class SiteFile(WholeFile):
             super().apply()
 
     def kept(self) -> list[str]:
-        """That it is the site's."""
+        """Return that it is the site's."""
         differs = self.stays and site_text(self) != self.content
         return [f"{self.path} as the site has it"] if differs else []
 
 
 def site_state(file: WholeFile) -> State:
-    """The site's own file of this name, None where there was none: one that Temper has written is not."""
+    """Return the site's own file of this name, None where there was none.
+
+    One that Temper has written is not.
+    """
     return file.original["state"] if file.original else saved(file.path)
 
 
 def site_text(file: WholeFile) -> str:
-    """Its text; none where Temper has brought it with an image."""
+    """Return its text; none where Temper has brought it with an image."""
     content = (site_state(file) or {}).get("content", "")
     text = base64.b64decode(content).decode(errors="replace")
     return "" if is_ours(text) else text

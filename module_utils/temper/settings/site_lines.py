@@ -68,7 +68,7 @@ def text_of(path: Path, most_bytes: int = MOST_BYTES) -> str:
 
 
 def is_ours(text: str) -> bool:
-    """Whether Temper has written a file: nothing in it is the site's."""
+    """Return whether Temper has written a file: nothing in it is the site's."""
     return bool(MANAGED.match(text))
 
 

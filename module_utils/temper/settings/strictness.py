@@ -36,7 +36,7 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "": 86400}
 
 
 def as_strict(order: str, found: str, wanted: str) -> bool:
-    """Whether a value allows nothing that the wanted one forbids."""
+    """Return whether a value allows nothing that the wanted one forbids."""
     if found == wanted:
         return True
     if ">" in order:
@@ -48,7 +48,7 @@ def as_strict(order: str, found: str, wanted: str) -> bool:
 
 
 def stricter(order: str, found: str, wanted: str) -> bool:
-    """Whether a value forbids more than the wanted one, and allows nothing that it forbids."""
+    """Return whether a value forbids more than the wanted one, and allows nothing that it forbids."""
     return as_strict(order, found, wanted) and not as_strict(order, wanted, found)
 
 
@@ -67,7 +67,7 @@ def strictest(order: str, found: str, wanted: str) -> str:
 
 
 def chosen(order: str, value: str, wanted: str) -> bool:
-    """Whether a value is somebody's choice, and not the distribution's own that the wanted one relaxes."""
+    """Return whether a value is somebody's choice, not the distribution's that the wanted one relaxes."""
     defaults = _named(order, "default")
     return value not in defaults or wanted in defaults
 
@@ -82,13 +82,16 @@ def _name(order: str) -> str:
 
 
 def _named(order: str, role: str) -> list[str]:
-    """The values that an order names for a role: `default` of `at least, 3 4 default`."""
+    """Return the values that an order names for a role: `default` of `at least, 3 4 default`."""
     parts = [part.split() for part in order.split(",")[1:]]
     return [value for *values, last in parts if last == role for value in values]
 
 
 def _place(order: str, value: str) -> int:
-    """The place of a word. One that a newer program may have is the weakest: nothing is kept for it."""
+    """Return the place of a word.
+
+    One that a newer program may have is the weakest: nothing is kept for it.
+    """
     places = [place.strip().lower().split("|") for place in order.partition(",")[0].split(">")]
     found = [number for number, words in enumerate(places) if value.lower() in words]
     return found[0] if found else len(places)
@@ -121,7 +124,7 @@ def _bits(order: str, text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    """What check_stamp() of apt.systemd.daily makes of an interval; 0h is always."""
+    """Return what check_stamp() of apt.systemd.daily makes of an interval; 0h is always."""
     if text in ("always", "0"):
         return math.inf if text == "0" else 0
     match = INTERVAL.fullmatch(text)
@@ -135,7 +138,7 @@ def _names(text: str) -> list[str]:
 
 
 def _listed(names: list[str], wanted: str) -> str:
-    """Names as the wanted text writes them."""
+    """Return names as the wanted text writes them."""
     return ("," if "," in wanted else " ").join(dict.fromkeys(names))
 
 
@@ -145,7 +148,7 @@ def _common_bits(order: str, found: str, wanted: str) -> str:
 
 
 def _common_names(_order: str, found: str, wanted: str) -> str:
-    """The names of both; those that are wanted where there are none."""
+    """Return the names of both; those that are wanted where there are none."""
     known = _names(found)
     return _listed([name for name in _names(wanted) if name in known], wanted) or wanted
 

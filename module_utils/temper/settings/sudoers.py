@@ -20,13 +20,16 @@ UNKNOWN = re.compile(r"unknown (setting|default)|unrecognized", re.IGNORECASE)
 
 
 def is_another_sudo(visudo: str) -> bool:
-    """Whether the program is a link, as alternatives make it: the first sudo's is a file of its own."""
+    """Return whether the program is a link, as alternatives make it.
+
+    The first sudo's is a file of its own.
+    """
     path = Path(visudo)
     return path.resolve() != path.parent.resolve() / path.name
 
 
 def refusal(visudo: str, line: str) -> str:
-    """What visudo says of a rule that it does not know; empty where it takes it."""
+    """Return what visudo says of a rule that it does not know; empty where it takes it."""
     with tempfile.NamedTemporaryFile("w", prefix="temper-", encoding="utf-8") as candidate:
         candidate.write(f"{line}\n")
         candidate.flush()
@@ -102,5 +105,5 @@ def known_here(
 
 
 def is_sudoers(item: Mapping[str, Any]) -> bool:
-    """Whether a setting is a file of rules."""
+    """Return whether a setting is a file of rules."""
     return item["kind"] == "file" and "/sudoers.d/" in item["key"] and bool(item["wanted"])

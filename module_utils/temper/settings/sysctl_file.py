@@ -37,12 +37,15 @@ class SysctlFile(WholeFile):
         return File(str(self.path), "".join(f"{line}\n" for line in lines), self.mode, public=True)
 
     def kept(self) -> list[str]:
-        """What the tree of an image keeps: on a running system, the parameters themselves say it."""
+        """Return what the tree of an image keeps: on a running system, the parameters themselves say it."""
         texts = [] if self.live else self.content.splitlines()
         return [clause for text in texts for one in self.parameters(text) for clause in one.kept()]
 
     def lines(self, text: str) -> Iterator[str]:
-        """The lines in the place of one: of a pattern also those of single parameters that differ from it."""
+        """Yield the lines in the place of one.
+
+        Of a pattern also those of single parameters that differ from it.
+        """
         name = text.partition(" = ")[0]
         by_pattern = "*" in name
         if name not in self.orders or by_pattern:
@@ -55,7 +58,7 @@ class SysctlFile(WholeFile):
             yield f"{parameter.name} = {parameter.value}"
 
     def parameters(self, text: str) -> Iterator[Sysctl]:
-        """The parameters of a line, where their values have an order."""
+        """Yield the parameters of a line, where their values have an order."""
         name, _, value = text.partition(" = ")
         for parameter in sysctls(name, value) if name in self.orders else ():
             parameter.order, parameter.live, parameter.at_boot = self.orders[name], self.live, self.at_boot

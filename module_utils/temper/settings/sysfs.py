@@ -21,14 +21,14 @@ SCHEDULER = "scheduler"
 
 
 def chosen(text: str) -> str:
-    """The value in force: of `always [madvise] never` the word in brackets, else the whole text."""
+    """Return the value in force: of `always [madvise] never` the word in brackets, else the whole text."""
     words = text.split()
     marked = [word[1:-1] for word in words if word.startswith("[") and word.endswith("]")]
     return marked[0] if marked else " ".join(words)
 
 
 def choices(text: str) -> list[str]:
-    """The values that a file offers: `always [madvise] never`."""
+    """Return the values that a file offers: `always [madvise] never`."""
     return [word.strip("[]") for word in text.split()]
 
 
@@ -48,7 +48,7 @@ class KernelValue(Setting):
         self._write(self.value)
 
     def change(self) -> list[Difference]:
-        """The values."""
+        """Return the values."""
         return [Difference(self.key, str(self.read()), self.value)]
 
     def _write(self, value: str) -> None:
@@ -79,7 +79,7 @@ class SysfsValue(KernelValue):
         return self.wanted
 
     def read(self) -> State:
-        """The value in force; None where nobody could set one."""
+        """Return the value in force; None where nobody could set one."""
         try:
             text = self.path.read_text(encoding="utf-8")
         except OSError as error:
@@ -91,7 +91,7 @@ class SysfsValue(KernelValue):
         return chosen(text)
 
     def settled(self) -> bool:
-        """Whether it has the value."""
+        """Return whether it has the value."""
         return self.read() in (None, self.value)
 
     def restore(self, state: State) -> None:
@@ -115,6 +115,6 @@ class SysfsValue(KernelValue):
 
 
 def sysfs_values(pattern: str, value: str) -> Iterator[SysfsValue]:
-    """The settings for all files below /sys that match a shell pattern."""
+    """Yield the settings for all files below /sys that match a shell pattern."""
     for path in sorted(SYS.glob(pattern)):
         yield SysfsValue(str(path.relative_to(SYS)), value)

@@ -115,7 +115,10 @@ class AtBoot:
         return [line for line in self.lines if any(sign in line.name for sign in "*?[")]
 
     def last(self, name: str, which: Callable[[BootLine], bool]) -> BootLine | None:
-        """The line that counts for a parameter among some: a name comes before a pattern, else the last."""
+        """Return the line that counts for a parameter among some.
+
+        A name comes before a pattern, else the last.
+        """
         named = [line for line in self.by_name.get(name, []) if which(line)]
         if named:
             return named[-1]
@@ -123,7 +126,7 @@ class AtBoot:
         return next((line for line in matching if which(line)), None)
 
     def of_site(self, name: str) -> BootLine | None:
-        """The line of a file that neither Temper nor the distribution has written."""
+        """Return the line of a file that neither Temper nor the distribution has written."""
         return self.last(name, lambda line: not line.ours and not line.file.startswith(DISTRIBUTION))
 
 
@@ -166,7 +169,10 @@ class Sysctl(KernelValue):
         return value if value is not None and chosen(self.order, value, self.wanted) else None
 
     def made_of(self, value: str | None) -> bool:
-        """Whether Temper has set this value: the record says so, or a file, on a machine from an image."""
+        """Return whether Temper has set this value.
+
+        The record says so, or a file, on a machine from an image.
+        """
         if self.original and self.original["spec"].get("value") == value:
             return True
         line = self.at_boot.last(self.name, lambda line: line.ours)
@@ -178,7 +184,7 @@ class Sysctl(KernelValue):
         return self.order != EXACTLY and not self.original and self.made_of(self.read())
 
     def kept(self) -> list[str]:
-        """The value and where it comes from."""
+        """Return the value and where it comes from."""
         absent = self.live and self.read() is None
         if absent or not stricter(self.order, self.value, self.wanted):
             return []
@@ -187,22 +193,22 @@ class Sysctl(KernelValue):
         return [kept_value(self.name, f"{self.value} ({place})", self.wanted)]
 
     def read(self) -> State:
-        """The live value with single blanks."""
+        """Return the live value with single blanks."""
         try:
             return " ".join(self.path.read_text(encoding="utf-8").split())
         except FileNotFoundError:
             return None
 
     def settled(self) -> bool:
-        """Whether it has the value."""
+        """Return whether it has the value."""
         return self.locked() or self.read() in (None, self.value)
 
     def locked(self) -> bool:
-        """Whether it has a value that nobody can change before the next boot."""
+        """Return whether it has a value that nobody can change before the next boot."""
         return self.name in LOCKED and self.read() == LOCKED[self.name]
 
     def overruled(self, later: Mapping[str, str]) -> str | None:
-        """The file that sets it after ours, unless what that says is as strict as what is wanted."""
+        """Return the file that sets it after ours, unless what that says is as strict as what is wanted."""
         if (file := overruled_by(self.name, later)) is None:
             return None
         line = self.at_boot.last(self.name, lambda line: line.file == file and not line.ours)
@@ -240,7 +246,7 @@ class ReversePath(Sysctl):
         ]
 
     def of_interfaces(self) -> dict[str, str]:
-        """Each interface's own value."""
+        """Return each interface's own value."""
         paths = (PROC_SYS / "net/ipv4/conf").glob("*/rp_filter") if self.live else []
         found = {}
         for path in sorted(paths):
@@ -249,11 +255,11 @@ class ReversePath(Sysctl):
         return {name: value for name, value in found.items() if name not in ("all", "default", "lo")}
 
     def line_of(self, interface: str) -> BootLine | None:
-        """The line of the site for an interface; a dot in its name is a slash in sysctl's notation."""
+        """Return the line of the site for an interface; a dot in its name is a slash in sysctl's notation."""
         return self.at_boot.of_site(f"net.ipv4.conf.{interface.replace('.', '/')}.rp_filter")
 
     def kept(self) -> list[str]:
-        """Which interfaces keep the others from the loose filter."""
+        """Return which interfaces keep the others from the loose filter."""
         if self.value == self.wanted or not self.made_strict:
             return super().kept()
         return [f"{self.name} {self.value}, as {self.wanted} would loosen {', '.join(self.made_strict)}"]
@@ -269,7 +275,7 @@ class ReversePath(Sysctl):
 
 
 def sysctls(name: str, value: str) -> Iterator[Sysctl]:
-    """The settings for all parameters that match (`net.ipv4.conf.*.send_redirects`: all interfaces)."""
+    """Yield the settings for all parameters that match (`net.ipv4.conf.*.send_redirects`: all interfaces)."""
     if "*" not in name:
         yield (ReversePath if name == REVERSE_PATH else Sysctl)(name, value)
         return
@@ -296,14 +302,14 @@ def overruling(own_file: str, keys: Collection[str]) -> dict[str, str]:
 
 
 def overruled_by(name: str, files: Mapping[str, str]) -> str | None:
-    """The file that sets this parameter after ours, or None."""
+    """Return the file that sets this parameter after ours, or None."""
     if name in files:
         return files[name]
     return next((path for pattern, path in files.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
 def of_temper(path: str) -> bool:
-    """Whether another role's file sets what it sets knowingly."""
+    """Return whether another role's file sets what it sets knowingly."""
     return Path(path).read_text(encoding="utf-8", errors="replace").startswith(OURS)
 
 
@@ -330,12 +336,15 @@ class MountOptions(Setting):
         return sorted({*self.options, *(set(self.read() or []) - made)})
 
     def read(self) -> State:
-        """The options in force that matter here, None where it is no mount point."""
+        """Return the options in force that matter here, None where it is no mount point."""
         options = self._in_force()
         return sorted(set(options) & set(MOUNT_OPPOSITES)) if options else None
 
     def settled(self) -> bool:
-        """Whether all are in force; a directory that is no mount point needs none unless it may be bound."""
+        """Return whether all are in force.
+
+        A directory that is no mount point needs none unless it may be bound.
+        """
         state = self.read()
         if state is None:
             return not (self.bind and Path(self.path).is_dir())
@@ -366,7 +375,7 @@ class MountOptions(Setting):
         self._remount(state or [])
 
     def change(self) -> list[Difference]:
-        """The options."""
+        """Return the options."""
         return [Difference(self.key, ",".join(self.read() or []), ",".join(self.value))]
 
     def _in_force(self) -> list[str]:
@@ -425,14 +434,14 @@ class Unit(Setting):
         self._known = properties
 
     def read(self) -> State:
-        """Whether it is enabled and whether it runs."""
+        """Return whether it is enabled and whether it runs."""
         show = self._show()
         if show["LoadState"] == "not-found":
             return None
         return {"enabled": show["UnitFileState"], "active": show["ActiveState"] in ("active", "reloading")}
 
     def settled(self) -> bool:
-        """Whether it is as wanted. A unit whose own condition keeps it from running is let be."""
+        """Return whether it is as wanted. A unit whose own condition keeps it from running is let be."""
         show, state = self._show(), self.read()
         if self.restart:
             return False
@@ -454,24 +463,24 @@ class Unit(Setting):
         return bool(self.unless) and succeeds(["systemctl", "is-active", "--quiet", "--", *self.unless])
 
     def stays(self) -> bool:
-        """Whether the site has switched off what may run, and it counts as the stricter state."""
+        """Return whether the site has switched off what may run, and it counts as the stricter state."""
         state = self.read()
         if not self.on or state is None or state["active"] or state["enabled"] in STARTS_AT_BOOT:
             return False
         return stricter(self.order, "disabled", "running")
 
     def kept(self) -> list[str]:
-        """The state of one that stays switched off."""
+        """Return the state of one that stays switched off."""
         return [f"{self.name} switched off"] if self.stays() else []
 
     def obstacle(self) -> str | None:
-        """Whether somebody has masked what is to run."""
+        """Return whether somebody has masked what is to run."""
         if self.on and not self.stays() and self._show()["LoadState"] == "masked":
             return f"{self.name} is masked: `systemctl unmask {self.name}`"
         return None
 
     def fault(self) -> Fault | None:
-        """A timer whose service is masked, or a unit that is enabled in /run alone, until the next boot.
+        """Return the fault of a timer whose service is masked, or of a unit that is enabled in /run alone.
 
         systemd remembers its own answer until it reads all units anew; `is-enabled` reads the files.
         """
@@ -485,7 +494,7 @@ class Unit(Setting):
         return Fault(reason, [["enable", self.name]])
 
     def masked_service(self) -> Fault | None:
-        """What keeps a timer from doing anything though it runs."""
+        """Return what keeps a timer from doing anything though it runs."""
         stem, dot, kind = self.name.rpartition(".")
         service = f"{stem}{dot}service"
         if kind != "timer" or not self.live or units.unit_states([service])[service]["LoadState"] != "masked":
@@ -498,7 +507,7 @@ class Unit(Setting):
         return [f"{fault.reason}: `systemctl {' '.join(fault.repair[0])}`."] if fault else []
 
     def unmask(self) -> list[list[str]]:
-        """The repair that takes a mask away, where one keeps the unit from running."""
+        """Return the repair that takes a mask away, where one keeps the unit from running."""
         if not self.obstacle():
             return []
         # A mask in /run is another one than that in /etc.
@@ -513,7 +522,7 @@ class Unit(Setting):
         self._known = None
 
     def _steps(self) -> list[str]:
-        """The verbs of systemctl that are due."""
+        """Return the verbs of systemctl that are due."""
         if not self.on:
             return ["disable", *(["stop"] if self.live else [])]
         state = self.read() or {"enabled": "", "active": False}
@@ -544,7 +553,7 @@ class Unit(Setting):
         self._known = None
 
     def change(self) -> list[Difference]:
-        """The states."""
+        """Return the states."""
         state = self.read() or {"enabled": "", "active": False}
         before = f"{state['enabled'] or 'absent'}, {'running' if state['active'] else 'not running'}"
         wanted = "enabled, running" if self.on else "disabled, not running"

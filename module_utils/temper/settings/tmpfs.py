@@ -31,7 +31,7 @@ def size_bytes(size: str, memory_bytes: int) -> int:
 
 
 def memory_bytes() -> int:
-    """The memory of this machine, as the kernel counts it."""
+    """Return the memory of this machine, as the kernel counts it."""
     match = re.search(r"^MemTotal:\s+(\d+) kB", MEMINFO.read_text(encoding="utf-8"), re.MULTILINE)
     return int(match[1]) * 1024 if match else 0
 
@@ -46,14 +46,14 @@ class TmpfsSize(Setting):
         self.size = size
 
     def read(self) -> State:
-        """Its size in bytes, None where no tmpfs is mounted there."""
+        """Return its size in bytes, None where no tmpfs is mounted there."""
         if self._flags() is None:
             return None
         status = os.statvfs(self.path)
         return status.f_blocks * status.f_frsize
 
     def settled(self) -> bool:
-        """Whether it has the size, to a hundredth."""
+        """Return whether it has the size, to a hundredth."""
         state = self.read()
         return state is None or abs(state - self.wanted) <= self.wanted * TOLERANCE
 
@@ -63,7 +63,7 @@ class TmpfsSize(Setting):
         return size_bytes(self.size, memory_bytes())
 
     def obstacle(self) -> str | None:
-        """Whether more is in it than it is to hold, which the kernel would refuse."""
+        """Return whether more is in it than it is to hold, which the kernel would refuse."""
         used = self._used()
         if used <= self.wanted:
             return None
@@ -88,16 +88,19 @@ class TmpfsSize(Setting):
         self._remount(f"{state // 1024}k")
 
     def change(self) -> list[Difference]:
-        """The sizes."""
+        """Return the sizes."""
         return [Difference(self.key, f"{self.read() / GIB:.1f} GiB", f"{self.wanted / GIB:.1f} GiB")]
 
     def _used(self) -> int:
-        """What is in it, in bytes."""
+        """Return what is in it, in bytes."""
         status = os.statvfs(self.path)
         return (status.f_blocks - status.f_bfree) * status.f_frsize
 
     def _flags(self) -> str | None:
-        """The options of the mount point, which a change of the size must leave alone; None for no tmpfs."""
+        """Return the options of the mount point, which a change of the size must leave alone.
+
+        None for no tmpfs.
+        """
         found = [one.options for one in mounts() if (one.point, one.kind) == (self.path, "tmpfs")]
         return found[-1] if found else None
 

@@ -70,7 +70,7 @@ class Expected:
 
 
 def within(address: str, networks_of: Iterable[Network]) -> bool:
-    """Whether an address is in one of the networks."""
+    """Return whether an address is in one of the networks."""
     host = ipaddress.ip_address(address.partition("%")[0])
     return any(host in network for network in networks_of)
 

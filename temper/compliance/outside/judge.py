@@ -72,7 +72,7 @@ def _failed(
 def _methods(
     key: str, seen: Look, rules: SshRules | None, claims: Claims | None, passing: Collection[str]
 ) -> Observation:
-    """Whether no server offers an account, root or all others, more than the plan lets it begin with."""
+    """Return whether no server offers an account, root or all others, more than the plan lets it."""
     if rules is None:
         return Observation(key, (), State.NOT_APPLICABLE, "the plan leaves sshd as it is")
     changes, doubtful, problems = [], [], [one.problem for one in seen.servers if one.problem]
@@ -104,7 +104,7 @@ def _methods(
 
 
 def _accepted(account: str, criteria: Sequence[str]) -> bool:
-    """Whether the operator accepts a Match block of the site that may be about the account.
+    """Return whether the operator accepts a Match block of the site that may be about the account.
 
     One that names groups or addresses may be about any.
     """
@@ -115,12 +115,12 @@ def _accepted(account: str, criteria: Sequence[str]) -> bool:
 
 
 def _after_a_key(methods: str) -> bool:
-    """Whether each list of AuthenticationMethods has a key in it, wherever it stands."""
+    """Return whether each list of AuthenticationMethods has a key in it, wherever it stands."""
     return bool(methods) and as_strict("AuthenticationMethods", [methods], ["publickey"])
 
 
 def _algorithms(server: SshServer, rules: SshRules | None, passing: Collection[str]) -> Observation:
-    """Whether the server that Ansible comes through lists no algorithm that the plan does not have."""
+    """Return whether the server that Ansible comes through lists no algorithm that the plan does not have."""
     if rules is None:
         return Observation(ALGORITHMS, (), State.NOT_APPLICABLE, "the plan leaves sshd as it is")
     if server.hello is None:
@@ -142,7 +142,7 @@ def _algorithms(server: SshServer, rules: SshRules | None, passing: Collection[s
 
 
 def _host_keys(seen: Look, claims: Claims) -> Observation:
-    """Whether each key is one that this machine knows, or, of a type that it does not, the node's own."""
+    """Return whether each key is known to this machine, or, of a type that is not, the node's own."""
     server = seen.servers[0]
     if not server.host_keys:
         return _open(HOST_KEYS, server.problem or "the server was not asked")
@@ -169,7 +169,7 @@ def _host_keys(seen: Look, claims: Claims) -> Observation:
 
 
 def _ports(seen: Look, wanted: Expected, claims: Claims, passing: Collection[str]) -> Observation:
-    """Whether nothing answers that the plan does not open to this machine, and what it opens does."""
+    """Return whether nothing answers that the plan does not open to this machine, and what it opens does."""
     if seen.through:
         reason = (
             f"this machine reaches it through {seen.through} alone: no port of it is open to this machine"

@@ -23,7 +23,7 @@ FAMILIES: dict[str, type[Distribution]] = {"debian": Debian, "ubuntu": Ubuntu, "
 
 
 def distribution_of(node: NodeFacts, tables: Tables) -> tuple[Distribution | None, list[Refusal]]:
-    """The node's distribution, or why there is none that a plan can be made for."""
+    """Return the node's distribution, or why there is none that a plan can be made for."""
     os = node.os
     problems: list[Refusal] = []
     name = tables.rebuilds.get(os.id, os.id)
@@ -48,5 +48,5 @@ def distribution_of(node: NodeFacts, tables: Tables) -> tuple[Distribution | Non
 
 
 def package_family(package_manager: str | None) -> type[Distribution]:
-    """What all distributions with this package manager have in common."""
+    """Return what all distributions with this package manager have in common."""
     return PACKAGE_FAMILIES[package_manager] if package_manager else Distribution

@@ -68,61 +68,66 @@ class Distribution(ABC):
         return REPOSITORY_ARCHITECTURES[self.architecture]
 
     def driver_version(self, stack: Stack) -> str:
-        """The version of the driver's packages."""
+        """Return the version of the driver's packages."""
         return stack.driver_package[self.release.family]
 
     @abstractmethod
     def driver_packages(self, stack: Stack, modules: str) -> dict[str, str]:
-        """The driver without desktop parts, with modules of this flavour: names and versions."""
+        """Return the driver without desktop parts, with modules of this flavour: names and versions."""
 
     @abstractmethod
     def fabric_name(self, package: str, branch: int) -> str:
-        """What a package of the fabric is called where its name still has to do with the driver's branch."""
+        """Return a fabric package's name where that still depends on the driver's branch."""
 
     def named_by_branch(self, branch: int) -> bool:
-        """Whether the names of the driver's packages end in its branch."""
+        """Return whether the names of the driver's packages end in its branch."""
         return False
 
     @abstractmethod
     def pins(self, stack: Stack) -> tuple[Pin, ...]:
-        """Which versions the package manager may choose for what the listed packages pull in."""
+        """Return which versions the package manager may choose for what the listed packages pull in."""
 
     def module_streams(self, stack: Stack, modules: str) -> tuple[ModuleStream, ...]:
-        """The module streams that keep the driver's branch."""
+        """Return the module streams that keep the driver's branch."""
         return ()
 
     @abstractmethod
     def headers(self, kernel: str) -> dict[str, str]:
-        """The package with the headers of a kernel, and its version; none where no name is known."""
+        """Return the package with the headers of a kernel, and its version; none where no name is known."""
 
     @abstractmethod
     def following_headers(self, kernel: Kernel) -> dict[str, str]:
-        """The packages that bring headers with each new kernel like this one; none for foreign kernels.
+        """Return the packages that bring headers with each new kernel like this one.
+
+        None for foreign kernels.
 
         A version is named where another one would be for other kernels.
         """
 
     def compilers(self, modules: str) -> tuple[str, ...]:
-        """What building modules of this flavour takes, and no package asks for."""
+        """Return what building modules of this flavour takes, and no package asks for."""
         return ()
 
     @abstractmethod
     def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:
-        """What makes virtual environments with a Python; `default` is that of /usr/bin/python3."""
+        """Return what makes virtual environments with a Python; `default` is that of /usr/bin/python3."""
 
     def header_problems(self, kernel: Kernel) -> list[Refusal]:
-        """Why the running kernel's headers cannot be installed. The simulation says what is not offered."""
+        """Return why the running kernel's headers cannot be installed.
+
+        The simulation says what is not offered.
+        """
         if kernel.headers_present or self.KERNEL.fullmatch(kernel.release):
             return []
         return [refusal("kernel-headers-foreign", kernel=kernel.release)]
 
     def realtime_problems(self, node: NodeFacts) -> list[Refusal]:
-        """Why no module can be built for the running kernel, where that is a real-time one."""
+        """Return why no module can be built for the running kernel, where that is a real-time one."""
         return []
 
     @abstractmethod
     def signed(self, repository: Repository) -> Repository:
-        """One of NVIDIA's repositories, with what its layout and its signatures need here."""
+        """Return one of NVIDIA's repositories, with what its layout and its signatures need here."""
 
     def prebuilt_modules(
         self,
@@ -132,7 +137,7 @@ class Distribution(ABC):
         *,
         follow: bool,
     ) -> tuple[dict[str, str], dict[str, str], list[Refusal]]:
-        """Packages of the distribution's own modules; those of kernels to hold with them; problems."""
+        """Return packages of the distribution's own modules; those of kernels to hold with them; problems."""
         return {}, {}, []
 
     def own_repositories(
@@ -140,14 +145,14 @@ class Distribution(ABC):
         node: NodeFacts,
         wanted: NvidiaStack,
     ) -> tuple[tuple[Repository, ...], list[Refusal], list[str]]:
-        """The distribution's own repositories that its driver needs here; problems; warnings."""
+        """Return the distribution's own repositories that its driver needs here; problems; warnings."""
         return (), [], []
 
     @classmethod
     def refused_sources(cls, planned: Container[str]) -> dict[str, str]:  # noqa: ARG003 - others do
-        """Sources of packages that contradict the planned ones, by their paths, and why."""
+        """Return sources of packages that contradict the planned ones, by their paths, and why."""
         return {}
 
     @abstractmethod
     def removal(self, packages: list[str]) -> str:
-        """The commands that remove packages for good, in the words of a remedy."""
+        """Return the commands that remove packages for good, in the words of a remedy."""

@@ -71,13 +71,13 @@ class Debian(Distribution):
     REALTIME = re.compile(r".*-(rt\d*|realtime)(-.*)?")
 
     def driver_packages(self, stack: Stack, modules: str) -> dict[str, str]:
-        """A pin keeps what these depend on at the driver's version."""
+        """Return the driver's packages: a pin keeps what these depend on at the driver's version."""
         built = "nvidia-kernel-open-dkms" if modules == "open" else "nvidia-kernel-dkms"
         names = ("nvidia-driver-cuda", built, "nvidia-persistenced", "nvidia-modprobe")
         return dict.fromkeys(names, self.driver_version(stack))
 
     def fabric_name(self, package: str, branch: int) -> str:
-        """The name ends in the branch."""
+        """Return a name that ends in the branch."""
         return f"{package}-{branch}"
 
     def pins(self, stack: Stack) -> tuple[Pin, ...]:
@@ -95,11 +95,11 @@ class Debian(Distribution):
         )
 
     def headers(self, kernel: str) -> dict[str, str]:
-        """The name ends in the kernel's release."""
+        """Return a package whose name ends in the kernel's release."""
         return {f"linux-headers-{kernel}": ""}
 
     def following_headers(self, kernel: Kernel) -> dict[str, str]:
-        """The package of the kernel's flavour, of backports where the one that brings kernels is from there.
+        """Return the package of the kernel's flavour, of backports if the one that brings kernels is.
 
         Apt itself would take the release's, which follow older kernels: where only the running kernel is of
         backports, and nothing brings kernels, nothing follows. A release of backports may look like any other
@@ -115,7 +115,7 @@ class Debian(Distribution):
         return {} if BACKPORT in own or "+bpo" in kernel.release else {headers: ""}
 
     def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:
-        """The part of the standard library that is a package of its own."""
+        """Return the part of the standard library that is a package of its own."""
         return ("python3-venv" if default else f"python{python}-venv",)
 
     def header_problems(self, kernel: Kernel) -> list[Refusal]:
@@ -137,7 +137,7 @@ class Debian(Distribution):
         return [refusal("kernel-realtime", kernel=release)]
 
     def signed(self, repository: Repository) -> Repository:
-        """A flat repository: its signed list covers the packages."""
+        """Return a flat repository: its signed list covers the packages."""
         return replace(repository, suite="/")
 
     def own_repositories(
@@ -148,7 +148,7 @@ class Debian(Distribution):
 
     @classmethod
     def refused_sources(cls, planned: Container[str]) -> dict[str, str]:
-        """Those of NVIDIA's own packages, and those of ours that the plan does not have."""
+        """Return those of NVIDIA's own packages, and those of ours that the plan does not have."""
         obsolete = {f"{SOURCES}/{name}": "apt refuses one address with two keys" for name in OBSOLETE_SOURCES}
         return obsolete | {
             f"{SOURCES}/temper-{name}.sources": "The plan no longer needs it"

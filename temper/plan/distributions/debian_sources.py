@@ -23,7 +23,7 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 def missing_repositories(
     node: NodeFacts, wanted: NvidiaStack
 ) -> tuple[tuple[Repository, ...], list[Refusal], list[str]]:
-    """The repositories to add, problems and warnings.
+    """Return the repositories to add, problems and warnings.
 
     A component that the node's own sources have is not asked for twice: apt warns of that at every run.
     """
@@ -51,7 +51,10 @@ def missing_repositories(
 
 
 def missing(suite: str, uri: str, own: AptSource | None, every: Iterable[AptSource]) -> Repository | None:
-    """What a suite lacks, from the operator's mirror or from the node's own; None where neither is there."""
+    """Return what a suite lacks, from the operator's mirror or from the node's own.
+
+    None where neither is there.
+    """
     if uri:
         uri = f"{uri.rstrip('/')}/"
         same = [source for source in every if source.uri == uri]

@@ -40,17 +40,17 @@ class EnterpriseLinux(Distribution):
     )
 
     def driver_version(self, stack: Stack) -> str:
-        """The epoch is left out: dnf then takes whatever epoch there is."""
+        """Return the version without its epoch: dnf then takes whatever epoch there is."""
         return f"{super().driver_version(stack)}.el{self.release.version}"
 
     def driver_packages(self, stack: Stack, modules: str) -> dict[str, str]:
-        """The `=` dependencies of these packages keep the rest at the driver's version."""
+        """Return the driver's packages, whose `=` dependencies keep the rest at the driver's version."""
         built = "kmod-nvidia-open-dkms" if modules == "open" else "kmod-nvidia-latest-dkms"
         names = ("nvidia-driver-cuda", built, "nvidia-persistenced", "nvidia-modprobe")
         return dict.fromkeys(names, self.driver_version(stack))
 
     def fabric_name(self, package: str, branch: int) -> str:  # noqa: ARG002 - the same for every branch
-        """The fabric manager's name had a hyphen more."""
+        """Return a name; that of the fabric manager had a hyphen more."""
         return package.replace("fabricmanager", "fabric-manager")
 
     def pins(self, stack: Stack) -> tuple[Pin, ...]:
@@ -68,12 +68,12 @@ class EnterpriseLinux(Distribution):
         return (ModuleStream("nvidia-driver", f"{stack.branch}-{'open' if modules == 'open' else 'dkms'}"),)
 
     def headers(self, kernel: str) -> dict[str, str]:
-        """One name for all kernels of a flavour, each of which has its version."""
+        """Return one name for all kernels of a flavour, each of which has its version."""
         match = self.KERNEL.fullmatch(kernel)
         return {self.header_name(match): match["version"]} if match else {}
 
     def following_headers(self, kernel: Kernel) -> dict[str, str]:
-        """The package that requires a kernel of this flavour and its headers at one version."""
+        """Return the package that requires a kernel of this flavour and its headers at one version."""
         match = self.KERNEL.fullmatch(kernel.release)
         if not match:
             return {}
@@ -82,7 +82,7 @@ class EnterpriseLinux(Distribution):
 
     @staticmethod
     def header_name(kernel: re.Match[str]) -> str:
-        """The package of a kernel's flavour: kernel-64k-devel."""
+        """Return the package of a kernel's flavour: kernel-64k-devel."""
         flavour = kernel["flavour"] or kernel["realtime"]
         return f"kernel-{flavour}-devel" if flavour else "kernel-devel"
 
@@ -91,11 +91,11 @@ class EnterpriseLinux(Distribution):
         return ("gcc-c++",) if modules == "open" else ()
 
     def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:
-        """The interpreter has all."""
+        """Return nothing: the interpreter has all."""
         return () if default else (f"python{python}",)
 
     def signed(self, repository: Repository) -> Repository:
-        """What NVIDIA signs there, and what stays out."""
+        """Return what NVIDIA signs there, and what stays out."""
         name = repository.name
         return replace(repository, signed=SIGNED[name], exclude=EXCLUDED.get(name, ()))
 

@@ -56,12 +56,15 @@ class Ubuntu(Debian):
         return branch < FIRST_PLAIN_BRANCH
 
     def following_headers(self, kernel: Kernel) -> dict[str, str]:
-        """The counterparts of the packages that bring kernels: no release says which of them brought it."""
+        """Return the counterparts of the packages that bring kernels.
+
+        No release says which of them brought it.
+        """
         found = map(self.META_IMAGE.fullmatch, kernel.image_packages)
         return {f"linux-headers-{match['kind']}": "" for match in found if match}
 
     def compilers(self, modules: str) -> tuple[str, ...]:  # noqa: ARG002 - for both
-        """That of the kernels to come, too, as the release's own dkms has it."""
+        """Return that of the kernels to come, too, as the release's own dkms has it."""
         return (LATER_COMPILER,) if self.name == "ubuntu-22.04" else ()
 
     def prebuilt_modules(
@@ -97,7 +100,7 @@ class Ubuntu(Debian):
         node: NodeFacts,  # noqa: ARG002 - its own sources serve
         wanted: NvidiaStack,
     ) -> tuple[tuple[Repository, ...], list[Refusal], list[str]]:
-        """The node's own: an installed Ubuntu has them all."""
+        """Return the node's own: an installed Ubuntu has them all."""
         if wanted.distro_mirror_url or wanted.distro_security_mirror_url:
             return (), [refusal("distro-mirror-of-debian")], []
         return (), [], []

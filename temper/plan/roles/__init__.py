@@ -53,7 +53,7 @@ ROLES = (
 
 
 def complete(context: Context) -> NodePlan:
-    """The plan of the context with what every role sets, what hardening waives, and what validation expects.
+    """Return the context's plan with what roles set, hardening waives, and validation expects.
 
     To be called last: the package manager's simulation may have changed the driver's version.
     """

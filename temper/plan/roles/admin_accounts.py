@@ -14,7 +14,7 @@ ROLE = "admin_accounts"
 
 
 def role_plan(context: Context) -> RolePlan:
-    """An account for each administrator."""
+    """Return an account for each administrator."""
     wish = context.variables.admin_accounts
     options = RoleOptions(rollback_after_s=wish.rollback_after_s, absent=wish.state == "absent")
     if options.absent:

@@ -35,7 +35,7 @@ REACTIONS = (
 
 
 def role_plan(context: Context) -> RolePlan:
-    """The files with the settings. What is no longer wanted returns to what it was."""
+    """Return the files with the settings. What is no longer wanted returns to what it was."""
     wish = context.variables.compute_environment
     absent = wish.state == "absent"
     return RolePlan(
@@ -50,7 +50,7 @@ def role_plan(context: Context) -> RolePlan:
 
 
 def always(context: Context) -> tuple[PlannedSetting, ...]:
-    """What is read only by NCCL, or by those who ask for it."""
+    """Return what is read only by NCCL, or by those who ask for it."""
     environment = context.plan.environment
     why = "A rank whose command asks for it runs on the CPUs beside its GPU"
     rank = context.programs["rank.py"].replace(PYTHON, context.python, 1)
@@ -72,7 +72,7 @@ def always(context: Context) -> tuple[PlannedSetting, ...]:
 
 
 def where_wanted(context: Context) -> list[PlannedSetting]:
-    """The ways that the operator has asked for, and CUDA's programs for login shells."""
+    """Return the ways that the operator has asked for, and CUDA's programs for login shells."""
     wish = context.variables.compute_environment
     threads = {"omp_num_threads": context.plan.environment.omp_num_threads}
     settings = []
@@ -103,7 +103,7 @@ def where_wanted(context: Context) -> list[PlannedSetting]:
 
 
 def slurm_gres(context: Context) -> str:
-    """What slurm.conf has to say of this node's GPUs; empty where Slurm is not told of them."""
+    """Return what slurm.conf has to say of this node's GPUs; empty where Slurm is not told of them."""
     wish = context.variables.compute_environment
     if wish.slurm_gpus == "none" or wish.state == "absent":
         return ""
@@ -113,7 +113,7 @@ def slurm_gres(context: Context) -> str:
 
 
 def for_slurm(context: Context) -> list[PlannedSetting]:
-    """The node's half of Slurm's configuration for GPUs. Its daemons are the operator's to restart."""
+    """Return the node's half of Slurm's configuration for GPUs. Its daemons are the operator's to restart."""
     wish, settings = context.variables.compute_environment, []
     if words := slurm_gres(context):
         typed = wish.slurm_gpus == "devices"

@@ -24,7 +24,7 @@ OLDEST_PYTHON = (3, 9)
 
 
 def programs_python(versions: Sequence[str]) -> str:
-    """What runs our programs on a node with these Pythons in /usr/bin, that of python3 first.
+    """Return what runs our programs on a node with these Pythons in /usr/bin, that of python3 first.
 
     It is python3, but where that is too old, as on Enterprise Linux 8, and a newer one is beside it.
     """
@@ -81,7 +81,7 @@ class Context:
 
     @classmethod
     def of(cls, plan: NodePlan, variables: Variables, node: NodeFacts, **known: Any) -> Context:
-        """The context of a node; `known` are the other fields."""
+        """Return the context of a node; `known` are the other fields."""
         rows = known["models"]["models"].values()
         names = {device_id: row["name"] for row in rows for device_id in row["pci_ids"]}
         return cls(
@@ -121,5 +121,5 @@ class Context:
         return (*waived, *(one for one in unknown if one.id not in names))
 
     def waiver(self, control: str) -> str | None:
-        """Why a control is relaxed, None where it is not."""
+        """Return why a control is relaxed, None where it is not."""
         return next((waived.reason for waived in self.hardening.waived if waived.id == control), None)

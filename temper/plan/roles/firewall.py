@@ -17,7 +17,7 @@ ROLE = "firewall"
 
 
 def role_plan(context: Context) -> RolePlan:
-    """The rules, and the package that loads them."""
+    """Return the rules, and the package that loads them."""
     wish = context.variables.firewall
     options = RoleOptions(
         busy_ok=wish.busy_ok, rollback_after_s=wish.rollback_after_s, absent=wish.state == "absent"

@@ -23,7 +23,7 @@ IMPORTED = ("holders.py", "mig.py", "smi.py", "process.py")
 
 
 def role_plan(context: Context) -> RolePlan:
-    """The unit that applies the settings at boot, and the settings themselves."""
+    """Return the unit that applies the settings at boot, and the settings themselves."""
     wish = context.variables.gpu_settings
     if wish.state == "absent" or nvidia_stack.taken_back(context.variables):
         return RolePlan(ROLE, Stage.TUNE, options=RoleOptions(busy_ok=wish.busy_ok, absent=True))
@@ -52,7 +52,7 @@ def role_plan(context: Context) -> RolePlan:
 
 
 def wanted_settings(context: Context) -> GpuParameters:
-    """What the GPUs shall have; the program at boot reads the same."""
+    """Return what the GPUs shall have; the program at boot reads the same."""
     wish = context.variables.gpu_settings
     found: GpuParameters = {
         "clocks": wish.clocks,
@@ -72,5 +72,5 @@ def wanted_settings(context: Context) -> GpuParameters:
 
 
 def whole(number: float | None) -> float | None:
-    """A number as the operator wrote it: 300 and not 300.0."""
+    """Return a number as the operator wrote it: 300 and not 300.0."""
     return int(number) if number is not None and number.is_integer() else number

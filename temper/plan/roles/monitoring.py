@@ -26,7 +26,7 @@ TIMER = "/etc/systemd/system/temper-metrics.timer"
 
 
 def role_plan(context: Context) -> RolePlan:
-    """Exporter, timer and what is expected of the node, where it is monitored."""
+    """Return exporter, timer and what is expected of the node, where it is monitored."""
     wish = context.variables.monitoring
     options = RoleOptions(busy_ok=wish.busy_ok, absent=not wish.enabled)
     if not wish.enabled:
@@ -61,7 +61,7 @@ def role_plan(context: Context) -> RolePlan:
 
 
 def scraped(context: Context) -> dict[str, tuple[str, ...]]:
-    """The services that the firewall opens for the scrapers, and their sources."""
+    """Return the services that the firewall opens for the scrapers, and their sources."""
     wish = context.variables.monitoring
     if not (wish.enabled and wish.scrapers):
         return {}

@@ -35,7 +35,7 @@ GATED_SERVICES = ("nvidia-fabricmanager", "nvidia-imex", "nvidia-dcgm")
 
 
 def role_plan(context: Context) -> RolePlan:
-    """What the role sets; nothing where no driver could be planned."""
+    """Return what the role sets; nothing where no driver could be planned."""
     plan = context.plan
     settings: list[PlannedSetting] = []
     absent = taken_back(context.variables)
@@ -61,12 +61,12 @@ def role_plan(context: Context) -> RolePlan:
 
 
 def taken_back(variables: Variables) -> bool:
-    """Whether the node is to have no stack."""
+    """Return whether the node is to have no stack."""
     return variables.nvidia_stack.state == "absent"
 
 
 def repositories(context: Context) -> Iterator[PlannedSetting]:
-    """Those of the plan, without sources that would contradict them."""
+    """Yield those of the plan, without sources that would contradict them."""
     planned = {repository.name: repository for repository in context.plan.repositories}
     for name, repository in planned.items():
         yield PlannedSetting(Kind.REPOSITORY, name, "The stack's packages come from it", wanted=repository)
@@ -75,7 +75,7 @@ def repositories(context: Context) -> Iterator[PlannedSetting]:
 
 
 def signing_pair(context: Context) -> Iterator[PlannedSetting]:
-    """The key that DKMS signs modules with, which a node has only while it needs it."""
+    """Yield the key that DKMS signs modules with, which a node has only while it needs it."""
     if not context.plan.mok:
         yield no_file(MOK_KEY, UNSIGNED)
         yield file(MOK_CERTIFICATE, None, UNSIGNED)
@@ -89,7 +89,7 @@ def signing_pair(context: Context) -> Iterator[PlannedSetting]:
 
 
 def files(context: Context) -> Iterator[PlannedSetting]:
-    """What keeps nouveau, other versions and automatic upgrades away from the driver."""
+    """Yield what keeps nouveau, other versions and automatic upgrades away from the driver."""
     plan = context.plan
     yield file(NOUVEAU, render(ROLE, "nouveau.conf"), "nouveau and the driver cannot share a GPU")
     dkms = render(ROLE, "dkms", key=MOK_KEY, certificate=MOK_CERTIFICATE)
@@ -111,7 +111,7 @@ def files(context: Context) -> Iterator[PlannedSetting]:
 
 
 def packages(context: Context, driver: Driver) -> Iterator[PlannedSetting]:
-    """The stack, in one transaction."""
+    """Yield the stack, in one transaction."""
     plan = context.plan
     for name, version in plan.packages.items():
         yield package(name, "The stack is one set of versions", version, held=True)
@@ -132,7 +132,7 @@ def packages(context: Context, driver: Driver) -> Iterator[PlannedSetting]:
 
 
 def driver(context: Context, driver: Driver) -> PlannedSetting:
-    """The driver that must be loaded, and built for every kernel."""
+    """Return the driver that must be loaded, and built for every kernel."""
     plan = context.plan
     wanted = DriverWanted(
         version=driver.version,

@@ -49,7 +49,7 @@ def system_refusals(system: str, wish: OsHardening) -> list[Refusal]:
 
 
 def role_plan(context: Context) -> RolePlan:
-    """The settings of all controls; none where the hardening is to be taken back."""
+    """Return the settings of all controls; none where the hardening is to be taken back."""
     wish = context.variables.os_hardening
     absent = wish.state == "absent"
     options = RoleOptions(

@@ -44,7 +44,7 @@ REACTIONS = (
 
 
 def role_plan(context: Context) -> RolePlan:
-    """What the operator wants of the operating system, as far as this node has it."""
+    """Return what the operator wants of the operating system, as far as this node has it."""
     wish = context.variables.os_tuning
     absent = wish.state == "absent"
     return RolePlan(
@@ -104,7 +104,9 @@ def parameters(context: Context) -> tuple[PlannedSetting, ...]:
 
 
 def values_of_the_kernel(context: Context) -> list[PlannedSetting]:
-    """Values in /sys and the size of /dev/shm: now, by a unit at every boot, by udev for drives that come.
+    """Return values in /sys and the size of /dev/shm.
+
+    Now, by a unit at every boot, by udev for drives that come.
 
     The unit is for drives, too: of those with several paths, udev is not told of the paths.
     """
@@ -132,7 +134,7 @@ def values_of_the_kernel(context: Context) -> list[PlannedSetting]:
 
 
 def interrupts(context: Context) -> list[PlannedSetting]:
-    """Who spreads interrupts over the CPUs."""
+    """Return who spreads interrupts over the CPUs."""
     wish = context.variables.os_tuning.irqbalance
     if wish == KEEP:
         return []
@@ -146,7 +148,7 @@ def interrupts(context: Context) -> list[PlannedSetting]:
 
 
 def rdma(context: Context) -> list[PlannedSetting]:
-    """The distribution's RDMA programs where no vendor's are, and NVIDIA's module between both drivers."""
+    """Return the distribution's RDMA programs where no vendor's are, and NVIDIA's module for both."""
     wish, node = context.variables.os_tuning, context.tunables
     if not node.rdma:
         return []

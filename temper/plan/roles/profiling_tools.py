@@ -21,7 +21,7 @@ RECORDERS = ("sysstat", "sysstat-collect.timer", "sysstat-summary.timer", "atop"
 
 
 def role_plan(context: Context) -> RolePlan:
-    """Packages, recorders and permissions, where they are wanted."""
+    """Return packages, recorders and permissions, where they are wanted."""
     wish = context.variables.profiling_tools
     # Also where the file goes because the tools are no longer wanted.
     reactions = (rebuild_initramfs(COUNTERS),)
@@ -55,7 +55,7 @@ def role_plan(context: Context) -> RolePlan:
 
 
 def packages(context: Context) -> tuple[str, ...]:
-    """The profilers' packages.
+    """Return the profilers' packages.
 
     NVIDIA names its own after the CUDA release, Debian has one version of each; perf has a name in each
     distribution.

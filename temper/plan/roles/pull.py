@@ -60,7 +60,7 @@ def role_plan(context: Context) -> RolePlan:
 
 
 def configuration(node: str, wish: Pull) -> str:
-    """What the program reads (pull/configuration.py)."""
+    """Return what the program reads (pull/configuration.py)."""
     values = {
         "node": node,
         "url": wish.url,
@@ -83,7 +83,7 @@ def configuration(node: str, wish: Pull) -> str:
 
 
 def keyring_line(signer: PullSigner) -> str:
-    """A signer as pull/keyring.py reads it: in ssh-keygen's form, without the key's comment."""
+    """Return a signer as pull/keyring.py reads it: in ssh-keygen's form, without the key's comment."""
     options = ['namespaces="git"']
     for name, day in (("valid-after", signer.valid_from), ("valid-before", signer.valid_until)):
         options += [f'{name}="{day.replace("-", "")}Z"'] if day else []
@@ -91,7 +91,7 @@ def keyring_line(signer: PullSigner) -> str:
 
 
 def calendar(minutes: int) -> str:
-    """The beginnings of the intervals, for systemd. Those of the argument spec divide a day."""
+    """Return the beginnings of the intervals, for systemd. Those of the argument spec divide a day."""
     if minutes < MINUTES_OF_AN_HOUR:
         return f"*-*-* *:0/{minutes}:00"
     # systemd takes no repetition that reaches beyond the day.

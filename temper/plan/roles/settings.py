@@ -25,7 +25,7 @@ REBUILD_INITRAMFS = (
 
 @cache
 def templates() -> Environment:
-    """The roles' templates, with the settings that Ansible has for its own."""
+    """Return the roles' templates, with the settings that Ansible has for its own."""
     return Environment(
         loader=FileSystemLoader(ROLES),
         trim_blocks=True,
@@ -36,7 +36,7 @@ def templates() -> Environment:
 
 
 def render(role: str, template: str, **values: object) -> str:
-    """The text of a role's template."""
+    """Return the text of a role's template."""
     return templates().get_template(f"{role}/templates/{template}.j2").render(values)
 
 
@@ -49,7 +49,7 @@ def file(
     encoding: str = "",
     orders: Mapping[str, str] | None = None,
 ) -> PlannedSetting:
-    """A file of ours, or none where the content is None. One in encoding `der` has its content as PEM.
+    """Return a file of ours, or none where the content is None. One in encoding `der` has its content as PEM.
 
     `orders` are those of the kernel parameters that it sets.
     """
@@ -60,22 +60,22 @@ def file(
 
 
 def no_file(path: str, why: str) -> PlannedSetting:
-    """No file: what goes is neither shown nor recorded, and does not come back."""
+    """Return the setting of no file: what goes is neither shown nor recorded, and does not come back."""
     return PlannedSetting(Kind.FILE, path, why, wanted=FileWanted(mode="0600", secret=True))
 
 
 def package(name: str, why: str, version: str = "", *, held: bool = False) -> PlannedSetting:
-    """A package, of any version where none is named."""
+    """Return a package, of any version where none is named."""
     return PlannedSetting(Kind.PACKAGE, name, why, wanted=PackageWanted(version, held))
 
 
 def sysctl(name: str, value: object, why: str, order: str = EXACTLY) -> PlannedSetting:
-    """A kernel parameter, in force now."""
+    """Return a kernel parameter, in force now."""
     return PlannedSetting(Kind.SYSCTL, name, why, order=order, wanted=" ".join(str(value).split()))
 
 
 def sysctl_file(values: Mapping[str, object]) -> str:
-    """The file that sets kernel parameters at boot."""
+    """Return the file that sets kernel parameters at boot."""
     lines = [
         f"{name} = {value}\n" for name, value in sorted(values.items(), key=lambda item: item[0].lower())
     ]
@@ -83,20 +83,20 @@ def sysctl_file(values: Mapping[str, object]) -> str:
 
 
 def unit(name: str, why: str, restart_on: Iterable[str] = ()) -> PlannedSetting:
-    """A unit that is enabled and runs, restarted when one of these files changes."""
+    """Return a unit that is enabled and runs, restarted when one of these files changes."""
     wanted = UnitWanted(on=True, restart_on=tuple(restart_on))
     return PlannedSetting(Kind.UNIT, name if "." in name else f"{name}.service", why, wanted=wanted)
 
 
 def rebuild_initramfs(path: str) -> Reaction:
-    """What follows a change of a module's options: an initramfs has a copy of them."""
+    """Return what follows a change of a module's options: an initramfs has a copy of them."""
     return Reaction((path,), ("sh", "-c", REBUILD_INITRAMFS), live=False)
 
 
 def parameters(
     kind: Kind, why: str, wanted: Mapping[str, object], *, way_in: bool = False
 ) -> tuple[PlannedSetting, ...]:
-    """A setting for each parameter of something that is made as a whole: see temper/plan/wanted.py."""
+    """Return a setting for each parameter of something that is made as a whole: see temper/plan/wanted.py."""
     return tuple(
         PlannedSetting(kind, name, why, way_in=way_in, wanted=cast("Parameter", value))
         for name, value in wanted.items()

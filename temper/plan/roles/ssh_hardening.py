@@ -35,7 +35,7 @@ KNOWN = "Newer releases and some builds have it, for less to attack"
 
 
 def role_plan(context: Context) -> RolePlan:
-    """The drop-in of sshd."""
+    """Return the drop-in of sshd."""
     wish = context.variables.ssh_hardening
     options = RoleOptions(rollback_after_s=wish.rollback_after_s, absent=wish.state == "absent")
     if options.absent:
@@ -80,7 +80,7 @@ def role_plan(context: Context) -> RolePlan:
 
 
 def who(wish: SshHardening) -> Keywords:
-    """Who may log in, and how."""
+    """Return who may log in, and how."""
     return {
         "Port": wish.ports,
         "AllowUsers": wish.allow_users,
@@ -100,7 +100,7 @@ def who(wish: SshHardening) -> Keywords:
 
 
 def bounds(wish: SshHardening, jump: JumpHost | None = None) -> Keywords:
-    """How many logins and connections, and for how long."""
+    """Return how many logins and connections, and for how long."""
     return {
         # Enough for an agent with some keys and for Ansible's parallel sessions, too few to guess with.
         "MaxAuthTries": wish.max_auth_tries,
@@ -117,7 +117,7 @@ def bounds(wish: SshHardening, jump: JumpHost | None = None) -> Keywords:
 
 
 def rights(wish: SshHardening) -> Keywords:
-    """What a login may do besides a shell, and what is logged of it."""
+    """Return what a login may do besides a shell, and what is logged of it."""
     return {
         "AllowStreamLocalForwarding": wish.tcp_forwarding,
         "AllowAgentForwarding": False,
@@ -133,7 +133,10 @@ def rights(wish: SshHardening) -> Keywords:
 
 
 def forwarding(context: Context) -> Iterator[PlannedSetting]:
-    """Whether sshd forwards TCP connections. On a jump host it does so for all: others go through it, too."""
+    """Return whether sshd forwards TCP connections.
+
+    On a jump host it does so for all: others go through it, too.
+    """
     wanted = context.variables.ssh_hardening.tcp_forwarding
     planned = planned_forwarding(wanted, context.jump)
     why = f"It is the way to {named(context.jump.behind)}" if context.jump and planned != wanted else MAY
@@ -162,7 +165,10 @@ def keywords(
     if_known: bool = False,
     block: str | None = None,
 ) -> Iterator[PlannedSetting]:
-    """A setting for each keyword; one within a block has the block before its name. An empty list is none."""
+    """Yield a setting for each keyword; one within a block has the block before its name.
+
+    An empty list is none.
+    """
     for keyword, value in values.items():
         if value == ():
             continue

@@ -48,10 +48,10 @@ class Drainer(Protocol):
     """A scheduler. Every method may be repeated, is bounded in time, and raises DrainError."""
 
     def look(self, node: str) -> Standing:
-        """How the node stands now."""
+        """Return how the node stands now."""
 
     def survey(self, nodes: Collection[str]) -> list[Standing]:
-        """How all of them stand now, asked as a whole. A node that is not known has an obstacle."""
+        """Return how all of them stand now, asked as a whole. A node that is not known has an obstacle."""
 
     def drain(self, node: str, before: Standing, reason: str) -> None:
         """Give the node no new work. What somebody else has drained stays as it is.
@@ -71,14 +71,17 @@ class Drainer(Protocol):
 
 
 def checked(node: str) -> str:
-    """The name of one node. Raises DrainError for what a scheduler takes for several, or for an option."""
+    """Return the name of one node.
+
+    Raises DrainError for what a scheduler takes for several, or for an option.
+    """
     if not NODE.fullmatch(node):
         raise DrainError(f"Expected the name of one node, found {node!r}.")
     return node
 
 
 def unknown(node: str, scheduler: str) -> Standing:
-    """How a node stands of which its scheduler says nothing."""
+    """Return how a node stands of which its scheduler says nothing."""
     return Standing(node, in_service=False, obstacle=f"{node} is not known to {scheduler}.")
 
 
@@ -112,5 +115,5 @@ def wait_until_idle(
 
 
 def named(work: Sequence[str]) -> str:
-    """Some of what keeps a node busy, and how much more there is."""
+    """Return some of what keeps a node busy, and how much more there is."""
     return first_of(work, 5, "; ")

@@ -37,7 +37,7 @@ class Commands:
     timeout_s: float = TIMEOUT_S
 
     def look(self, node: str) -> Standing:
-        """How the node stands now; whose drain it is, commands do not say."""
+        """Return how the node stands now; whose drain it is, commands do not say."""
         answer = ask(self._filled(self.look_command, node), self.timeout_s)
         if answer.status not in (0, 1):
             raise DrainError(f"The command that looks at {node} failed: {answer.complaint}")
@@ -46,7 +46,7 @@ class Commands:
         return Standing(node, in_service=False, reason=one_line(answer.output), state="out of service")
 
     def survey(self, nodes: Collection[str]) -> list[Standing]:
-        """How each stands now; where the command fails for one of them, that is its obstacle.
+        """Return how each stands now; where the command fails for one of them, that is its obstacle.
 
         Raises:
             DrainError: it fails for all of them.
@@ -72,7 +72,7 @@ class Commands:
             output_of(self._filled(self.drain_command, node, reason), self.timeout_s)
 
     def empty(self, node: str, timeout_s: float) -> tuple[str, ...]:
-        """What is left after so long."""
+        """Return what is left after so long."""
         deadline = time.monotonic() + timeout_s
         while True:
             answer = ask(self._filled(self.empty_command, node), self.timeout_s)

@@ -59,12 +59,12 @@ class Kubernetes:
 
     @understood()
     def look(self, node: str) -> Standing:
-        """How the node stands now."""
+        """Return how the node stands now."""
         return self._standing(node, self._node(node))
 
     @understood()
     def survey(self, nodes: Collection[str]) -> list[Standing]:
-        """How all of them stand now, by one question."""
+        """Return how all of them stand now, by one question."""
         found = {one["metadata"]["name"]: one for one in self._items("nodes")}
         return [
             self._standing(node, found[node]) if node in found else unknown(node, "Kubernetes")
@@ -156,7 +156,7 @@ class Kubernetes:
         return found
 
     def _pods(self, node: str) -> list[dict[str, Any]]:
-        """The pods that a drain has to end."""
+        """Return the pods that a drain has to end."""
         found = self._items("pods", "--all-namespaces", f"--field-selector=spec.nodeName={checked(node)}")
         return [
             pod
@@ -227,7 +227,10 @@ def _why_left(pod: Mapping[str, Any], budgets: Iterable[Mapping[str, Any]]) -> s
 
 
 def _selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector of policy/v1 takes these labels: an empty one takes all, none takes none."""
+    """Return whether a label selector of policy/v1 takes these labels.
+
+    An empty one takes all, none takes none.
+    """
     if selector is None:
         return False
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):

@@ -32,7 +32,7 @@ def ask(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> Answer:
 
 
 def output_of(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> str:
-    """What a program prints. Raises DrainError also where it fails, with its complaint."""
+    """Return what a program prints. Raises DrainError also where it fails, with its complaint."""
     answer = ask(command, timeout_s)
     if answer.status:
         raise DrainError(f"`{_shown(command)}` failed: {answer.complaint}")

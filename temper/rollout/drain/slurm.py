@@ -79,7 +79,7 @@ class SlurmNode:
 
 
 def parse(line: str) -> SlurmNode:
-    """A node from a line of `scontrol show node --oneliner`. Raises DrainError."""
+    """Return a node from a line of `scontrol show node --oneliner`. Raises DrainError."""
     state = STATE.search(line)
     if not state:
         raise DrainError(f"Expected a node from `scontrol show node`, found {one_line(line)[:80]!r}.")
@@ -96,16 +96,16 @@ class Slurm:
     """A cluster under Slurm. `owner` is the roll-out, as it stands in the reasons of nodes."""
 
     def __init__(self, owner: str, *, scontrol: str = "scontrol", squeue: str = "squeue") -> None:
-        """The programs are looked for on PATH, or named with their folder."""
+        """Look for the programs on PATH, or take them from a folder."""
         self.mark = f"[temper {one_line(owner)}]"
         self._scontrol, self._squeue = scontrol, squeue
 
     def look(self, node: str) -> Standing:
-        """How the node stands now."""
+        """Return how the node stands now."""
         return self._standing(node, self._node(node))
 
     def survey(self, nodes: Collection[str]) -> list[Standing]:
-        """How all of them stand now, by one question."""
+        """Return how all of them stand now, by one question."""
         lines = output_of([self._scontrol, "show", "node", "--oneliner"]).splitlines()
         found = {name[1]: line for line in lines if (name := NAME.match(line))}
         return [
@@ -129,7 +129,7 @@ class Slurm:
             )
 
     def empty(self, node: str, timeout_s: float) -> tuple[str, ...]:
-        """The jobs that are left after so long."""
+        """Return the jobs that are left after so long."""
         deadline = time.monotonic() + timeout_s
         while busy := self._jobs(node):
             left_s = deadline - time.monotonic()
@@ -204,6 +204,6 @@ class Slurm:
 
 
 def _in_service(node: SlurmNode) -> str:
-    """A node that was down and is resumed gets no jobs before its slurmd has answered."""
+    """Return the state; a node that was down and is resumed gets no jobs before its slurmd has answered."""
     silent = "NOT_RESPONDING" in node.flags
     return "among those that may get jobs, and does not answer slurmctld yet" if silent else "in service"
