@@ -203,6 +203,8 @@ def test_what_yaml_makes_of_a_value_is_refused(name: str, value: object, fact: s
 def test_a_system_without_controls_says_so_in_its_plan_unless_they_are_to_be_taken_back() -> None:
     assert planned("os_hardening").options.obstacle == ""
     assert planned("os_hardening", enterprise).options.obstacle == ""
+    rebuild = planned("os_hardening", system("rocky", "9.6"))
+    assert wanted(rebuild, Kind.AUTHSELECT) and "audit" in wanted(rebuild, Kind.PACKAGE_CHOICE)
     unknown = system("sles", "15.6")
     refused = whole_plan(unknown)
     reason = refused.role("os_hardening").options.obstacle
