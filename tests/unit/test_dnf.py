@@ -9,7 +9,7 @@ import package_preview
 import pytest
 import yaml
 from ansible.module_utils.temper import process
-from ansible.module_utils.temper.packaging import dnf, dnf_staging
+from ansible.module_utils.temper.packaging import dnf, dnf_staging, packages
 from ansible.module_utils.temper.packaging.dnf import KEPT, Dnf, kept_stream
 from ansible.module_utils.temper.packaging.packages import OthersUnreadableError, Package, PackageError, Wish
 from ansible.module_utils.temper.packaging.preview import Preview, refused
@@ -81,6 +81,8 @@ class Removing(Dnf):
         return {}
 
     def dnf(self, arguments: Sequence[str], plugins: Path | None = None) -> tuple[int, str, str]:
+        if "--assumeno" not in arguments:
+            return 0, "", ""
         names = {*arguments[arguments.index("--assumeno") + 1 :]}
         if "dnf" in names:
             return 1, "", "Error: the operation would remove a protected package: dnf"
@@ -107,6 +109,27 @@ def test_what_packages_of_before_recommend_is_removed(monkeypatch: pytest.Monkey
     brought = ["atop", "chrony", "dnf", "git", "perl", "perl-libs", "required"]
     assert Removing().removable(brought, {*brought, "systemd"}) == ["chrony", "perl", "perl-libs"]
     assert Removing().removable(brought, brought) == ["perl", "perl-libs"]
+
+
+def test_locks_go_with_the_packages_that_temper_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the site stay, and what makes dnf follow them."""
+    monkeypatch.setattr(packages, "HOLD_RECORD", tmp_path / "held-packages")
+    packages.record_holds({"driver", "cuda"})
+    monkeypatch.setattr(
+        dnf,
+        "attempt",
+        lambda command, _: subprocess.CompletedProcess(command, 1, "no package recommends x", ""),
+    )
+    removing, plugin = Removing(root=tmp_path), dnf.LOCK_PLUGIN
+    removing.lock_list().parent.mkdir(parents=True)
+    removing.lock_list().write_text("driver-580-1.*\neditor-1-1.*\ncuda-13-1.*\n")
+    removing.remove(["driver", "tool"], [])
+    assert removing.locks() == ["editor-1-1.*", "cuda-13-1.*"]
+    assert removing.removable([plugin, "tool"], []) == ["tool"]
+    removing.release(["editor"])
+    assert removing.removable([plugin, "tool"], []) == [plugin, "tool"]
 
 
 def test_where_none_of_ours_ran_nothing_is_undone() -> None:
