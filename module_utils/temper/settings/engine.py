@@ -771,8 +771,12 @@ def check_packages(plan: Mapping[str, Any]) -> None:
     setting = rebuild(PACKAGES, originals[PACKAGES]["spec"], live=plan["options"].get("live", True))
     setting.recall(originals)
     setting.busy_ok = plan["options"]["busy_ok"]
-    if reason := setting.obstacle():
-        raise RefusedError(f"Nothing was changed: {reason}.")
+    try:
+        reason = setting.obstacle()
+    except FAILURES as error:
+        reason = told(error, "The packages that would go could not be found")
+    if reason:
+        raise RefusedError(f"Nothing was changed: {reason.rstrip('.')}.")
 
 
 def read_ahead(
