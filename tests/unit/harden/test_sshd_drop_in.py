@@ -213,6 +213,7 @@ def test_sockets_of_root_are_found_by_port(tmp_path: Path) -> None:
 @each(
     ("port 22\nlistenaddress 0.0.0.0:22\nlistenaddress [::]:22\n", ["22"]),
     ("port 22\nlistenaddress 10.0.0.4:2222\n", ["2222"]),
+    ("Port 22\nListenAddress 10.0.0.4:2222\n", ["2222"]),  # OpenSSH 10.6
     ("port 22\nlistenaddress 10.0.0.4:2222 rdomain mgmt\nlistenaddress [2001:db8::4]:222\n", ["222", "2222"]),
     ("port 22\n", ["22"]),
 )
