@@ -20,7 +20,8 @@ from subprocess import TimeoutExpired
 from typing import Any
 
 from ansible.module_utils.temper.access import sshd
-from ansible.module_utils.temper.access.firewall import TABLE, Firewall, live_table
+from ansible.module_utils.temper.access.firewall import Firewall, live_table
+from ansible.module_utils.temper.access.nftables_rules import TABLE
 from ansible.module_utils.temper.access.sshd_settings import SshdSettings, word_on_unknown
 from ansible.module_utils.temper.files import File
 from ansible.module_utils.temper.process import CommandError, complete, printable, run, shown, which
@@ -171,7 +172,7 @@ def ask_auditctl(items: Sequence[Mapping[str, Any]], found: ProgramAnswers) -> N
         f"echo {number}; auditctl {line} 2>&1\n" for number, line in enumerate(map(quoted, rules))
     )
     numbers = {str(number): number for number in range(len(rules))}
-    number, unknown = None, {}
+    number, unknown = None, dict[int, str]()
     for line in complete([*alone, "sh", "-s"], text=script).stdout.split("\n"):
         if line in numbers:
             number = numbers[line]

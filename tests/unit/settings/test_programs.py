@@ -4,7 +4,6 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,9 +126,6 @@ def nft(put: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Return the file of the calls of a stand-in of nft, which has our table loaded."""
     put(nft=NFT, unshare=UNSHARE)
     monkeypatch.setattr(programs, "MODULES", tmp_path / "absent")
-    monkeypatch.setattr(
-        programs.Firewall, "look", lambda self: SimpleNamespace(text="table inet temper {}\n")
-    )
     calls = tmp_path / "calls"
     monkeypatch.setenv("CALLS", str(calls))
     monkeypatch.setenv("LIVE", "1")
