@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MAIN = Path("/etc/ssh/sshd_config")
 DROP_IN = Path("/etc/ssh/sshd_config.d/00-temper.conf")
 PRIVILEGE_SEPARATION = Path("/run/sshd")
+#: What sshd says where it is not there (main() of OpenSSH's sshd.c).
+LACKS_FOLDER = "Missing privilege separation directory"
 SERVICES = ("ssh.service", "sshd.service")  # Debian's name, everybody else's
 SOCKET = "ssh.socket"
 SOCKETS = (SOCKET, "sshd.socket")
@@ -135,14 +137,21 @@ class Sshd:
     """The node's sshd, asked what it makes of configurations that are not in place."""
 
     def __init__(
-        self, program: str, login: Login | None, scratch: Path, started_with: Iterable[str] = ()
+        self,
+        program: str,
+        login: Login | None,
+        scratch: Path,
+        started_with: Iterable[str] = (),
+        *,
+        changes: bool = True,
     ) -> None:
         self.program = program
         self.login = login
         self.scratch = scratch
         self.started_with = list(started_with)
         # sshd refuses to work without it, and a per-connection (socket activated) sshd leaves none behind.
-        PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
+        if changes:
+            PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
 
     def alone(self, text: str, host_keys: Iterable[str]) -> Effective:
         """Return the effective settings where the drop-in is all there is."""

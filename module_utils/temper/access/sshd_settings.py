@@ -803,7 +803,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
     def composed(self) -> SshdPlan:
         """Return what would be written, whoever logs in. Raises RefusedError, also in sshd's own words."""
         with tempfile.TemporaryDirectory() as scratch:
-            sshd = Sshd("sshd", self.login, Path(scratch))
+            sshd = Sshd("sshd", self.login, Path(scratch), changes=False)
             return plan(self.wanted, sshd, sshd.whole(None))
 
     def warnings(self) -> list[str]:
