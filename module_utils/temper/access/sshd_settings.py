@@ -30,6 +30,7 @@ from ansible.module_utils.temper.access.sshd import (
     active_socket,
     configured_addresses,
     is_active,
+    keyword_of,
     listen_anew,
     listening_ports,
     ports_of_everybody,
@@ -203,7 +204,7 @@ def disagreements(settings: Settings, wanted: Effective, effective: Effective) -
 
 def where(keyword: str, lines: Iterable[Line], options: Iterable[str] = ()) -> str:
     """Name the lines that set a keyword, or that sshd's command line does."""
-    if keyword.lower() in [option[2:].partition("=")[0].lower() for option in options]:
+    if keyword.lower() in map(keyword_of, options):
         return "sshd's command line: OPTIONS in /etc/sysconfig/sshd, SSHD_OPTS in /etc/default/ssh"
     return ", ".join(line.place for line in lines if line.keyword == keyword.lower()) or "no line of a file"
 
@@ -657,7 +658,9 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         if not (program := which("sshd")):
             raise RefusedError("There is no sshd on this node: install the package openssh-server.")
         with tempfile.TemporaryDirectory() as scratch:
-            options = started_with(Sshd(program, self.login, Path(scratch)).whole(None)) if self.live else []
+            # Nothing is in the way of taking a role back that never was there.
+            matters = self.live and (self.wanted.state == "present" or any(map(Path.exists, FILES)))
+            options = started_with(Sshd(program, self.login, Path(scratch)).whole(None)) if matters else []
             sshd = Sshd(program, self.login, Path(scratch), options)
             base = sshd.whole(None)
             gone = SshdPlan(dict.fromkeys(FILES), base)

@@ -4,6 +4,7 @@ import os
 import pwd
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -367,6 +368,7 @@ def test_port_of_a_listen_address_is_the_one_to_connect_to(
     monkeypatch.setattr(sshd_settings, "plan", lambda *_: planned)
     monkeypatch.setattr(sshd_settings, "active_socket", lambda: None)
     monkeypatch.setattr(sshd_settings, "listeners", list)
+    monkeypatch.setattr(sshd_settings, "started_with", lambda _: [])
     monkeypatch.setattr(sshd_settings, "read_account", lambda *_: OPS)
     login = Login("ops", "192.0.2.7", 40000, "192.0.2.9", server_port)
     setting = sshd_settings.SshdSettings(sshd_settings.Parameters(settings={"Port": [22]}), 120, login)
@@ -489,20 +491,83 @@ def test_a_plans_items_are_parameters() -> None:
     assert sshd_settings.SshdSettings.from_items({}, {"absent": True}).wanted.state == "absent"
 
 
-@each(
-    ("/usr/sbin/sshd\0-D\0", []),
-    (
-        "/usr/sbin/sshd\0-D\0-oCiphers=aes128-cbc\0-o\0MACs=hmac-sha1\0",
-        ["-oCiphers=aes128-cbc", "-oMACs=hmac-sha1"],
-    ),
-    ("sshd: /usr/sbin/sshd -D -p 2222 [listener] 0 of 10-100 startups\0\0", ["-p2222"]),
-    ("/usr/bin/vim\0-oPort=1\0", []),
-)
-def test_command_line_of_the_running_sshd_is_read(line: str, options: list[str], tmp_path: Path) -> None:
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Ask for the options of a process 7 that the pid file names."""
+    monkeypatch.setattr(sshd, "which", lambda _: "/usr/sbin/sshd")
+    monkeypatch.setattr(sshd, "is_active", lambda _: False)
+    monkeypatch.setattr(sshd.os.path, "realpath", str)
     (tmp_path / "7").mkdir()
-    (tmp_path / "7/cmdline").write_text(line)
     (tmp_path / "pid").write_text("7\n")
-    assert sshd.started_with({"pidfile": [str(tmp_path / "pid")]}, tmp_path) == options
+
+    def ask(line: str, uids: str = "0 0 0 0", program: str = "/usr/sbin/sshd") -> list[str]:
+        (tmp_path / "7/cmdline").write_text(line)
+        (tmp_path / "7/status").write_text("Name:\tsshd\nUid:\t" + uids.replace(" ", "\t") + "\nGid:\t0\n")
+        (tmp_path / "7/exe").unlink(missing_ok=True)
+        (tmp_path / "7/exe").symlink_to(program)
+        return sshd.started_with({"pidfile": [str(tmp_path / "pid")]}, tmp_path)
+
+    return ask
+
+
+TITLE = "sshd: /usr/sbin/sshd -D {} [listener] 0 of 10-100 startups\0\0"
+
+
+def test_command_line_of_the_running_sshd_is_read(running: Callable[..., list[str]]) -> None:
+    cases: dict[str, list[str]] = {
+        "-D": [],
+        "-D -oCiphers=aes128-cbc -o MACs=hmac-sha1": ["-oCiphers=aes128-cbc", "-oMACs=hmac-sha1"],
+        "-o AllowUsers=ops~ansible": ["-oAllowUsers=ops ansible"],
+        "-o Ciphers~aes256-ctr": ["-oCiphers aes256-ctr"],
+        "-Dp 2222": ["-p2222"],
+        "-E -opretend -4q -g 30": ["-4", "-q", "-g30"],
+        "-f /etc/ssh/sshd_config -h KEY": ["-hKEY"],
+    }
+    found = {
+        line: running("/usr/sbin/sshd\0" + line.replace(" ", "\0").replace("~", " ") + "\0") for line in cases
+    }
+    assert found == cases
+    # As words of a title.
+    assert running(TITLE.format("-p 2222 -oMACs=hmac-sha1")) == ["-p2222", "-oMACs=hmac-sha1"]
+    assert running("sshd: ops [priv]\0") == []
+
+
+def test_command_line_that_cannot_be_told_apart_is_refused(running: Callable[..., list[str]]) -> None:
+    cases = {
+        TITLE.format("-o AllowUsers=ops ansible"): "without spaces",
+        TITLE.format("-o Ciphers aes256-ctr"): "without spaces",
+        TITLE.format("-o MACs -hmac-md5"): "without spaces",
+        "sshd: /usr/sbin/sshd -D -oMACs=hm\0": "without spaces",
+        "/usr/sbin/sshd\0-D\0-Z\0": "cannot be told apart",
+        TITLE.format("-f /etc/ssh/site_config -h KEY"): "does not read /etc/ssh/sshd_config",
+        "/usr/sbin/sshd\0-f/etc/ssh/site_config\0": "does not read /etc/ssh/sshd_config",
+    }
+    for line, reason in cases.items():
+        with pytest.raises(RefusedError, match=reason) as refused:
+            running(line)
+        assert "nothing was changed" in str(refused.value)
+
+
+def test_roots_sshd_alone_speaks_for_sshd(
+    running: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    line = "/usr/sbin/sshd\0-p1\0"
+    assert running(line) == running(line, program="/usr/sbin/sshd (deleted)") == ["-p1"]
+    assert running(line, uids="1000 1000 1000 1000") == running(line, uids="0 1000 0 0") == []
+    assert running(line, program="/usr/bin/vim") == running(line, program="/home/ops/sshd") == []
+    # Without a pid file, systemd knows it.
+    assert running(line) == ["-p1"]
+    assert sshd.started_with({}, tmp_path) == []
+    monkeypatch.setattr(sshd, "is_active", lambda unit: unit == "ssh.service")
+    monkeypatch.setattr(sshd, "run", lambda _: "7\n")
+    assert sshd.started_with({}, tmp_path) == ["-p1"]
+
+
+def test_options_are_named_by_their_keywords() -> None:
+    options = ["-p2222", "-oCiphers aes256-ctr", "-oMACs=hmac-sha1", "-g30"]
+    for keyword in ("Port", "Ciphers", "MACs", "LoginGraceTime"):
+        assert "command line" in sshd_settings.where(keyword, [], options)
+    assert sshd_settings.where("Banner", [], options) == "no line of a file"
 
 
 @pytest.mark.component
