@@ -25,6 +25,15 @@ def command(option: str, port: str) -> list[str]:
     return ["semanage", "port", option, "-t", LABEL, "-p", "tcp", port]
 
 
+def unlabel_in_shell(port: str) -> str:
+    """Return the shell command that takes a port's label away where it has one: semanage fails elsewhere."""
+    pattern = f"^{LABEL}[[:space:]]+tcp[[:space:]]+(.*, *)?{port}(,|$)"
+    return (
+        "labels=$(semanage port -l -n -C) && "
+        f"{{ ! echo \"$labels\" | grep -Eq '{pattern}' || {' '.join(command('-d', port))}; }}"
+    )
+
+
 def parse(line: str) -> tuple[str, str, list[str]]:
     """Read a line of `semanage port -l`: label, protocol, ports and ranges. Raises ValueError."""
     label, protocol, ports = line.split(None, 2)

@@ -612,6 +612,11 @@ class Outlook:
     locked_out: list[str] = field(default_factory=list)
     unlabelled: list[str] = field(default_factory=list)
 
+    @property
+    def changes(self) -> bool:
+        """Whether anything is to change."""
+        return bool(self.differing or self.unlabelled)
+
 
 class SshdSettings(ConfirmedSetting[Outlook]):
     """The drop-in and the files that it names, made together."""
@@ -671,11 +676,11 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         ]
         differing = [file for file in files if file.differs()]
         ports = listening_ports(planned.effective)
-        outlook = Outlook(planned, differing, ports)
-        if not differing or not self.live:
+        # SELinux may have been off when the files were written.
+        unlabelled = selinux_ports.unlabelled(ports) if self.live and planned is not gone else []
+        outlook = Outlook(planned, differing, ports, unlabelled=unlabelled)
+        if not outlook.changes or not self.live:
             return outlook
-        if planned is not gone:
-            outlook = replace(outlook, unlabelled=selinux_ports.unlabelled(ports))
         with tempfile.TemporaryDirectory() as scratch:
             sshd = Sshd(program, self.login, Path(scratch), options)
             outlook = replace(outlook, locked_out=locked_out(sshd, planned, self.login))
@@ -720,8 +725,8 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         return files | ({LABELS: added} if self.live and (added := selinux_ports.added()) else {})
 
     def settled(self) -> bool:
-        """Return whether all files are as wanted; sshd has read what a run has written."""
-        return not self.outlook.differing
+        """Return whether files and labels are as wanted; sshd has read what a run has written."""
+        return not self.outlook.changes
 
     def change(self) -> list[Difference]:
         """Return the files but for the long one of numbers, and the labels of ports."""
@@ -750,10 +755,10 @@ class SshdSettings(ConfirmedSetting[Outlook]):
 
     def way_in(self) -> WayIn | None:
         """Any change is one."""
-        if not self.outlook.differing:
+        if not self.outlook.changes:
             return None
         live = LISTEN_ANEW_IN_SHELL if self.outlook.socket_moves else RELOAD_IN_SHELL
-        unlabel = [" ".join(selinux_ports.command("-d", port)) for port in self.outlook.unlabelled]
+        unlabel = [selinux_ports.unlabel_in_shell(port) for port in self.outlook.unlabelled]
         return WayIn(self.change_name, self.subject, [*self.outlook.plan.files], [live, *unlabel])
 
     def apply(self) -> None:

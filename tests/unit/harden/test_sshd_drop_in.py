@@ -354,12 +354,8 @@ def test_a_port_that_any_account_can_take_is_told(
     assert sshd.ports_of_everybody(["22", "1024", "2222"], tmp_path) == found
 
 
-@each((222, None), (22, 222), (2222, None))
-def test_port_of_a_listen_address_is_the_one_to_connect_to(
-    server_port: int, port: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listened = server_port if server_port != 22 else 222
-    effective = OPEN | {"port": ["22"], "listenaddress": [f"127.0.0.1:{listened}"]}
+def looks(effective: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let a look find these effective settings, and a drop-in that it writes; return the drop-in's path."""
     drop_in = tmp_path / "drop-in.conf"
     monkeypatch.setattr(sshd_settings, "DROP_IN", drop_in)
     planned = sshd_settings.SshdPlan({drop_in: "Port 22\n"}, effective)
@@ -370,10 +366,39 @@ def test_port_of_a_listen_address_is_the_one_to_connect_to(
     monkeypatch.setattr(sshd_settings, "listeners", list)
     monkeypatch.setattr(sshd_settings, "started_with", lambda _: [])
     monkeypatch.setattr(sshd_settings, "read_account", lambda *_: OPS)
+    return drop_in
+
+
+@each((222, None), (22, 222), (2222, None))
+def test_port_of_a_listen_address_is_the_one_to_connect_to(
+    server_port: int, port: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listened = server_port if server_port != 22 else 222
+    effective = OPEN | {"port": ["22"], "listenaddress": [f"127.0.0.1:{listened}"]}
+    looks(effective, tmp_path, monkeypatch)
     login = Login("ops", "192.0.2.7", 40000, "192.0.2.9", server_port)
     setting = sshd_settings.SshdSettings(sshd_settings.Parameters(settings={"Port": [22]}), 120, login)
     assert setting.result()["port"] == port
     assert bool(setting.warnings()) is bool(port or listened == 2222)
+
+
+def test_port_without_selinuxs_label_is_a_change_though_no_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop_in = looks(OPEN | {"port": ["222"], "listenaddress": ["0.0.0.0:222"]}, tmp_path, monkeypatch)
+    drop_in.write_text("Port 22\n")
+    drop_in.chmod(0o600)
+    login = Login("ops", "192.0.2.7", 40000, "192.0.2.9", 222)
+    for missing in (["222"], []):
+        monkeypatch.setattr(selinux_ports, "unlabelled", lambda _, missing=missing: missing)
+        setting = sshd_settings.SshdSettings(sshd_settings.Parameters(settings={"Port": [222]}), 120, login)
+        assert setting.settled() is not bool(missing)
+        assert [one.name for one in setting.change()] == [f"SELinux's label of port {one}" for one in missing]
+        assert bool(setting.way_in()) is bool(missing)
+    monkeypatch.setattr(selinux_ports, "unlabelled", lambda _: ["222"])
+    image = sshd_settings.SshdSettings(sshd_settings.Parameters(settings={"Port": [222]}), 120, login)
+    image.live = False
+    assert image.settled()
 
 
 TODAY = 20000
@@ -496,7 +521,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
     """Ask for the options of a process 7 that the pid file names."""
     monkeypatch.setattr(sshd, "which", lambda _: "/usr/sbin/sshd")
     monkeypatch.setattr(sshd, "is_active", lambda _: False)
-    monkeypatch.setattr(sshd.os.path, "realpath", str)
+    monkeypatch.setattr(os.path, "realpath", str)
     (tmp_path / "7").mkdir()
     (tmp_path / "pid").write_text("7\n")
 
@@ -597,6 +622,34 @@ SELINUX = {
             "unreserved_port_t  tcp  61001-65535, 1024-32767" "dns_port_t  udp  53";;
     esac""",
 }
+
+
+@pytest.mark.component
+def test_undo_takes_a_label_away_and_succeeds_where_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "semanage").write_text(
+        """#!/bin/sh
+case "$*" in *-l*) cat labels;; *-d*2222) : >gone; exit "$(cat refuses)";; *) exit 1;; esac
+"""
+    )
+    (tmp_path / "semanage").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def undo(labels: str | None, refuses: int = 0) -> tuple[bool, bool]:
+        for name, text in (("labels", labels), ("refuses", str(refuses)), ("gone", None)):
+            (tmp_path / name).unlink(missing_ok=True)
+            if text is not None:
+                (tmp_path / name).write_text(text)
+        step = f"{{ {selinux_ports.unlabel_in_shell('2222')}; }} || exit 1"
+        done = subprocess.run(["sh", "-c", step], cwd=tmp_path, check=False, capture_output=True)
+        return done.returncode == 0, (tmp_path / "gone").exists()
+
+    assert undo("ssh_port_t                     tcp      222, 2222, 22222\n") == (True, True)
+    assert undo("ssh_port_t tcp 2222\n", refuses=1) == (False, True)
+    for gone in ("", "ssh_port_t tcp 222, 22222\n", "ssh_port_t tcp 2200-2222\n", "http_port_t tcp 2222\n"):
+        assert undo(gone) == (True, False)
+    assert undo(None) == (False, False)  # semanage itself fails
 
 
 @pytest.mark.component
