@@ -335,6 +335,8 @@ class Dnf:
         base = ["rpm", *(["--root", str(self.root)] if self.root != Path("/") else [])]
         free = []
         for name in names:
+            if name == LOCK_PLUGIN and self.foreign_locks():
+                continue
             asked = attempt([*base, "-q", "--whatrecommends", name, "--qf", "%{NAME}\\n"], ENVIRONMENT)
             # It ends with 1 where there is none, and says so.
             if asked.returncode or set(asked.stdout.split()) <= {*ours, *names}:
@@ -353,7 +355,9 @@ class Dnf:
         return closed(free, touched)
 
     def remove(self, names: Sequence[str], purge: Sequence[str]) -> None:  # noqa: ARG002 - rpm has no purge
-        """Remove them in one transaction."""
+        """Remove them in one transaction, and locks of ours on them: dnf keeps these without a package."""
+        if ours := sorted(recorded_holds() & {*names}):
+            self.release(ours)
         status, _, output = self.dnf([*REMOVE, *names])
         if status:
             raise PackageError(f"Removing the packages failed: {why(output)}.", output)

@@ -214,6 +214,7 @@ def test_sockets_of_root_are_found_by_port(tmp_path: Path) -> None:
 @each(
     ("port 22\nlistenaddress 0.0.0.0:22\nlistenaddress [::]:22\n", ["22"]),
     ("port 22\nlistenaddress 10.0.0.4:2222\n", ["2222"]),
+    ("Port 22\nListenAddress 10.0.0.4:2222\n", ["2222"]),  # OpenSSH 10.6
     ("port 22\nlistenaddress 10.0.0.4:2222 rdomain mgmt\nlistenaddress [2001:db8::4]:222\n", ["222", "2222"]),
     ("port 22\n", ["22"]),
 )
@@ -625,31 +626,33 @@ SELINUX = {
 
 
 @pytest.mark.component
-def test_undo_takes_a_label_away_and_succeeds_where_it_is_gone(
+def test_undo_changes_a_label_where_that_is_still_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "semanage").write_text(
-        """#!/bin/sh
-case "$*" in *-l*) cat labels;; *-d*2222) : >gone; exit "$(cat refuses)";; *) exit 1;; esac
-"""
+    text = (
+        """case "$*" in *-l*) cat labels;; *-[ad]*2222) : >asked; exit "$(cat refuses)";; *) exit 1;; esac"""
     )
+    (tmp_path / "semanage").write_text(f"#!/bin/sh\n{text}\n")
     (tmp_path / "semanage").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    def undo(labels: str | None, refuses: int = 0) -> tuple[bool, bool]:
-        for name, text in (("labels", labels), ("refuses", str(refuses)), ("gone", None)):
+    def undo(option: str, labels: str | None, refuses: int = 0) -> tuple[bool, bool]:
+        """Return whether the step succeeds, and whether it asks for the change."""
+        for name, content in (("labels", labels), ("refuses", str(refuses)), ("asked", None)):
             (tmp_path / name).unlink(missing_ok=True)
-            if text is not None:
-                (tmp_path / name).write_text(text)
-        step = f"{{ {selinux_ports.unlabel_in_shell('2222')}; }} || exit 1"
+            if content is not None:
+                (tmp_path / name).write_text(content)
+        step = f"{{ {selinux_ports.in_shell(option, '2222')}; }} || exit 1"
         done = subprocess.run(["sh", "-c", step], cwd=tmp_path, check=False, capture_output=True)
-        return done.returncode == 0, (tmp_path / "gone").exists()
+        return done.returncode == 0, (tmp_path / "asked").exists()
 
-    assert undo("ssh_port_t                     tcp      222, 2222, 22222\n") == (True, True)
-    assert undo("ssh_port_t tcp 2222\n", refuses=1) == (False, True)
-    for gone in ("", "ssh_port_t tcp 222, 22222\n", "ssh_port_t tcp 2200-2222\n", "http_port_t tcp 2222\n"):
-        assert undo(gone) == (True, False)
-    assert undo(None) == (False, False)  # semanage itself fails
+    there = ("ssh_port_t                     tcp      222, 2222, 22222\n", "ssh_port_t tcp 2222\n")
+    gone = ("", "ssh_port_t tcp 222, 22222\n", "ssh_port_t tcp 2200-2222\n", "http_port_t tcp 2222\n")
+    for labels in (*there, *gone):
+        assert undo("-d", labels) == (True, labels in there), labels
+        assert undo("-a", labels) == (True, labels in gone), labels
+    assert undo("-d", there[0], refuses=1) == undo("-a", "", refuses=1) == (False, True)
+    assert undo("-d", None) == undo("-a", None) == (False, False)  # semanage itself fails
 
 
 @pytest.mark.component
@@ -678,3 +681,32 @@ def test_selinux_lets_sshd_listen_where_the_port_has_its_label(
     else:
         with pytest.raises(RefusedError, match=re.escape(found)):
             selinux_ports.unlabelled(ports)
+
+
+@pytest.mark.component
+def test_the_labels_that_we_gave_are_taken_away_and_those_of_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = {
+        "getenforce": "echo Enforcing",
+        "semanage": """case $2 in
+            -l) sed 's/^/ssh_port_t  tcp  /' local;;
+            -a) echo "$7" >>local;;
+            -d) grep -qx "$7" local && sed -i "/^$7$/d" local;;
+        esac""",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    local = tmp_path / "local"
+    local.write_text("222\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(process, "SYSTEM_PATH", "")
+    monkeypatch.setattr(selinux_ports, "NOTE", tmp_path / "note.json")
+    selinux_ports.give(["2222"])
+    selinux_ports.give(["2223"])
+    assert (selinux_ports.noted(), local.read_text().split()) == (["2222", "2223"], ["222", "2222", "2223"])
+    local.write_text("222\n2223\n")  # somebody has taken one away
+    selinux_ports.take(selinux_ports.noted())
+    assert local.read_text().split() == ["222"]
