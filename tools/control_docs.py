@@ -132,7 +132,6 @@ def brief(settings: dict[str, Any]) -> str:
     parts += [f"`{path}` a file system of its own" for path in settings.get("separate", [])]
     parts += [f"PAM profile `{profile}`" for profile in settings.get("pam", {})]
     parts += [f"authselect's feature `{feature}`" for feature in settings.get("authselect", [])]
-    parts += [f"the crypto policy's module `{module}`" for module in settings.get("crypto_policies", [])]
     for package in settings.get("packages", []):
         parts.append(f"package {' or '.join(package)}" if isinstance(package, list) else f"package {package}")
     parts += [f"`{unit}` {state}{ordered('unit', unit)}" for unit, state in settings.get("units", {}).items()]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ansible.module_utils.temper import records
 from ansible.module_utils.temper.process import each_line, run, which
 from ansible.module_utils.temper.settings.base import RefusedError
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 LABEL = "ssh_port_t"
 #: The policy's own.
 SHIPPED = "22"
+#: The ports that have the label by us, until it is taken away.
+NOTE = Path("/var/lib/temper/sshd-ports.json")
 
 
 def enabled() -> bool:
@@ -43,6 +47,28 @@ def added() -> list[str]:
     if not enabled() or not which("semanage"):
         return []
     return sorted(port for port, label in labels("-C").items() if label == LABEL)
+
+
+def noted() -> list[str]:
+    """Return the ports that we gave the label. Raises RecordError where nobody can tell."""
+    remedy = "take the label from these ports yourself (`semanage port -l -C`), remove the file, and run again"
+    ports: list[str] = records.load(NOTE, {"ports": (list, str)}, remedy=remedy)[1].get("ports", [])
+    return ports
+
+
+def give(ports: Iterable[str]) -> None:
+    """Give ports the label, noted before."""
+    if wanted := [*ports]:
+        records.store(NOTE, {"ports": sorted({*noted(), *wanted})})
+    for port in wanted:
+        run(command("-a", port))
+
+
+def take(ports: Iterable[str]) -> None:
+    """Take the label from those that still have it."""
+    if ports := set(ports):
+        for port in sorted(ports & {*added()}):
+            run(command("-d", port))
 
 
 def unlabelled(ports: Iterable[str]) -> list[str]:

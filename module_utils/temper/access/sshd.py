@@ -66,11 +66,14 @@ if TYPE_CHECKING:
 
 
 def parse_effective(dump: str) -> Effective:
-    """Read the output of `sshd -T`: lower-case keyword -> its values in a stable order."""
+    """Read the output of `sshd -T`: lower-case keyword -> its values in a stable order.
+
+    OpenSSH 10.6 writes keywords as its manual does, releases before it in lower case.
+    """
     effective: Effective = {}
     for line in dump.splitlines():
         keyword, _, value = line.partition(" ")
-        effective.setdefault(keyword, []).append(value)
+        effective.setdefault(keyword.lower(), []).append(value)
     return {keyword: sorted(lines) for keyword, lines in effective.items()}
 
 

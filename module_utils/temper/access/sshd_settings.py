@@ -79,8 +79,6 @@ REVOKED_KEYS = FOLDER / "temper_revoked_keys"
 STRONG_MODULI = FOLDER / "temper_moduli"
 # The drop-in is the first to go and the last to come: whatever it names is there while it is read.
 FILES = (DROP_IN, BANNER, USER_CA_KEYS, REVOKED_KEYS, STRONG_MODULI)
-#: Of a record: ports with a label of SELinux's.
-LABELS = "selinux ports"
 MINIMUM_RSA_HOST_KEY_BITS = 3072
 MOST_SENTENCES = 8  # of a refusal
 OTHERWISE = "ssh_hardening_extra_options"
@@ -599,7 +597,7 @@ class Outlook:
     """What sshd would be after the change, from one look at the node.
 
     `socket_moves` says that systemd, which listens in sshd's place, is to listen elsewhere. `unlabelled` are
-    ports that need SELinux's label.
+    ports that need SELinux's label, `labelled` those that lose it with all of ours.
     """
 
     plan: SshdPlan
@@ -610,6 +608,7 @@ class Outlook:
     cut: list[Channel] = field(default_factory=list)
     locked_out: list[str] = field(default_factory=list)
     unlabelled: list[str] = field(default_factory=list)
+    labelled: list[str] = field(default_factory=list)
 
 
 class SshdSettings(ConfirmedSetting[Outlook]):
@@ -669,6 +668,8 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         differing = [file for file in files if file.differs()]
         ports = listening_ports(planned.effective)
         outlook = Outlook(planned, differing, ports)
+        if planned is gone and self.live:
+            outlook = replace(outlook, labelled=selinux_ports.noted())
         if not differing or not self.live:
             return outlook
         if planned is not gone:
@@ -712,13 +713,13 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         )
 
     def read(self) -> State:
-        """Our files as they are, and the ports that SELinux's policy has for sshd here alone."""
-        files = {str(path): saved(path) for path in FILES}
-        return files | ({LABELS: added} if self.live and (added := selinux_ports.added()) else {})
+        """Our files as they are, and the note of ports that have SELinux's label by us."""
+        noted = [selinux_ports.NOTE] if selinux_ports.NOTE.exists() else []
+        return {str(path): saved(path) for path in (*FILES, *noted)}
 
     def settled(self) -> bool:
         """Return whether all files are as wanted; sshd has read what a run has written."""
-        return not self.outlook.differing
+        return not self.outlook.differing and not self.outlook.labelled
 
     def change(self) -> list[Difference]:
         """Return the files but for the long one of numbers, and the labels of ports."""
@@ -727,10 +728,11 @@ class SshdSettings(ConfirmedSetting[Outlook]):
             for file in self.outlook.differing
             if file.path != str(STRONG_MODULI)
         ]
-        ports = self.outlook.unlabelled
+        name, label = "SELinux's label of port", selinux_ports.LABEL
         return [
             *files,
-            *(Difference(f"SELinux's label of port {one}", "", selinux_ports.LABEL) for one in ports),
+            *(Difference(f"{name} {port}", "", label) for port in self.outlook.unlabelled),
+            *(Difference(f"{name} {port}", label, "") for port in self.outlook.labelled),
         ]
 
     def fault(self) -> Fault | None:
@@ -750,37 +752,44 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         if not self.outlook.differing:
             return None
         live = LISTEN_ANEW_IN_SHELL if self.outlook.socket_moves else RELOAD_IN_SHELL
+        label = [" ".join(selinux_ports.command("-a", port)) for port in self.outlook.labelled]
         unlabel = [" ".join(selinux_ports.command("-d", port)) for port in self.outlook.unlabelled]
-        return WayIn(self.change_name, self.subject, [*self.outlook.plan.files], [live, *unlabel])
+        files = [*self.outlook.plan.files, *([selinux_ports.NOTE] if label or unlabel else [])]
+        return WayIn(self.change_name, self.subject, files, [*label, live, *unlabel])
 
     def apply(self) -> None:
         """Write the files and have sshd read them."""
         outlook = self.outlook
         self.moved_to = outlook.new_port
         try:
-            for port in outlook.unlabelled:
-                run(selinux_ports.command("-a", port))
+            selinux_ports.give(outlook.unlabelled)
             for file in outlook.differing:
                 file.write()
-            if self.live:
+            if self.live and outlook.differing:
                 (listen_anew if outlook.socket_moves else reload_sshd)(outlook.ports)
+            if outlook.labelled:
+                selinux_ports.take(outlook.labelled)
+                selinux_ports.NOTE.unlink()
         finally:
             self.forget()
 
     def restore(self, state: State) -> None:
         """Write the files as they were and have sshd read them."""
-        before = configured_addresses()
+        before, labelled = configured_addresses(), selinux_ports.noted() if self.live else []
         for path in reversed(FILES) if state.get(str(DROP_IN)) else FILES:
             put_back(path, state.get(str(path)))
         if not self.live:
             self.forget()
             return
+        put_back(selinux_ports.NOTE, state.get(str(selinux_ports.NOTE)))
+        again = {*selinux_ports.noted()} - {*labelled}
+        for port in selinux_ports.unlabelled(sorted(again)):
+            run(selinux_ports.command("-a", port))
         socket = active_socket()
         moves = socket and configured_addresses() != before and not socket_obstacle(socket)
         live = LISTEN_ANEW_IN_SHELL if moves else RELOAD_IN_SHELL
         run(["sh", "-c", f"failed=0; {live}; exit $failed"])
-        for port in set(selinux_ports.added()) - set(state.get(LABELS, [])):
-            run(selinux_ports.command("-d", port))
+        selinux_ports.take({*labelled} - {*selinux_ports.noted()})
         self.forget()
 
     def kept(self) -> list[str]:

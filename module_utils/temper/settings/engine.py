@@ -760,15 +760,8 @@ def carry_out(
 
 def check_system(plan: Mapping[str, Any]) -> None:
     """Raise RefusedError where the node cannot have a role: others before it would have changed by then."""
-    options = plan["options"]
-    if reason := options.get("obstacle"):
+    if reason := plan["options"].get("obstacle"):
         raise RefusedError(f"Nothing was changed: {reason}.")
-    if plan["role"] == "os_hardening" and not options["absent"] and not which("dpkg-query"):
-        raise RefusedError(
-            "Nothing was changed: the controls of os_hardening are made for Debian and what derives from it, "
-            "and this node has no dpkg. Set os_hardening_state: absent for it, or leave the role out of this "
-            "run: --skip-tags os_hardening."
-        )
 
 
 def check_packages(plan: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from ansible.module_utils.temper.access.firewall import Firewall
 from ansible.module_utils.temper.access.sshd_settings import SshdSettings, word_on_unknown
+from ansible.module_utils.temper.files import File
 from ansible.module_utils.temper.process import CommandError, complete, printable, shown, which
 from ansible.module_utils.temper.settings import audit
 from ansible.module_utils.temper.settings.base import RefusedError, SettingError
@@ -108,12 +109,16 @@ def refusal(program: str, command: list[str], name: str, text: str) -> list[str]
 
 
 def ask_auditctl(items: Sequence[Mapping[str, Any]], found: ProgramAnswers) -> None:
-    """Have auditctl read each rule. It is one that names a call or a field which this auditctl lacks."""
+    """Have auditctl read each rule of files that are to change: a process each, which a quick run has not.
+
+    What it does not know is a rule with a call or a field that this auditctl lacks.
+    """
     texts = [
         item["wanted"]["content"]
         for item in items
         if item["kind"] == "file" and item["key"].startswith(audit.RULES) and item["wanted"]
         if item["wanted"].get("machine") in (None, platform.machine())
+        if File(item["key"], item["wanted"]["content"], item["wanted"].get("mode", "0644")).differs()
     ]
     if not texts or not which("auditctl"):
         return

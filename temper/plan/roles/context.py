@@ -96,7 +96,8 @@ class Context:
             python=programs_python(node.pythons),
             forwards=node.forwards,
             counters_restricted=node.nvidia.counters_restricted,
-            system=node.os.name,
+            # A rebuild is planned as what it is built from.
+            system=plan.system or node.os.name,
             **known,
         )
 

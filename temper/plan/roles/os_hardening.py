@@ -58,7 +58,7 @@ def role_plan(context: Context) -> RolePlan:
         absent=absent,
         sysctl_file=PurePath(SYSCTL_FILE).name,
         # Preflight refuses a run that reaches this role; the plan may be carried out by another.
-        obstacle="; ".join(texts(system_refusals(context.plan.system or context.system, wish))),
+        obstacle="; ".join(texts(system_refusals(context.system, wish))),
     )
     return RolePlan(
         ROLE,

@@ -213,6 +213,7 @@ def test_sockets_of_root_are_found_by_port(tmp_path: Path) -> None:
 @each(
     ("port 22\nlistenaddress 0.0.0.0:22\nlistenaddress [::]:22\n", ["22"]),
     ("port 22\nlistenaddress 10.0.0.4:2222\n", ["2222"]),
+    ("Port 22\nListenAddress 10.0.0.4:2222\n", ["2222"]),  # OpenSSH 10.6
     ("port 22\nlistenaddress 10.0.0.4:2222 rdomain mgmt\nlistenaddress [2001:db8::4]:222\n", ["222", "2222"]),
     ("port 22\n", ["22"]),
 )
@@ -560,3 +561,32 @@ def test_selinux_lets_sshd_listen_where_the_port_has_its_label(
     else:
         with pytest.raises(RefusedError, match=re.escape(found)):
             selinux_ports.unlabelled(ports)
+
+
+@pytest.mark.component
+def test_the_labels_that_we_gave_are_taken_away_and_those_of_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = {
+        "getenforce": "echo Enforcing",
+        "semanage": """case $2 in
+            -l) sed 's/^/ssh_port_t  tcp  /' local;;
+            -a) echo "$7" >>local;;
+            -d) grep -qx "$7" local && sed -i "/^$7$/d" local;;
+        esac""",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    local = tmp_path / "local"
+    local.write_text("222\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(process, "SYSTEM_PATH", "")
+    monkeypatch.setattr(selinux_ports, "NOTE", tmp_path / "note.json")
+    selinux_ports.give(["2222"])
+    selinux_ports.give(["2223"])
+    assert (selinux_ports.noted(), local.read_text().split()) == (["2222", "2223"], ["222", "2222", "2223"])
+    local.write_text("222\n2223\n")  # somebody has taken one away
+    selinux_ports.take(selinux_ports.noted())
+    assert local.read_text().split() == ["222"]

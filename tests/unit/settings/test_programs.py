@@ -1,4 +1,4 @@
-"""What the node's own programs say of a plan: stand-ins here, real programs in tests/lab/test_programs.py."""
+"""What the node's own programs say of a plan: stand-ins of programs."""
 
 import os
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.temper import process
-from ansible.module_utils.temper.settings import programs
+from ansible.module_utils.temper.settings import audit, programs
 
 from tests.unit.settings.role_plans import item, role_plan
 
@@ -56,6 +56,18 @@ def test_a_rule_that_auditctl_does_not_know_is_named_and_others_are_not(put: Cal
     assert said.startswith("auditctl version 4.0.2 does not know")
     assert "unknown field: fresh" in said
     assert "-k y" in said
+
+
+def test_rules_that_are_in_place_are_not_asked_again(
+    put: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(auditctl=AUDITCTL, unshare=UNSHARE)
+    monkeypatch.setattr(audit, "RULES", f"{tmp_path}/")
+    rules = tmp_path / "temper.rules"
+    assert len(asked(file(str(rules), RULES)).without) == 1
+    rules.write_text(RULES)
+    rules.chmod(0o644)
+    assert asked(file(str(rules), RULES)).without == []
 
 
 def test_where_no_namespace_can_be_made_auditctl_is_not_asked(put: Callable[..., None]) -> None:
