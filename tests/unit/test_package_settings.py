@@ -500,9 +500,36 @@ def test_a_removal_that_was_cut_off_is_completed(
     status.write_text(re.sub(r"^Status: .*", f"Status: {cut_off_in}", status.read_text(), flags=re.MULTILINE))
     if journal:
         (status.parent / "updates/0000").write_text(status.read_text())
-    noted.back().restore(noted.state)
+    setting = noted.back()
+    setting.begin(SimpleNamespace(check_mode=False))
+    setting.restore(noted.state)
     assert packages.query() == {}
     assert noted.back().is_at(noted.state)
+
+
+@pytest.mark.component
+def test_a_removal_that_the_journal_alone_knows_keeps_no_package_back(
+    machine: Machine, no_gpus: Path, tmp_path: Path
+) -> None:
+    """The recorder is gone and leaves its configuration. In the status that apt reads it is installed."""
+    archive = Archive(tmp_path / "recorders")
+    archive.add("library", "1")
+    archive.add("atop", "1", removal="exit 0", Depends="library")
+    machine.use(archive)
+    noted = Noted({"package:atop": {"version": "", "held": False}})
+    status = machine.root / "var/lib/dpkg/status"
+    before = status.read_text()
+    machine.run("dpkg", "--remove", "atop")
+    (stanza,) = [one for one in status.read_text().split("\n\n") if "Package: atop" in one]
+    status.write_text(before)
+    (status.parent / "updates/0000").write_text(f"{stanza}\n")
+    setting = noted.back()
+    setting.begin(SimpleNamespace(check_mode=True))
+    assert packages.query()["atop"].status == packages.CONFIGURATION
+    setting.begin(SimpleNamespace(check_mode=False))
+    assert (setting.leaving, setting.needed) == (["library"], [])
+    setting.restore(noted.state)
+    assert machine.versions() == {}
 
 
 # ---------------------------------------------------------------- repositories

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ansible.module_utils.temper.packaging.packages import Manager
-    from ansible.module_utils.temper.settings.base import State
+    from ansible.module_utils.temper.settings.base import NodeModule, State
 
 ROOT = Path("/")
 #: Where each engine keeps containers of any account: an engine that has some is not removed.
@@ -165,6 +165,12 @@ class BroughtPackages(Setting):
         known, ours = self.known.installed(), packages.recorded_holds()
         leaving = set(self.leaving)
         return sorted(n for n, package in known.items() if package.held and n in ours and n not in leaving)
+
+    def begin(self, node: NodeModule) -> None:
+        """Complete what is half-way: apt's simulations know nothing of dpkg's journal, and keep too much."""
+        if not node.check_mode:
+            self.manager.recover()
+            self.known.forget()
 
     def read(self) -> State:
         """Return the present version of each package of the record."""

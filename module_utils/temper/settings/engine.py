@@ -161,6 +161,7 @@ class Role:
         ]
         self.brought = sorted((s for s in self.unwanted if kind_of(s) in BROUGHT), key=kind_of)
         for setting in self.brought:
+            setting.begin(self.node)
             setting.heir = bool(self.heirs())
 
     def heirs(self) -> list[Record]:
