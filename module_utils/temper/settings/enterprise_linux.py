@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from pathlib import Path
 
@@ -181,4 +180,4 @@ class SelinuxMode(Keyword):
     def warnings(self) -> list[str]:
         """Likewise."""
         fault = self.fault()
-        return [re.sub(r"\.?$", ".", fault.reason)] if fault else []
+        return [f"{fault.reason.rstrip('.')}."] if fault else []
