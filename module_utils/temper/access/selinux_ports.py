@@ -61,9 +61,7 @@ def added() -> list[str]:
 
 def noted() -> list[str]:
     """Return the ports that we gave the label. Raises RecordError where nobody can tell."""
-    remedy = (
-        "take the label from these ports yourself (`semanage port -l -C`), remove the file, and run again"
-    )
+    remedy = "take their label from these ports (`semanage port -l -C`), remove the file, and run again"
     ports: list[str] = records.load(NOTE, {"ports": (list, str)}, remedy=remedy)[1].get("ports", [])
     return ports
 
