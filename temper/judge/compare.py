@@ -15,7 +15,7 @@ from validation.model import checksums
 from validation.model.contract import State, StringEnum
 from validation.model.grouping import by_key
 from validation.model.printable import one_line
-from validation.model.quantities import label, number, on_gpu, unit
+from validation.model.quantities import is_searched, label, number, on_gpu, unit
 from validation.verdict.baseline import IQR_TO_SIGMA
 
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ def _numbers(
         if one and other:
             yield _change(name, what, one, other)
         else:
-            yield _only(name, what, one is not None, expected=before.plan == after.plan)
+            expected = before.plan == after.plan and not is_searched(known.name)
+            yield _only(name, what, one is not None, expected=expected)
 
 
 def _digests(

@@ -23,7 +23,7 @@ from temper.rollout.noise import Series
 from validation.model import checksums
 from validation.model.contract import Finding, State, StringEnum
 from validation.model.grouping import by_key
-from validation.model.quantities import label, number, unit
+from validation.model.quantities import is_searched, label, number, unit
 from validation.verdict.chance import among
 
 if TYPE_CHECKING:
@@ -427,11 +427,16 @@ _SeriesKey = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
 def _values(runs: Sequence[NodeResult]) -> dict[_SeriesKey, dict[str | None, list[float]]]:
-    """Return each number's values, run by run: test, name and conditions -> GPU -> values."""
+    """Return each number's values, run by run: test, name and conditions -> GPU -> values.
+
+    Those of a searched shape are left out: it may be another one in each run, whatever the driver.
+    """
     found: dict[_SeriesKey, dict[str | None, list[float]]] = {}
     for run in runs:
         for test in filter(_ran, run.tests):
             for key, one in pairing.numbers(test, run, by_uuid=True).items():
+                if is_searched(key.name):
+                    continue
                 where = None if key.where is None else str(key.where)
                 by_gpu = found.setdefault((test.id, key.name, key.conditions), {})
                 by_gpu.setdefault(where, []).append(one.value)

@@ -245,9 +245,7 @@ def name_the_culprit(
     order: Callable[[str], int] | None = None,
     ras: RasWitness | None = None,
 ) -> list[Finding]:
-    """Return the rank that broke the collective.
-
-    It failed first, or, of ranks that hang, is halted or is behind.
+    """Return the rank that broke the collective: it failed first, or hangs and is halted or behind.
 
     `order` says how far a rank in some stage is; None: by the stages of a collective.
 

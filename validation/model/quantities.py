@@ -21,6 +21,8 @@ UNITS = {
 RATES = tuple(f"_{ending}" for ending in UNITS)
 #: Units of what no judge compares, because more of it is not better.
 SIZES = {"gb": "GB", "samples": "samples", "times": "times"}
+#: In the name of a number whose shape a search has found: the next run may measure another shape.
+SEARCHED = "_found_"
 #: A spread (interquartile range over median) above which a number is measured again, and blames nobody alone.
 NOISY_SPREAD = 0.10
 
@@ -38,6 +40,11 @@ def has_unit(measurement: Measurement) -> bool:
 def is_rate(measurement: Measurement) -> bool:
     """Return whether more is better, so that it compares."""
     return measurement.value > 0 and has_unit(measurement)
+
+
+def is_searched(name: str) -> bool:
+    """Return whether the next run may measure another shape, so that no lack of the number means anything."""
+    return SEARCHED in name
 
 
 def on_gpu(device: int | None) -> str:

@@ -268,10 +268,7 @@ def _kind(number: int, detail: str) -> Kind:
 
 
 def read_kernel_log() -> KernelLog:
-    """Return the Xid events of this boot.
-
-    From the journal, which is complete, else from the kernel's own buffer.
-    """
+    """Return the Xid events of this boot, from the complete journal, else from the kernel's own buffer."""
     reasons = []
     heard = journal_lost = False
     try:

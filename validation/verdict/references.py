@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from validation.findings.catalogue import finding
 from validation.model.quantities import (
     NOISY_SPREAD,
+    SEARCHED,
     has_unit,
     held_back,
     label,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 #: In the names of numbers that the same peak bounds: how they were taken.
 WAYS = ("peak", "alone", "best", "found")
 #: What nobody publishes, so that its lack of a reference is not said.
-NOT_PUBLISHED = ("_peak_", "_found_")
+NOT_PUBLISHED = ("_peak_", SEARCHED)
 #: Which published peak bounds a number, by the end of its name.
 MEMORY_NUMBERS = ("memory_copy_gb_s", "memory_triad_gb_s")
 
@@ -201,10 +202,7 @@ def _floor(measurement: Measurement, gpus: tuple[GpuIdentity, ...], references: 
 
 
 def _entries(model: dict[str, Any], section: str, name: str) -> list[dict[str, Any]]:
-    """Return what the table says of a number.
-
-    A list where it depends on something, else one entry or none.
-    """
+    """Return what the table says of a number, one entry or none, or a list where it depends on something."""
     entry = model.get(section, {}).get(name, [])
     return entry if isinstance(entry, list) else [entry]
 

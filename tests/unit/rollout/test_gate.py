@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from temper.rollout.gate import GateState, GateVerdict, Rules, errors_in_soak, judge, judge_baseline
 from tests.unit.each import each
 from tests.unit.rollout.results import GPUS, NEW, drawn_from, recorded_noise, run_of, runs_of
-from tests.unit.validation.samples import one_test
+from tests.unit.validation.samples import measurement, one_test
 from validation.model.contract import Finding, NodeResult, State
 from validation.verdict.verdicts import NodeVerdict, TestVerdict
 
@@ -234,6 +234,31 @@ def test_a_number_that_is_missing_now_fails_and_a_new_one_is_noted() -> None:
     verdict = judge([drop(run) for run in calm()], after())
     assert verdict.verdict is GateState.PASS
     assert any("fp32" in note for note in verdict.notes)
+
+
+def test_a_searched_shape_that_flips_between_runs_says_nothing_of_the_driver() -> None:
+    def searched(runs: list[NodeResult], *sizes: int) -> list[NodeResult]:
+        """Runs whose search found these shapes, one after the other."""
+        found = []
+        for place, run in enumerate(runs):
+            shape: dict[str, int | str] = {"m": sizes[place % len(sizes)], "n": 8192, "k": 8192}
+            more = tuple(
+                measurement("bf16_found_tflops", 800.0, device=gpu, conditions=shape) for gpu in range(GPUS)
+            )
+            tests = (
+                replace(test, measurements=test.measurements + more) if test.id == "gpu_matmul" else test
+                for test in run.tests
+            )
+            found.append(replace(run, tests=tuple(tests)))
+        return found
+
+    before = searched(calm(), 8192, 16384)
+    assert judge_baseline(before).verdict is GateState.PASS
+    for sizes in ((8192,), (4096,), (4096, 16384)):
+        for round_number in (1, 3):
+            verdict = judge(before, searched(after(), *sizes), round_number=round_number)
+            assert (verdict.verdict, verdict.reasons) == (GateState.PASS, ())
+            assert not any("found" in one.name for one in verdict.compared)
 
 
 @each(

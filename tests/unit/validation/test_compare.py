@@ -91,6 +91,16 @@ def test_what_is_gone_is_not_as_good_as_before(what: str) -> None:
     assert "only the first has" in gone.text
 
 
+def test_the_number_of_a_shape_that_the_search_no_longer_finds_is_not_gone() -> None:
+    first, second = (
+        node_result(
+            one_test("gpu_matmul", State.PASS, measurement("bf16_found_tflops", conditions={"m": size}))
+        )
+        for size in (4096, 8192)
+    )
+    assert {change.trend for change in between(first, second)} == {Trend.UNKNOWN}
+
+
 def test_a_test_that_another_plan_does_not_have_is_not_gone() -> None:
     quick = dataclasses.replace(node_result(gpus=1), plan="standard")
     assert [change.trend for change in between(result_of(1.0), quick)] == [Trend.UNKNOWN]
