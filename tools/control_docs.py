@@ -132,7 +132,6 @@ def brief(settings: dict[str, Any]) -> str:
     parts += [f"`{path}` a file system of its own" for path in settings.get("separate", [])]
     parts += [f"PAM profile `{profile}`" for profile in settings.get("pam", {})]
     parts += [f"authselect's feature `{feature}`" for feature in settings.get("authselect", [])]
-    parts += [f"the crypto policy's module `{module}`" for module in settings.get("crypto_policies", [])]
     for package in settings.get("packages", []):
         parts.append(f"package {' or '.join(package)}" if isinstance(package, list) else f"package {package}")
     parts += [f"`{unit}` {state}{ordered('unit', unit)}" for unit, state in settings.get("units", {}).items()]
@@ -152,7 +151,8 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
     for profile, before in BEFORE.items():
         settings = settings_of(control, profile)
         if not before or settings != settings_of(control, before):
-            lines.append(f"- From `{profile}` on: {brief(settings)}.")
+            scope = f"From `{profile}` on" if profile in BEFORE.values() else f"With `{profile}`"
+            lines.append(f"- {scope}: {brief(settings)}.")
     if "demand" in control:
         lines.append(f"- The benchmark asks for: {brief(control['demand'])}.")
     reasons: dict[str, list[str]] = {}

@@ -176,10 +176,7 @@ class NodeStatement:
         return tuple(dict.fromkeys(one.remedy for one in failing))
 
     def waived(self, by: WaivedBy, measured: State | None = None) -> int:
-        """Return how many controls the profile or the operator waives.
-
-        With `measured`, that would come out so.
-        """
+        """Return how many controls the profile or the operator waives, with `measured` only of this state."""
         return sum(control.waived_by is by and measured in (None, control.measured) for control in self.shown)
 
 

@@ -77,7 +77,6 @@ OF_ITS_OWN = (
     "pam",
     "units",
     "authselect",
-    "crypto_policies",
 )
 
 KERNELS = ("linux-image-", "linux-headers-", "linux-modules-", "linux-kbuild-", "linux-compiler-")
@@ -145,10 +144,7 @@ def waiver_of(control: Mapping[str, Any], profile: str) -> str | None:
 
 
 def demand_of(control: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the benchmark asks for: its own words, or what the strictest profile sets.
-
-    {} for neither.
-    """
+    """Return what the benchmark asks for: its own words, else what the strictest profile sets, else {}."""
     found: dict[str, Any] = control.get("demand") or settings_of(control, STRICTEST)
     return found
 
@@ -191,7 +187,7 @@ def alone(asker: Asker, settings: Mapping[str, Any], system: str | None = None) 
 
     `settings` are as `on_system` returns them.
     """
-    usual = {"banner": BANNER, "kernels": "", "kernel_pattern": ""}
+    usual = {"banner": BANNER, "kernels": ""}
     composer = Composer({**values_of(system), **usual}, names_of(system))
     composer.add(asker, {key: value for key, value in settings.items() if key in OF_ITS_OWN})
     composer.lines = {}
@@ -317,9 +313,8 @@ class Composer:
             self._set(asker, Kind.ACCESS, self.name(path), AccessWanted(mode, tuple(groups or ["root"])))
         for profile, (stack, *words) in settings.get("pam", {}).items():
             self._set(asker, Kind.PAM, profile, PamWanted(stack, tuple(words)))
-        for kind, key in (Kind.AUTHSELECT, "authselect"), (Kind.CRYPTO_POLICY, "crypto_policies"):
-            for name in settings.get(key, []):
-                self._set(asker, kind, name, wanted=True)
+        for name in settings.get("authselect", []):
+            self._set(asker, Kind.AUTHSELECT, name, wanted=True)
         for unit, wanted in settings.get("units", {}).items():
             state, *others = (self.name(word) for word in wanted.replace(" unless ", " ").split())
             self._set(asker, Kind.UNIT, self.name(unit), UnitWanted(state == "running", unless=tuple(others)))
@@ -468,8 +463,6 @@ def hardening(
             **values_of(system),
             "banner": wish.banner or BANNER,
             "kernels": "\n".join(f'  "{name}";' for name in kernels),
-            # By shell patterns, without blanks: dnf.conf(5).
-            "kernel_pattern": "" if wish.upgrade_kernels else ",kernel*",
         },
         names_of(system),
     )

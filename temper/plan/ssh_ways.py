@@ -54,7 +54,7 @@ class Client:
         found: dict[str, str] = {}
         for line in text.splitlines():
             keyword, _, value = line.partition(" ")
-            found.setdefault(keyword, value)
+            found.setdefault(keyword.lower(), value)
         port = int(text) if re.fullmatch(r"[0-9]{1,5}", text := found.get("port", "")) else 0
         if not found.get("hostname") or not 0 < port <= MOST_PORT:
             raise ValueError(f"ssh -G: expected a hostname and a port, found {found!r:.100}")

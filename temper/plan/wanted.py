@@ -25,7 +25,6 @@ class Kind(StringEnum):
     KEYWORD = "keyword"
     PAM = "pam"
     AUTHSELECT = "authselect"
-    CRYPTO_POLICY = "crypto_policy"
     ACCESS = "access"
     PACKAGE = "package"
     PACKAGE_CHOICE = "package_choice"
@@ -270,7 +269,6 @@ TYPES: Mapping[Kind, Any] = {
     Kind.KEYWORD: str,
     Kind.PAM: PamWanted,
     Kind.AUTHSELECT: bool,
-    Kind.CRYPTO_POLICY: bool,
     Kind.ACCESS: AccessWanted,
     Kind.PACKAGE: PackageWanted,
     Kind.PACKAGE_CHOICE: ChoiceWanted,

@@ -26,8 +26,11 @@ ROOT = Path(__file__).resolve().parents[2]
 #: CPU time that one input may cost, and memory beyond what the tests themselves need.
 LONGEST_S = 5.0
 MOST_BYTES = 1 << 30
-#: A reader that does not return to Python hears no signal of its own: then its process is ended.
+#: CPU time after which a process is ended that takes no signal: its reader does not return to Python, say.
+#: One that sleeps for so long waits for something that never comes; one that is ready to run does not count.
 PATIENCE_S = 30.0
+#: States of a process (proc(5)) that no other process's load explains.
+ASLEEP = ("S", "Z")
 #: Places that are shown of each reader.
 SHOWN = 200
 
@@ -135,6 +138,12 @@ def _cpu_s_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def _state_of(pid: int) -> tuple[str, float]:
+    """Return the state of a child, and the CPU time that it has used, s (proc(5))."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _child(
     reader: Reader, seeds: range, cpu_s: float, place: mmap.mmap, folder: str
 ) -> Iterator[tuple[str, str, int]]:
@@ -153,16 +162,21 @@ def _child(
             os._exit(status)
     os.close(sending)
     ended, buffer = "", b""
-    while True:
-        before = place[:]
-        if not select.select([receiving], [], [], PATIENCE_S)[0]:
-            if place[:] != before:
-                continue
-            ended = f"no answer within {PATIENCE_S:g} s"
-            break
-        if not (block := os.read(receiving, 1 << 16)):
-            break
-        buffer += block
+    since, spent_s, last_s = place[:], 0.0, -1.0
+    while not ended:
+        if select.select([receiving], [], [], PATIENCE_S)[0]:
+            if not (block := os.read(receiving, 1 << 16)):
+                break
+            buffer += block
+            continue
+        state, cpu_s_now = _state_of(child)
+        if place[:] != since:
+            since, spent_s = place[:], cpu_s_now
+        elif cpu_s_now - spent_s >= PATIENCE_S:
+            ended = f"no answer within {PATIENCE_S:g} s of CPU time"
+        elif cpu_s_now == last_s and state in ASLEEP:
+            ended = f"asleep for {PATIENCE_S:g} s"
+        last_s = cpu_s_now
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)

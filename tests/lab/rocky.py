@@ -32,13 +32,13 @@ REPOSITORY = "/usr/share/rocky-repository"
 PACKAGES = "auditd chrony cron dnf dnf-plugins-core firewalld libpam-pwquality logrotate rpm rsyslog sudo"
 #: What a database of packages has; nothing of them is on the disk.
 INSTALLED = (
-    "audit authselect bash chrony cronie crypto-policies crypto-policies-scripts dnf dnf-automatic "
-    "dnf-plugins-core firewalld grub2-tools kernel libpwquality nftables openssh openssh-server pam "
-    "policycoreutils policycoreutils-python-utils python3-dnf-plugin-versionlock rpm rsyslog "
-    "selinux-policy-targeted shadow-utils sudo systemd"
+    "audit authselect bash chrony cracklib-dicts cronie crypto-policies crypto-policies-scripts dnf "
+    "dnf-automatic dnf-plugins-core firewalld grub2-tools kernel libpwquality logrotate nftables "
+    "openssh openssh-server pam policycoreutils policycoreutils-python-utils python3-dnf-plugin- "
+    "versionlock rpm rsyslog selinux-policy-targeted shadow-utils sudo systemd"
 )
 #: What the repository has besides.
-OFFERED = "aide sssd tmux"
+OFFERED = "aide audispd-plugins sssd tmux"
 #: Debian's package manager, which no program of the node may meet.
 HIDDEN = "apt apt-cache apt-config apt-get apt-key apt-mark dpkg dpkg-deb dpkg-divert dpkg-query dpkg-split"
 #: Debian's names of services, and Enterprise Linux's.

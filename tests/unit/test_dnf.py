@@ -1,5 +1,6 @@
 """What dnf's output means, without a dnf: what a real one does is tested in the lab."""
 
+import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import package_preview
 import pytest
 import yaml
 from ansible.module_utils.temper import process
-from ansible.module_utils.temper.packaging import dnf_staging
+from ansible.module_utils.temper.packaging import dnf, dnf_staging, packages
 from ansible.module_utils.temper.packaging.dnf import KEPT, Dnf, kept_stream
 from ansible.module_utils.temper.packaging.packages import OthersUnreadableError, Package, PackageError, Wish
 from ansible.module_utils.temper.packaging.preview import Preview, refused
@@ -71,6 +72,64 @@ def test_only_our_own_transaction_is_undone() -> None:
     manager = Scripted()
     assert "The transaction was undone" in manager.undo({}, PLUGINS)
     assert undone(manager) == ["history undo 11"]
+
+
+class Removing(Dnf):
+    """A dnf that removes a package with those that require it, and refuses to remove `dnf`."""
+
+    def query(self) -> dict[str, Package]:
+        return {}
+
+    def dnf(self, arguments: Sequence[str], plugins: Path | None = None) -> tuple[int, str, str]:
+        if "--assumeno" not in arguments:
+            return 0, "", ""
+        names = {*arguments[arguments.index("--assumeno") + 1 :]}
+        if "dnf" in names:
+            return 1, "", "Error: the operation would remove a protected package: dnf"
+        more = {"site-tool"} if "required" in names else set()
+        rows = "".join(f" {name} noarch 1-1 @app 1 k\n" for name in sorted(names | more))
+        return 1, "", f"Dependencies resolved.\nRemoving:\n{rows}\nTransaction Summary\n"
+
+
+def test_what_packages_of_before_recommend_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What packages of the site recommend or require stays. rpm ends with 1 where nothing recommends it."""
+    recommending = {
+        "chrony": "systemd\n",
+        "perl-libs": "perl\n",
+        "git": "site-tool\n",
+        "atop": "systemd\nsite-tool\n",
+    }
+
+    def rpm(command: Sequence[str], _: object) -> subprocess.CompletedProcess[str]:
+        name = command[command.index("--whatrecommends") + 1]
+        found = recommending.get(name, f"no package recommends {name}\n")
+        return subprocess.CompletedProcess(command, name not in recommending, found, "")
+
+    monkeypatch.setattr(dnf, "attempt", rpm)
+    brought = ["atop", "chrony", "dnf", "git", "perl", "perl-libs", "required"]
+    assert Removing().removable(brought, {*brought, "systemd"}) == ["chrony", "perl", "perl-libs"]
+    assert Removing().removable(brought, brought) == ["perl", "perl-libs"]
+
+
+def test_locks_go_with_the_packages_that_temper_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the site stay, and what makes dnf follow them."""
+    monkeypatch.setattr(packages, "HOLD_RECORD", tmp_path / "held-packages")
+    packages.record_holds({"driver", "cuda"})
+    monkeypatch.setattr(
+        dnf,
+        "attempt",
+        lambda command, _: subprocess.CompletedProcess(command, 1, "no package recommends x", ""),
+    )
+    removing, plugin = Removing(root=tmp_path), dnf.LOCK_PLUGIN
+    removing.lock_list().parent.mkdir(parents=True)
+    removing.lock_list().write_text("driver-580-1.*\neditor-1-1.*\ncuda-13-1.*\n")
+    removing.remove(["driver", "tool"], [])
+    assert removing.locks() == ["editor-1-1.*", "cuda-13-1.*"]
+    assert removing.removable([plugin, "tool"], []) == ["tool"]
+    removing.release(["editor"])
+    assert removing.removable([plugin, "tool"], []) == [plugin, "tool"]
 
 
 def test_where_none_of_ours_ran_nothing_is_undone() -> None:

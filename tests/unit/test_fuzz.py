@@ -1,6 +1,11 @@
 """A short look at every reader of foreign input, with the same inputs each time: `make fuzz` in small."""
 
+import os
+import signal
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -48,17 +53,54 @@ def crowds(_text: str) -> None:
         held.append(bytearray(64 << 20))
 
 
+def never_ends(_text: str) -> None:
+    """Read as a reader does that no exception reaches."""
+    while True:
+        with suppress(BaseException):
+            "".join(map(str, range(1000)))
+
+
+def sleeps(_text: str) -> None:
+    """Read as a reader does that waits for another process for ever."""
+    time.sleep(3600)
+
+
+def waits_for_a_cpu(_text: str) -> None:
+    """Read on a machine that is busy: long by the clock, and nearly nothing by CPU time."""
+    reader = os.getpid()
+    if not os.fork():
+        while Path(f"/proc/{reader}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.01)
+        time.sleep(0.5)
+        os.kill(reader, signal.SIGCONT)
+        os._exit(0)
+    os.kill(reader, signal.SIGSTOP)
+
+
 @pytest.mark.parametrize(
     ("name", "read", "kind"),
-    [("loops", loops, "hang"), ("crowds", crowds, "hang"), ("int", int, "unhandled")],
+    [
+        ("loops", loops, "hang"),
+        ("crowds", crowds, "hang"),
+        ("never ends", never_ends, "hang"),
+        ("sleeps", sleeps, "hang"),
+        ("int", int, "unhandled"),
+    ],
 )
 def test_a_reader_that_fails_is_found_and_the_next_input_is_read(
     name: str, read: object, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.fuzz.guard.LONGEST_S", 0.1)
+    monkeypatch.setattr("tests.fuzz.guard.PATIENCE_S", 0.5)
     reader = Reader(name, read, lambda: ["x"])  # type: ignore[arg-type]  # of several types
     found = examine(reader, SEED, cpu_s=60, most=3)
     assert (found.inputs, set(found.counts)) == (3, {kind})
+
+
+def test_a_reader_that_waits_for_a_cpu_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.fuzz.guard.PATIENCE_S", 0.05)
+    found = examine(Reader("waits", waits_for_a_cpu, lambda: ["x"]), SEED, cpu_s=60, most=2)
+    assert (found.inputs, found.counts) == (2, {})
 
 
 def test_what_should_not_have_been_accepted_is_found() -> None:

@@ -233,7 +233,7 @@ def test_what_others_recommend_stays_and_nothing_that_nobody_needs_goes(
     configuration = machine.root / "apt.conf"
     configuration.write_text(f'{configuration.read_text()}APT::Get::AutomaticRemove "true";\n')
     assert any("stays: whois" in word for word in noted.back().warnings())
-    assert any("apt-get purge whois" in word for word in noted.back().warnings())
+    assert not any("apt-get" in word for word in noted.back().warnings()), "it would take fail2ban along"
     noted.back().restore(noted.state)
     assert set(machine.versions()) == {"whois", "fail2ban", "leaf"}
     early = noted.back()
@@ -242,6 +242,25 @@ def test_what_others_recommend_stays_and_nothing_that_nobody_needs_goes(
     noted.state["fail2ban"] = None
     noted.back().restore(noted.state)
     assert set(machine.versions()) == {"leaf"}
+
+
+@pytest.mark.component
+def test_no_command_is_given_that_would_lock_out_or_unprotect(
+    machine: Machine, no_gpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ways in, kernels, and a firewall whose removal flushes the rules of others, stay without one."""
+    monkeypatch.setattr(brought, "rules_stand", lambda: True)
+    archive = Archive(tmp_path / "never")
+    names = ("linux-image-6.1.0-1-amd64", "nftables", "openssh-server", "python3", "sudo")
+    for name in names:
+        archive.add(name, "1")
+    machine.use(archive)
+    noted = Noted({f"package:{name}": {"version": "", "held": False} for name in names})
+    said = noted.back().warnings()
+    assert all(any(name in word for word in said) for name in names)
+    assert not any(command in word for word in said for command in ("apt-get", "dnf", "purge"))
+    noted.back().restore(noted.state)
+    assert set(machine.versions()) == set(names)
 
 
 @pytest.mark.component
@@ -481,9 +500,36 @@ def test_a_removal_that_was_cut_off_is_completed(
     status.write_text(re.sub(r"^Status: .*", f"Status: {cut_off_in}", status.read_text(), flags=re.MULTILINE))
     if journal:
         (status.parent / "updates/0000").write_text(status.read_text())
-    noted.back().restore(noted.state)
+    setting = noted.back()
+    setting.begin(SimpleNamespace(check_mode=False))
+    setting.restore(noted.state)
     assert packages.query() == {}
     assert noted.back().is_at(noted.state)
+
+
+@pytest.mark.component
+def test_a_removal_that_the_journal_alone_knows_keeps_no_package_back(
+    machine: Machine, no_gpus: Path, tmp_path: Path
+) -> None:
+    """The recorder is gone and leaves its configuration. In the status that apt reads it is installed."""
+    archive = Archive(tmp_path / "recorders")
+    archive.add("library", "1")
+    archive.add("atop", "1", removal="exit 0", Depends="library")
+    machine.use(archive)
+    noted = Noted({"package:atop": {"version": "", "held": False}})
+    status = machine.root / "var/lib/dpkg/status"
+    before = status.read_text()
+    machine.run("dpkg", "--remove", "atop")
+    (stanza,) = [one for one in status.read_text().split("\n\n") if "Package: atop" in one]
+    status.write_text(before)
+    (status.parent / "updates/0000").write_text(f"{stanza}\n")
+    setting = noted.back()
+    setting.begin(SimpleNamespace(check_mode=True))
+    assert packages.query()["atop"].status == packages.CONFIGURATION
+    setting.begin(SimpleNamespace(check_mode=False))
+    assert (setting.leaving, setting.needed) == (["library"], [])
+    setting.restore(noted.state)
+    assert machine.versions() == {}
 
 
 # ---------------------------------------------------------------- repositories

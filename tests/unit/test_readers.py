@@ -113,13 +113,13 @@ def test_text_that_is_cut_off_or_foreign_is_a_sentence(name: str) -> None:
     assert read(sample) is not None
     cut = [sample[:end] for end in range(len(sample))]
     numbers = [sample.replace(digit, "9" * 5000) for digit in "0123456789" if digit in sample]
-    started = time.monotonic()
+    started = time.process_time()
     for text in [*cut, *numbers, *FOREIGN, *(sample + text for text in FOREIGN)]:
         try:
             read(text)
         except ALLOWED as error:
             assert len(str(error)) < 2000
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20
 
 
 def test_line_in_the_way_is_named() -> None:

@@ -174,6 +174,10 @@ def test_answer_of_another_form() -> None:
             Client.from_text(text)
 
 
+def test_keywords_count_in_either_case() -> None:
+    assert Client.from_text("Hostname a\nPort 22\n") == Client.from_text("hostname a\nport 22\n")
+
+
 def test_depth_is_bounded() -> None:
     assert way((), "a", lambda _arguments, _host: Client("a", 22, "x", command="ssh -W %h:%p b"), 3)
 

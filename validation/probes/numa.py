@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 from pathlib import Path
 
 from validation.probes.machine import cpu_list, text_at
@@ -17,8 +18,7 @@ MPOL_BIND = 2  # linux/mempolicy.h
 
 def node_of(pci_address: str, root: Path = Path("/")) -> int | None:
     """Return the node of a PCI device, None where the firmware does not say."""
-    text = text_at(root / "sys/bus/pci/devices" / pci_address / "numa_node")
-    return int(text) if text.isdigit() else None  # -1: unknown
+    return _number(text_at(root / "sys/bus/pci/devices" / pci_address / "numa_node"))  # -1: unknown
 
 
 def farthest(pci_address: str, root: Path = Path("/")) -> int | None:
@@ -29,13 +29,11 @@ def farthest(pci_address: str, root: Path = Path("/")) -> int | None:
 
 def farthest_from(node: int, root: Path = Path("/")) -> int | None:
     """Of the other nodes with CPUs and memory the one at the largest distance; None without another."""
-    distances = [int(word) for word in text_at(root / NODES / f"node{node}/distance").split()]
+    row = text_at(root / NODES / f"node{node}/distance").split()
     others = {
         other: distance
-        for other, distance in zip(
-            _online(root), distances, strict=False
-        )  # a row has the nodes in their order
-        if other != node and _is_whole(other, root)
+        for other, word in zip(_online(root), row, strict=False)  # a row has the nodes in their order
+        if other != node and (distance := _number(word)) is not None and _is_whole(other, root)
     }
     return max(others, key=lambda other: others[other]) if others else None
 
@@ -59,8 +57,13 @@ def bind(node: int, root: Path = Path("/")) -> str | None:
 
 
 def _online(root: Path) -> list[int]:
-    names = [path.name.removeprefix("node") for path in (root / NODES).glob("node[0-9]*")]
-    return sorted(int(name) for name in names)
+    numbers = (_number(path.name.removeprefix("node")) for path in (root / NODES).glob("node[0-9]*"))
+    return sorted(number for number in numbers if number is not None)
+
+
+def _number(text: str) -> int | None:
+    """Return a number as the kernel writes it; None for anything else."""
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
 def _is_whole(node: int, root: Path) -> bool:

@@ -82,7 +82,7 @@ def read(gpus: tuple[str, ...], root: Path = Path("/")) -> Topology:
     return Topology(
         architecture=platform.machine(),
         numa_nodes=len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or 1,
-        gpu_numa_node={gpu: _numa_node(devices / gpu) for gpu in gpus},
+        gpu_numa_node={gpu: numa.node_of(gpu, root) for gpu in gpus},
         gpu_far_numa_node={gpu: numa.farthest(gpu, root) for gpu in gpus},
         iommu=_iommu(root),
         virtual=bool(re.search(r"^flags\s*:.*\bhypervisor\b", text_at(root / "proc/cpuinfo"), re.MULTILINE)),
@@ -102,11 +102,6 @@ def pcie_ports(gpus: Iterable[str], root: Path = Path("/")) -> dict[str, PciePor
             if width:
                 found[gpu] = PciePort(int(width), sum(speed <= speed_gt for speed in SPEEDS_GT))
     return found
-
-
-def _numa_node(device: Path) -> int | None:
-    text = text_at(device / "numa_node")
-    return int(text) if text.isdigit() else None  # -1: unknown
 
 
 def _iommu(root: Path) -> str:
@@ -166,7 +161,7 @@ def _slow_links(gpus: tuple[str, ...], root: Path) -> list[SlowLink]:
 def _way_up(device: Path) -> list[tuple[Path, Path]]:
     """Return both ends of each link from a device up to the root.
 
-    Within a switch, from port to port, is none.
+    The way between two ports within a switch is no link.
     """
     bridges = _bridges(device)
     ends = [device.resolve(), *bridges] if bridges else []

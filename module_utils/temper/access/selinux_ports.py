@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ansible.module_utils.temper import records
 from ansible.module_utils.temper.process import each_line, run, which
 from ansible.module_utils.temper.settings.base import RefusedError
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 LABEL = "ssh_port_t"
 #: The policy's own.
 SHIPPED = "22"
+#: The ports that have the label by us, until it is taken away.
+NOTE = Path("/var/lib/temper/sshd-ports.json")
 
 
 def enabled() -> bool:
@@ -23,6 +27,16 @@ def enabled() -> bool:
 def command(option: str, port: str) -> list[str]:
     """Return the command that gives a port the label (-a) or takes it away (-d)."""
     return ["semanage", "port", option, "-t", LABEL, "-p", "tcp", port]
+
+
+def in_shell(option: str, port: str) -> str:
+    """Return the shell command that does the same where it is still to do: elsewhere semanage fails."""
+    pattern = f"^{LABEL}[[:space:]]+tcp[[:space:]]+(.*, *)?{port}(,|$)"
+    done = "" if option == "-a" else "! "
+    return (
+        "labels=$(semanage port -l -n -C) && "
+        f"{{ {done}echo \"$labels\" | grep -Eq '{pattern}' || {' '.join(command(option, port))}; }}"
+    )
 
 
 def parse(line: str) -> tuple[str, str, list[str]]:
@@ -43,6 +57,28 @@ def added() -> list[str]:
     if not enabled() or not which("semanage"):
         return []
     return sorted(port for port, label in labels("-C").items() if label == LABEL)
+
+
+def noted() -> list[str]:
+    """Return the ports that we gave the label. Raises RecordError where nobody can tell."""
+    remedy = "take their label from these ports (`semanage port -l -C`), remove the file, and run again"
+    ports: list[str] = records.load(NOTE, {"ports": (list, str)}, remedy=remedy)[1].get("ports", [])
+    return ports
+
+
+def give(ports: Iterable[str]) -> None:
+    """Give ports the label, noted before."""
+    if wanted := [*ports]:
+        records.store(NOTE, {"ports": sorted({*noted(), *wanted})})
+    for port in wanted:
+        run(command("-a", port))
+
+
+def take(ports: Iterable[str]) -> None:
+    """Take the label from those that still have it."""
+    if ports := set(ports):
+        for port in sorted(ports & {*added()}):
+            run(command("-d", port))
 
 
 def unlabelled(ports: Iterable[str]) -> list[str]:

@@ -30,6 +30,7 @@ from ansible.module_utils.temper.access.sshd import (
     active_socket,
     configured_addresses,
     is_active,
+    keyword_of,
     listen_anew,
     listening_ports,
     ports_of_everybody,
@@ -79,8 +80,6 @@ REVOKED_KEYS = FOLDER / "temper_revoked_keys"
 STRONG_MODULI = FOLDER / "temper_moduli"
 # The drop-in is the first to go and the last to come: whatever it names is there while it is read.
 FILES = (DROP_IN, BANNER, USER_CA_KEYS, REVOKED_KEYS, STRONG_MODULI)
-#: Of a record: ports with a label of SELinux's.
-LABELS = "selinux ports"
 MINIMUM_RSA_HOST_KEY_BITS = 3072
 MOST_SENTENCES = 8  # of a refusal
 OTHERWISE = "ssh_hardening_extra_options"
@@ -203,7 +202,7 @@ def disagreements(settings: Settings, wanted: Effective, effective: Effective) -
 
 def where(keyword: str, lines: Iterable[Line], options: Iterable[str] = ()) -> str:
     """Name the lines that set a keyword, or that sshd's command line does."""
-    if keyword.lower() in [option[2:].partition("=")[0].lower() for option in options]:
+    if keyword.lower() in map(keyword_of, options):
         return "sshd's command line: OPTIONS in /etc/sysconfig/sshd, SSHD_OPTS in /etc/default/ssh"
     return ", ".join(line.place for line in lines if line.keyword == keyword.lower()) or "no line of a file"
 
@@ -599,7 +598,7 @@ class Outlook:
     """What sshd would be after the change, from one look at the node.
 
     `socket_moves` says that systemd, which listens in sshd's place, is to listen elsewhere. `unlabelled` are
-    ports that need SELinux's label.
+    ports that need SELinux's label, `labelled` those that lose it with all of ours.
     """
 
     plan: SshdPlan
@@ -610,6 +609,12 @@ class Outlook:
     cut: list[Channel] = field(default_factory=list)
     locked_out: list[str] = field(default_factory=list)
     unlabelled: list[str] = field(default_factory=list)
+    labelled: list[str] = field(default_factory=list)
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything is to change."""
+        return bool(self.differing or self.unlabelled or self.labelled)
 
 
 class SshdSettings(ConfirmedSetting[Outlook]):
@@ -657,7 +662,9 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         if not (program := which("sshd")):
             raise RefusedError("There is no sshd on this node: install the package openssh-server.")
         with tempfile.TemporaryDirectory() as scratch:
-            options = started_with(Sshd(program, self.login, Path(scratch)).whole(None)) if self.live else []
+            # Nothing is in the way of taking a role back that never was there.
+            matters = self.live and (self.wanted.state == "present" or any(map(Path.exists, FILES)))
+            options = started_with(Sshd(program, self.login, Path(scratch)).whole(None)) if matters else []
             sshd = Sshd(program, self.login, Path(scratch), options)
             base = sshd.whole(None)
             gone = SshdPlan(dict.fromkeys(FILES), base)
@@ -669,10 +676,12 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         differing = [file for file in files if file.differs()]
         ports = listening_ports(planned.effective)
         outlook = Outlook(planned, differing, ports)
-        if not differing or not self.live:
-            return outlook
-        if planned is not gone:
+        if self.live and planned is gone:
+            outlook = replace(outlook, labelled=selinux_ports.noted())
+        elif self.live:  # SELinux may have been off when the files were written
             outlook = replace(outlook, unlabelled=selinux_ports.unlabelled(ports))
+        if not self.live or not (differing or outlook.unlabelled):
+            return outlook
         with tempfile.TemporaryDirectory() as scratch:
             sshd = Sshd(program, self.login, Path(scratch), options)
             outlook = replace(outlook, locked_out=locked_out(sshd, planned, self.login))
@@ -712,13 +721,13 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         )
 
     def read(self) -> State:
-        """Our files as they are, and the ports that SELinux's policy has for sshd here alone."""
-        files = {str(path): saved(path) for path in FILES}
-        return files | ({LABELS: added} if self.live and (added := selinux_ports.added()) else {})
+        """Our files as they are, and the note of ports that have SELinux's label by us."""
+        noted = [selinux_ports.NOTE] if selinux_ports.NOTE.exists() else []
+        return {str(path): saved(path) for path in (*FILES, *noted)}
 
     def settled(self) -> bool:
-        """Return whether all files are as wanted; sshd has read what a run has written."""
-        return not self.outlook.differing
+        """Return whether files and labels are as wanted; sshd has read what a run has written."""
+        return not self.outlook.changes
 
     def change(self) -> list[Difference]:
         """Return the files but for the long one of numbers, and the labels of ports."""
@@ -727,10 +736,11 @@ class SshdSettings(ConfirmedSetting[Outlook]):
             for file in self.outlook.differing
             if file.path != str(STRONG_MODULI)
         ]
-        ports = self.outlook.unlabelled
+        name, label = "SELinux's label of port", selinux_ports.LABEL
         return [
             *files,
-            *(Difference(f"SELinux's label of port {one}", "", selinux_ports.LABEL) for one in ports),
+            *(Difference(f"{name} {port}", "", label) for port in self.outlook.unlabelled),
+            *(Difference(f"{name} {port}", label, "") for port in self.outlook.labelled),
         ]
 
     def fault(self) -> Fault | None:
@@ -747,40 +757,47 @@ class SshdSettings(ConfirmedSetting[Outlook]):
 
     def way_in(self) -> WayIn | None:
         """Any change is one."""
-        if not self.outlook.differing:
+        if not self.outlook.changes:
             return None
         live = LISTEN_ANEW_IN_SHELL if self.outlook.socket_moves else RELOAD_IN_SHELL
-        unlabel = [" ".join(selinux_ports.command("-d", port)) for port in self.outlook.unlabelled]
-        return WayIn(self.change_name, self.subject, [*self.outlook.plan.files], [live, *unlabel])
+        label = [selinux_ports.in_shell("-a", port) for port in self.outlook.labelled]
+        unlabel = [selinux_ports.in_shell("-d", port) for port in self.outlook.unlabelled]
+        files = [*self.outlook.plan.files, *([selinux_ports.NOTE] if label or unlabel else [])]
+        return WayIn(self.change_name, self.subject, files, [*label, live, *unlabel])
 
     def apply(self) -> None:
         """Write the files and have sshd read them."""
         outlook = self.outlook
         self.moved_to = outlook.new_port
         try:
-            for port in outlook.unlabelled:
-                run(selinux_ports.command("-a", port))
+            selinux_ports.give(outlook.unlabelled)
             for file in outlook.differing:
                 file.write()
-            if self.live:
+            if self.live and (outlook.differing or outlook.unlabelled):
                 (listen_anew if outlook.socket_moves else reload_sshd)(outlook.ports)
+            if outlook.labelled:
+                selinux_ports.take(outlook.labelled)
+                selinux_ports.NOTE.unlink()
         finally:
             self.forget()
 
     def restore(self, state: State) -> None:
         """Write the files as they were and have sshd read them."""
-        before = configured_addresses()
+        before, labelled = configured_addresses(), selinux_ports.noted() if self.live else []
         for path in reversed(FILES) if state.get(str(DROP_IN)) else FILES:
             put_back(path, state.get(str(path)))
         if not self.live:
             self.forget()
             return
+        put_back(selinux_ports.NOTE, state.get(str(selinux_ports.NOTE)))
+        again = {*selinux_ports.noted()} - {*labelled}
+        for port in selinux_ports.unlabelled(sorted(again)):
+            run(selinux_ports.command("-a", port))
         socket = active_socket()
         moves = socket and configured_addresses() != before and not socket_obstacle(socket)
         live = LISTEN_ANEW_IN_SHELL if moves else RELOAD_IN_SHELL
         run(["sh", "-c", f"failed=0; {live}; exit $failed"])
-        for port in set(selinux_ports.added()) - set(state.get(LABELS, [])):
-            run(selinux_ports.command("-d", port))
+        selinux_ports.take({*labelled} - {*selinux_ports.noted()})
         self.forget()
 
     def kept(self) -> list[str]:
@@ -794,7 +811,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
     def composed(self) -> SshdPlan:
         """Return what would be written, whoever logs in. Raises RefusedError, also in sshd's own words."""
         with tempfile.TemporaryDirectory() as scratch:
-            sshd = Sshd("sshd", self.login, Path(scratch))
+            sshd = Sshd("sshd", self.login, Path(scratch), changes=False)
             return plan(self.wanted, sshd, sshd.whole(None))
 
     def warnings(self) -> list[str]:

@@ -283,8 +283,7 @@ class Apt:
         return closed([name for name in names if name not in kept], touched)
 
     def remove(self, names: Sequence[str], purge: Sequence[str]) -> None:
-        """Remove them in one transaction, after completing what an interrupted one has left."""
-        self.recover()
+        """Remove them in one transaction."""
         self.run([*APT_GET, "remove", *REMOVE, *names], "Removing the packages")
         known = self.query()
         if left := [name for name in purge if name in known and known[name].status == CONFIGURATION]:

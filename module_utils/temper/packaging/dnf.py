@@ -107,10 +107,7 @@ class Dnf:
         return self.root / name.lstrip("/")
 
     def kept(self) -> Dnf | None:
-        """Return the same with no repositories but those of an upgrade's packages.
-
-        None where there are none.
-        """
+        """Return a dnf that knows only the packages kept of an upgrade; None where none are kept."""
         sources = self.path(f"{KEPT}/yum.repos.d")
         alone = f"--setopt=reposdir={sources}"
         if alone in self.options or not (sources / "temper-former.repo").is_file():
@@ -119,10 +116,7 @@ class Dnf:
         return replace(self, options=(*self.options, alone, f"--setopt=cachedir={KEPT}/cache"))
 
     def sufficient(self, wanted: dict[str, str]) -> Dnf:
-        """Return the one that asks nobody, where the kept packages are all that a transaction needs.
-
-        Else itself.
-        """
+        """Return a dnf that needs no network where the kept packages are enough, else this one."""
         kept = self.kept()
         if kept is not None:
             with contextlib.suppress(PackageError):
@@ -135,7 +129,7 @@ class Dnf:
     def query(self) -> Packages:
         """Return all packages that rpm knows.
 
-        Two versions of one of the family: a transaction was cut off there.
+        Two versions of one package of the family mean that a transaction was cut off.
         """
         command = [
             "rpm",
@@ -335,6 +329,8 @@ class Dnf:
         base = ["rpm", *(["--root", str(self.root)] if self.root != Path("/") else [])]
         free = []
         for name in names:
+            if name == LOCK_PLUGIN and self.foreign_locks():
+                continue
             asked = attempt([*base, "-q", "--whatrecommends", name, "--qf", "%{NAME}\\n"], ENVIRONMENT)
             # It ends with 1 where there is none, and says so.
             if asked.returncode or set(asked.stdout.split()) <= {*ours, *names}:
@@ -353,7 +349,9 @@ class Dnf:
         return closed(free, touched)
 
     def remove(self, names: Sequence[str], purge: Sequence[str]) -> None:  # noqa: ARG002 - rpm has no purge
-        """Remove them in one transaction."""
+        """Remove them in one transaction, and locks of ours on them: dnf keeps these without a package."""
+        if ours := sorted(recorded_holds() & {*names}):
+            self.release(ours)
         status, _, output = self.dnf([*REMOVE, *names])
         if status:
             raise PackageError(f"Removing the packages failed: {why(output)}.", output)
@@ -370,10 +368,7 @@ class Dnf:
         return f"It could not be undone (status {status}: {why(output)}); see `dnf history info {number}`."
 
     def transaction(self, plugins: Path) -> str:
-        """Return the number, in dnf's history, of the transaction that ran with these plugins.
-
-        Empty if none did.
-        """
+        """Return the number in dnf's history of the transaction that ran with these plugins, else ""."""
         listing = self.dnf(["history", "list"])[1]
         numbers: list[str] = re.findall(r"^\s*(\d+) \|", listing, re.MULTILINE)
         for number in numbers[:RECENT]:

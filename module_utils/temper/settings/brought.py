@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ansible.module_utils.temper.packaging.packages import Manager
-    from ansible.module_utils.temper.settings.base import State
+    from ansible.module_utils.temper.settings.base import NodeModule, State
 
 ROOT = Path("/")
 #: Where each engine keeps containers of any account: an engine that has some is not removed.
@@ -166,6 +166,12 @@ class BroughtPackages(Setting):
         leaving = set(self.leaving)
         return sorted(n for n, package in known.items() if package.held and n in ours and n not in leaving)
 
+    def begin(self, node: NodeModule) -> None:
+        """Complete what is half-way: apt's simulations know nothing of dpkg's journal, and keep too much."""
+        if not node.check_mode:
+            self.manager.recover()
+            self.known.forget()
+
     def read(self) -> State:
         """Return the present version of each package of the record."""
         known = self.known.installed()
@@ -229,20 +235,17 @@ class BroughtPackages(Setting):
             for name, version in before.items()
             if version not in (None, packages.CONFIGURATION) and now[name] != version
         ]
-        apt = process.which("apt-get")
-        tool = "apt-get purge" if apt else "dnf remove"
-
-        def by_hand(names: Sequence[str]) -> str:
-            return f"; to remove them: {tool} {' '.join(sorted(names))}"
-
         left = sorted(name for name in self.leaving if not self.purged(name))
         data = [f"configuration and data of {', '.join(left)}"] if left else []
         others = "they may hold what is not Temper's: records, images, or what was there before"
+        if process.which("apt-get"):
+            others += f"; to remove them: apt-get purge {' '.join(left)}"
+        # No command for what stays: it would close the ways in, or take packages of others along.
         said = [
-            *((names, why + by_hand(names)) for why, names in self.never.items()),
-            (needed, f"packages that stay need them{by_hand(needed)}"),
+            *((names, why) for why, names in self.never.items()),
+            (needed, "packages that stay need them"),
             (there, "they were there before, or an earlier version of Temper installed them"),
-            (data, others + by_hand(left) if apt else others),
+            (data, others),
             (moved, "there is no way back to the former version: install it with the package manager"),
         ]
         return [f"stays: {', '.join(sorted(names))}, because {why}." for names, why in said if names]

@@ -161,6 +161,7 @@ class Role:
         ]
         self.brought = sorted((s for s in self.unwanted if kind_of(s) in BROUGHT), key=kind_of)
         for setting in self.brought:
+            setting.begin(self.node)
             setting.heir = bool(self.heirs())
 
     def heirs(self) -> list[Record]:
@@ -759,15 +760,8 @@ def carry_out(
 
 def check_system(plan: Mapping[str, Any]) -> None:
     """Raise RefusedError where the node cannot have a role: others before it would have changed by then."""
-    options = plan["options"]
-    if reason := options.get("obstacle"):
+    if reason := plan["options"].get("obstacle"):
         raise RefusedError(f"Nothing was changed: {reason}.")
-    if plan["role"] == "os_hardening" and not options["absent"] and not which("dpkg-query"):
-        raise RefusedError(
-            "Nothing was changed: the controls of os_hardening are made for Debian and what derives from it, "
-            "and this node has no dpkg. Set os_hardening_state: absent for it, or leave the role out of this "
-            "run: --skip-tags os_hardening."
-        )
 
 
 def check_packages(plan: Mapping[str, Any]) -> None:
@@ -778,8 +772,12 @@ def check_packages(plan: Mapping[str, Any]) -> None:
     setting = rebuild(PACKAGES, originals[PACKAGES]["spec"], live=plan["options"].get("live", True))
     setting.recall(originals)
     setting.busy_ok = plan["options"]["busy_ok"]
-    if reason := setting.obstacle():
-        raise RefusedError(f"Nothing was changed: {reason}.")
+    try:
+        reason = setting.obstacle()
+    except FAILURES as error:
+        reason = told(error, "The packages that would go could not be found")
+    if reason:
+        raise RefusedError(f"Nothing was changed: {reason.rstrip('.')}.")
 
 
 def read_ahead(

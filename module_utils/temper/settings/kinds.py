@@ -46,10 +46,6 @@ def file(path: str, wanted: Wanted, _options: Options) -> list[Setting]:
 def keyword(key: str, wanted: Wanted, _options: Options) -> list[Setting]:
     """Return one keyword of a file: `path:keyword`."""
     path, _, word = key.rpartition(":")
-    if (path, word) == ("/etc/selinux/config", "SELINUX"):
-        from ansible.module_utils.temper.settings.enterprise_linux import SelinuxMode
-
-        return [SelinuxMode(path, word, wanted)]
     return [Keyword(path, word, wanted)]
 
 
@@ -58,13 +54,6 @@ def authselect(feature: str, _wanted: Wanted = None, _options: Options = None) -
     from ansible.module_utils.temper.settings.enterprise_linux import Authselect
 
     return [Authselect(feature)]
-
-
-def crypto_policy(module: str, _wanted: Wanted = None, _options: Options = None) -> list[Setting]:
-    """Return a module of the crypto policy."""
-    from ansible.module_utils.temper.settings.enterprise_linux import CryptoPolicy
-
-    return [CryptoPolicy(module)]
 
 
 def unit(name: str, wanted: Wanted, options: Options) -> list[Setting]:
@@ -78,7 +67,6 @@ SIMPLE: Mapping[str, Callable[[str, Wanted, Any], Iterable[Setting]]] = {
     "keyword": keyword,
     "pam": lambda name, wanted, _options: [PamProfile(name, **wanted)],
     "authselect": authselect,
-    "crypto_policy": crypto_policy,
     "access": lambda path, wanted, _options: accesses(path, **wanted),
     "sysctl": lambda name, wanted, _options: sysctls(name, str(wanted)),
     "sysfs": lambda pattern, wanted, _options: sysfs_values(pattern, wanted),
@@ -109,8 +97,7 @@ TAKEN_BACK = {
 #: of the kernel come before files: with a limit of files above fs.nr_open, which the kernel refuses, no login
 #: works, and a run may end between the two. What is taken back goes in the opposite order.
 EARLY = (
-    *("repository", "sysctl", "file", "keyword", "pam", "authselect", "crypto_policy"),
-    *("access", "sysfs", "mount", "tmpfs"),
+    *("repository", "sysctl", "file", "keyword", "pam", "authselect", "access", "sysfs", "mount", "tmpfs"),
 )
 LATE = ("package", "driver", "unit", "container_engine", "account", "firewall", "sshd", "gpu")
 ORDER = (*EARLY, *LATE)
@@ -216,7 +203,6 @@ RECORDED: Mapping[str, Callable[..., Setting]] = {
     "keyword": Keyword,
     "pam": PamProfile,
     "authselect": lambda feature: authselect(feature)[0],
-    "crypto_policy": lambda module: crypto_policy(module)[0],
     "access": Access,
     "sysctl": Sysctl,
     "sysfs": SysfsValue,

@@ -96,7 +96,8 @@ class Context:
             python=programs_python(node.pythons),
             forwards=node.forwards,
             counters_restricted=node.nvidia.counters_restricted,
-            system=node.os.name,
+            # A rebuild is planned as what it is built from.
+            system=plan.system or node.os.name,
             **known,
         )
 
@@ -117,7 +118,13 @@ class Context:
         """What is waived, and what the node's programs do not know."""
         waived = self.hardening.waived
         names = {one.id for one in waived}
-        unknown = self.programs_said.waived(self.controls, self.system)
+        asked = {
+            name
+            for item in self.hardening.settings
+            if item.key.startswith("/etc/sudoers.d/")
+            for name in item.controls
+        }
+        unknown = self.programs_said.waived(self.controls, self.system, asked)
         return (*waived, *(one for one in unknown if one.id not in names))
 
     def waiver(self, control: str) -> str | None:

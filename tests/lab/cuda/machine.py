@@ -32,6 +32,8 @@ MEMORY_MIB = 2500
 #: Small products: the host makes them. The payload takes shapes from what is expected of a node.
 SHAPE = (512, 512, 512)
 ARCHITECTURE = "stand-in"
+#: After so long by the clock a program waits for something that never comes.
+WAITS_S = 3600
 #: So slow in the model that the payload has measured for long enough when it has taken the fewest samples.
 RATES = {
     "tflops": 0.0002,
@@ -130,23 +132,26 @@ class Machine:
         return {"schema_version": EXPECTATIONS_VERSION, "references": references, **more}
 
     def start(
-        self, *arguments: str, faults: str = "", text: str = "", timeout_s: float
+        self, *arguments: str, faults: str = "", text: str = "", cpu_s: int
     ) -> subprocess.CompletedProcess[str]:
-        """Run this machine's Python with these arguments until it ends, and all that it started with it."""
+        """Run this machine's Python with these arguments until it ends, and all that it started with it.
+
+        The kernel ends each process that uses more than `cpu_s`: on a busy machine the clock tells nothing.
+        """
         binds = [f"mount --bind {self.root}/{path} /{path}" for path in SHADOWED]
         command = shlex.join([str(self.environment.python), *arguments])
         return subprocess.run(
-            [*ISOLATED, "sh", "-ec", "; ".join([*binds, f"exec {command}"])],
+            [*ISOLATED, "sh", "-ec", "; ".join([f"ulimit -t {cpu_s}", *binds, f"exec {command}"])],
             env=self.variables() | ({"TEMPER_CUDA_FAULT": faults} if faults else {}),
             cwd=CHECKOUT,
             input=text,
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=WAITS_S,
         )
 
     def validate(
-        self, *options: str, faults: str = "", timeout_s: float = 600, **expected: Any
+        self, *options: str, faults: str = "", cpu_s: int = 600, **expected: Any
     ) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
         """Run the payload; its result, and how it ended. Raises AssertionError where there is no result."""
         expectation = self._write("expectation.json", json.dumps(self.expectation(**expected)))
@@ -162,7 +167,7 @@ class Machine:
             str(output),
             *options,
             faults=faults,
-            timeout_s=timeout_s,
+            cpu_s=cpu_s,
         )
         assert output.exists(), f"no result; status {done.returncode}: {done.stdout}{done.stderr}"
         result: dict[str, Any] = json.loads(output.read_text())

@@ -88,7 +88,7 @@ def test_peers_are_all_reached_where_fewer_may_be_mapped(
 
 def test_more_gpus_than_can_be_peers_at_once_take_turns(machine: MakeMachine, newest: Environment) -> None:
     """Of ten GPUs without NVSwitches each may map eight others: no process asks for more."""
-    result, done = machine(newest, 10, memory_mib=PEER_MIB).validate("--test", "gpu_peers", timeout_s=1800)
+    result, done = machine(newest, 10, memory_mib=PEER_MIB).validate("--test", "gpu_peers", cpu_s=1800)
     assert states(result) == {"gpu_peers": "pass"}, done.stdout
     (test,) = result["tests"]
     assert len({(one["device"], one["conditions"]["to"]) for one in test["measurements"]}) == 10 * 9
@@ -114,7 +114,7 @@ def test_every_collective_is_exact(machine: MakeMachine, newest: Environment) ->
 
 def test_training_steps_are_right(machine: MakeMachine, environment: Environment) -> None:
     """What gpu_amp, gpu_step_memory and gpu_batch ask of a backend, on a model that a host can train."""
-    done = machine(environment).start(str(BACKEND_TRIAL), timeout_s=300)
+    done = machine(environment).start(str(BACKEND_TRIAL), cpu_s=300)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["errors"].keys() == {"fp32", "tf32", "bf16", "accumulated", "checkpointed"}
@@ -130,7 +130,7 @@ def test_training_steps_are_right(machine: MakeMachine, environment: Environment
 
 def trained(machine: Machine, folder: Path, *tests: str) -> dict[str, list[dict[str, Any]]]:
     """What the checks that train find on small models, rank by rank; all of it came to an end."""
-    done = machine.start(str(CHECKS_TRIAL), str(folder), *tests, timeout_s=600)
+    done = machine.start(str(CHECKS_TRIAL), str(folder), *tests, cpu_s=600)
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
     parts = [part for parts in found.values() for part in parts]
@@ -199,7 +199,7 @@ def test_fabric_between_two_nodes(tmp_path: Path, newest: Environment) -> None:
     def take_part(name: str) -> dict[str, Any]:
         node = Machine(tmp_path / name, newest, settings={"meeting": str(meeting)})
         text = json.dumps(order | {"node": name})
-        done = node.start("-m", "validation", "fabric", "--order", "-", text=text, timeout_s=300)
+        done = node.start("-m", "validation", "fabric", "--order", "-", text=text, cpu_s=300)
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found

@@ -40,31 +40,31 @@ COMPUTE = "import torch; a = torch.arange(4.0, device='cuda'); print(float({0}))
 
 
 def test_runtime_checks_what_it_is_given(machine: MakeMachine, environment: Environment) -> None:
-    done = machine(environment, 2).start(str(RUNTIME_TRIAL), f"libcudart.so.{environment.cuda}", timeout_s=60)
+    done = machine(environment, 2).start(str(RUNTIME_TRIAL), f"libcudart.so.{environment.cuda}", cpu_s=60)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ANSWERS
 
 
 def test_results_are_computed(machine: MakeMachine, environment: Environment) -> None:
-    done = machine(environment).start("-c", COMPUTE.format("(a.double() + 1).sum()"), timeout_s=60)
+    done = machine(environment).start("-c", COMPUTE.format("(a.double() + 1).sum()"), cpu_s=60)
     assert (done.stdout, done.stderr) == ("10.0\n", "")
 
 
 def test_kernel_that_is_not_computed_is_named(machine: MakeMachine, environment: Environment) -> None:
-    done = machine(environment).start("-c", COMPUTE.format("a.cos().sum()"), timeout_s=60)
+    done = machine(environment).start("-c", COMPUTE.format("a.cos().sum()"), cpu_s=60)
     assert done.returncode != 0
     assert "does not compute this kernel" in done.stderr
     assert "cos_kernel_cuda" in done.stderr
 
 
 def test_library_function_that_is_missing_is_named(machine: MakeMachine, newest: Environment) -> None:
-    done = machine(newest).start("-c", COMPUTE.format("torch.fft.fft(a).real.sum()"), timeout_s=60)
+    done = machine(newest).start("-c", COMPUTE.format("torch.fft.fft(a).real.sum()"), cpu_s=60)
     assert done.returncode != 0
     assert "cuda stand-in: cufft" in done.stderr
 
 
 def test_gpu_without_code_in_this_torch_is_refused(machine: MakeMachine, newest: Environment) -> None:
-    done = machine(newest, major=6, minor=0).start("-c", COMPUTE.format("a.sum()"), timeout_s=60)
+    done = machine(newest, major=6, minor=0).start("-c", COMPUTE.format("a.sum()"), cpu_s=60)
     assert done.returncode != 0
     assert "no kernel image is available for execution on the device" in done.stderr
 
@@ -77,6 +77,6 @@ subprocess.run([sys.executable, "-c", free], check=True)
 held = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
 subprocess.run([sys.executable, "-c", free], check=True)
 """
-    done = machine(newest).start("-c", program, timeout_s=60)
+    done = machine(newest).start("-c", program, cpu_s=60)
     first, second = map(int, done.stdout.split())
     assert first - second == 1024 + CONTEXT_MIB

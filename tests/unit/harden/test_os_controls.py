@@ -207,7 +207,10 @@ def test_a_waiver_waives_something(name: str, profile: str) -> None:
 def test_a_stricter_profile_sets_all_that_the_one_before_it_sets(name: str) -> None:
     control = CONTROLS[name]
     for weaker, stricter in STEPS:
-        assert flat(settings_of(control, weaker)).keys() <= flat(settings_of(control, stricter)).keys()
+        # Preflight refuses stig on Enterprise Linux.
+        nowhere = {"systems rhel"} if stricter == "stig" else set()
+        made = flat(settings_of(control, weaker)).keys() - nowhere
+        assert made <= flat(settings_of(control, stricter)).keys()
 
 
 @each(*sorted({(kind, key) for kind, key, _ in SETTINGS}))
@@ -497,29 +500,17 @@ def test_enterprise_linux_has_its_own_programs_and_nothing_of_debians(system: st
     names = [one.key for one in result.settings]
     assert [name for name in names if any(word in name for word in debians)] == []
     packages = of_kind(result, Kind.PACKAGE_CHOICE)
-    assert packages.keys() >= {"audit", "chrony", "libpwquality", "authselect", "dnf-automatic"}
+    assert packages.keys() >= {"audit", "chrony", "libpwquality", "authselect"}
     units = of_kind(result, Kind.UNIT)
-    assert units.keys() >= {"auditd.service", "chronyd.service", "crond.service", "dnf-automatic.timer"}
+    assert units.keys() >= {"auditd.service", "chronyd.service", "crond.service"}
     assert of_kind(result, Kind.AUTHSELECT) == {"with-faillock": True}
-    assert of_kind(result, Kind.CRYPTO_POLICY) == {"TEMPER": True}
     assert of_kind(result, Kind.ACCESS)["/etc/shadow"]["mode"] == "0000"
     keywords = of_kind(result, Kind.KEYWORD)
-    assert keywords["/etc/selinux/config:SELINUX"] == "enforcing"
     assert keywords["/etc/login.defs:ENCRYPT_METHOD"] == ("YESCRYPT" if system == "rhel-10" else "SHA512")
     files = [one for one in result.settings if one.kind is Kind.FILE]
     assert [
         one.key for one in files if one.key not in orders_of_files() and one.key.startswith("/etc/")
     ] == []
-
-
-def test_automatic_updates_of_enterprise_linux_leave_drivers_alone_and_kernels_by_choice() -> None:
-    excluded = "/etc/dnf/automatic.conf:excludepkgs"
-    kept, moved = (
-        of_kind(plan(options={"system": "rhel-9"}, upgrade_kernels=wish), Kind.KEYWORD)[excluded].split(",")
-        for wish in (False, True)
-    )
-    assert {*kept} - {*moved} == {"kernel*"}
-    assert {"nvidia*", "libnvidia*", "cuda*", "docker*"} <= {*moved}
 
 
 @each(*[(profile, system) for profile in PROFILES for system in systems()])

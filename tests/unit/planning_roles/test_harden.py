@@ -4,9 +4,11 @@ import json
 from typing import Any
 
 from temper.plan.node_plan import NodePlan, PlannedSetting
+from temper.plan.os_controls import concerns, lacking
 from temper.plan.role_variables import content_problems
 from temper.plan.wanted import Kind
 from tests.unit.each import each
+from tests.unit.planning_nodes import system
 from tests.unit.planning_roles.plans import (
     CONTROLS,
     bookworm,
@@ -161,11 +163,16 @@ def test_the_controls_are_made_as_a_whole_but_for_what_the_operator_waives() -> 
 
 
 def test_every_control_that_sets_something_is_named_by_a_setting() -> None:
-    named: set[str] = set()
-    settings: tuple[PlannedSetting, ...] = planned("os_hardening", os_hardening_profile="anssi-high").settings
-    for found in settings:
-        named |= set(found.controls)
-    assert named == {name for name, control in CONTROLS.items() if any(control.get("profiles", {}).values())}
+    for facts in (bookworm, enterprise):
+        plan = whole_plan(facts, os_hardening_profile="anssi-high")
+        settings: tuple[PlannedSetting, ...] = plan.role("os_hardening").settings
+        named = {name for found in settings for name in found.controls}
+        assert named == {
+            name
+            for name, control in CONTROLS.items()
+            if concerns(control, plan.system) and not lacking(control, plan.system)
+            if any(control.get("profiles", {}).values())
+        }
 
 
 def test_daemons_read_their_files_anew_while_they_run() -> None:
@@ -195,8 +202,12 @@ def test_what_yaml_makes_of_a_value_is_refused(name: str, value: object, fact: s
 
 def test_a_system_without_controls_says_so_in_its_plan_unless_they_are_to_be_taken_back() -> None:
     assert planned("os_hardening").options.obstacle == ""
-    refused = whole_plan(enterprise)
+    assert planned("os_hardening", enterprise).options.obstacle == ""
+    rebuild = planned("os_hardening", system("rocky", "9.6"))
+    assert wanted(rebuild, Kind.AUTHSELECT) and "audit" in wanted(rebuild, Kind.PACKAGE_CHOICE)
+    unknown = system("sles", "15.6")
+    refused = whole_plan(unknown)
     reason = refused.role("os_hardening").options.obstacle
-    assert str(refused.system) in reason
-    back = whole_plan(enterprise, os_hardening_state="absent")
+    assert "sles-15" in reason
+    back = whole_plan(unknown, os_hardening_state="absent")
     assert back.role("os_hardening").options.obstacle == ""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import node_settings
 import pytest
 from ansible.module_utils.temper import process, units
 from ansible.module_utils.temper.access.ssh_login import Login
@@ -427,15 +426,6 @@ def test_a_service_that_does_not_run_is_not_told(harden: Run, node: Node) -> Non
 
 def test_a_kind_that_does_not_exist_is_a_sentence(harden: Run, node: Node) -> None:
     assert "found 'fiel'" in harden(("fiel", {}))["msg"]
-
-
-def test_another_distribution_is_a_sentence(
-    run_module: Run, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(node.bin))
-    result = run_module(node_settings.main, roles=json.dumps([role_plan("os_hardening", [])]))
-    assert result["refused"]
-    assert "this node has no dpkg" in result["msg"]
 
 
 @pytest.mark.component

@@ -12,6 +12,7 @@ import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.temper.access.commit_confirm import Change, ConfirmedSetting
 from ansible.module_utils.temper.driver.loaded import LoadedDriver
+from ansible.module_utils.temper.packaging.packages import PackageError
 from ansible.module_utils.temper.settings import brought, kinds, record, system
 from ansible.module_utils.temper.settings.base import Difference, RefusedError, Setting, SettingError, WayIn
 
@@ -328,6 +329,23 @@ def test_packages_that_cannot_go_keep_all_roles_as_they_are(
     assert (refused["failed"], refused["refused"]) == (True, True)
     assert "containers/0123" in refused["msg"]
     assert set(manager.known) == {"bash", "exporter", "docker.io"}
+
+
+def test_a_package_manager_that_cannot_say_what_would_go_keeps_all_roles_as_they_are(
+    world: World, manager: PackageManager, settle_all: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle_all(with_package("pull", "git"), with_package("monitoring", "exporter"))
+
+    def removable(names: Sequence[str], _ours: Collection[str]) -> list[str]:
+        if "exporter" in names:
+            raise PackageError("Simulating the removal failed: E: Unmet dependencies.")
+        return list(names)
+
+    monkeypatch.setattr(manager, "removable", removable)
+    refused = settle_all(*(with_package(role, absent=True) for role in ("pull", "monitoring")))
+    assert (refused["failed"], refused["refused"]) == (True, True)
+    assert "Unmet dependencies" in refused["msg"]
+    assert set(manager.known) == {"bash", "exporter", "git"}
 
 
 # ---------------------------------------------------------------- several roles

@@ -32,7 +32,6 @@ ELSEWHERE = {
     "file": "test_shared_files.py, test_pam_lines.py",
     "sshd": "harden/test_sshd_site.py",
     "authselect": "test_enterprise_linux.py",
-    "crypto_policy": "test_enterprise_linux.py",
 }
 #: What a control asks for and no site can have in another way.
 WITHOUT_VALUES = {"package_choice"}

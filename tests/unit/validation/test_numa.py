@@ -46,6 +46,9 @@ def test_the_farthest_node_is_that_of_the_largest_distance(tmp_path: Path) -> No
 @each(
     (("10",), {}),
     (("10 20", "20 10"), {"gpu": "-1"}),
+    (("10 20", "20 10"), {"gpu": "\u00b2"}),
+    (("10 20", "20 10"), {"gpu": "9" * 5000}),
+    (("10 far", "far 10"), {}),
     (("10 20", "20 10"), {"memory": "0"}),
     (("10 20", "20 10"), {"cpus": ""}),
 )
