@@ -8,8 +8,10 @@ DOCUMENTATION = r"""
 module: node_programs
 short_description: Ask visudo, sshd, nft and auditctl whether they would take what is wanted
 description:
-  - Composes what the hardening would write, and has the node's own programs read it. Changes nothing.
+  - Composes what the hardening would write, and has the node's own programs read it.
+  - Writes temporary files alone.
   - A program that is not installed is not asked, and none without root's rights.
+  - nft is asked where the firewall's table is loaded; elsewhere its check would load kernel modules.
 options:
   roles:
     description: The roles' parts of the plan, as JSON (temper/plan/node_plan.py, C(RolePlan)).
@@ -35,20 +37,21 @@ without:
   type: list
   elements: str
 refused:
-  description: What programs would not take, in their own words.
+  description: What programs would not take; C(role) wants it, and C(said) has their words.
   returned: always
   type: list
-  elements: str
+  elements: dict
+unasked:
+  description: Program -> why it gave no answer.
+  returned: always
+  type: dict
 """
 
 import json
-import subprocess
 from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.temper.process import CommandError
 from ansible.module_utils.temper.settings import programs
-from ansible.module_utils.temper.settings.audit import AuditError
 
 
 def main() -> None:
@@ -57,10 +60,7 @@ def main() -> None:
         argument_spec={"roles": {"type": "str", "required": True, "no_log": True}},
         supports_check_mode=True,
     )
-    try:
-        found = programs.ask(json.loads(module.params["roles"]))
-    except (CommandError, AuditError, OSError, subprocess.TimeoutExpired) as error:
-        module.fail_json(msg=f"The node's programs cannot be asked, and nothing was changed: {error}")
+    found = programs.ask(json.loads(module.params["roles"]))
     module.exit_json(changed=False, **asdict(found))
 
 

@@ -151,7 +151,8 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
     for profile, before in BEFORE.items():
         settings = settings_of(control, profile)
         if not before or settings != settings_of(control, before):
-            lines.append(f"- From `{profile}` on: {brief(settings)}.")
+            scope = f"From `{profile}` on" if profile in BEFORE.values() else f"With `{profile}`"
+            lines.append(f"- {scope}: {brief(settings)}.")
     if "demand" in control:
         lines.append(f"- The benchmark asks for: {brief(control['demand'])}.")
     reasons: dict[str, list[str]] = {}

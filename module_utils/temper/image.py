@@ -170,10 +170,7 @@ class Sealed:
 
 
 def kernel_of(root: Path, named: str | None) -> str:
-    """Return the kernel that the image boots: the named one, else the newest installed one.
-
-    Empty without any.
-    """
+    """Return the kernel that the image boots: the named one, else the newest installed one, else ""."""
     installed = [str(kernel["release"]) for kernel in installed_kernels(root, None)]
     return named or max(installed, key=in_order, default="")
 

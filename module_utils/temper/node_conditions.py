@@ -43,10 +43,7 @@ def natural(text: str) -> list[Any]:
 
 
 def flavour(release: str) -> str:
-    """Return what is left of a kernel's release without numbers.
-
-    Debian's cloud-amd64, Red Hat's x86_64 and +64k.
-    """
+    """Return a kernel's release without numbers, as cloud-amd64 of Debian or x86_64 and +64k of Red Hat."""
     return re.sub(r"\+(?:deb|bpo)[\d.]*|[\d.\-_]", "", release)
 
 

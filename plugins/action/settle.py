@@ -141,7 +141,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     def carry_out(self, role: str, parts: dict[str, str], variables: dict[str, Any]) -> dict[str, Any]:
         """Return what the module returns for this role and those after it.
 
-        A failure here is that of the first.
+        What fails here is told as this first role's failure.
         """
         roles = [role, *self.following(role, variables)]
         ahead = self.ahead(roles, parts, variables)

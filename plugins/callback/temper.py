@@ -406,7 +406,7 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
     def v2_on_file_diff(self, result: Any) -> None:
         """Keep what changes in a file or in a loop's item.
 
-        It comes before the result, and with --diff alone.
+        Ansible tells it before the result, and with --diff alone.
         """
         if result.result.get("diff") and result.result.get("changed"):
             key = result.host.get_name(), result.task._uuid

@@ -73,11 +73,11 @@ def alike(texts: Mapping[str, str], own: Mapping[str, Iterable[str]]) -> list[tu
 
 
 def with_rack(groups: Iterable[str], variables: Mapping[str, Any]) -> list[str]:
-    """Return a node's groups, with its rack where only a variable names it: `rack: r12` is `rack_r12`."""
+    """Return a node's groups, with the rack that a variable names: `rack: r12` is `rack_r12`.
+
+    A group whose name begins so may be no rack (`rackspace`), so it does not take the variable's place.
+    """
     found = [str(name) for name in groups]
-    # `racks` may be the group of all racks.
-    if any(name.startswith(RACK) and name not in RACK_VARIABLES for name in found):
-        return found
     for variable in RACK_VARIABLES:
         try:
             given = variables.get(variable)

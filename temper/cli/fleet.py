@@ -482,9 +482,7 @@ def _cut_off(journal: Journal, name: str = "") -> tuple[str, Job]:
 
 
 def _meant(journal: Journal, name: str = "") -> tuple[str, Job, str]:
-    """Return the named run.
-
-    Without a name the newest that takes nodes and has not ended, or else the last one.
+    """Return the named run, else the newest that takes nodes and has not ended, else the last one.
 
     One that only reads can have begun after it. Raises UsageError.
     """

@@ -112,7 +112,8 @@ class ControlResult:
     would be without its waiver, `waived_by` whose that is, `waived_until` when it ends (ISO 8601, UTC; empty
     for never). Of a profile's, it is measured against what the benchmark asks; what Temper cannot measure is
     `not-checked` there, with its reason. `since` is when this state began (ISO 8601, UTC), empty where nobody
-    knows. `remedy` is the command that repairs it.
+    knows. `remedy` is the command that repairs it; where it is `disruptive`, it may reboot the node or end
+    jobs, and is for one node at a time.
     """
 
     id: str
@@ -127,6 +128,7 @@ class ControlResult:
     remedy: str = ""
     since: str = ""
     waived_by: WaivedBy | None = None
+    disruptive: bool = False
 
     @property
     def why(self) -> str:
@@ -174,10 +176,7 @@ class NodeStatement:
         return tuple(dict.fromkeys(one.remedy for one in failing))
 
     def waived(self, by: WaivedBy, measured: State | None = None) -> int:
-        """Return how many controls the profile or the operator waives.
-
-        With `measured`, that would come out so.
-        """
+        """Return how many controls the profile or the operator waives, with `measured` only of this state."""
         return sum(control.waived_by is by and measured in (None, control.measured) for control in self.shown)
 
 

@@ -27,6 +27,7 @@ from temper.compliance.model import (
 )
 from temper.compliance.repairs import command_of
 from temper.compliance.waivers import Use, Waiver, faults
+from temper.plan.node_plan import Stage
 from temper.plan.os_controls import OPERATOR, concerns, demanded, references
 from temper.plan.security import gaps
 from validation.model.printable import first_of
@@ -274,7 +275,7 @@ def node_controls(node: CheckedNode, rules: Rules) -> tuple[ControlResult, ...]:
         remedy = commands.get(id(by))
         if remedy is None:
             remedy = commands[id(by)] = remedy_of(by, rules, node)
-        controls[place] = replace(controls[place], remedy=remedy)
+        controls[place] = replace(controls[place], remedy=remedy, disruptive=is_disruptive(by))
     if node.waivers:
         controls = [with_waiver(control, node, rules.now) for control in controls]
     return tuple(controls)
@@ -313,6 +314,11 @@ def remedy_of(by: RolePlan | Observation | None, rules: Rules, node: CheckedNode
     if isinstance(by, Observation):
         return reboot(rules, node) if by.key == REBOOT else " && ".join(on_node(by.repair, rules, node))
     return repair(rules, node, by)
+
+
+def is_disruptive(by: RolePlan | Observation | None) -> bool:
+    """Return whether what repairs a control may reboot the node or end jobs, as all of provisioning may."""
+    return by.key == REBOOT if isinstance(by, Observation) else by is not None and by.stage is Stage.PROVISION
 
 
 def plan_control(plan: NodePlan) -> tuple[ControlResult, By]:

@@ -79,10 +79,7 @@ class NodeRecord:
 
 
 def sealed(variables: Mapping[str, Any], salt: str = "") -> str:
-    """Return what tells these variables from others, and nobody what they are.
-
-    A salt, and a hash that is slow.
-    """
+    """Return a salt and a slow hash, which tell these variables from others and show nobody what they are."""
     salt = salt or secrets.token_hex(16)
     text = json.dumps(variables, sort_keys=True).encode()
     return f"{salt}-{hashlib.scrypt(text, salt=salt.encode(), n=1 << 14, r=8, p=1, dklen=32).hex()}"

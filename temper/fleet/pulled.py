@@ -165,9 +165,7 @@ def read(path: Path, now: datetime) -> Heard:
 
 
 def newest_commit(heard: Iterable[Heard]) -> tuple[str, str]:
-    """Return the newest commit that a node has accepted, and its time (UTC), as nodes say.
-
-    Empty where none does.
+    """Return the newest commit that a node says it has accepted, and its time (UTC); empty where none does.
 
     Of commits made at close times it is the one that most nodes have. A node that could fetch nothing is
     asked only where no node could: it does not know what is the newest.
@@ -248,10 +246,7 @@ def judge(folder: Path, names: Iterable[str], intervals: int, now: datetime, com
 
 
 def text(judgement: Judgement) -> str:
-    """Return the judgement for people.
-
-    Nodes by standing, reasons, controls that drift most, what was repaired.
-    """
+    """Return the judgement for people: nodes by standing, reasons, frequent drift, and what was repaired."""
     by_standing = by_key((node.standing, node) for node in judgement.nodes)
     commit = judgement.commit[:12] or "none"
     lines = [f"{number_of(len(judgement.nodes), 'node')}, newest commit {commit}"]

@@ -203,10 +203,7 @@ class Answers(EventHandler):  # type: ignore[misc]  # ClusterShell ships no type
 
 
 def transmission(files: Mapping[str, Any], job: Mapping[str, Any]) -> bytes:
-    """Return a job of ansible-runner as one text.
-
-    `files` of its folder, as JSON by their names, and arguments.
-    """
+    """Return a job of ansible-runner as one text: its arguments, and its folder's `files` (JSON by name)."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             path = Path(folder) / name

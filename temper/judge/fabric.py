@@ -77,7 +77,7 @@ def _judge_node(name: str, case: _Case) -> TestVerdict:
 def _has_culprit(group: Group, name: str, seen: Evidence) -> bool:
     """Return whether another node that is to blame, or a link, was in this group.
 
-    One that is only slow is none.
+    A node that is only slow is not to blame.
     """
     nodes = {one for one, groups in seen.bad.items() if not all(pair.works for pair in groups)}
     links = (set(link.nodes) for link in seen.links if not link.works)
@@ -163,9 +163,7 @@ def _far_slower(whole: Group, pairs: Sequence[Group]) -> bool:
 
 
 def _missed(reached_gb_s: float, fleet: Fleet, whole: Group, seen: Evidence) -> tuple[State, str] | None:
-    """Return what is slow about a rate that is below what this fleet is expected to reach.
-
-    None where it is not.
+    """Return what is slow about a rate below what this fleet is expected to reach, else None.
 
     Only an operator's floor fails nodes. gloo goes through the CPUs, which can be what holds it back, so that
     only pairs can show that the network is slow.

@@ -68,29 +68,20 @@ def circle_rounds(nodes: Sequence[str]) -> list[list[tuple[str, ...]]]:
 
 
 def expected_gb_s(fleet: Fleet, whole: Group) -> float | None:
-    """Return what is fast for this fleet: what its operator says, else by its links.
-
-    None where nobody knows.
-    """
+    """Return what is fast for this fleet, by its operator or else its links; None where nobody knows."""
     if fleet.floor_gb_s > 0:
         return fleet.floor_gb_s
     return None if whole.link_gb_s is None else FAST_SHARE * whole.link_gb_s
 
 
 def missed_gb_s(fleet: Fleet, whole: Group) -> float | None:
-    """Return what is fast for this fleet, where all together are not.
-
-    None where they are, or nobody knows.
-    """
+    """Return the rate that all nodes together miss; None where they reach it, or nobody knows it."""
     expected = expected_gb_s(fleet, whole)
     return expected if expected is not None and not (whole.works and whole.busbw_gb_s >= expected) else None
 
 
 def next_rounds(fleet: Fleet) -> list[list[tuple[str, ...]]]:
-    """Return rounds of groups to be measured now, one after the other.
-
-    None when nothing is left to find out.
-    """
+    """Return rounds of groups to measure now, one after the other; none when nothing is left to find out."""
     names = [member.name for member in fleet.nodes]
     if fleet.why_unmeasured:
         return []

@@ -110,9 +110,9 @@ class FleetResults:
 
 
 def is_document(given: Any) -> TypeGuard[dict[str, Any]]:
-    """Return whether this is `{"expectations".
+    """Return whether this is an object with `expectations` and with `results` by node.
 
-    {...}, "results": {node: ...}}`, as far as it is looked at here.
+    It is looked at no further here.
     """
     return isinstance(given, dict) and all(
         isinstance(given.get(part), dict) for part in ("expectations", "results")

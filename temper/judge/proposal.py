@@ -35,9 +35,7 @@ class ProposalError(Exception):
 
 
 def text(evidence: Evidence, earlier: str = "") -> str:
-    """Return the content of the file.
-
-    Variables of roles, and as comments the evidence and what a job has to set.
+    """Return the file: variables of roles, and as comments the evidence and what a job has to set.
 
     Of an `earlier` proposal the variables stay that this one does not replace: they were the start of it.
     """

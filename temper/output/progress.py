@@ -40,10 +40,7 @@ class Progress:
         self.waiting[node] = Waiting(task, now_s)
 
     def retry(self, node: str, result: Mapping[str, object], delay_s: float, now_s: float) -> None:
-        """Note that a node's task is tried again.
-
-        What its result says of the tries that are left, and in words.
-        """
+        """Note that a node's task is tried again, until when at most, and what it said last."""
         if node not in self.waiting:
             return
         current = self.waiting[node]

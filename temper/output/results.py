@@ -111,10 +111,7 @@ def program(difference: Mapping[str, Any]) -> str | None:
 
 
 def messages(result: Mapping[str, Any], dump: Dump) -> Iterator[str]:
-    """Yield what a task has to say whatever it did.
-
-    That of `debug`, and of actions that ask for it likewise.
-    """
+    """Yield what a task has to say whatever it did, as `debug` and actions that ask for it do."""
     for label, item in items(result):
         if item.get("_ansible_verbose_always") is not True or item.get("skipped"):
             continue

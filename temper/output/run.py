@@ -160,10 +160,7 @@ class Run:
         ]
 
     def outcome(self) -> list[tuple[str, str]]:
-        """Return a line for each outcome, and of what kind it is.
-
-        How many nodes, and which of them need a human.
-        """
+        """Return a line for each outcome and its kind: how many nodes, and which of them need a human."""
         lines = []
         for state, nodes in tally({node: state for node, (state, _) in self.worst.items()}).items():
             stages = by_key((self.worst[node][1], node) for node in nodes)

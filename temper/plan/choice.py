@@ -32,9 +32,7 @@ def chosen_stack(request: Request) -> str:
 
 
 def remedy(request: Request) -> Remedy:
-    """Return what to do where a stack does not fit.
-
-    Another one that fits all GPUs of the node, if there is one.
+    """Return what to do where a stack does not fit: another one that fits all GPUs of the node, if any.
 
     Modules that the GPUs cannot have are a sentence of their own.
     """

@@ -104,9 +104,7 @@ def services(request: Request) -> tuple[str, ...]:
 
 
 def build_packages(request: Request, modules: str) -> dict[str, str]:
-    """Return what DKMS needs.
-
-    Headers of the running kernel and of the kernels to come, compilers, and openssl.
+    """Return what DKMS needs: headers of the present and the coming kernels, compilers, and openssl.
 
     A foreign kernel has no such package. The operator may do without those that follow the kernel: some
     distributions' packages bring the newest kernel along.

@@ -139,10 +139,7 @@ def services(request: Request) -> tuple[str, ...]:
 
 
 def driver_package(row: DistroDriver, package: str, request: Request, *, security: bool) -> str:
-    """Return the driver's package version.
-
-    The operator's, else the installed one, else what the table expects.
-    """
+    """Return the driver's version: the operator's, else the installed one, else what the table expects."""
     wanted = request.variables.nvidia_stack.distro_driver
     if PACKAGE_VERSION.fullmatch(wanted):
         return wanted

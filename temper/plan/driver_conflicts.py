@@ -46,10 +46,7 @@ DRIVER = re.compile(
 def driver_conflicts(
     node: NodeFacts, source: str, distribution: Distribution, tables: Tables
 ) -> list[Refusal]:
-    """Return why a driver of this source cannot be installed: another one's is there.
-
-    With the exact steps.
-    """
+    """Return why a driver that is there keeps out one of this source, with the exact steps."""
     if node.nvidia.vgpu_software or any(map(VGPU.fullmatch, node.packages)):
         return [refusal("driver-of-vgpu-software")]
     known = (*node.packages, *node.broken_packages)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from temper.base import ROOT
-from temper.base.nodes import RACK_VARIABLES, with_rack
+from temper.base.nodes import RACK_VARIABLES, counted, with_rack
 from temper.base.selection import NOTHING_DONE, no_nodes
 from validation.model.printable import printable
 
@@ -66,6 +66,8 @@ PLAIN = {
     "LC_ALL": "C.UTF-8",
 }
 LAST_LINES = 6
+#: What stands for a variable that Ansible has no value of.
+UNRESOLVED: dict[str, str] = {}
 #: How JSON of Ansible's marks a text that is no template, and one that nobody can read here.
 MARKED = ({"__ansible_unsafe"}, {"__ansible_vault"})
 
@@ -261,16 +263,30 @@ def _broken(sources: Sequence[str]) -> str:
 def groups_of(sources: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the groups of each host, also those that its groups are in, with its rack.
 
-    Raises InventoryError.
+    Raises InventoryError, also where a rack cannot be resolved: a roll-out's limit would not hold for it.
     """
     known = listed(sources)
     found: dict[str, tuple[str, ...]] = dict.fromkeys(known.members.get("all", ()), ())
     for name, hosts in sorted(known.members.items()):
         if name not in BUILT_IN:
             found |= {host: (*found.get(host, ()), name) for host in hosts}
-    racks = {name: _of_nodes(known, sources, {}, name) for name in RACK_VARIABLES}
+    racks = {name: _racks(known, sources, name) for name in RACK_VARIABLES}
     for host, groups in found.items():
         found[host] = tuple(with_rack(groups, {name: racks[name].get(host) for name in RACK_VARIABLES}))
+    return found
+
+
+def _racks(known: Inventory, sources: Sequence[str], name: str) -> dict[str, Any]:
+    """Return a variable of each node that names its rack. Raises InventoryError where one has no value."""
+    try:
+        found = _of_nodes(known, sources, {}, name)
+    except InventoryError as error:
+        raise InventoryError(f"{_named(sources)}: variable {name} of the nodes: {error}") from None
+    if nodes := [node for node, value in found.items() if value == UNRESOLVED]:
+        raise InventoryError(
+            f"{_named(sources)}: expected variable {name} of {counted(nodes)} to be a rack, found a template "
+            "that Ansible cannot resolve on this machine: write the rack out"
+        )
     return found
 
 
@@ -308,18 +324,23 @@ def addresses(
 
     Raises InventoryError.
     """
-    return [(node, str(host)) for node, host in _of_nodes(known, sources, variables, "ansible_host").items()]
+    found = _of_nodes(known, sources, variables, "ansible_host")
+    return [(node, str(host or "")) for node, host in found.items()]
 
 
 def _of_nodes(
     known: Inventory, sources: Sequence[str], variables: Mapping[str, Any], name: str
 ) -> dict[str, Any]:
-    """Return a variable of each node as Ansible resolves it, or an empty text. Raises InventoryError."""
+    """Return a variable of each node as Ansible resolves it, or an empty text. Raises InventoryError.
+
+    UNRESOLVED where a template is of something that is nowhere defined.
+    """
     given = {node: known.variables.get(node, {}).get(name, "") for node in known.nodes}
     if all(map(_plain, given.values())):
         return given
-    own = f"groups.{NODES} | map('extract', hostvars) | map(attribute='{name}', default='')"
-    return dict(_resolved(sources, variables, f"{{{{ groups.{NODES} | zip({own}) | list | to_json }}}}"))
+    own = f"groups.{NODES} | map('extract', hostvars) | map(attribute='{name}', default={UNRESOLVED})"
+    found = dict(_resolved(sources, variables, f"{{{{ groups.{NODES} | zip({own}) | list | to_json }}}}"))
+    return {node: value if given.get(node) else "" for node, value in found.items()}
 
 
 def values(

@@ -144,10 +144,7 @@ def waiver_of(control: Mapping[str, Any], profile: str) -> str | None:
 
 
 def demand_of(control: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the benchmark asks for: its own words, or what the strictest profile sets.
-
-    {} for neither.
-    """
+    """Return what the benchmark asks for: its own words, else what the strictest profile sets, else {}."""
     found: dict[str, Any] = control.get("demand") or settings_of(control, STRICTEST)
     return found
 

@@ -30,6 +30,7 @@ class OsSystem:
     numbers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    unproven: str = ""
 
     def edition_of(self, profile: str) -> str:
         """Return the whole name of what a profile is measured by; "" where the system has none."""

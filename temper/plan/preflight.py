@@ -26,7 +26,7 @@ from temper.plan.refusals import Refusal, of_an_installation, refusal
 from temper.plan.role_variables import argument_specs, role_variables, typed_variables
 from temper.plan.roles import complete
 from temper.plan.roles.context import Context, Fleet
-from temper.plan.roles.os_hardening import system_refusals
+from temper.plan.roles.os_hardening import system_refusals, system_warnings
 from temper.plan.secure_boot import Certificate, read_certificate
 from temper.plan.tables import load_models, load_tables
 from temper.plan.unreadable import unreadable
@@ -165,7 +165,9 @@ def preflight_plan(
     elif known.get("leaves_driver"):
         plan = with_the_driver_that_is_there(plan)
     if known.get("hardens"):
-        problems += system_refusals(plan.system or node.os.name, variables.os_hardening)
+        hardened = plan.system or node.os.name, variables.os_hardening
+        problems += system_refusals(*hardened)
+        plan = replace(plan, warnings=(*plan.warnings, *system_warnings(*hardened)))
     said_of_it = Programs.from_dict(programs_said or {})
     problems += said_of_it.refusals()
     fleet = known.get("fleet") or {}

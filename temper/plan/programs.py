@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from temper.plan.convert import build, from_node
 from temper.plan.node_plan import WaivedControl
 from temper.plan.os_controls import references
 from temper.plan.preview import one_line
-from temper.plan.refusals import Refusal, refusal
+from temper.plan.refusals import Refusal, advice, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 #: Who waives a control that a program does not know.
 BY = "the node's programs"
+#: Sentences of each kind that a plan has.
+MOST = 40
+
+
+@dataclass(frozen=True)
+class RefusedText:
+    """What a program would not take: the role that wants it, and the program's words."""
+
+    role: Literal["firewall", "ssh_hardening", "os_hardening"]
+    said: str
+
+    @property
+    def refusal(self) -> Refusal:
+        """Why the node is refused, and what to do."""
+        remedy = advice("correct-role", role=self.role)
+        if self.role == "os_hardening":
+            remedy = advice("waive-control")
+        return refusal("program-refuses", remedy, reason=one_line(self.said))
 
 
 @dataclass(frozen=True)
@@ -24,7 +42,8 @@ class Programs:
 
     unknown: dict[str, str] = field(default_factory=dict)
     without: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
+    refused: tuple[RefusedText, ...] = ()
+    unasked: dict[str, str] = field(default_factory=dict)
     msg: str = ""
 
     @classmethod
@@ -38,17 +57,22 @@ class Programs:
 
     def refusals(self) -> list[Refusal]:
         """Return why the node is refused."""
-        return [refusal("program-refuses", reason=one_line(one)) for one in self.refused]
+        return [one.refusal for one in self.refused[:MOST]]
 
     def lines(self) -> list[str]:
         """Return what the plan says of the rest."""
-        asked = [f"the node's programs were not asked: {one_line(self.msg)}"] if self.msg else []
-        return [*asked, *(f"not applicable here: {one}" for one in self.without)]
+        return [
+            *([f"the node's programs were not asked: {one_line(self.msg)}"] if self.msg else []),
+            *(f"{one_line(name)} was not asked: {one_line(why)}" for name, why in self.unasked.items()),
+            *(f"not applicable here: {one_line(one)}" for one in self.without),
+        ][:MOST]
 
-    def waived(self, controls: Mapping[str, Any], system: str) -> tuple[WaivedControl, ...]:
-        """Return the controls that do not apply."""
+    def waived(
+        self, controls: Mapping[str, Any], system: str, asked: Collection[str]
+    ) -> tuple[WaivedControl, ...]:
+        """Return the controls that do not apply, of those that a program was `asked` about."""
         return tuple(
-            WaivedControl(name, controls[name]["title"], references(name, controls[name], system), reason, BY)
-            for name, reason in self.unknown.items()
-            if name in controls
+            WaivedControl(name, controls[name]["title"], references(name, controls[name], system), why, BY)
+            for name, why in zip(self.unknown, map(one_line, self.unknown.values()), strict=True)
+            if name in asked
         )

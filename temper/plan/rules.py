@@ -109,10 +109,7 @@ def stack_problems(stack: Stack, request: Request) -> list[Refusal]:
 
 
 def module_need(gpu: Gpu, tables: Tables) -> str:
-    """Return what kernel modules a GPU needs.
-
-    `required`, `recommended`, `supported` or `impossible` open ones.
-    """
+    """Return how a GPU needs open kernel modules: `required`, `recommended`, `supported` or `impossible`."""
     if tables.models[gpu.model].form_factor == tables.open_required_form_factor:
         return "required"
     return tables.architectures[gpu.architecture].open_modules
@@ -128,10 +125,7 @@ def drives(number: int, modules: str, gpu: Gpu, tables: Tables) -> bool:
 
 
 def tied_to_modules(request: Request) -> tuple[str, str]:
-    """Return a GPU of the node that works only with open modules, and one only with proprietary.
-
-    "" is none.
-    """
+    """Return a GPU that works only with open modules, and one only with proprietary; "" for none."""
     needs = {module_need(gpu, request.tables): gpu.name for gpu in request.gpus}
     return needs.get("required", ""), needs.get("impossible", "")
 

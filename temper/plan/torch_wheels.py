@@ -235,10 +235,7 @@ def no_torch(torch: str, situation: Situation) -> Refusal:
 
 
 def remedy(situation: Situation) -> Remedy:
-    """Return what to do where a torch does not fit.
-
-    Another one, another Python, or an environment of one's own.
-    """
+    """Return what to do where a torch does not fit: another one, another Python, or an own environment."""
     if found := choice(situation.releases, situation):
         return advice("other-torch", torch=found[0].torch)
     for python in situation.pythons:

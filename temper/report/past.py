@@ -18,10 +18,7 @@ MOST_VALUES = 20
 
 
 def of_runs(runs: Iterable[PastRun], result: NodeResult) -> Past:
-    """Return the numbers of runs before this result that compare with it.
-
-    Of the same plan, with the same torch.
-    """
+    """Return the numbers of earlier runs of the same plan with the same torch."""
     found: dict[tuple[Metric, str], list[PastValue]] = {}
     for run in sorted(runs, key=lambda run: run.started_at):
         if run.started_at < result.started_at and (run.plan, run.torch) == (

@@ -16,20 +16,26 @@ CHANCE = 0.01
 def in_common(racks: Mapping[str, Collection[str]], bad: Collection[str]) -> str:
     """Say in which rack most of the bad nodes are, where chance does not explain that; empty where it does.
 
-    `racks` are those of each node. A rack is told by the hypergeometric distribution: how probable it is that
-    as many of the bad nodes, drawn from all, are in it, times the number of racks.
+    `racks` are those of each node, of which some may be rows or roles. A rack is told by the hypergeometric
+    distribution: how probable it is that as many of the bad nodes, drawn from all, are in it, times the
+    number of racks. Of several, it is the least probable one.
     """
     known = {node: names for node, names in racks.items() if names}
     of_bad = [node for node in bad if node in known]
     sizes = Counter(name for names in known.values() for name in names)
     found = Counter(name for node in of_bad for name in known[node])
-    for rack, count in found.most_common(1):
-        if 2 * count > len(bad) and chance(count, len(of_bad), sizes[rack], len(known)) * len(sizes) < CHANCE:
-            return (
-                f"{count} of the {len(bad)} nodes that are not good are in {rack}, which has {sizes[rack]} "
-                f"of {len(known)} nodes: look there for one cause, such as power, cooling or a switch."
-            )
-    return ""
+    chances = {
+        rack: chance(count, len(of_bad), sizes[rack], len(known))
+        for rack, count in found.items()
+        if 2 * count > len(bad)
+    }
+    rack = min(chances, key=lambda name: chances[name], default="")
+    if not rack or chances[rack] * len(sizes) >= CHANCE:
+        return ""
+    return (
+        f"{found[rack]} of the {len(bad)} nodes that are not good are in {rack}, which has {sizes[rack]} "
+        f"of {len(known)} nodes: look there for one cause, such as power, cooling or a switch."
+    )
 
 
 def chance(count: int, drawn: int, size: int, total: int) -> float:

@@ -25,7 +25,7 @@ from validation.model.printable import aligned, first_of, printable
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from temper.compliance.model import NodeStatement, Statement
@@ -100,6 +100,7 @@ def failing_lines(statement: Statement) -> Iterator[str]:
     Then the commands of each node that needs several, in their order.
     """
     alike: dict[tuple[str, str, str], list[tuple[str, ControlResult]]] = {}
+    alone = {control.remedy for node in statement.nodes for control in node.shown if control.disruptive}
     for node in statement.nodes:
         for control in node.shown:
             if control.state is State.FAIL:
@@ -111,12 +112,14 @@ def failing_lines(statement: Statement) -> Iterator[str]:
         lines += [f"  {line}" for line in found.splitlines()]
         lines.append(f"  goal: {title}")
         lines += [f"  since {since}"] if since else []
-        remedies = together({node: (control.remedy,) for node, control in members if control.remedy})
+        own = {node: (control.remedy,) for node, control in members if control.remedy}
+        remedies = together(own, alone)
         lines += [f"  repair: {remedy}" for _, (remedy,) in remedies[:MOST_REMEDIES]]
         if more := sum(len(nodes) for nodes, _ in remedies[MOST_REMEDIES:]):
             lines.append(f"  repair: likewise on {more} more nodes")
         yield "\n".join(lines)
-    several = together({node.node: node.repairs for node in statement.nodes if len(node.repairs) > 1})
+    repairs = {node.node: node.repairs for node in statement.nodes if len(node.repairs) > 1}
+    several = together(repairs, alone)
     for nodes, commands in several[:MOST_REMEDIES]:
         yield "\n".join(
             [
@@ -128,14 +131,17 @@ def failing_lines(statement: Statement) -> Iterator[str]:
         yield f"The page of each node has the repairs of {more} more nodes in their order."
 
 
-def together(commands: Mapping[str, Sequence[str]]) -> list[tuple[list[str], list[str]]]:
-    """Nodes that the same commands repair, some at a time, and those commands.
+def together(
+    commands: Mapping[str, Sequence[str]], alone: Collection[str] = ()
+) -> list[tuple[list[str], list[str]]]:
+    """Group nodes that the same commands repair, some at a time, and return each group with its commands.
 
-    A playbook takes several nodes in place of one; other commands are those of one node.
+    A playbook takes several nodes in place of one. Other commands, and those that are to run `alone`, are
+    those of one node.
     """
     alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for node, own in commands.items():
-        parts = [FOR_ONE_NODE.fullmatch(command) for command in own]
+        parts = [None if command in alone else FOR_ONE_NODE.fullmatch(command) for command in own]
         key: tuple[tuple[str, ...], ...] = tuple(
             (part[1], part[3]) if part and part[2] == shlex.quote(node) else (command,)
             for command, part in zip(own, parts, strict=True)

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from temper.base.nodes import counted, duration, utc
+from temper.base.nodes import RACK, counted, duration, utc
 from temper.rollout.machine import after, begun
 from temper.rollout.model import Mode, NodeState, Observation, Outcome, Record, Rollout, Step, StepResult
-from temper.rollout.planner import decide, moment, wave_name
+from temper.rollout.planner import decide, limits_of, moment, wave_name
 from temper.rollout.policy import Drain, aim
 from temper.rollout.snapshots import sentence
 from validation.model.grouping import by_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from temper.rollout.fleet import Candidate
     from temper.rollout.policy import Policy
@@ -27,6 +27,8 @@ DONE = StepResult(Outcome.DONE)
 HORIZON = timedelta(days=366)
 #: Beyond that the expected end is not computed: it takes two seconds, and with their square.
 MOST_NODES = 1000
+#: Makes a name of a group a pattern.
+WILD = frozenset("*?[")
 
 
 @dataclass(frozen=True)
@@ -159,9 +161,28 @@ def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> st
     if seen.obstacle:
         lines.append(f"It would not end by itself: {seen.obstacle}")
     lines += _transactions(found)
+    lines += _without_rack(rollout, seen.left_out)
     for reason, names in by_key((why, name) for name, why in seen.left_out.items()).items():
         lines.append(f"left out: {counted(names)}: {reason}")
     return "\n".join(lines)
+
+
+def _without_rack(rollout: Rollout, left_out: Collection[str]) -> Iterator[str]:
+    """Yield a line for each limit of racks that does not reach some of the nodes, with those."""
+    for pattern, number in rollout.policy.group_limits.items():
+        if not pattern.startswith(RACK) or WILD.isdisjoint(pattern):
+            continue
+        limit = ((pattern, number),)
+        without = [
+            name
+            for name, node in rollout.nodes.items()
+            if name not in left_out and not limits_of(node.groups, limit)
+        ]
+        if without:
+            yield (
+                f"group_limits: {pattern} does not hold for {counted(without)}, which no group or variable "
+                "puts in a rack"
+            )
 
 
 def _of_each_node(policy: Policy) -> str:

@@ -38,6 +38,7 @@ from gpu_validation import validation_outcome
 from pull import agent, configuration
 from pull.repository import OBJECT, refs_in
 from pull.result import from_statement
+from temper.base import DATA
 from temper.base.programs import Answer
 from temper.compliance import document, scans, waivers
 from temper.compliance.outside.claims import ClaimsError, read_claims
@@ -47,7 +48,10 @@ from temper.fleet.stream import StreamError
 from temper.plan.module_answers import AnswerError, failure, role_answers
 from temper.plan.module_answers import node_facts as facts_of
 from temper.plan.node_plan import NodePlan
+from temper.plan.os_controls import load_controls
 from temper.plan.preflight import preflight_plan
+from temper.plan.programs import Programs
+from temper.plan.refusals import texts
 from temper.plan.role_variables import argument_specs, role_variables
 from temper.plan.ssh_ways import Client
 from temper.plan.strictness import order_of
@@ -119,6 +123,16 @@ from validation.processes.command import Done
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+CONTROLS = load_controls(DATA / "os_controls")
+#: Controls with rules of sudo.
+SUDO = ("sudo-terminal", "umask")
+OF_PROGRAMS = {
+    "unknown": dict.fromkeys(SUDO, "sudo-rs 0.2.5 does not know its rule"),
+    "without": ["OpenSSH_9.2p1 does not know RequiredRSASize"],
+    "refused": [{"role": "firewall", "said": "nft of this node refuses the rules: 'syntax error'"}],
+    "unasked": {"auditctl": "`unshare` is not installed on this node"},
+}
 
 # What each reader reads, where that is more than one call.
 
@@ -443,6 +457,18 @@ def odd_claim(_given: Any, found: Any) -> str:
     return "a port" if any(not 1 <= port <= 65535 for port in found.listening) else ""
 
 
+def words_of_programs(found: Any) -> list[str]:
+    """Read what module node_programs answers, as the plan has it."""
+    answer = Programs.from_dict(found if isinstance(found, dict) else {})
+    waived = answer.waived(CONTROLS, "debian-13", SUDO)
+    return [*answer.lines(), *texts(answer.refusals()), *(f"{one.id} {one.reason}" for one in waived)]
+
+
+def odd_words(_given: Any, found: list[str]) -> str:
+    """Say whether a sentence has more lines, or what a terminal acts on."""
+    return "a line of its own" if any(CONTROL.search(one) or "\n" in one for one in found) else ""
+
+
 def planned(facts: Any) -> dict[str, Any]:
     """Plan a node with these facts."""
     return preflight_plan({"ansible_facts": {"temper": facts}}, VARIABLES, KNOWN)
@@ -716,6 +742,7 @@ READERS = (
         lambda: [json_of(test_stream.PLAN)],
         (StreamError, collected.CollectedError),
     ),
+    Reader("answers of programs", words_of_programs, these(OF_PROGRAMS), wrong=odd_words),
     Reader("answers of modules", module_answers, of("answers"), (AnswerError,), foreign_keys, weight=2),
     Reader("hello of an SSH server", read_hello, these(HELLO), (HelloError,), odd_name),
     Reader("a node on its ways in", read_claims, these(GOOD_CLAIMS), (ClaimsError,), odd_claim),

@@ -1,11 +1,10 @@
-"""Hardening of the ways into nodes with the shape of Rocky Linux: it converges, and is taken back.
+"""Hardening of nodes with the shape of Rocky Linux: it converges, and is taken back.
 
 tests/lab/rocky.py says what of it they have.
 """
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ RELEASES = {EIGHT: rocky.GREEN_OBSIDIAN, NINE: rocky.BLUE_ONYX, TEN: rocky.RED_Q
 #: Enterprise Linux 8 has an sshd that reads no drop-in. The node has no firewalld, either.
 SSH = {"ssh_hardening_state": "{{ 'absent' if inventory_hostname == '" + EIGHT.name + "' else 'present' }}"}
 TAKEN_OVER = SSH | {"firewall_disable_other": True}
+STRICT = TAKEN_OVER | {"os_hardening_profile": "cis-level2", "ssh_hardening_ports": [22, 2222]}
 LEFT = (
     Exemption(
         r"file /etc/systemd/system/nftables\.service\.d", "the undo of a take-back writes there", only="new"
@@ -35,8 +35,20 @@ LEFT = (
     Exemption(r"file /var/(cache/dnf|lib/dnf)(/.*)?", "dnf's lists, caches and history"),
     Exemption(r"file /(var/lib|usr/lib/sysimage)/rpm/.*", "a database; its packages are compared one by one"),
 )
-#: What programs make of it on each node but the first: a script, and its output.
-SAID = {
+#: What programs make of it on each node: a script, and its output.
+HARDENED = {
+    "authselect current --raw | grep -o with-faillock; authselect check": (
+        "with-faillock\nCurrent configuration is valid."
+    ),
+    "grep -c pam_faillock.so /etc/pam.d/system-auth /etc/pam.d/password-auth": (
+        "/etc/pam.d/system-auth:3\n/etc/pam.d/password-auth:3"
+    ),
+    "update-crypto-policies --show": "DEFAULT",
+    "rpm -q audispd-plugins | cut -d- -f1,2": "audispd-plugins",
+    "stat -c %a /etc/shadow": "0",
+}
+#: Likewise, but on the first.
+WAYS = {
     "systemctl is-active firewalld.service; systemctl is-enabled firewalld.service": "inactive\ndisabled",
     "nft list tables | grep -v proof": "table inet temper",
     # The crypto policy has no aes192-ctr, and none of hmac-sha1's.
@@ -45,6 +57,9 @@ SAID = {
         "passwordauthentication no\nx11forwarding no"
     ),
 }
+#: SELinux's labels of ports, on the node that has it on.
+LABELLED = {"semanage port -l -C -n": "ssh_port_t                     tcp      2222"}
+SAID = {EIGHT: HARDENED, NINE: HARDENED | WAYS | LABELLED, TEN: HARDENED | WAYS}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,14 +75,14 @@ def lab() -> Iterator[None]:
         on_node(
             EIGHT, "systemctl disable --quiet --now firewalld; rpm -e --justdb --nodeps nftables firewalld"
         )
+        on_node(NINE, "sed -i s/^SELINUX=.*/SELINUX=enforcing/ /etc/selinux/config")
         for node in NODES:
             FLEET.command("reboot", node.name)
         yield
 
 
 def harden(**variables: object) -> Run:
-    command = ["ansible-playbook", "playbooks/harden.yml", "--skip-tags", "os_hardening"]
-    return FLEET.run([*command, "--extra-vars", json.dumps(variables)])
+    return FLEET.playbook("harden", None, **variables)
 
 
 def settled(**variables: object) -> None:
@@ -77,13 +92,19 @@ def settled(**variables: object) -> None:
 
 
 def said() -> dict[str, dict[str, str]]:
-    found = {}
-    for node in (NINE, TEN):
-        found[node.name] = {script: on_node(node, f"{{ {script}; }} || :").strip() for script in SAID}
-    return found
+    return {
+        node.name: {script: on_node(node, f"{{ {script}; }} || :").strip() for script in scripts}
+        for node, scripts in SAID.items()
+    }
 
 
-def test_the_ways_in_are_hardened_stay_so_and_are_given_back() -> None:
+def test_nodes_are_hardened_stay_so_and_are_given_back() -> None:
+    wanted = {node.name: dict(scripts) for node, scripts in SAID.items()}
+    masquerade = "firewall-cmd --quiet --permanent --{}-masquerade; firewall-cmd --quiet --reload"
+    on_node(NINE, masquerade.format("add"))
+    refused = FLEET.playbook("harden", NINE, **TAKEN_OVER)
+    assert_refused(refused, "zone public (masquerade)", "firewall_state: absent")
+    on_node(NINE, masquerade.format("remove"))
     before = node_state.capture_all(NODES)
     assert_refused(harden(**SSH), "firewalld filters here as well", "firewall_disable_other: true")
     assert_refused(harden(firewall_disable_other=True), "knows no Include", "ssh_hardening_state: absent")
@@ -93,11 +114,14 @@ def test_the_ways_in_are_hardened_stay_so_and_are_given_back() -> None:
     assert "which is what the site offers of it" in first.said
     assert on_node(EIGHT, "rpm -q nftables").startswith("nftables-")
     settled(**TAKEN_OVER)
-    assert said() == dict.fromkeys([NINE.name, TEN.name], SAID)
+    strict = harden(**STRICT)
+    assert strict.status == 0, strict.output
+    settled(**STRICT)
+    assert said() == wanted
     for node in NODES:
         FLEET.command("reboot", node.name)
-    assert said() == dict.fromkeys([NINE.name, TEN.name], SAID)
-    settled(**TAKEN_OVER)
+    assert said() == wanted
+    settled(**STRICT)
 
     back = harden(**ABSENT)
     assert back.status == 0, back.output

@@ -238,7 +238,7 @@ def test_what_others_recommend_stays_and_nothing_that_nobody_needs_goes(
     configuration = machine.root / "apt.conf"
     configuration.write_text(f'{configuration.read_text()}APT::Get::AutomaticRemove "true";\n')
     assert any("stays: whois" in word for word in noted.back().warnings())
-    assert any("apt-get purge whois" in word for word in noted.back().warnings())
+    assert not any("apt-get" in word for word in noted.back().warnings()), "it would take fail2ban along"
     noted.back().restore(noted.state)
     assert set(machine.versions()) == {"whois", "fail2ban", "leaf"}
     early = noted.back()
@@ -247,6 +247,25 @@ def test_what_others_recommend_stays_and_nothing_that_nobody_needs_goes(
     noted.state["fail2ban"] = None
     noted.back().restore(noted.state)
     assert set(machine.versions()) == {"leaf"}
+
+
+@pytest.mark.component
+def test_no_command_is_given_that_would_lock_out_or_unprotect(
+    machine: Machine, no_gpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ways in, kernels, and a firewall whose removal flushes the rules of others, stay without one."""
+    monkeypatch.setattr(brought, "rules_stand", lambda: True)
+    archive = Archive(tmp_path / "never")
+    names = ("linux-image-6.1.0-1-amd64", "nftables", "openssh-server", "python3", "sudo")
+    for name in names:
+        archive.add(name, "1")
+    machine.use(archive)
+    noted = Noted({f"package:{name}": {"version": "", "held": False} for name in names})
+    said = noted.back().warnings()
+    assert all(any(name in word for word in said) for name in names)
+    assert not any(command in word for word in said for command in ("apt-get", "dnf", "purge"))
+    noted.back().restore(noted.state)
+    assert set(machine.versions()) == set(names)
 
 
 @pytest.mark.component

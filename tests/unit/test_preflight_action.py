@@ -8,6 +8,8 @@ import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from plugins.action import preflight_plan
+from temper.base import DATA
+from temper.plan.os_controls import load_controls
 from temper.plan.ssh_client import Look
 from tests.unit.planning_nodes import node, system
 from tools.bare_node import pci
@@ -122,13 +124,42 @@ def test_what_programs_say_is_in_the_plan_or_refuses_it(controller: Controller) 
     (waived,) = [one for one in plan["waived"] if one["id"] == "umask"]
     assert (waived["reason"], plan["problems"]) == (reason, [])
     assert f"not applicable here: {without}" in plan["text"]
-    refusing = NOTHING_SAID | {"refused": ["sshd refuses: Bad."]}
+    sudoers = {"role": "os_hardening", "said": "visudo of this node refuses x: Bad."}
+    refusing = NOTHING_SAID | {"refused": [sudoers, {"role": "ssh_hardening", "said": "sshd refuses: Bad."}]}
+    unasked = NOTHING_SAID | {"unasked": {"nft": "no\nunshare"}}
+    stranger = NOTHING_SAID | {"refused": [sudoers | {"role": "evil"}]}
     broken = {"failed": True, "msg": "no Python"}
-    for answer, problems, said in ((refusing, ["sshd refuses: Bad"], ""), (broken, [], "no Python")):
+    remedies = ["os_hardening_waivers", "ssh_hardening_state: absent"]
+    for answer, problems, said in (
+        (refusing, remedies, ""),
+        (broken, [], "no Python"),
+        (unasked, [], "nft was not asked: no unshare"),
+        (stranger, [], "not asked"),
+    ):
         controller.answers["node_programs"] = answer
         plan = controller.task(simulate=False)["plan"]
-        assert plan["problems"] == problems
+        for word, found in zip(problems, plan["problems"], strict=True):
+            assert "Bad;" in found
+            assert word in found
         assert said in plan["text"]
+
+
+def test_a_node_waives_only_what_its_sudo_was_asked_about_and_in_one_line(controller: Controller) -> None:
+    controller.hardens = True
+    said = "sudo does\nnot\x1b[1m know"
+    controller.answers["node_programs"] = NOTHING_SAID | {
+        "unknown": dict.fromkeys(("sudo-terminal", "kernel-pointers", "evil"), said),
+        "without": [said] * 100,
+    }
+    plan = controller.task(simulate=False)["plan"]
+    waived = {one["id"]: one["reason"] for one in plan["waived"] if one["by"] == "the node's programs"}
+    controls = load_controls(DATA / "os_controls")
+    assert waived
+    for name, reason in waived.items():
+        assert "/etc/sudoers.d/" in str(controls[name]), name
+        assert reason.isprintable()
+    assert "\x1b" not in plan["text"]
+    assert plan["text"].count("not applicable here") <= 40
 
 
 def test_what_the_simulation_finds_refuses_the_node(controller: Controller) -> None:

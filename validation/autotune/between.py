@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from validation.autotune.search import Failed
-from validation.backends.factory import LOADING, STARTING, make
+from validation.backends.factory import STARTING, make
 from validation.checks.check import LEAST_PATIENCE_S
 from validation.checks.collectives import RANK_PATIENCE, bus_bandwidth_factor, reduce
 from validation.checks.measured import CUDA_ENVIRONMENT
@@ -33,7 +33,7 @@ from validation.fabric.measure import (
 )
 from validation.model.contract import Measured, decode
 from validation.model.plans import MIB
-from validation.processes.child import Request
+from validation.processes.child import BEGINNING, LOADING, Request
 from validation.processes.pool import Ending, run_children
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ RUNS_S, TRIAL_S = 1.0, 10.0
 CONNECTING_S = 30.0
 WAITING = "waiting to hear what is tried"
 #: The stages of a process until it has heard that.
-BEFORE = ("starting", LOADING, STARTING, WAITING)
+BEFORE = (BEGINNING, LOADING, STARTING, WAITING)
 #: After so many times what a meeting may take the node that searches is gone.
 MEETINGS_MISSED = 3
 #: What a node lets another one set for its processes.

@@ -121,10 +121,7 @@ def shown(value: str) -> str:
 
 
 def held(decision: Decision) -> list[Compared]:
-    """Return the last comparison of each objective with the start, of what was kept in the end.
-
-    None if nothing.
-    """
+    """Return the last comparison of each objective with the start, of what was kept in the end."""
     kept = [f"{one.name}={one.kept}" for one in decision.knobs if one.kept is not None]
     return [one for one in decision.final if kept and one.value == ", ".join(kept)]
 

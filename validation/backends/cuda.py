@@ -59,10 +59,7 @@ class CudaBackend(TorchDevice):
             raise NotRunError(f"CUDA cannot be initialised: {cause(error)}") from error
 
     def _without_code(self) -> str | None:
-        """Return why this torch cannot compute on the GPU: none of its code is for it.
-
-        None if some may be.
-        """
+        """Return why this torch has no code for the GPU; None if it may have some."""
         capability, built = torch.cuda.get_device_capability(self._device), torch.cuda.get_arch_list()
         if not built or runs_on(capability, tuple(built)):
             return None

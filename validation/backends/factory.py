@@ -6,14 +6,15 @@ import os
 from typing import TYPE_CHECKING
 
 from validation.model.not_run import NotRunError
+from validation.processes.child import LOADING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from validation.backends.protocol import Backend
 
-#: Stages of a process until its backend is there.
-LOADING, STARTING = "loading torch", "starting CUDA"
+#: The stage of a process between its imports and its backend.
+STARTING = "starting CUDA"
 #: Variables that somebody may have set for another program, and that would change what is measured: they make
 #: every launch wait, load all code at the start, compile it anew or keep it from being compiled, forbid or
 #: force tensor cores, let cuBLAS emulate fp32 (2.6 times as fast on a B200) and fp64 (which products are

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from validation.backends.factory import LOADING, STARTING, make
+from validation.backends.factory import STARTING, make
 from validation.backends.sampling import MOST_ATTEMPTS, rate, spread
 from validation.checks.check import (
     BEYOND_QUICK,
@@ -34,7 +34,7 @@ from validation.model.cuda_errors import HARDWARE, OF_A_LINK, finding_of
 from validation.model.not_run import NotRunError
 from validation.model.quantities import NOISY_SPREAD
 from validation.probes.nccl_ras import VARIABLE as RAS_VARIABLE
-from validation.processes.child import Request, count_step, expect
+from validation.processes.child import BEGINNING, LOADING, Request, count_step, expect
 from validation.processes.pool import PATIENCE, SLACK_S, Ending, ProcessOutcome, run_children
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ NO_NVLS = "the GPUs have no NVLS: that needs NVSwitches that reduce (Hopper or n
 MEETING = "meeting the other ranks"
 CONNECTING = "connecting with the other ranks"
 #: The stages of a rank until all have met.
-UNMET = ("starting", LOADING, STARTING, MEETING, CONNECTING)
+UNMET = (BEGINNING, LOADING, STARTING, MEETING, CONNECTING)
 #: Ranks wait longer for each other than their parent waits for them: it sees which one is behind, they only
 #: see that one is missing.
 RANK_PATIENCE = 2
@@ -245,9 +245,7 @@ def name_the_culprit(
     order: Callable[[str], int] | None = None,
     ras: RasWitness | None = None,
 ) -> list[Finding]:
-    """Return the rank that broke the collective.
-
-    It failed first, or, of ranks that hang, is halted or is behind.
+    """Return the rank that broke the collective: it failed first, or hangs and is halted or behind.
 
     `order` says how far a rank in some stage is; None: by the stages of a collective.
 

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from validation.backends.factory import LOADING, clear_environment
+from validation.backends.factory import clear_environment
 from validation.backends.libraries import runs_on
 from validation.checks.check import CUDA, Check, Scope
 from validation.checks.cost import CostStep, IdleNode
@@ -17,7 +17,7 @@ from validation.findings.catalogue import finding
 from validation.model.contract import ContractError, Finding, Measured, decode, encode
 from validation.model.not_run import NotRunError, cause, out_of_memory
 from validation.model.plans import PLANS
-from validation.processes.child import Request
+from validation.processes.child import LOADING, Request
 from validation.processes.pool import run_children
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from validation.backends.factory import LOADING, STARTING
+from validation.backends.factory import STARTING
 from validation.backends.protocol import Shape
 from validation.backends.sampling import MOST_ATTEMPTS, rate, spread
 from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, TWO_GPUS, Check, Need, Scope
@@ -31,7 +31,7 @@ from validation.checks.training import CPU_SHAPE, GPU_SHAPE, memory_of, mixed_fo
 from validation.model.contract import Measured, Measurement
 from validation.model.not_run import NotRunError
 from validation.model.quantities import NOISY_SPREAD, number
-from validation.processes.child import Request
+from validation.processes.child import BEGINNING, LOADING, Request
 from validation.processes.pool import ProcessOutcome, run_children
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ MORE_MEMORY = 1.3
 GOOD_SCALING = 0.9
 #: The stages of a rank, in their order.
 STAGES = (
-    *("starting", LOADING, STARTING, "making the model", "training alone", MEETING, CONNECTING),
+    *(BEGINNING, LOADING, STARTING, "making the model", "training alone", MEETING, CONNECTING),
     *("distributing the model", "warming up together", "training together", "checking gradients", "leaving"),
 )
 

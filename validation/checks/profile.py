@@ -79,10 +79,7 @@ measure = on_device(profile)
 
 
 def advice(found: traces.Shares) -> str:
-    """Return why a GPU is not busy, with numbers, and what helps.
-
-    Nothing for one that is, or without any kernel.
-    """
+    """Return why a GPU is not busy, with numbers, and what helps; "" for a busy one, or without kernels."""
     if found.computing is None or found.computing >= BUSY:
         return ""
     waits = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from validation.backends.factory import LOADING, STARTING
+from validation.backends.factory import STARTING
 from validation.backends.protocol import SCALED, Shape
 from validation.backends.sampling import rate
 from validation.checks.collectives import CONNECTING, MEETING, name_the_culprit
@@ -25,6 +25,7 @@ from validation.checks.recorder import Recorder
 from validation.checks.training import memory_of, mixed_format
 from validation.findings.catalogue import finding
 from validation.model.contract import Measured, Measurement
+from validation.processes.child import BEGINNING, LOADING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 WAYS = ("replicated", "sharded")
 #: The stages of a rank, in their order.
 STAGES = (
-    *("starting", LOADING, STARTING, MEETING, CONNECTING),
+    *(BEGINNING, LOADING, STARTING, MEETING, CONNECTING),
     *(f"{doing} {way}" for way in WAYS for doing in ("making the model", "warming up", "training")),
     *("checking gradients", *(f"measuring the memory, {way}" for way in WAYS), "leaving"),
 )

@@ -5,7 +5,6 @@ Neither is asked before ranks hang, and both within seconds: a rank that does no
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,10 @@ class Testimony:
 
 
 def flight_records(ranks: Sequence[ProcessOutcome]) -> list[Testimony]:
-    """Return what the flight recorders of those ranks say together that answered."""
+    """Return what the flight recorders of those ranks say together that answered.
+
+    A rank that is silent is the better suspect: beside one, no other is named.
+    """
     records = {rank: record for rank, one in enumerate(ranks) if (record := _record(one.said))}
     if len(records) < 2:
         return []
@@ -42,9 +44,10 @@ def flight_records(ranks: Sequence[ProcessOutcome]) -> list[Testimony]:
     last = next(record for rank, record in records.items() if places[rank] == most)
     collective = f"collective {last.called}, {last.name}"
     if silent := [one.request.name for rank, one in enumerate(ranks) if rank not in records]:
-        collective += f"; {' and '.join(silent)} did not answer"
+        who = f"{'some of ' if behind else ''}those that answered"
+        return [Testimony(TORCH, (), f"{who} called {collective}, {' and '.join(silent)} did not answer")]
     if not behind:
-        return [Testimony(TORCH, (), f"called {collective}")]
+        return [Testimony(TORCH, (), f"all called {collective}")]
     begun = all(places[rank][0] == most[0] for rank in behind)
     return [Testimony(TORCH, behind, f"{'hangs in the call of' if begun else 'did not call'} {collective}")]
 
@@ -57,10 +60,10 @@ def _record(said: str) -> FlightRecord | None:
 
 
 class RasWitness:
-    """NCCL's RAS of ranks that are told `address`: the node's own, or one that no job beside them has."""
+    """NCCL's RAS of ranks that are told `address`, which no job beside them has."""
 
     def __init__(self) -> None:
-        self.address = os.environ.get(nccl_ras.VARIABLE) or nccl_ras.own_address(os.getpid())
+        self.address = nccl_ras.own_address()
         self._answer = ""
 
     def ask(self) -> None:
@@ -95,7 +98,7 @@ def say(
         theirs = [ranks[rank] for rank in one.ranks]
         who = " and ".join(outcome.request.name for outcome in theirs)
         if not theirs:
-            texts.append(f"; {one.witness} tells no rank apart: all {one.what}")
+            texts.append(f"; {one.witness} tells no rank apart: {one.what}")
         elif theirs == list(named):
             texts.append(f"; {one.witness} agrees: {who} {one.what}")
         else:

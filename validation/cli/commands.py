@@ -18,6 +18,7 @@ from validation.model import gpu_models
 from validation.model.contract import ContractError, dumps
 from validation.model.expectations import ANY_MODEL, Expectation, ExpectedGpus, References, parse_expectation
 from validation.model.plans import PLANS, REQUIRED, WHOLE
+from validation.model.printable import printable
 from validation.model.run_options import RunOptions
 from validation.model.usage import UsageError
 from validation.probes.nvidia_smi import NvidiaSmiError
@@ -27,7 +28,7 @@ from validation.report.progress import Progress
 from validation.run import burn_in
 from validation.run.runner import run_plan
 from validation.verdict.cohort import among_its_own
-from validation.verdict.judge import EXIT_PASS, judge_fleet, judge_node
+from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet, judge_node
 
 if TYPE_CHECKING:
     import argparse
@@ -85,19 +86,20 @@ def run(options: argparse.Namespace) -> int:
         comparisons=among_its_own(result),
         fail_on_degraded=options.fail_on_degraded,
     )
-    unwritten: OSError | None = None
+    written = EXIT_PASS
     if to_file:
         try:
             files.write_atomically(options.output, dumps(result))
         except OSError as error:
-            unwritten = error  # a disk that filled up meanwhile costs the file, not the verdict
+            # A disk that filled up meanwhile costs the file, not the verdict.
+            with contextlib.suppress(OSError):
+                print(printable(f"validation: {error}"), file=sys.stderr)
+            written = EXIT_ENVIRONMENT
     if options.output == STDIN:
         print(dumps(result), end="")
     else:
         print(fleet_report.text(judge_fleet([verdict])), end="")
-    if unwritten:
-        raise unwritten
-    return verdict.exit_status
+    return verdict.exit_status or written
 
 
 def say_price(node: Node, state: Path | None) -> None:

@@ -69,10 +69,7 @@ def best(references: References, pci_id: str) -> dict[str, MatmulShape]:
 
 
 def candidates(references: References, pci_id: str, dtype: str) -> list[MatmulShape]:
-    """Return a dozen shapes, of which the fastest on this GPU is to be found.
-
-    Published ones, and whole waves.
-    """
+    """Return a dozen shapes, published ones and whole waves, to find the fastest on this GPU."""
     published = best(references, pci_id).get(dtype)
     tried = [published] if published else []
     sms = (references.model_of(pci_id) or {}).get("sm_count", {}).get("value", USUAL_SMS)
@@ -80,7 +77,7 @@ def candidates(references: References, pci_id: str, dtype: str) -> list[MatmulSh
 
 
 def _whole_waves(sms: int) -> Iterator[MatmulShape]:
-    """Shapes of about so many tiles, or of a multiple; wide ones, but none much wider than high."""
+    """Yield shapes of about so many tiles, or of a multiple; wide ones, but none much wider than high."""
     for tiles in (sms * each for each in TILES_OF_AN_SM):
         square = math.isqrt(tiles)
         high = max(range(max(1, square // 2), square + 1), key=lambda rows: (rows * (tiles // rows), rows))

@@ -37,10 +37,7 @@ RESENT = {"Replay Errors", "CRC Errors", "Rx Errors", "Rx General Errors", "Effe
 
 
 def read() -> Counts:
-    """Return all counters now.
-
-    Without those that nvidia-smi does not say, and empty where it does not answer.
-    """
+    """Return all counters now, as far as nvidia-smi says them; empty where it does not answer."""
     try:
         # Both at once: with eight GPUs each takes a second and more.
         links = nvidia_smi.start(["nvlink", "--errorcounters"])

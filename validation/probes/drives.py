@@ -110,10 +110,7 @@ def _drive(name: str, model: str, log: dict[str, Any]) -> Drive:
 
 
 def _number(value: Any) -> int:
-    """Return a number; nvme-cli writes bits also as {"value".
-
-    4, ...}, and numbers of 128 bits also as text.
-    """
+    """Return a number of nvme-cli, which may be in text, or in an object's `value` where it has bits."""
     return int(value["value"] if isinstance(value, dict) else value)
 
 

@@ -82,9 +82,7 @@ def parse_samples(text: str) -> tuple[Sample, ...]:
 
 
 def summary(rounds: list[tuple[Sample, ...]]) -> list[dict[str, Any]]:
-    """Return one object a GPU from samples taken during a test.
-
-    Medians, maxima, how often a reason was active.
+    """Return medians, maxima and how often a reason was active, by GPU, of samples taken during a test.
 
     Clocks and reasons are those of samples in which the GPU worked: while processes start it idles.
     """

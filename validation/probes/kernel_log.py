@@ -31,23 +31,23 @@ KMSG = Path("/dev/kmsg")
 #: `6,1209,5140900,-;NVRM: loading ...`: a number of facility * 8 + severity, and what the message is of. The
 #: kernel escapes line breaks in messages; lines that begin with a blank are of the message before. A `c` in
 #: place of the `-` is the rest of a message that another one cut in two: it may begin with a user's words.
-RECORD = re.compile(r"(?P<priority>\d+),\d+,\d+,-[^;]*;(?P<message>.*)")
+RECORD = re.compile(r"(?P<priority>[0-9]+),[0-9]+,[0-9]+,-[^;]*;(?P<message>.*)")
 ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 OF_THE_KERNEL = 0  # facility
 #: `<4>[   12.345678] NVRM: ...`, as dmesg has it from the kernel.
-RAW = re.compile(r"<(?P<priority>\d+)>(?P<message>.*)")
+RAW = re.compile(r"<(?P<priority>[0-9]+)>(?P<message>.*)")
 #: Of one read there is one record, of no more than this (PRINTK_MESSAGE_MAX).
 MOST_OF_A_RECORD = 1 << 13
 
 #: The time, and the thread, that stand before a message in a log that dmesg wrote.
-TIME = re.compile(r"\[ *\d+\.\d+\] (?:\[ *[TC]\d+\] )?")
+TIME = re.compile(r"\[ *[0-9]+\.[0-9]+\] (?:\[ *[TC][0-9]+\] )?")
 #: Each pattern is of a message from its beginning. Some messages begin with the name of a process, of 15
 #: characters that its user chose, with words of the kernel behind: so the driver's own words are more there.
 ADDRESS = r"(?P<address>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
 #: `NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.`; of a MIG instance
 #: `(PCI:0000:1b:00 GPU-I:05)` or `(PCI:0000:1b:00 GPU-I:05 GPU-CI:02)`; of an old driver `(0000:1b:00)`.
 LINE = re.compile(
-    rf"NVRM: Xid \((?:PCI:)?{ADDRESS}(?:[. ][^)]*)?\): (?P<number>\d{{1,4}}), *(?P<rest>(?s:.*))"
+    rf"NVRM: Xid \((?:PCI:)?{ADDRESS}(?:[. ][^)]*)?\): (?P<number>[0-9]{{1,4}}), *(?P<rest>(?s:.*))"
 )
 #: `NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 ...)`: the
 #: unit, how bad it is, and the unit's information and error status, which drivers before 575 do not say.
@@ -77,19 +77,19 @@ OFF_THE_BUS = re.compile(
 SUBJECT = re.compile(rf"NVRM: The NVIDIA GPU {ADDRESS}\.[0-9a-f]\b")
 #: `nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up`, or Non-fatal. Lines with
 #: its data follow.
-SWITCH = r"nvidia-nvswitch\d+: SXid \(PCI:(?P<address>[0-9a-fA-F:.]{7,16})\)"
-SWITCH_LINE = re.compile(rf"{SWITCH}: (?P<number>\d{{1,6}}), (?P<rest>(?:Non-f|F)atal\b.*)")
-SWITCH_DATA = re.compile(rf"{SWITCH}: \d{{1,6}}, (?:Severity|Data)\b")
+SWITCH = r"nvidia-nvswitch[0-9]+: SXid \(PCI:(?P<address>[0-9a-fA-F:.]{7,16})\)"
+SWITCH_LINE = re.compile(rf"{SWITCH}: (?P<number>[0-9]{{1,6}}), (?P<rest>(?:Non-f|F)atal\b.*)")
+SWITCH_DATA = re.compile(rf"{SWITCH}: [0-9]{{1,6}}, (?:Severity|Data)\b")
 #: What begins as an error does and goes on in a way that no pattern here knows; also of a place that is no
 #: address. Each has more words of the driver than fit into the name of a process.
 NO_PATTERN = re.compile(
-    rf"NVRM: Xid \((?:(?:PCI:)?{ADDRESS}|[^()\[\]]{{3,32}}\): )|nvidia-nvswitch\d+: SXid\b"
+    rf"NVRM: Xid \((?:(?:PCI:)?{ADDRESS}|[^()\[\]]{{3,32}}\): )|nvidia-nvswitch[0-9]+: SXid\b"
 )
 #: `NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)
 #: returned from status @ kernel_channel.c:2827`, since 610 with `GPU0 ` before it, a number of the driver's
 #: own. CUDA says that the device is busy or unavailable (dra-driver-nvidia-gpu issue 982, GB200).
 RESET_REQUIRED = re.compile(
-    r"NVRM: (?:GPU\d+ )?nv\w+: (?:Assertion|Check) failed: Reset required \[NV_ERR_RESET_REQUIRED\]"
+    r"NVRM: (?:GPU[0-9]+ )?nv\w+: (?:Assertion|Check) failed: Reset required \[NV_ERR_RESET_REQUIRED\]"
 )
 #: `NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:9b:00 (printing 1 of every 30).  The GPU
 #: likely needs to be reset.`: the system processor of a GPU has stopped, mostly after an Xid 119 of the same.
@@ -98,7 +98,7 @@ GSP_TIMEOUT = 119
 #: `NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot to recover.`:
 #: of the driver of CUDA's unified memory, which then serves no GPU.
 REBOOT_REQUIRED = re.compile(
-    r"NVRM: (?:GPU\d+ )?nvGpuOpsReportFatalError: uvm encountered global fatal error\b"
+    r"NVRM: (?:GPU[0-9]+ )?nvGpuOpsReportFatalError: uvm encountered global fatal error\b"
 )
 #: The Xid that tells what the driver wants done with a GPU: `GPU recovery action changed from 0x0 (None) to
 #: 0x2 (Node Reboot Required)`.
@@ -109,7 +109,7 @@ FALLEN = 79
 #: What the module says when it is loaded; errors of before are gone with the module that had them.
 LOADED = re.compile(r"NVRM: loading NVIDIA UNIX .*\bKernel Module\b")
 #: What the kernel's own buffer has as long as it has lost nothing that matters here: it is a ring.
-BEGINNING = re.compile(rf"{LOADED.pattern}|Linux version \d+\.\d+")
+BEGINNING = re.compile(rf"{LOADED.pattern}|Linux version [0-9]+\.[0-9]+")
 
 
 class Kind(StringEnum):
@@ -268,10 +268,7 @@ def _kind(number: int, detail: str) -> Kind:
 
 
 def read_kernel_log() -> KernelLog:
-    """Return the Xid events of this boot.
-
-    From the journal, which is complete, else from the kernel's own buffer.
-    """
+    """Return the Xid events of this boot, from the complete journal, else from the kernel's own buffer."""
     reasons = []
     heard = journal_lost = False
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import secrets
 import socket
 import time
 from dataclasses import dataclass, field
@@ -55,12 +56,12 @@ class _Counts:
     named: dict[int, set[int]] = field(default_factory=dict)
 
 
-def own_address(pid: int) -> str:
-    """Return an address of this machine alone for the ranks of one parent.
+def own_address() -> str:
+    """Return an address of this machine that no other job has: one at random, as containers share numbers.
 
-    A job beside it has the usual one.
+    A foreign communicator of as many ranks is told apart by nothing else.
     """
-    return f"127.{1 + (pid >> 16) % 254}.{(pid >> 8) % 256}.{pid % 256}:{PORT}"
+    return f"127.{1 + secrets.randbelow(254)}.{secrets.randbelow(256)}.{1 + secrets.randbelow(254)}:{PORT}"
 
 
 def ask(address: str) -> str:

@@ -52,9 +52,9 @@ def _nccl_conf(root: Path) -> dict[str, str]:
 
 
 def _is_chosen(port: RdmaPort, chosen: str) -> bool:
-    """Return whether NCCL_IB_HCA chooses a port: [^][=]NAME[:PORT],...
+    """Return whether NCCL_IB_HCA chooses a port.
 
-    Where ^ means all others, = the whole name.
+    Its form is [^][=]NAME[:PORT],... where ^ means all others, and = the whole name.
 
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
     """

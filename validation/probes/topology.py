@@ -161,7 +161,7 @@ def _slow_links(gpus: tuple[str, ...], root: Path) -> list[SlowLink]:
 def _way_up(device: Path) -> list[tuple[Path, Path]]:
     """Return both ends of each link from a device up to the root.
 
-    Within a switch, from port to port, is none.
+    The way between two ports within a switch is no link.
     """
     bridges = _bridges(device)
     ends = [device.resolve(), *bridges] if bridges else []

@@ -37,6 +37,8 @@ from validation.model.not_run import NotRunError, cause, out_of_memory
 
 #: How lines begin that are no answer.
 STAGE, ERROR, SAID = "stage: ", "error: ", "said: "
+#: Stages in which a process imports what it needs: the CPU time that this takes is progress, too.
+BEGINNING, LOADING = "starting", "loading torch"
 #: A stage is told again, as a sign of progress, no more often than this.
 AGAIN_S = 1.0
 PR_SET_PDEATHSIG = 1

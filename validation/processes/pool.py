@@ -34,7 +34,7 @@ from pathlib import Path
 
 from validation.model.contract import ContractError, Measured, StringEnum, loads
 from validation.processes import scratch
-from validation.processes.child import ERROR, RECORD, SAID, STAGE, Request
+from validation.processes.child import BEGINNING, ERROR, LOADING, RECORD, SAID, STAGE, Request
 
 #: Where `import validation` finds this package: the checkout, or the one-file build.
 ROOT = Path(__file__).parents[2]
@@ -57,9 +57,9 @@ GRACE_S = 5.0
 #: for it or for those that end with it. For eight ranks it frees page-locked memory and what NCCL mapped,
 #: which may take up to so many times as long.
 REAP_S, MOST_REAPS = 10.0, 6
-#: A process's state, its major page faults, and the time that the kernel worked for it: of the fields of
-#: /proc/PID/stat behind the name.
-STATE, MAJFLT, STIME = 0, 9, 12
+#: A process's state, its major page faults, and the time that it and the kernel for it worked: of the fields
+#: of /proc/PID/stat behind the name.
+STATE, MAJFLT, UTIME, STIME = 0, 9, 11, 12
 #: For so many times what a step should take, and so many seconds more, a process may make no progress.
 PATIENCE, SLACK_S = 3.0, 10.0
 #: How long a process has to say where it is; it does at once, unless it does not run.
@@ -254,7 +254,7 @@ class _Child:
     def _begin(self, request: Request) -> None:
         self.request = request
         self.answer = b""
-        self.stage = "starting"
+        self.stage = BEGINNING
         self._line = bytearray()
         self._error = ""
         self.tail = b""
@@ -266,7 +266,7 @@ class _Child:
         self.ended = NOT_YET
         #: When its parent last looked. What it finds at one time ended at one time: nobody knows the order.
         self.now = self.told = time.monotonic()
-        self._faults, self._looks, self._running = 0, 0, 0
+        self._faults, self._ticks, self._looks, self._running = 0, 0, 0, 0
         self.busy: float | None = None
         self.where, self.said, self._tail_before = "", "", b""
         self._counted: tuple[int, int] | None = None
@@ -371,11 +371,15 @@ class _Child:
         return steps, calls, expected_s
 
     def look(self) -> None:
-        """Note what it counted, or waited for from the disk, since the last look: progress without a word."""
+        """Note progress without a word since the last look.
+
+        It counted, waited for the disk, or worked at its imports, which take long on a busy machine.
+        """
         stat, steps = _stat(self.process.pid), self.record()[0]
         # A page that the disk brings is one of a library that is being loaded, say.
         faults = int(stat[MAJFLT]) if stat else 0
-        if self.ended == NOT_YET and (faults > self._faults or steps > self._steps_before):
+        imported = self.stage in (BEGINNING, LOADING) and _ticks(stat) > self._ticks
+        if self.ended == NOT_YET and (faults > self._faults or steps > self._steps_before or imported):
             self._note_progress(stat, steps)
         self._looks += 1
         # Also one that waits for a CPU on a busy machine.
@@ -389,11 +393,11 @@ class _Child:
         self.told, self._steps_before = self.now, steps
         self._looks, self._running = 0, 0
         if stat:
-            self._faults = int(stat[MAJFLT])
+            self._faults, self._ticks = int(stat[MAJFLT]), _ticks(stat)
 
     def ask_where(self) -> bool:
         """Ask it in which function it is; False where it does not run, or does not know the signal yet."""
-        if self.halted or self.stage == "starting" or self._stderr.closed:
+        if self.halted or self.stage == BEGINNING or self._stderr.closed:
             return False
         self._tail_before, self.tail = self.tail, b""
         self.process.send_signal(signal.SIGUSR1)
@@ -543,6 +547,11 @@ def _stat(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []
+
+
+def _ticks(stat: list[str]) -> int:
+    """Return the CPU time of a process, in clock ticks; 0 when it is gone."""
+    return int(stat[UTIME]) + int(stat[STIME]) if stat else 0
 
 
 def oom_kills() -> int:

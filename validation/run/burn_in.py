@@ -180,9 +180,7 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def load(path: Path | None, fresh: Rounds) -> tuple[Rounds, str]:
-    """Return what an interrupted burn-in of the same kind left not long ago, else the `fresh` start.
-
-    And which.
+    """Return what an interrupted burn-in of the same kind left, else `fresh`, and a sentence that says which.
 
     Rounds of another driver, of other GPUs or of last month prove nothing about this node as it is now. Hours
     that are not taken up are said to be lost. Raises OSError.
@@ -202,7 +200,10 @@ def load(path: Path | None, fresh: Rounds) -> tuple[Rounds, str]:
     )
     if not same:
         return fresh, f"It begins anew: the {kept} are of another node, plan, driver, torch, GPU or test."
-    if not 0 <= time.time() - found.saved_at < MOST_PAUSE_S:
+    paused_s = time.time() - found.saved_at
+    if paused_s < 0:
+        return fresh, f"It begins anew: the {kept} have a time in the future: the clock was set back."
+    if paused_s >= MOST_PAUSE_S:
         return fresh, f"It begins anew: the {kept} are older than {MOST_PAUSE_S / 3600:.0f} h."
     return found if found.boot == boot_id() else _rebooted(found), f"It goes on with the {kept}."
 

@@ -83,7 +83,7 @@ def run_plan(
 
 
 def _rounds(node: Node, name: str, tests: Iterable[str], state: Path | None) -> tuple[burn_in.Rounds, str]:
-    """Return what an interrupted burn-in left to go on from, else a fresh start; and which.
+    """Return what an interrupted burn-in left, else a fresh start, and a sentence that says which.
 
     Raises OSError.
     """

@@ -94,10 +94,7 @@ def judge_node(
 
 
 def _wrong_count(result: NodeResult, expectation: Expectation, tests: tuple[TestVerdict, ...]) -> str:
-    """Return a sentence if the node has another number of GPUs than expected.
-
-    Empty where health has said so.
-    """
+    """Return a sentence if the node has another number of GPUs than expected, unless health has said so."""
     expected, found = expectation.gpu_count, len(result.gpus)
     said = {finding.code for test in tests for finding in test.findings}
     if expected in {None, found} or said & {"gpu-count", "gpu-not-driven"}:

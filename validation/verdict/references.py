@@ -202,10 +202,7 @@ def _floor(measurement: Measurement, gpus: tuple[GpuIdentity, ...], references: 
 
 
 def _entries(model: dict[str, Any], section: str, name: str) -> list[dict[str, Any]]:
-    """Return what the table says of a number.
-
-    A list where it depends on something, else one entry or none.
-    """
+    """Return what the table says of a number, one entry or none, or a list where it depends on something."""
     entry = model.get(section, {}).get(name, [])
     return entry if isinstance(entry, list) else [entry]
 

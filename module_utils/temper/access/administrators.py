@@ -365,7 +365,7 @@ def login_refusal(users: list[User], account: Account | None) -> str | None:
 def superfluous_groups(user: User, account: Account) -> set[str]:
     """Return groups that give sudo to an account that is to have none.
 
-    Those of a directory service are its own.
+    Groups of a directory service are left to that service.
     """
     if not user.present:
         return set(SUDO_GROUPS) & account.groups if account.shadow.local else set()

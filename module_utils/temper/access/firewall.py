@@ -47,6 +47,8 @@ from ansible.module_utils.temper.access.other_firewall import (
     other_firewall,
     refuse,
     refuse_closing_chains,
+    refuse_forwarding,
+    runtime_only,
 )
 from ansible.module_utils.temper.access.ssh_login import ssh_login
 from ansible.module_utils.temper.access.sshd import listening_ports, parse_effective
@@ -371,6 +373,8 @@ class Firewall(ConfirmedSetting[Outlook]):
                 f"{other.name} filters in the tree of this image, and nothing is stopped there: remove it, "
                 "and run again."
             )
+        if other:
+            refuse_forwarding(other)
         here = own_interfaces()
         own = [address for interface in here for address in interface.addresses]
         trusted = Trusted(networks("peers", wanted.peers), interfaces(wanted.trusted_interfaces))
@@ -598,6 +602,12 @@ class Firewall(ConfirmedSetting[Outlook]):
                 "in: the new connection that confirms this change proves nothing about other ways. Check "
                 "that firewall_management_networks has those who come from outside, and that the agent or "
                 "tunnel that Ansible comes through needs no port that is closed."
+            )
+        if unsaved := runtime_only(outlook.other):
+            lines.append(
+                f"firewalld runs with other rules than its files have: {', '.join(unsaved)}. Once ended, it "
+                "comes back with those of its files: restart then what has set the others (podman, libvirt), "
+                "or keep them first with `firewall-cmd --runtime-to-permanent`."
             )
         flushing = [file for file in outlook.differing if file.path == str(FLUSHING_DROP_IN)]
         if self.live and needs_daemon_reload(written=bool(flushing)):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ansible.module_utils.temper import records
 from ansible.module_utils.temper.access.packet_filters import XTABLES, closing_chains
 from ansible.module_utils.temper.access.sshd import is_active
-from ansible.module_utils.temper.process import run, succeeds, which
+from ansible.module_utils.temper.process import CommandError, run, succeeds, which
 from ansible.module_utils.temper.settings.base import RefusedError
 from ansible.module_utils.temper.units import unit_states
 
@@ -34,6 +34,8 @@ LOADERS = {
     "iptables.service": "systemctl disable iptables",
     "ip6tables.service": "systemctl disable ip6tables",
 }
+#: What a zone of firewalld has only while it runs, because NetworkManager says so.
+RUNTIME_ONLY = ("interfaces",)
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,77 @@ def refuse(other: OtherFirewall) -> None:
         f"{other.name} once its own rules are loaded; or run `{ends}` on the node and this again "
         f"(`{returns}` brings it back); or keep {other.name} and set firewall_state: absent."
     )
+
+
+def refuse_forwarding(other: OtherFirewall) -> None:
+    """Raise RefusedError where firewalld also translates or forwards: with it, that would end."""
+    if other.name != "firewalld":
+        return
+    found = [
+        f"{one} ({'; '.join(what)})" for one, has in firewalld_active().items() if (what := forwarded(has))
+    ]
+    if found:
+        raise RefusedError(
+            f"firewalld also translates addresses or forwards for others here: {', '.join(found)}. This "
+            "firewall does not, so that would end with firewalld; nothing was changed. If nobody needs it, "
+            "take it out (`firewall-cmd --permanent --zone=ZONE --remove-masquerade`, "
+            "`--remove-forward-port=...`, `--delete-policy=POLICY`, then `firewall-cmd --reload`) and run "
+            "this again; or keep firewalld and set firewall_state: absent."
+        )
+
+
+def runtime_only(other: OtherFirewall | None) -> list[str]:
+    """Return the zones and policies of firewalld that run with more, or less, than its files have."""
+    if not other or other.name != "firewalld":
+        return []
+    found = []
+    for one, has in firewalld_active().items():
+        kind, name = one.split()
+        try:
+            kept = listed(run(["firewall-cmd", "--permanent", f"--info-{kind}={name}"]))
+        except CommandError:  # firewalld's files do not have it
+            kept = {}
+        words = sorted((has.keys() | kept.keys()) - {*RUNTIME_ONLY})
+        if differing := [word for word in words if has.get(word) != kept.get(word)]:
+            found.append(f"{one} ({', '.join(differing)})")
+    return found
+
+
+def firewalld_active() -> dict[str, dict[str, list[str]]]:
+    """Return what each zone and policy at work has: {"zone public": {"services": ["ssh"], ...}}."""
+    # Interfaces without a zone are in the default one, which old releases do not call active for that.
+    zones = [run(["firewall-cmd", "--get-default-zone"]), run(["firewall-cmd", "--get-active-zones"])]
+    names = [f"zone {name}" for name in dict.fromkeys(headings("".join(zones)))]
+    with contextlib.suppress(CommandError):  # firewalld before 0.9 has no policies
+        names += [f"policy {name}" for name in headings(run(["firewall-cmd", "--get-active-policies"]))]
+    return {name: listed(run(["firewall-cmd", f"--info-{name.replace(' ', '=')}"])) for name in names}
+
+
+def headings(text: str) -> list[str]:
+    """Return the names in a list of firewall-cmd's: the lines that are not indented, without a remark."""
+    return [line.split()[0] for line in text.splitlines() if line[:1].strip()]
+
+
+def listed(text: str) -> dict[str, list[str]]:
+    """Read `firewall-cmd --info-zone`: `  key: words`, or an item in each indented line that follows."""
+    found: dict[str, list[str]] = {}
+    key = ""
+    for line in text.splitlines():
+        if line.startswith("\t"):
+            found[key].append(line.strip())
+        elif line.startswith("  "):
+            key, _, words = line.strip().partition(":")
+            found[key] = words.split()
+    return {key: sorted(words) for key, words in found.items() if words}
+
+
+def forwarded(has: dict[str, list[str]]) -> list[str]:
+    """Return what a zone or policy does with packets of others."""
+    masquerade = ["masquerade"] if has.get("masquerade") == ["yes"] else []
+    rules = [rule for rule in has.get("rich rules", []) if "masquerade" in rule or "forward-port" in rule]
+    egress = [zone for zone in has.get("egress-zones", []) if zone != "HOST"]
+    to = [f"to {' '.join(egress)}"] if egress else []
+    return [*masquerade, *has.get("forward-ports", []), *rules, *to]
 
 
 def refuse_closing_chains(other: OtherFirewall | None) -> None:

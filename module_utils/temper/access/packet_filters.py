@@ -227,9 +227,9 @@ def listed_rule(statements: list[dict[str, Any]]) -> FilterRule:
 
 
 def broad_match(operator: str, left: dict[str, Any], right: Any) -> bool:
-    """Return whether new connections of any source and to any port match.
+    """Return whether a match covers new connections of any source and to any port.
 
-    Of a protocol, or by an interface.
+    It may restrict the protocol or the interface.
     """
     right = right.get("set", []) if isinstance(right, dict) else right
     values = {item for item in (right if isinstance(right, list) else [right]) if isinstance(item, str)}

@@ -29,6 +29,16 @@ def command(option: str, port: str) -> list[str]:
     return ["semanage", "port", option, "-t", LABEL, "-p", "tcp", port]
 
 
+def in_shell(option: str, port: str) -> str:
+    """Return the shell command that does the same where it is still to do: elsewhere semanage fails."""
+    pattern = f"^{LABEL}[[:space:]]+tcp[[:space:]]+(.*, *)?{port}(,|$)"
+    done = "" if option == "-a" else "! "
+    return (
+        "labels=$(semanage port -l -n -C) && "
+        f"{{ {done}echo \"$labels\" | grep -Eq '{pattern}' || {' '.join(command(option, port))}; }}"
+    )
+
+
 def parse(line: str) -> tuple[str, str, list[str]]:
     """Read a line of `semanage port -l`: label, protocol, ports and ranges. Raises ValueError."""
     label, protocol, ports = line.split(None, 2)
@@ -51,7 +61,7 @@ def added() -> list[str]:
 
 def noted() -> list[str]:
     """Return the ports that we gave the label. Raises RecordError where nobody can tell."""
-    remedy = "take the label from these ports yourself (`semanage port -l -C`), remove the file, and run again"
+    remedy = "take their label from these ports (`semanage port -l -C`), remove the file, and run again"
     ports: list[str] = records.load(NOTE, {"ports": (list, str)}, remedy=remedy)[1].get("ports", [])
     return ports
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fnmatch
+import getopt
 import glob
 import ipaddress
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.access.listeners import UNKNOWN, sockets
-from ansible.module_utils.temper.process import CommandError, parsed, run, shown, succeeds
+from ansible.module_utils.temper.process import CommandError, parsed, run, shown, succeeds, which
 from ansible.module_utils.temper.settings.base import RefusedError
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 MAIN = Path("/etc/ssh/sshd_config")
 DROP_IN = Path("/etc/ssh/sshd_config.d/00-temper.conf")
 PRIVILEGE_SEPARATION = Path("/run/sshd")
+#: What sshd says where it is not there (main() of OpenSSH's sshd.c).
+LACKS_FOLDER = "Missing privilege separation directory"
 SERVICES = ("ssh.service", "sshd.service")  # Debian's name, everybody else's
 SOCKET = "ssh.socket"
 SOCKETS = (SOCKET, "sshd.socket")
@@ -39,6 +42,13 @@ GENERATORS = tuple(
 )
 GENERATED = "/run/systemd/generator"
 RELOAD_DEADLINE_S = 15
+# sshd(8), for getopt(3), and the keywords that its options set besides -o.
+OPTIONS = "C:E:b:c:f:g:h:k:o:p:u:46DGQRTVdeiqrt"
+KEYWORDS = {
+    **{"-4": "addressfamily", "-6": "addressfamily", "-c": "hostcertificate", "-g": "logingracetime"},
+    **{"-h": "hostkey", "-p": "port", "-q": "loglevel"},
+}
+ASSIGNMENT = re.compile(r"\s*(\w+)\s*[=\s]\s*\S")
 #: Of the kernel, unless its ip_unprivileged_port_start says otherwise.
 FIRST_PORT_OF_EVERYBODY = 1024
 # For the undo script, which at boot runs before sshd does. An sshd that cannot listen ends at its reload.
@@ -135,14 +145,21 @@ class Sshd:
     """The node's sshd, asked what it makes of configurations that are not in place."""
 
     def __init__(
-        self, program: str, login: Login | None, scratch: Path, started_with: Iterable[str] = ()
+        self,
+        program: str,
+        login: Login | None,
+        scratch: Path,
+        started_with: Iterable[str] = (),
+        *,
+        changes: bool = True,
     ) -> None:
         self.program = program
         self.login = login
         self.scratch = scratch
         self.started_with = list(started_with)
         # sshd refuses to work without it, and a per-connection (socket activated) sshd leaves none behind.
-        PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
+        if changes:
+            PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
 
     def alone(self, text: str, host_keys: Iterable[str]) -> Effective:
         """Return the effective settings where the drop-in is all there is."""
@@ -338,25 +355,81 @@ def configuration_files(main: Path = MAIN) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def started_with(effective: Effective, proc: Path = Path("/proc")) -> list[str]:
-    """Return the settings on the command line of the running sshd: they win over all files.
+def running(effective: Effective, proc: Path = Path("/proc")) -> int | None:
+    """Return the process of the sshd that listens: its pid file's, or systemd's.
 
-    Enterprise Linux 8 gives it the crypto policy in this way, a site whatever OPTIONS or SSHD_OPTS have.
+    The file may be old and its number another process's by now, and any user may call a process "sshd".
     """
     name = next(iter(effective.get("pidfile", [])), "none")
-    try:
+    with contextlib.suppress(OSError, ValueError):
         process = int(Path(name).read_text(encoding="ascii"))
-        words = re.split(r"[\0\s]+", (proc / str(process) / "cmdline").read_text(errors="replace"))
-    except (OSError, ValueError):
+        if _is_sshd(process, proc):
+            return process
+    if not (service := next((unit for unit in SERVICES if is_active(unit)), None)):
+        return None
+    answer = run(["systemctl", "show", "--property=MainPID", "--value", service])
+    process = parsed("systemctl show", answer, int)
+    return process if _is_sshd(process, proc) else None
+
+
+def _is_sshd(process: int, proc: Path) -> bool:
+    """Return whether root runs the node's sshd as this process."""
+    try:
+        status = (proc / str(process) / "status").read_text(encoding="utf-8", errors="replace")
+        program = str((proc / str(process) / "exe").readlink())
+    except OSError:
+        return False
+    uids = re.search(r"^Uid:((?:\s+\d+){4})$", status, re.MULTILINE)
+    ours = which("sshd")
+    # An upgrade puts another file in the place of the one that runs.
+    found = program[: -len(" (deleted)")] if program.endswith(" (deleted)") else program
+    return bool(uids and set(uids[1].split()) == {"0"} and ours and found == os.path.realpath(ours))
+
+
+def started_with(effective: Effective, proc: Path = Path("/proc")) -> list[str]:
+    """Return the settings on the command line of the running sshd, a word each: they win over all files.
+
+    Enterprise Linux 8 gives it the crypto policy in this way, a site whatever OPTIONS or SSHD_OPTS have.
+    Raises RefusedError where they cannot be told apart, or name another configuration file.
+    """
+    process = running(effective, proc)
+    try:
+        line = (proc / str(process) / "cmdline").read_text(encoding="utf-8", errors="replace")
+    except OSError:
         return []
-    # Once it listens, its title is "sshd: /usr/sbin/sshd -D ... [listener] ...".
-    if not words[0].rpartition("/")[2].startswith("sshd"):
-        return []
-    found, left = [], iter(words[1:])
-    for word in left:
-        if word[:2] in ("-o", "-p"):
-            found.append(f"{word[:2]}{word[2:] or next(left, '')}")
-    return found
+    words = line.rstrip("\0").split("\0")
+    # Once it listens, its title since OpenSSH 8.2 is its words joined by spaces, which a value may have, too:
+    # "sshd: /usr/sbin/sshd -D ... [listener] 0 of 10-100 startups". That of a session names an account.
+    if titled := words[0].startswith("sshd: "):
+        if not words[0].startswith("sshd: /"):
+            return []
+        title, listener, _ = words[0].rpartition(" [listener]")
+        words = title.split()[1:] if listener else ["", words[0]]
+    try:
+        options, rest = getopt.getopt(words[1:], OPTIONS)
+    except getopt.GetoptError:
+        options, rest = [], words
+    # sshd itself refuses an argument too many, and a keyword without a value.
+    if rest or any(name == "-o" and not ASSIGNMENT.match(value) for name, value in options):
+        hint = "expected values without spaces" if titled else "expected those of sshd(8)"
+        raise RefusedError(
+            f"The options that sshd was started with cannot be told apart: {hint}, found "
+            f"{shown(' '.join(line.split(chr(0))).strip())}; nothing was changed. Put these settings into a "
+            f"file of {DROP_IN.parent} instead, and restart sshd."
+        )
+    for name, value in options:
+        if name == "-f" and os.path.realpath(value) != os.path.realpath(MAIN):
+            raise RefusedError(
+                f"sshd was started with -f {shown(value)}, so it does not read {MAIN}; nothing was changed. "
+                "Start it without -f, or set ssh_hardening_state: absent for this node."
+            )
+    return [f"{name}{value}" for name, value in options if name == "-o" or name in KEYWORDS]
+
+
+def keyword_of(option: str) -> str:
+    """Return the keyword, in lower case, that one of `started_with` sets."""
+    assignment = ASSIGNMENT.match(option[2:])
+    return KEYWORDS.get(option[:2]) or (assignment[1].lower() if assignment else "")
 
 
 def reads_since(effective: Effective) -> float | None:
@@ -370,8 +443,7 @@ def reads_since(effective: Effective) -> float | None:
     name = next(iter(effective.get("pidfile", [])), "none")
     with contextlib.suppress(OSError, ValueError):
         path = Path(name)
-        process = int(path.read_text(encoding="ascii"))
-        if Path(f"/proc/{process}").exists():
+        if _is_sshd(int(path.read_text(encoding="ascii")), Path("/proc")):
             return path.stat().st_mtime
     service = next((unit for unit in SERVICES if is_active(unit)), None)
     if not service:

@@ -30,6 +30,7 @@ from ansible.module_utils.temper.access.sshd import (
     active_socket,
     configured_addresses,
     is_active,
+    keyword_of,
     listen_anew,
     listening_ports,
     ports_of_everybody,
@@ -201,7 +202,7 @@ def disagreements(settings: Settings, wanted: Effective, effective: Effective) -
 
 def where(keyword: str, lines: Iterable[Line], options: Iterable[str] = ()) -> str:
     """Name the lines that set a keyword, or that sshd's command line does."""
-    if keyword.lower() in [option[2:].partition("=")[0].lower() for option in options]:
+    if keyword.lower() in map(keyword_of, options):
         return "sshd's command line: OPTIONS in /etc/sysconfig/sshd, SSHD_OPTS in /etc/default/ssh"
     return ", ".join(line.place for line in lines if line.keyword == keyword.lower()) or "no line of a file"
 
@@ -610,6 +611,11 @@ class Outlook:
     unlabelled: list[str] = field(default_factory=list)
     labelled: list[str] = field(default_factory=list)
 
+    @property
+    def changes(self) -> bool:
+        """Whether anything is to change."""
+        return bool(self.differing or self.unlabelled or self.labelled)
+
 
 class SshdSettings(ConfirmedSetting[Outlook]):
     """The drop-in and the files that it names, made together."""
@@ -656,7 +662,9 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         if not (program := which("sshd")):
             raise RefusedError("There is no sshd on this node: install the package openssh-server.")
         with tempfile.TemporaryDirectory() as scratch:
-            options = started_with(Sshd(program, self.login, Path(scratch)).whole(None)) if self.live else []
+            # Nothing is in the way of taking a role back that never was there.
+            matters = self.live and (self.wanted.state == "present" or any(map(Path.exists, FILES)))
+            options = started_with(Sshd(program, self.login, Path(scratch)).whole(None)) if matters else []
             sshd = Sshd(program, self.login, Path(scratch), options)
             base = sshd.whole(None)
             gone = SshdPlan(dict.fromkeys(FILES), base)
@@ -668,12 +676,12 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         differing = [file for file in files if file.differs()]
         ports = listening_ports(planned.effective)
         outlook = Outlook(planned, differing, ports)
-        if planned is gone and self.live:
+        if self.live and planned is gone:
             outlook = replace(outlook, labelled=selinux_ports.noted())
-        if not differing or not self.live:
-            return outlook
-        if planned is not gone:
+        elif self.live:  # SELinux may have been off when the files were written
             outlook = replace(outlook, unlabelled=selinux_ports.unlabelled(ports))
+        if not self.live or not (differing or outlook.unlabelled):
+            return outlook
         with tempfile.TemporaryDirectory() as scratch:
             sshd = Sshd(program, self.login, Path(scratch), options)
             outlook = replace(outlook, locked_out=locked_out(sshd, planned, self.login))
@@ -718,8 +726,8 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         return {str(path): saved(path) for path in (*FILES, *noted)}
 
     def settled(self) -> bool:
-        """Return whether all files are as wanted; sshd has read what a run has written."""
-        return not self.outlook.differing and not self.outlook.labelled
+        """Return whether files and labels are as wanted; sshd has read what a run has written."""
+        return not self.outlook.changes
 
     def change(self) -> list[Difference]:
         """Return the files but for the long one of numbers, and the labels of ports."""
@@ -749,11 +757,11 @@ class SshdSettings(ConfirmedSetting[Outlook]):
 
     def way_in(self) -> WayIn | None:
         """Any change is one."""
-        if not self.outlook.differing:
+        if not self.outlook.changes:
             return None
         live = LISTEN_ANEW_IN_SHELL if self.outlook.socket_moves else RELOAD_IN_SHELL
-        label = [" ".join(selinux_ports.command("-a", port)) for port in self.outlook.labelled]
-        unlabel = [" ".join(selinux_ports.command("-d", port)) for port in self.outlook.unlabelled]
+        label = [selinux_ports.in_shell("-a", port) for port in self.outlook.labelled]
+        unlabel = [selinux_ports.in_shell("-d", port) for port in self.outlook.unlabelled]
         files = [*self.outlook.plan.files, *([selinux_ports.NOTE] if label or unlabel else [])]
         return WayIn(self.change_name, self.subject, files, [*label, live, *unlabel])
 
@@ -765,7 +773,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
             selinux_ports.give(outlook.unlabelled)
             for file in outlook.differing:
                 file.write()
-            if self.live and outlook.differing:
+            if self.live and (outlook.differing or outlook.unlabelled):
                 (listen_anew if outlook.socket_moves else reload_sshd)(outlook.ports)
             if outlook.labelled:
                 selinux_ports.take(outlook.labelled)
@@ -803,7 +811,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
     def composed(self) -> SshdPlan:
         """Return what would be written, whoever logs in. Raises RefusedError, also in sshd's own words."""
         with tempfile.TemporaryDirectory() as scratch:
-            sshd = Sshd("sshd", self.login, Path(scratch))
+            sshd = Sshd("sshd", self.login, Path(scratch), changes=False)
             return plan(self.wanted, sshd, sshd.whole(None))
 
     def warnings(self) -> list[str]:

@@ -108,9 +108,9 @@ def holders(
     computing: bool = False,
     sysfs: Path | None = None,
 ) -> list[Holder]:
-    """Return all, or those of one GPU.
+    """Return who holds a GPU, or the one with `uuid`, without the services to `ignore`.
 
-    Without the services to ignore; or those that compute and not only watch.
+    `computing`: only those that compute, not those that watch.
 
     A process that ends meanwhile, or that may not be looked at, is left out.
     """
@@ -169,10 +169,7 @@ def other_files(sysfs: Path) -> dict[str, str]:
 
 
 def target_name(link: Path) -> str:
-    """Return the last part of what a link of sysfs points to, as of a device's driver.
-
-    Empty where there is none.
-    """
+    """Return the last part of where a link of sysfs leads, as of a device's driver; empty without one."""
     try:
         return link.readlink().name
     except OSError:
@@ -182,7 +179,7 @@ def target_name(link: Path) -> str:
 def is_held(path: str, others: Mapping[str, str], sysfs: Path) -> bool:
     """Return whether an open file is a way to a GPU.
 
-    It is a GPU's group where the kernel does not say otherwise.
+    An IOMMU group counts as a GPU's where the kernel does not say otherwise.
     """
     if DEVICE.fullmatch(path) or path in others:
         return True
@@ -282,9 +279,9 @@ def belongs_to(cgroup: str) -> tuple[str, str]:
 
 
 def _targets(directory: Path) -> typing.Iterator[tuple[str, str]]:
-    """Return the links in a folder and what they lead to, one at a time.
+    """Yield the links in a folder and where they lead.
 
-    A process may have a million files open.
+    They are read one at a time: a process may have a million files open.
     """
     with os.scandir(directory) as links:
         for link in links:

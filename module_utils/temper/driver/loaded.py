@@ -170,7 +170,7 @@ class LoadedDriver(Setting):
     def result(self) -> dict[str, Any]:
         """Return what is loaded and whether a reboot is due.
 
-        Processes on the GPUs only after `apply` has asked.
+        The processes on the GPUs are among it only after `apply` has asked for them.
         """
         return {
             **self.modules.result(),

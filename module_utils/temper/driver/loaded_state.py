@@ -83,10 +83,7 @@ def nvidia_state(root: Path, kernels: list[str], *, signers: bool, ask: bool = T
 
 
 def counters_restricted(root: Path) -> bool | None:
-    """Return whether the loaded driver keeps the GPU's performance counters to root.
-
-    None where none is loaded.
-    """
+    """Return whether the driver keeps performance counters to root; None where none is loaded."""
     found = re.search(r"^RmProfilingAdminOnly: (\d)", read(root / "proc/driver/nvidia/params"), re.MULTILINE)
     return found[1] == "1" if found else None
 

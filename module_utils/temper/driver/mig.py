@@ -255,10 +255,7 @@ def arranged(card: Card, layout: list[str], known: dict[str, Profile]) -> list[t
 
 
 def places(instances: list[Profile]) -> list[tuple[Profile, int]] | None:
-    """Return a start for each instance so that none overlaps another.
-
-    None where there is no such arrangement.
-    """
+    """Return a start for each instance so that none overlaps another; None where that is impossible."""
     if any(instances.count(one) > one.most for one in instances):
         return None
 

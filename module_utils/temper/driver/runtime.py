@@ -155,10 +155,7 @@ def agree(kind: str, expected: str, found: str) -> bool:
 
 
 def prove(expected: Mapping[str, str | None], timeout_s: float = TIMEOUT_S) -> tuple[Versions, str]:
-    """Return what is found of each that is expected, and a sentence on what is not as expected.
-
-    "" where all is.
-    """
+    """Return what is found of each expected part, and a sentence on what differs, "" where nothing does."""
     versions: Versions = {}
     problems = []
     for kind, title in TITLES.items():

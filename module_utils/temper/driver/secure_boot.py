@@ -24,10 +24,7 @@ DER_VERSION = 0xA0
 
 
 def variable(root: Path, name: str, namespace: str) -> bytes | None:
-    """Return the value of an EFI variable, without the attributes that efivarfs puts first.
-
-    None without one.
-    """
+    """Return an EFI variable's value, without the attributes that efivarfs puts first; None without one."""
     try:
         return (root / EFI_VARIABLES / f"{name}-{namespace}").read_bytes()[ATTRIBUTE_BYTES:]
     except OSError:

@@ -100,9 +100,9 @@ class Engine(typing.Protocol):
 def begin(
     engine: Engine, unit: Unit, version: str, options: EngineOptions, record: dict[str, typing.Any]
 ) -> EnginePlan:
-    """Return the plan as far as all engines are alike.
+    """Return the part of a plan in which all engines are alike.
 
-    Whether CDI is used, and a warning where it cannot be.
+    It says whether CDI is used, and warns where it cannot be.
     """
     plan = EnginePlan(engine.name, unit, version, record=dict(record))
     plan.cdi = options.cdi and at_least(version, engine.cdi_since)

@@ -52,10 +52,7 @@ def gpu_processes() -> list[GpuProcess]:
 
 
 def containers_with_gpus() -> str:
-    """Return a clause that says that such containers run, with some of their processes.
-
-    Empty where none do.
-    """
+    """Return a clause on containers with GPUs and some of their processes; empty where none run."""
     processes = gpu_processes()
     if not processes:
         return ""

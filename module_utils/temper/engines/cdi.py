@@ -92,9 +92,7 @@ def stale() -> str:
 
 
 def _without_instances() -> set[str]:
-    """Return the device files of GPUs in MIG mode that are not divided.
-
-    After a boot, before gpu_settings does it.
+    """Return the device files of GPUs in MIG mode that are not divided yet, as after a boot.
 
     nvidia-ctk leaves out whole GPUs in MIG mode (getDeviceSpecGeneratorsForAllDevices in its
     pkg/nvcdi/lib-nvml.go), and there is nothing else to name.

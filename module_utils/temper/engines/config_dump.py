@@ -22,9 +22,7 @@ NOTHING = {"", "false", "0", "0.0", "0s", "[]", "{}"}
 
 
 def read(text: str) -> Dump:
-    """Return each key's full path and its value as it is printed, strings without quotes.
-
-    Nothing that is zero.
+    """Return each key's full path and its value as printed, strings without quotes, zeros left out.
 
     Raises OutputError.
     """

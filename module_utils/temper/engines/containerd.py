@@ -104,9 +104,9 @@ class Containerd:
         )
 
     def disagreement(self, _options: EngineOptions, _plan: EnginePlan) -> str:
-        """Return whether the plugin that reads our drop-in works.
+        """Return why the plugin that reads our drop-in does not work, "" where it does.
 
-        Containerd runs on without it when it does not.
+        containerd itself runs on without it.
         """
         try:
             rows = [row.split() for row in run(["ctr", "plugins", "ls"]).splitlines()]

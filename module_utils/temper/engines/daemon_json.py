@@ -194,10 +194,7 @@ def _object(document: Document, path: tuple[str, ...]) -> Document | None:
 
 
 def _same(found: typing.Any, wanted: typing.Any) -> bool:
-    """Return whether two values mean the same to Docker.
-
-    Sizes in any unit, the runtime by its name or its path.
-    """
+    """Return whether two values are the same to Docker: sizes in any unit, a runtime's name or its path."""
     if isinstance(found, str) and isinstance(wanted, str) and size_bytes(wanted) is not None:
         return size_bytes(found) == size_bytes(wanted)
     if isinstance(found, dict) and isinstance(wanted, dict) and "path" in wanted:

@@ -116,10 +116,7 @@ def parse(text: str) -> Parsed:
 
 
 def _still_open(line: str, until: str) -> str:
-    """Return what has to come before a value of several lines ends: quotes, or as many brackets.
-
-    Empty: it ended.
-    """
+    """Return the quotes or brackets that end a value of several lines; empty where it has ended."""
     if until in LONG:
         return "" if until in line else until
     for quotes in LONG:

@@ -235,7 +235,7 @@ def packages(running: str, release: str, version: str, known: Packages, driver: 
 def no_room(running: str) -> list[str]:
     """Return why /boot has too little space.
 
-    A kernel takes as much as this one, its initrd twice for a while.
+    A new kernel needs as much as the running one, and its initrd twice that for a while.
     """
     boot = grub.ROOT / "boot"
     sizes = {file.name: file.stat().st_size for file in boot.glob(f"*-{running}") if file.is_file()}

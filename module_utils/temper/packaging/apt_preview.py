@@ -73,7 +73,7 @@ def private_root(
 ) -> Iterator[tuple[Root | None, list[str]]]:
     """Provide an apt that knows `repositories` and `pins`.
 
-    None if one cannot be read, and a sentence for each.
+    Where a repository cannot be read, provide None and a sentence.
     """
     with tempfile.TemporaryDirectory(prefix="temper-preview-") as name:
         root = Root(Path(name), node_paths())

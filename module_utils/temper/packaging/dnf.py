@@ -107,10 +107,7 @@ class Dnf:
         return self.root / name.lstrip("/")
 
     def kept(self) -> Dnf | None:
-        """Return the same with no repositories but those of an upgrade's packages.
-
-        None where there are none.
-        """
+        """Return a dnf that knows only the packages kept of an upgrade; None where none are kept."""
         sources = self.path(f"{KEPT}/yum.repos.d")
         alone = f"--setopt=reposdir={sources}"
         if alone in self.options or not (sources / "temper-former.repo").is_file():
@@ -119,10 +116,7 @@ class Dnf:
         return replace(self, options=(*self.options, alone, f"--setopt=cachedir={KEPT}/cache"))
 
     def sufficient(self, wanted: dict[str, str]) -> Dnf:
-        """Return the one that asks nobody, where the kept packages are all that a transaction needs.
-
-        Else itself.
-        """
+        """Return a dnf that needs no network where the kept packages are enough, else this one."""
         kept = self.kept()
         if kept is not None:
             with contextlib.suppress(PackageError):
@@ -135,7 +129,7 @@ class Dnf:
     def query(self) -> Packages:
         """Return all packages that rpm knows.
 
-        Two versions of one of the family: a transaction was cut off there.
+        Two versions of one package of the family mean that a transaction was cut off.
         """
         command = [
             "rpm",
@@ -374,10 +368,7 @@ class Dnf:
         return f"It could not be undone (status {status}: {why(output)}); see `dnf history info {number}`."
 
     def transaction(self, plugins: Path) -> str:
-        """Return the number, in dnf's history, of the transaction that ran with these plugins.
-
-        Empty if none did.
-        """
+        """Return the number in dnf's history of the transaction that ran with these plugins, else ""."""
         listing = self.dnf(["history", "list"])[1]
         numbers: list[str] = re.findall(r"^\s*(\d+) \|", listing, re.MULTILINE)
         for number in numbers[:RECENT]:

@@ -66,7 +66,7 @@ def private_root(
 ) -> Iterator[tuple[Dnf | None, list[str]]]:
     """Provide a dnf that knows `repositories` and has the streams of `node`.
 
-    None if that fails, and a sentence.
+    Where that fails, provide None and a sentence.
 
     With `forgotten`, as if nothing of the NVIDIA family, nor of this wish, were installed.
     """

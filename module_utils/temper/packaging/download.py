@@ -103,10 +103,7 @@ def apts_reason(output: str) -> str:
 
 
 def dnf_proxies(path: Path) -> dict[str, str]:
-    """Return the environment for Python to use the proxy of dnf's configuration.
-
-    Empty where that has none.
-    """
+    """Return the environment that gives Python the proxy of dnf's configuration; empty without one."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(path.read_text(encoding="utf-8", errors="replace"))

@@ -156,9 +156,9 @@ class PackageSet(Setting):
         ]
 
     def obstacle(self) -> str | None:
-        """Return a package that must not be there.
+        """Return the packages that must not be there, and that Temper does not remove.
 
-        Only a role that is taken back removes packages, its own.
+        Only a role that is taken back removes packages, and only its own.
         """
         if not self.removals:
             return None

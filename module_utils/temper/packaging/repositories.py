@@ -114,10 +114,7 @@ def repo_section(repository: Repository, keyring: str) -> str:
 
 
 def preferences(pins: Sequence[Mapping[str, str]], repositories: Sequence[Repository] = ()) -> str:
-    """Return what the preferences of apt say.
-
-    Versions that are pinned, and what a repository must not bring.
-    """
+    """Return apt's preferences: pinned versions, and what a repository must not bring."""
     stanzas = [
         f"Package: {pin['packages']}\nPin: version {pin['version']}\nPin-Priority: 1001\n" for pin in pins
     ]
@@ -137,9 +134,7 @@ def normal_uri(uri: str) -> str:
 
 
 def without(path: Path, repositories: Sequence[Repository]) -> str | None:
-    """Return a source file of somebody else without the repositories that are ours.
-
-    None if nothing else is in it.
+    """Return a foreign source file without the repositories that are ours; None if it has no others.
 
     apt refuses two sources of one repository that differ in their keys, and dnf would take from the second
     what is excluded from the first.

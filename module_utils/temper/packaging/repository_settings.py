@@ -90,10 +90,7 @@ class Repositories(Setting):
         return {file.path: content_of(Path(file.path)) for file in self.differing}
 
     def settled(self) -> bool:
-        """Return whether all files are as they shall be.
-
-        Not where a key is not to be had: that is an obstacle.
-        """
+        """Return whether all files are as they shall be, and every key is to be had."""
         return not self.differing and self.refusal is None
 
     def change(self) -> list[Difference]:

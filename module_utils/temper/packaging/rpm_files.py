@@ -163,10 +163,7 @@ def element_of(header: str, file: Path, location: str) -> ElementTree.Element:
 
 
 def wanted(name: str, flags: str) -> bool:
-    """Return whether a dependency is one on packages.
-
-    Not what rpm itself has to know, and not only a wish.
-    """
+    """Return whether a dependency is one on packages: neither on a feature of rpm, nor a mere wish."""
     return name != "(none)" and not name.startswith("rpmlib(") and not int(flags) & MISSING_OK
 
 

@@ -124,10 +124,7 @@ def newer(current: Mapping[str, openpgp.Key], fetched: Mapping[str, openpgp.Key]
 
 
 def due(repository: Mapping[str, Any], current: bytes, noted: set[str]) -> bool:
-    """Return whether keys have to be fetched.
-
-    None is there, one was pinned since, or all of them expire soon.
-    """
+    """Return whether keys have to be fetched: none is there, one was pinned since, or all expire soon."""
     pins = normal(repository["fingerprints"])
     mine = usable(current, pins)
     return not mine or not pins <= (noted | set(mine)) or last_day(mine) < time.time() + NOTICE_S

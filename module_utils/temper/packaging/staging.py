@@ -72,9 +72,9 @@ def fetch_new(root: apt_preview.Root, lacking: dict[str, str]) -> None:
 
 
 def former(transaction: Transaction, known: Packages) -> dict[str, str]:
-    """Return the installed version of what is replaced (NAME:ARCHITECTURE.
+    """Return the installed version of each package that is replaced or removed.
 
-    NAME for "all") or removed (NAME).
+    The key is NAME:ARCHITECTURE (NAME for "all") of one that is replaced, NAME of one that is removed.
     """
     replaced = {
         f"{change.name}:{change.architecture}".removesuffix(":all"): change.previous

@@ -147,9 +147,7 @@ def differences(
 
 
 def compare(files: Iterable[str], orders: Mapping[str, str]) -> tuple[str, list[list[str]]]:
-    """Return why the kernel's rules are not those of these files, and the repairs that load them.
-
-    "" if they are.
+    """Return why the kernel's rules differ from these files ("" if they do not), and repairs that load them.
 
     Raises AuditError, NoAuditError, OSError, subprocess.TimeoutExpired.
     """

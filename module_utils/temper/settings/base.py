@@ -146,10 +146,7 @@ class Setting:
         return ""
 
     def fault(self) -> Fault | None:
-        """Return what keeps it from being in force although it is settled.
-
-        A daemon that has not read its files.
-        """
+        """Return why a settled setting is not in force, as where a daemon has not read its files."""
         return None
 
     def kept(self) -> list[str]:

@@ -235,20 +235,17 @@ class BroughtPackages(Setting):
             for name, version in before.items()
             if version not in (None, packages.CONFIGURATION) and now[name] != version
         ]
-        apt = process.which("apt-get")
-        tool = "apt-get purge" if apt else "dnf remove"
-
-        def by_hand(names: Sequence[str]) -> str:
-            return f"; to remove them: {tool} {' '.join(sorted(names))}"
-
         left = sorted(name for name in self.leaving if not self.purged(name))
         data = [f"configuration and data of {', '.join(left)}"] if left else []
         others = "they may hold what is not Temper's: records, images, or what was there before"
+        if process.which("apt-get"):
+            others += f"; to remove them: apt-get purge {' '.join(left)}"
+        # No command for what stays: it would close the ways in, or take packages of others along.
         said = [
-            *((names, why + by_hand(names)) for why, names in self.never.items()),
-            (needed, f"packages that stay need them{by_hand(needed)}"),
+            *((names, why) for why, names in self.never.items()),
+            (needed, "packages that stay need them"),
             (there, "they were there before, or an earlier version of Temper installed them"),
-            (data, others + by_hand(left) if apt else others),
+            (data, others),
             (moved, "there is no way back to the former version: install it with the package manager"),
         ]
         return [f"stays: {', '.join(sorted(names))}, because {why}." for names, why in said if names]

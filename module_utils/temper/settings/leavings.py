@@ -98,9 +98,9 @@ class Leavings:
         return [*found, *lease]
 
     def unreturned(self) -> str:
-        """Return who has not given the node back, and may still come.
+        """Return who has not given the node back; "" where nobody holds it.
 
-        The fencing number keeps it from working.
+        He may still come, but the fencing number keeps him from working.
         """
         return read_lease(self.lease).owner if self.lease.exists() else ""
 

@@ -92,9 +92,7 @@ def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def measured(items: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what a benchmark asks for and nobody has set.
-
-    Each item as it is found, in the form of `observe`.
+    """Return what a benchmark asks for and nobody has set, each item in the form of `observe`.
 
     Beside kinds of settings there are `module` (it cannot be loaded), `lines` (a file has them) and
     `separate` (a folder is a file system of its own).

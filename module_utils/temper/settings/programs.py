@@ -1,7 +1,8 @@
-"""What the node's own programs say of what a plan wants, before anything is changed. Nothing is by asking.
+"""What the node's own programs say of what a plan wants, before anything is changed.
 
-visudo, sshd and nft read what would be written, and auditctl each rule: in a user namespace, from which the
-kernel takes none. A program that is not installed yet is not asked.
+visudo, sshd and nft read what would be written. auditctl reads each rule in a user namespace, from which the
+kernel takes none. Asking writes temporary files alone, and loads no kernel module: what would do more is not
+asked. A program that is not installed yet is not asked, either.
 """
 
 from __future__ import annotations
@@ -10,26 +11,32 @@ import os
 import platform
 import re
 import shlex
-import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any
 
-from ansible.module_utils.temper.access.firewall import Firewall
+from ansible.module_utils.temper.access import sshd
+from ansible.module_utils.temper.access.firewall import Firewall, live_table
+from ansible.module_utils.temper.access.nftables_rules import TABLE
 from ansible.module_utils.temper.access.sshd_settings import SshdSettings, word_on_unknown
 from ansible.module_utils.temper.files import File
-from ansible.module_utils.temper.process import CommandError, complete, printable, shown, which
+from ansible.module_utils.temper.process import CommandError, complete, printable, run, shown, which
 from ansible.module_utils.temper.settings import audit
+from ansible.module_utils.temper.settings.audit import AuditError
 from ansible.module_utils.temper.settings.base import RefusedError, SettingError
 from ansible.module_utils.temper.settings.sudoers import is_sudoers, known_here
 
-#: To ask nft loads the first, unless it is loaded. A kernel without the second loads none.
+#: To read a table loads the first, unless it is loaded. A kernel without the second loads none.
 NF_TABLES, MODULES = Path("/sys/module/nf_tables"), Path("/proc/modules")
 #: What auditctl says of a rule that it cannot read (errormsg.h of audit 4.0.2), else it is of the kernel.
 UNKNOWN = re.compile(r"unknown|unrecognized|invalid option", re.IGNORECASE)
+#: More rules that auditctl does not know are counted.
+MOST_SENTENCES = 20
+MOST_REASON = 500
 
 
 @dataclass
@@ -37,32 +44,46 @@ class ProgramAnswers:
     """What programs do not know, and what they refuse.
 
     `unknown` has controls that are left out, each with the reason; `without` says what the other programs go
-    without; `refused` are the words of those that would not take what is wanted.
+    without; `refused` has the `role` of a refused text, and what is `said` of it; `unasked` has the programs
+    that gave no answer, each with the reason.
     """
 
     unknown: dict[str, str] = field(default_factory=dict)
     without: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    refused: list[dict[str, str]] = field(default_factory=list)
+    unasked: dict[str, str] = field(default_factory=dict)
+
+    def refuse(self, role: str, said: str) -> None:
+        """Note that a program would not take what a role wants."""
+        self.refused.append({"role": role, "said": said})
+
+    @contextmanager
+    def of(self, program: str) -> Iterator[None]:
+        """Note a program that fails as not asked: the others are asked all the same."""
+        try:
+            yield
+        except (AuditError, CommandError, OSError, RefusedError, SettingError, TimeoutExpired) as error:
+            self.unasked[program] = printable(str(error), MOST_REASON)
 
 
 def ask(plans: Sequence[Mapping[str, Any]]) -> ProgramAnswers:
-    """Ask the programs about the roles' parts of a plan. Nobody but root can ask all of them.
-
-    Raises OutputError, OSError, subprocess.TimeoutExpired.
-    """
+    """Ask the programs about the roles' parts of a plan. Nobody but root can ask all of them."""
     found = ProgramAnswers()
     if os.geteuid() != 0:
         return found
     for plan in plans:
         if plan["options"]["absent"]:
             continue
-        items = plan["settings"]
-        ask_visudo(items, found)
-        ask_auditctl(items, found)
+        with found.of("visudo"):
+            ask_visudo(plan, found)
+        with found.of("auditctl"):
+            ask_auditctl(plan["settings"], found)
         if plan["role"] == "ssh_hardening" and which("sshd"):
-            ask_sshd(plan, found)
-        if plan["role"] == "firewall" and which("nft") and (NF_TABLES.exists() or not MODULES.exists()):
-            ask_nft(plan, found)
+            with found.of("sshd"):
+                ask_sshd(plan, found)
+        if plan["role"] == "firewall" and which("nft"):
+            with found.of("nft"):
+                ask_nft(plan, found)
     return found
 
 
@@ -71,47 +92,68 @@ def values(plan: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{item['kind']}:{item['key']}": item["wanted"] for item in plan["settings"]}
 
 
-def ask_visudo(items: Sequence[Mapping[str, Any]], found: ProgramAnswers) -> None:
+def ask_visudo(plan: Mapping[str, Any], found: ProgramAnswers) -> None:
     """Have visudo read the files of rules, without the controls that this sudo does not know."""
-    known, unknown = known_here(items)
+    known, unknown = known_here(plan["settings"])
     found.unknown |= unknown
     for item in filter(is_sudoers, known):
         if which("visudo"):
-            found.refused += refusal("visudo", ["visudo", "-cf"], item["key"], item["wanted"]["content"])
+            text = item["wanted"]["content"]
+            if said := refusal("visudo", ["visudo", "-cf"], item["key"], text):
+                found.refuse(plan["role"], said)
 
 
 def ask_sshd(plan: Mapping[str, Any], found: ProgramAnswers) -> None:
-    """Have sshd read the whole configuration with ours in it."""
+    """Have sshd read the whole configuration with ours in it.
+
+    Raises RefusedError where this sshd needs a folder that is not there.
+    """
     try:
         said = word_on_unknown(SshdSettings.from_items(values(plan), plan["options"]).composed())
     except RefusedError as error:
-        found.refused.append(str(error))
+        if sshd.LACKS_FOLDER in str(error):
+            raise
+        found.refuse(plan["role"], str(error))
     else:
         found.without += [said] if said else []
 
 
 def ask_nft(plan: Mapping[str, Any], found: ProgramAnswers) -> None:
-    """Have nft check the rules in an empty network namespace. What else keeps them out, their role says."""
+    """Have nft check the rules in an empty network namespace. What else keeps them out, their role says.
+
+    Raises CommandError, OSError, TimeoutExpired where no answer is nft's.
+    """
+    if (MODULES.exists() and not NF_TABLES.exists()) or not live_table():
+        found.unasked["nft"] = f"table {TABLE} is not loaded, and a check of its rules would load modules"
+        return
     items = {item["key"]: item["wanted"] for item in plan["settings"]}
-    with suppress(SettingError, CommandError):
-        text = Firewall.from_items(items, plan["options"]).look().text
-        found.refused += refusal("nft", ["unshare", "--net", "nft", "-c", "-f"], "the firewall's rules", text)
+    with suppress(RefusedError):
+        firewall = Firewall.from_items(items, plan["options"])
+        # A look at the kernel would try the rules already, and nobody would know whose error it is.
+        firewall.live = False
+        text = firewall.look().text
+        alone = ["unshare", "--net"]
+        run([*alone, "true"])
+        if said := refusal("nft", [*alone, "nft", "-c", "-f"], "the firewall's rules", text):
+            found.refuse(plan["role"], said)
 
 
-def refusal(program: str, command: list[str], name: str, text: str) -> list[str]:
-    """Return why a program would not take a text, in its own words."""
+def refusal(program: str, command: list[str], name: str, text: str) -> str:
+    """Return why a program would not take a text, in its own words; empty where it takes it."""
     with tempfile.NamedTemporaryFile("w", prefix="temper-", encoding="utf-8") as candidate:
         candidate.write(text)
         candidate.flush()
         done = complete([*command, candidate.name])
     said = " ".join((done.stderr or done.stdout).replace(candidate.name, "").split())
-    return [f"{program} of this node refuses {name}: {shown(said)}"] if done.returncode else []
+    return f"{program} of this node refuses {name}: {shown(said)}" if done.returncode else ""
 
 
 def ask_auditctl(items: Sequence[Mapping[str, Any]], found: ProgramAnswers) -> None:
-    """Have auditctl read each rule of files that are to change: a process each, which a quick run has not.
+    """Have auditctl read each rule of files that are to change. Other rules would cost a process each.
 
-    What it does not know is a rule with a call or a field that this auditctl lacks.
+    A rule that it does not know has a call or a field that this auditctl lacks.
+
+    Raises AuditError, CommandError, OSError, TimeoutExpired.
     """
     texts = [
         item["wanted"]["content"]
@@ -123,19 +165,23 @@ def ask_auditctl(items: Sequence[Mapping[str, Any]], found: ProgramAnswers) -> N
     if not texts or not which("auditctl"):
         return
     rules = [text for one in texts for text in audit.parse_file(one).rules.values()]
+    alone = ["unshare", "--user", "--map-root-user"]
+    run([*alone, "true"])
+    version = printable(complete(["auditctl", "-v"]).stdout.strip())
     script = "".join(
         f"echo {number}; auditctl {line} 2>&1\n" for number, line in enumerate(map(quoted, rules))
     )
-    with suppress(OSError, subprocess.TimeoutExpired):
-        version = printable(complete(["auditctl", "-v"]).stdout.strip())
-        done = complete(["unshare", "--user", "--map-root-user", "sh", "-s"], text=script)
-        number = ""
-        for line in done.stdout.splitlines():
-            if line.isdecimal():
-                number = line
-            elif number and UNKNOWN.search(line):
-                found.without.append(f"{version} does not know {rules[int(number)]}: {printable(line)}")
-                number = ""
+    numbers = {str(number): number for number in range(len(rules))}
+    number, unknown = None, dict[int, str]()
+    for line in complete([*alone, "sh", "-s"], text=script).stdout.split("\n"):
+        if line in numbers:
+            number = numbers[line]
+        elif number is not None and UNKNOWN.search(line):
+            unknown.setdefault(number, line)
+    for number, line in list(unknown.items())[:MOST_SENTENCES]:
+        found.without.append(f"{version} does not know {rules[number]}: {printable(line)}")
+    if len(unknown) > MOST_SENTENCES:
+        found.without.append(f"{version} does not know {len(unknown) - MOST_SENTENCES} more rules")
 
 
 def quoted(rule: str) -> str:

@@ -316,10 +316,7 @@ class SiteFile(WholeFile):
 
 
 def site_state(file: WholeFile) -> State:
-    """Return the site's own file of this name, None where there was none.
-
-    One that Temper has written is not.
-    """
+    """Return the state of the site's own file of this name; None where there was none but Temper's."""
     return file.original["state"] if file.original else saved(file.path)
 
 

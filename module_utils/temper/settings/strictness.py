@@ -88,9 +88,9 @@ def _named(order: str, role: str) -> list[str]:
 
 
 def _place(order: str, value: str) -> int:
-    """Return the place of a word.
+    """Return the place of a word in an order.
 
-    One that a newer program may have is the weakest: nothing is kept for it.
+    An unknown word, as of a newer program, has the weakest place: nothing is kept for it.
     """
     places = [place.strip().lower().split("|") for place in order.partition(",")[0].split(">")]
     found = [number for number, words in enumerate(places) if value.lower() in words]

@@ -44,7 +44,7 @@ class SysctlFile(WholeFile):
     def lines(self, text: str) -> Iterator[str]:
         """Yield the lines in the place of one.
 
-        Of a pattern also those of single parameters that differ from it.
+        In the place of a pattern also those of single parameters that differ from it.
         """
         name = text.partition(" = ")[0]
         by_pattern = "*" in name

@@ -97,10 +97,7 @@ class TmpfsSize(Setting):
         return (status.f_blocks - status.f_bfree) * status.f_frsize
 
     def _flags(self) -> str | None:
-        """Return the options of the mount point, which a change of the size must leave alone.
-
-        None for no tmpfs.
-        """
+        """Return the mount point's options, which a change of the size must keep; None for no tmpfs."""
         found = [one.options for one in mounts() if (one.point, one.kind) == (self.path, "tmpfs")]
         return found[-1] if found else None
 

@@ -97,9 +97,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def following_headers(self, kernel: Kernel) -> dict[str, str]:
-        """Return the packages that bring headers with each new kernel like this one.
-
-        None for foreign kernels.
+        """Return the packages that bring headers with each new kernel like this; none for a foreign one.
 
         A version is named where another one would be for other kernels.
         """

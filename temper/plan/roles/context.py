@@ -118,7 +118,13 @@ class Context:
         """What is waived, and what the node's programs do not know."""
         waived = self.hardening.waived
         names = {one.id for one in waived}
-        unknown = self.programs_said.waived(self.controls, self.system)
+        asked = {
+            name
+            for item in self.hardening.settings
+            if item.key.startswith("/etc/sudoers.d/")
+            for name in item.controls
+        }
+        unknown = self.programs_said.waived(self.controls, self.system, asked)
         return (*waived, *(one for one in unknown if one.id not in names))
 
     def waiver(self, control: str) -> str | None:

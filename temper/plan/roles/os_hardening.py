@@ -48,6 +48,12 @@ def system_refusals(system: str, wish: OsHardening) -> list[Refusal]:
     return [refusal(UNHARDENED, system=system, known=[*systems()])]
 
 
+def system_warnings(system: str, wish: OsHardening) -> tuple[str, ...]:
+    """Return what a run that hardens this system should be told first."""
+    unproven = systems()[system].unproven if system in systems() and wish.state != "absent" else ""
+    return (unproven,) if unproven else ()
+
+
 def role_plan(context: Context) -> RolePlan:
     """Return the settings of all controls; none where the hardening is to be taken back."""
     wish = context.variables.os_hardening

@@ -106,7 +106,7 @@ def parameters(context: Context) -> tuple[PlannedSetting, ...]:
 def values_of_the_kernel(context: Context) -> list[PlannedSetting]:
     """Return values in /sys and the size of /dev/shm.
 
-    Now, by a unit at every boot, by udev for drives that come.
+    They are set now, by a unit at every boot, and by udev for drives that come later.
 
     The unit is for drives, too: of those with several paths, udev is not told of the paths.
     """

@@ -165,9 +165,9 @@ def keywords(
     if_known: bool = False,
     block: str | None = None,
 ) -> Iterator[PlannedSetting]:
-    """Yield a setting for each keyword; one within a block has the block before its name.
+    """Yield a setting for each keyword but those with an empty list.
 
-    An empty list is none.
+    One within a block has the block before its name.
     """
     for keyword, value in values.items():
         if value == ():

@@ -29,7 +29,7 @@ from temper.compliance.model import (
     WaiverFault,
 )
 from temper.compliance.statement import CheckedNode, statement
-from temper.plan.node_plan import NodePlan
+from temper.plan.node_plan import NodePlan, Stage
 from temper.plan.os_controls import demand_of, demanded
 from temper.plan.preflight import preflight_plan
 from temper.plan.refusals import refusal
@@ -442,6 +442,24 @@ def test_nodes_that_the_same_playbooks_repair_are_named_in_one_command() -> None
     # What else a command says of a node stays that of this node.
     other = {name: (f"ansible {name} --args 'x {name}' && {run.format('tune', name)}",) for name in own}
     assert together(other) == [([name], list(command)) for name, command in other.items()]
+
+
+def test_commands_that_may_reboot_are_never_for_several_nodes() -> None:
+    failing = [
+        observation(f"{setting.kind}:{setting.key}", State.FAIL, *setting.controls)
+        for role in plan().roles
+        for setting in role.settings[:1]
+    ]
+    names = ("gpu01", "gpu02")
+    made = statement([checked(name, *failing) for name in names], RULES, {})
+    disruptive = {one.remedy.split()[3]: one.disruptive for one in made.nodes[0].controls if one.remedy}
+    assert disruptive == {f"playbooks/{stage}.yml": stage == "provision" for stage in Stage}
+    commands = [line for line in text(made).splitlines() if "ansible-playbook" in line]
+    shared = [command for command in commands if ",".join(names) in command]
+    assert shared
+    assert not any("playbooks/provision.yml" in command for command in shared)
+    for name in names:
+        assert any(f"playbooks/provision.yml --limit {name} " in command for command in commands)
 
 
 def test_a_statement_counts_nodes_and_controls() -> None:

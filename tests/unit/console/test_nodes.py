@@ -88,9 +88,9 @@ def test_a_variable_names_the_rack_of_a_node(variables: dict[str, object], group
     assert with_rack(["a"], variables) == groups
 
 
-def test_a_group_names_the_rack_before_a_variable_does() -> None:
-    assert with_rack(["racks", "rack3"], {"rack": "r12"}) == ["racks", "rack3"]
-    assert with_rack(["racks"], {"rack": "r12"}) == ["racks", "rack_r12"]
+@each("racks", "rack3", "rackspace", "rack_role_gpu", "rack_r12")
+def test_no_group_hides_the_rack_that_a_variable_names(group: str) -> None:
+    assert with_rack([group], {"rack": "r12"}) == list(dict.fromkeys([group, "rack_r12"]))
 
 
 def test_a_rack_that_cannot_be_resolved_costs_no_report() -> None:

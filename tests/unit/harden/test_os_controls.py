@@ -207,7 +207,10 @@ def test_a_waiver_waives_something(name: str, profile: str) -> None:
 def test_a_stricter_profile_sets_all_that_the_one_before_it_sets(name: str) -> None:
     control = CONTROLS[name]
     for weaker, stricter in STEPS:
-        assert flat(settings_of(control, weaker)).keys() <= flat(settings_of(control, stricter)).keys()
+        # Preflight refuses stig on Enterprise Linux.
+        nowhere = {"systems rhel"} if stricter == "stig" else set()
+        made = flat(settings_of(control, weaker)).keys() - nowhere
+        assert made <= flat(settings_of(control, stricter)).keys()
 
 
 @each(*sorted({(kind, key) for kind, key, _ in SETTINGS}))

@@ -4,7 +4,9 @@ The rules are in `rulesets`. recorded_nft.json has what nft 1.0.6 and iptables 1
 commands that were asked.
 """
 
+import contextlib
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -122,6 +124,54 @@ def test_chains_of_the_firewall_that_may_be_ended_are_its_own(
         other_firewall.refuse_closing_chains(other_firewall.known(maker, at_boot=True))
     with pytest.raises(RefusedError, match="chain INPUT of table ip"):
         other_firewall.refuse_closing_chains(None)
+
+
+#: `firewall-cmd --info-zone` and `--info-policy` of firewalld 1.3.3.
+ZONE = """public (active)
+  target: default
+  interfaces: eth0
+  services: dhcpv6-client ssh
+  forward: yes
+  masquerade: {masquerade}
+  forward-ports: {ports}
+  rich rules: {rules}
+"""
+POLICY = """allow-host-ipv6 (active)
+  ingress-zones: ANY
+  egress-zones: {egress}
+  masquerade: no
+  rich rules:
+\trule family="ipv6" icmp-type name="redirect" accept
+"""
+
+
+@each(
+    ({}, ""),
+    ({"masquerade": "yes"}, "zone public (masquerade)"),
+    ({"ports": "\n\tport=80:proto=tcp:toport=8080:toaddr=192.0.2.9"}, "zone public (port=80:proto=tcp"),
+    ({"rules": '\n\trule family="ipv4" masquerade'}, 'zone public (rule family="ipv4" masquerade)'),
+    ({"rules": '\n\trule family="ipv4" service name="http" accept'}, ""),
+    ({"egress": "libvirt"}, "policy allow-host-ipv6 (to libvirt)"),
+)
+def test_what_firewalld_does_for_others_keeps_it_from_being_ended(
+    has: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {"masquerade": "no", "ports": "", "rules": "", "egress": "HOST"}
+    answers = {
+        "--get-default-zone": "public\n",
+        "--get-active-zones": "public\n  interfaces: eth0\n",
+        "--get-active-policies": "allow-host-ipv6\n  ingress-zones: ANY\n",
+        "--info-zone=public": ZONE.format(**words | has),
+        "--info-policy=allow-host-ipv6": POLICY.format(**words | has),
+        "--permanent --info-zone=public": ZONE.format(**words).replace("eth0", ""),
+        "--permanent --info-policy=allow-host-ipv6": POLICY.format(**words),
+    }
+    monkeypatch.setattr(other_firewall, "run", lambda command: answers[" ".join(command[1:])])
+    firewalld = other_firewall.known("firewalld", at_boot=True)
+    assert len(other_firewall.runtime_only(firewalld)) == bool(has)
+    refused = pytest.raises(RefusedError, match=re.escape(named)) if named else contextlib.nullcontext()
+    with refused:
+        other_firewall.refuse_forwarding(firewalld)
 
 
 def states(**enabled: str) -> Any:

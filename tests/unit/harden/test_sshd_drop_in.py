@@ -4,6 +4,7 @@ import os
 import pwd
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -354,12 +355,8 @@ def test_a_port_that_any_account_can_take_is_told(
     assert sshd.ports_of_everybody(["22", "1024", "2222"], tmp_path) == found
 
 
-@each((222, None), (22, 222), (2222, None))
-def test_port_of_a_listen_address_is_the_one_to_connect_to(
-    server_port: int, port: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listened = server_port if server_port != 22 else 222
-    effective = OPEN | {"port": ["22"], "listenaddress": [f"127.0.0.1:{listened}"]}
+def looks(effective: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let a look find these effective settings, and a drop-in that it writes; return the drop-in's path."""
     drop_in = tmp_path / "drop-in.conf"
     monkeypatch.setattr(sshd_settings, "DROP_IN", drop_in)
     planned = sshd_settings.SshdPlan({drop_in: "Port 22\n"}, effective)
@@ -368,11 +365,41 @@ def test_port_of_a_listen_address_is_the_one_to_connect_to(
     monkeypatch.setattr(sshd_settings, "plan", lambda *_: planned)
     monkeypatch.setattr(sshd_settings, "active_socket", lambda: None)
     monkeypatch.setattr(sshd_settings, "listeners", list)
+    monkeypatch.setattr(sshd_settings, "started_with", lambda _: [])
     monkeypatch.setattr(sshd_settings, "read_account", lambda *_: OPS)
+    return drop_in
+
+
+@each((222, None), (22, 222), (2222, None))
+def test_port_of_a_listen_address_is_the_one_to_connect_to(
+    server_port: int, port: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listened = server_port if server_port != 22 else 222
+    effective = OPEN | {"port": ["22"], "listenaddress": [f"127.0.0.1:{listened}"]}
+    looks(effective, tmp_path, monkeypatch)
     login = Login("ops", "192.0.2.7", 40000, "192.0.2.9", server_port)
     setting = sshd_settings.SshdSettings(sshd_settings.Parameters(settings={"Port": [22]}), 120, login)
     assert setting.result()["port"] == port
     assert bool(setting.warnings()) is bool(port or listened == 2222)
+
+
+def test_port_without_selinuxs_label_is_a_change_though_no_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop_in = looks(OPEN | {"port": ["222"], "listenaddress": ["0.0.0.0:222"]}, tmp_path, monkeypatch)
+    drop_in.write_text("Port 22\n")
+    drop_in.chmod(0o600)
+    login = Login("ops", "192.0.2.7", 40000, "192.0.2.9", 222)
+    for missing in (["222"], []):
+        monkeypatch.setattr(selinux_ports, "unlabelled", lambda _, missing=missing: missing)
+        setting = sshd_settings.SshdSettings(sshd_settings.Parameters(settings={"Port": [222]}), 120, login)
+        assert setting.settled() is not bool(missing)
+        assert [one.name for one in setting.change()] == [f"SELinux's label of port {one}" for one in missing]
+        assert bool(setting.way_in()) is bool(missing)
+    monkeypatch.setattr(selinux_ports, "unlabelled", lambda _: ["222"])
+    image = sshd_settings.SshdSettings(sshd_settings.Parameters(settings={"Port": [222]}), 120, login)
+    image.live = False
+    assert image.settled()
 
 
 TODAY = 20000
@@ -490,20 +517,83 @@ def test_a_plans_items_are_parameters() -> None:
     assert sshd_settings.SshdSettings.from_items({}, {"absent": True}).wanted.state == "absent"
 
 
-@each(
-    ("/usr/sbin/sshd\0-D\0", []),
-    (
-        "/usr/sbin/sshd\0-D\0-oCiphers=aes128-cbc\0-o\0MACs=hmac-sha1\0",
-        ["-oCiphers=aes128-cbc", "-oMACs=hmac-sha1"],
-    ),
-    ("sshd: /usr/sbin/sshd -D -p 2222 [listener] 0 of 10-100 startups\0\0", ["-p2222"]),
-    ("/usr/bin/vim\0-oPort=1\0", []),
-)
-def test_command_line_of_the_running_sshd_is_read(line: str, options: list[str], tmp_path: Path) -> None:
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Ask for the options of a process 7 that the pid file names."""
+    monkeypatch.setattr(sshd, "which", lambda _: "/usr/sbin/sshd")
+    monkeypatch.setattr(sshd, "is_active", lambda _: False)
+    monkeypatch.setattr(os.path, "realpath", str)
     (tmp_path / "7").mkdir()
-    (tmp_path / "7/cmdline").write_text(line)
     (tmp_path / "pid").write_text("7\n")
-    assert sshd.started_with({"pidfile": [str(tmp_path / "pid")]}, tmp_path) == options
+
+    def ask(line: str, uids: str = "0 0 0 0", program: str = "/usr/sbin/sshd") -> list[str]:
+        (tmp_path / "7/cmdline").write_text(line)
+        (tmp_path / "7/status").write_text("Name:\tsshd\nUid:\t" + uids.replace(" ", "\t") + "\nGid:\t0\n")
+        (tmp_path / "7/exe").unlink(missing_ok=True)
+        (tmp_path / "7/exe").symlink_to(program)
+        return sshd.started_with({"pidfile": [str(tmp_path / "pid")]}, tmp_path)
+
+    return ask
+
+
+TITLE = "sshd: /usr/sbin/sshd -D {} [listener] 0 of 10-100 startups\0\0"
+
+
+def test_command_line_of_the_running_sshd_is_read(running: Callable[..., list[str]]) -> None:
+    cases: dict[str, list[str]] = {
+        "-D": [],
+        "-D -oCiphers=aes128-cbc -o MACs=hmac-sha1": ["-oCiphers=aes128-cbc", "-oMACs=hmac-sha1"],
+        "-o AllowUsers=ops~ansible": ["-oAllowUsers=ops ansible"],
+        "-o Ciphers~aes256-ctr": ["-oCiphers aes256-ctr"],
+        "-Dp 2222": ["-p2222"],
+        "-E -opretend -4q -g 30": ["-4", "-q", "-g30"],
+        "-f /etc/ssh/sshd_config -h KEY": ["-hKEY"],
+    }
+    found = {
+        line: running("/usr/sbin/sshd\0" + line.replace(" ", "\0").replace("~", " ") + "\0") for line in cases
+    }
+    assert found == cases
+    # As words of a title.
+    assert running(TITLE.format("-p 2222 -oMACs=hmac-sha1")) == ["-p2222", "-oMACs=hmac-sha1"]
+    assert running("sshd: ops [priv]\0") == []
+
+
+def test_command_line_that_cannot_be_told_apart_is_refused(running: Callable[..., list[str]]) -> None:
+    cases = {
+        TITLE.format("-o AllowUsers=ops ansible"): "without spaces",
+        TITLE.format("-o Ciphers aes256-ctr"): "without spaces",
+        TITLE.format("-o MACs -hmac-md5"): "without spaces",
+        "sshd: /usr/sbin/sshd -D -oMACs=hm\0": "without spaces",
+        "/usr/sbin/sshd\0-D\0-Z\0": "cannot be told apart",
+        TITLE.format("-f /etc/ssh/site_config -h KEY"): "does not read /etc/ssh/sshd_config",
+        "/usr/sbin/sshd\0-f/etc/ssh/site_config\0": "does not read /etc/ssh/sshd_config",
+    }
+    for line, reason in cases.items():
+        with pytest.raises(RefusedError, match=reason) as refused:
+            running(line)
+        assert "nothing was changed" in str(refused.value)
+
+
+def test_roots_sshd_alone_speaks_for_sshd(
+    running: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    line = "/usr/sbin/sshd\0-p1\0"
+    assert running(line) == running(line, program="/usr/sbin/sshd (deleted)") == ["-p1"]
+    assert running(line, uids="1000 1000 1000 1000") == running(line, uids="0 1000 0 0") == []
+    assert running(line, program="/usr/bin/vim") == running(line, program="/home/ops/sshd") == []
+    # Without a pid file, systemd knows it.
+    assert running(line) == ["-p1"]
+    assert sshd.started_with({}, tmp_path) == []
+    monkeypatch.setattr(sshd, "is_active", lambda unit: unit == "ssh.service")
+    monkeypatch.setattr(sshd, "run", lambda _: "7\n")
+    assert sshd.started_with({}, tmp_path) == ["-p1"]
+
+
+def test_options_are_named_by_their_keywords() -> None:
+    options = ["-p2222", "-oCiphers aes256-ctr", "-oMACs=hmac-sha1", "-g30"]
+    for keyword in ("Port", "Ciphers", "MACs", "LoginGraceTime"):
+        assert "command line" in sshd_settings.where(keyword, [], options)
+    assert sshd_settings.where("Banner", [], options) == "no line of a file"
 
 
 @pytest.mark.component
@@ -533,6 +623,36 @@ SELINUX = {
             "unreserved_port_t  tcp  61001-65535, 1024-32767" "dns_port_t  udp  53";;
     esac""",
 }
+
+
+@pytest.mark.component
+def test_undo_changes_a_label_where_that_is_still_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        """case "$*" in *-l*) cat labels;; *-[ad]*2222) : >asked; exit "$(cat refuses)";; *) exit 1;; esac"""
+    )
+    (tmp_path / "semanage").write_text(f"#!/bin/sh\n{text}\n")
+    (tmp_path / "semanage").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def undo(option: str, labels: str | None, refuses: int = 0) -> tuple[bool, bool]:
+        """Return whether the step succeeds, and whether it asks for the change."""
+        for name, content in (("labels", labels), ("refuses", str(refuses)), ("asked", None)):
+            (tmp_path / name).unlink(missing_ok=True)
+            if content is not None:
+                (tmp_path / name).write_text(content)
+        step = f"{{ {selinux_ports.in_shell(option, '2222')}; }} || exit 1"
+        done = subprocess.run(["sh", "-c", step], cwd=tmp_path, check=False, capture_output=True)
+        return done.returncode == 0, (tmp_path / "asked").exists()
+
+    there = ("ssh_port_t                     tcp      222, 2222, 22222\n", "ssh_port_t tcp 2222\n")
+    gone = ("", "ssh_port_t tcp 222, 22222\n", "ssh_port_t tcp 2200-2222\n", "http_port_t tcp 2222\n")
+    for labels in (*there, *gone):
+        assert undo("-d", labels) == (True, labels in there), labels
+        assert undo("-a", labels) == (True, labels in gone), labels
+    assert undo("-d", there[0], refuses=1) == undo("-a", "", refuses=1) == (False, True)
+    assert undo("-d", None) == undo("-a", None) == (False, False)  # semanage itself fails
 
 
 @pytest.mark.component

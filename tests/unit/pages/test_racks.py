@@ -32,6 +32,16 @@ def test_what_is_said_has_the_counts() -> None:
     assert "4 of 96 nodes" in said
 
 
+def test_a_row_or_a_role_of_more_nodes_hides_no_rack() -> None:
+    groups = {
+        node: ("rack_role_gpu", f"rackrow{int(node[3:]) // 48}", *racks) for node, racks in RACKS.items()
+    }
+    assert " rack1," in in_common(groups, ["gpu04", "gpu05", "gpu06", "gpu40", "gpu41"])
+    # Where the whole row is bad, no rack in it is blamed, and the group of all nodes never is.
+    assert " rackrow0," in in_common(groups, [f"gpu{number:02}" for number in range(0, 48, 4)])
+    assert in_common(groups, ["gpu00", "gpu10", "gpu60"]) == ""
+
+
 def test_one_rack_and_nodes_without_any_tell_nothing() -> None:
     assert in_common(dict.fromkeys(RACKS, ("rack0",)), list(RACKS)[:5]) == ""
     assert in_common(dict.fromkeys(RACKS, ()), list(RACKS)[:5]) == ""

@@ -193,6 +193,32 @@ def test_a_rack_may_be_a_variable_of_a_node_also_as_a_template(tmp_path: Path) -
     }
 
 
+@pytest.mark.component
+@pytest.mark.parametrize("own", [{"rack": "r{{ nowhere.number }}"}, {"racks": ["{{ nowhere }}"]}])
+def test_a_rack_that_cannot_be_resolved_is_refused_by_name(tmp_path: Path, own: dict[str, Any]) -> None:
+    hosts = {"n1": own, "n2": {"rack": "{{ unset | default('') }}"}, "n3": {}}
+    (tmp_path / "hosts.yml").write_text(json.dumps({"gpu_nodes": {"hosts": hosts}}))
+    with pytest.raises(InventoryError, match=f"variable {next(iter(own))} of (n1|the nodes)"):
+        groups_of([str(tmp_path / "hosts.yml")])
+
+
+def test_the_plan_names_nodes_that_a_limit_of_racks_does_not_reach() -> None:
+    groups = {"a": ["rack1"], "b": ["gpu_nodes"], "c": [], "gone": []}
+    found = candidates(
+        {name: document(problems=["no GPU"] if name == "gone" else []) for name in groups}, groups
+    )
+
+    def said(limits: dict[str, int]) -> list[str]:
+        text = plan_text(proposal(found, Policy(group_limits=limits), STACK, NOW), found, NOW)
+        return [line for line in text.splitlines() if "group_limits" in line]
+
+    (line,) = said({"rack*": 1, "gpu_*": 9})
+    assert "rack*" in line
+    assert "2 nodes: b, c" in line
+    # One rack of several is not meant for all nodes.
+    assert said({"rack1": 1}) == said({}) == []
+
+
 def run(*arguments: str) -> int:
     return command.main(["plan", "--stack", STACK, *arguments])
 

@@ -79,6 +79,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "sshd.pid").write_text(f"{os.getpid()}\n")
     os.utime(tmp_path / "sshd.pid", (hour_ago + 60, hour_ago + 60))
     monkeypatch.setattr(sshd, "is_active", lambda _: False)
+    monkeypatch.setattr(sshd, "_is_sshd", lambda process, _: process == os.getpid())
     real = sshd.configuration_files
     monkeypatch.setattr(sshd, "configuration_files", lambda: real(folder / "sshd_config"))
     return folder
@@ -102,6 +103,14 @@ def test_a_file_that_has_changed_since_is_named(ssh: Path, name: str) -> None:
 def test_a_file_that_was_taken_away_since_is_found_by_its_folder(ssh: Path) -> None:
     (ssh / "sshd_config.d" / "50-cloud.conf").unlink()
     assert unread(ssh) == "sshd_config.d"
+
+
+def test_a_pid_file_that_names_another_process_says_nothing(
+    ssh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (ssh / "extra").write_text("UseDNS yes\n")
+    monkeypatch.setattr(sshd, "_is_sshd", lambda *_: False)
+    assert unread(ssh) is None
 
 
 def test_permissions_and_times_to_come_are_no_change(ssh: Path) -> None:

@@ -1,12 +1,14 @@
 """What the node's own programs say of a plan: stand-ins of programs."""
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.module_utils.temper import process
+from ansible.module_utils.temper.access import sshd
 from ansible.module_utils.temper.settings import audit, programs
 
 from tests.unit.settings.role_plans import item, role_plan
@@ -20,6 +22,8 @@ case "$*" in -v) echo auditctl version 4.0.2; exit 0;; *fresh*) echo "-F unknown
 echo "Cannot open netlink audit socket" >&2
 exit 1
 """
+#: As util-linux 2.41 where a container must make no namespace.
+NO_UNSHARE = "echo 'unshare: unshare failed: Operation not permitted' >&2; exit 1\n"
 UNSHARE = 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"\n'
 VISUDO = """\
 if grep -q broken "$2"; then echo "$2:2:1: syntax error" >&2; exit 1; fi
@@ -71,17 +75,33 @@ def test_rules_that_are_in_place_are_not_asked_again(
 
 
 def test_where_no_namespace_can_be_made_auditctl_is_not_asked(put: Callable[..., None]) -> None:
-    put(auditctl="echo called >&2; exit 1\n", unshare="echo 'unshare failed' >&2; exit 1\n")
-    assert asked(file("/etc/audit/rules.d/temper.rules", RULES)) == programs.ProgramAnswers()
+    put(auditctl="echo -F unknown field >&2; exit 1\n", unshare=NO_UNSHARE)
+    found = asked(file("/etc/audit/rules.d/temper.rules", RULES))
+    assert (list(found.unasked), found.without) == (["auditctl"], [])
+    assert "not permitted" in found.unasked["auditctl"]
+
+
+def test_an_auditctl_that_prints_anything_gives_one_answer_a_rule_at_most(put: Callable[..., None]) -> None:
+    many = "".join(f"-a always,exit -F fresh={number} -S open -k x\n" for number in range(50))
+    for said, rules, most in (
+        ("yes '0\nunknown' | head -n 200000", RULES, 1),
+        ("printf '7\nunknown\n\\262\nunknown\n'", RULES, 2),
+        ("echo unknown", many, programs.MOST_SENTENCES + 1),
+    ):
+        put(auditctl=f'[ "$1" = -v ] || {said}\n', unshare=UNSHARE)
+        found = asked(file("/etc/audit/rules.d/temper.rules", rules))
+        assert 1 <= len(found.without) <= most, said
+        assert found.unasked == {}
 
 
 def test_what_visudo_refuses_for_another_reason_is_a_refusal_in_its_words(put: Callable[..., None]) -> None:
     put(visudo=VISUDO)
     good, bad = file("/etc/sudoers.d/x", "Defaults use_pty\n"), file("/etc/sudoers.d/x", "broken\n")
     assert asked(good).refused == []
-    (said,) = asked(bad).refused
-    assert "syntax error" in said
-    assert "/etc/sudoers.d/x" in said
+    (refused,) = asked(bad).refused
+    assert refused["role"] == "os_hardening"
+    assert "syntax error" in refused["said"]
+    assert "/etc/sudoers.d/x" in refused["said"]
     assert asked(bad, absent=True).refused == []
 
 
@@ -91,3 +111,104 @@ def test_without_the_rights_of_root_nothing_is_asked(
     put(visudo=VISUDO)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert asked(file("/etc/sudoers.d/x", "broken\n")) == programs.ProgramAnswers()
+
+
+NFT = """\
+case "$*" in
+    *list*table*) [ -z "$LIVE" ] || echo "table inet temper {}"; exit 0;;
+    *-c*) echo "checked" >>"$CALLS"; if [ -n "$BAD" ]; then echo "$3:2:1: syntax error" >&2; exit 1; fi;;
+esac
+"""
+
+
+@pytest.fixture
+def nft(put: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file of the calls of a stand-in of nft, which has our table loaded."""
+    put(nft=NFT, unshare=UNSHARE)
+    monkeypatch.setattr(programs, "MODULES", tmp_path / "absent")
+    calls = tmp_path / "calls"
+    monkeypatch.setenv("CALLS", str(calls))
+    monkeypatch.setenv("LIVE", "1")
+    return calls
+
+
+def firewall() -> dict[str, Any]:
+    return role_plan("firewall", [item("firewall", "management_networks", ["192.0.2.0/24"])])
+
+
+def sudoers(content: str) -> dict[str, Any]:
+    return role_plan("os_hardening", [file("/etc/sudoers.d/x", content)])
+
+
+def test_nft_refuses_in_its_own_words(nft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert programs.ask([firewall()]) == programs.ProgramAnswers()
+    assert nft.read_text() == "checked\n"
+    monkeypatch.setenv("BAD", "1")
+    (refused,) = programs.ask([firewall()]).refused
+    assert refused["role"] == "firewall"
+    assert "syntax error" in refused["said"]
+
+
+def test_nft_is_not_asked_where_the_kernel_would_load_modules(
+    nft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = tmp_path / "modules"
+    modules.touch()
+    for name, value in (("MODULES", modules), ("NF_TABLES", tmp_path / "absent")):
+        monkeypatch.setattr(programs, name, value)
+    assert list(programs.ask([firewall()]).unasked) == ["nft"]
+    monkeypatch.setattr(programs, "NF_TABLES", modules)
+    monkeypatch.delenv("LIVE")
+    assert list(programs.ask([firewall()]).unasked) == ["nft"]
+    assert not nft.exists()
+
+
+def test_a_program_that_cannot_be_asked_takes_no_word_from_the_others(
+    nft: Path, put: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(visudo=VISUDO)
+
+    def late(command: list[str], *_: Any, **__: Any) -> Any:
+        if "-c" in command:
+            raise subprocess.TimeoutExpired(command, 90)
+        return process.complete(command)
+
+    def found() -> tuple[list[str], list[str]]:
+        said = programs.ask([firewall(), sudoers("broken\n")])
+        return list(said.unasked), [one["role"] for one in said.refused]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(programs, "complete", late)
+        assert found() == (["nft"], ["os_hardening"])
+    put(unshare=NO_UNSHARE)
+    assert found() == (["nft"], ["os_hardening"])
+    (tmp_path / "bin/unshare").unlink()
+    (tmp_path / "bin/grep").symlink_to("/bin/grep")
+    monkeypatch.setattr(process, "search_path", lambda: str(tmp_path / "bin"))
+    assert found() == (["nft"], ["os_hardening"])
+
+
+SSHD = """\
+if [ -n "$LACKS" ]; then echo "Missing privilege separation directory: /run/sshd" >&2; exit 255; fi
+if grep -qs Sound "$3"; then echo "$3: line 1: Bad configuration option: Sound" >&2; exit 255; fi
+echo port 22
+"""
+
+
+def test_sshd_refuses_in_its_own_words_and_gets_no_folder(
+    put: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(sshd=SSHD)
+    main, folder = tmp_path / "sshd_config", tmp_path / "run"
+    monkeypatch.setattr(sshd, "MAIN", main)
+    monkeypatch.setattr(sshd, "DROP_IN", tmp_path / "sshd_config.d/00-temper.conf")
+    monkeypatch.setattr(sshd, "PRIVILEGE_SEPARATION", folder)
+    main.write_text("Sound on\n")
+    plan = role_plan("ssh_hardening", [])
+    (refused,) = programs.ask([plan]).refused
+    assert refused["role"] == "ssh_hardening"
+    assert "Sound" in refused["said"]
+    monkeypatch.setenv("LACKS", "1")
+    found = programs.ask([plan])
+    assert (list(found.unasked), found.refused) == (["sshd"], [])
+    assert not folder.exists()

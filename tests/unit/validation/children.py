@@ -45,6 +45,15 @@ def poll_in_a_collective(_request: Request, stage: Stage) -> Measured:
         pass
 
 
+def work_in(request: Request, stage: Stage) -> Measured:
+    """A child that works for some seconds in one stage, and counts nothing."""
+    stage(request.parameters["stage"])
+    until = time.monotonic() + request.parameters["seconds"]
+    while time.monotonic() < until:
+        pass
+    return Measured()
+
+
 def expect_and_hang(request: Request, stage: Stage) -> Measured:
     """A child whose next step takes long."""
     stage("warming up")

@@ -16,7 +16,7 @@ import pytest
 from tests.unit.validation.samples import is_running
 from tests.waiting import wait_until
 from validation.checks import collectives
-from validation.processes import pool
+from validation.processes import child, pool
 from validation.processes.child import Request
 from validation.processes.pool import ROOT, Ending, ProcessOutcome, WorkerPool, run_children
 
@@ -128,6 +128,13 @@ def test_a_child_that_knows_that_its_next_step_takes_longer_is_waited_for() -> N
         asked = [request("expect_and_hang", seconds=seconds)]
         (outcome,) = run_children(asked, 12.0, patience_s=SHORT_S, longer_s={"starting": BUDGET_S})
         assert said in outcome.problem
+
+
+def test_work_at_imports_is_progress() -> None:
+    for stage, ending in ((child.LOADING, Ending.DONE), ("warming up", Ending.HUNG)):
+        asked = [request("work_in", stage=stage, seconds=5 * SHORT_S)]
+        (outcome,) = run_children(asked, BUDGET_S, patience_s=SHORT_S)
+        assert outcome.ending is ending
 
 
 @pytest.mark.parametrize("function", ["gpu_memory_taken", "host_memory_taken", "no_memory_for_an_object"])

@@ -381,13 +381,15 @@ def test_a_disk_that_fills_up_costs_the_file_and_not_the_verdict(
     def full(path: Path, *_: Any) -> None:
         raise OSError(f"{path}: cannot be written: No space left on device")
 
-    result = node_result(one_test("gpu_matmul", State.FAIL, measurement()), one_test("health"))
-    monkeypatch.setattr(commands, "run_plan", lambda *_: result)
     monkeypatch.setattr(files, "write_atomically", full)
-    assert main.main(["run", "--test", "gpu_matmul", "--output", str(tmp_path / "result.json")]) == 2
-    said = capsys.readouterr()
-    assert "Verdict: fail" in said.out
-    assert "No space left" in said.err
+    for state, status in ((State.FAIL, 1), (State.PASS, 2)):
+        result = node_result(one_test("gpu_matmul", state, measurement()), one_test("health"))
+        monkeypatch.setattr(commands, "run_plan", lambda *_, result=result: result)
+        output = str(tmp_path / "result.json")
+        assert main.main(["run", "--test", "gpu_matmul", "--output", output]) == status
+        said = capsys.readouterr()
+        assert f"Verdict: {state.value}" in said.out
+        assert "No space left" in said.err
 
 
 def test_an_output_that_is_no_file_is_refused_before_anything_runs(

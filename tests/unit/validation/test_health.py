@@ -700,6 +700,7 @@ def test_a_gpu_that_must_be_reset_without_an_xid_is_found_and_no_line_of_an_erro
             ["reset-required"],
         ),
         ("NVRM: Xid (PCI:0000:43:00): a new form, 13", ["kernel-error-unreadable"]),
+        ("NVRM: Xid (PCI:0000:43:00): \u0663, a digit of no driver", ["kernel-error-unreadable"]),
         ("NVRM: Xid (PCI:0000:43:00 GPU-I:05", ["kernel-error-unreadable"]),
         # A place that is no address of a PCI device.
         ("NVRM: Xid (SOC0): 13, pid=7, name=python3, Graphics Exception", ["kernel-error-unreadable"]),

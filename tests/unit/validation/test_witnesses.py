@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import socket
 import threading
@@ -97,8 +98,18 @@ def test_flight_records_name_the_rank_that_did_not_enter() -> None:
     for records, ranks, what in (
         ((FIVE, FOUR, FIVE), (1,), "did not call collective 5, nccl:all_reduce"),
         ((FIVE, IN_THE_CALL), (1,), "hangs in the call of collective 5, nccl:all_reduce"),
-        ((FIVE, FIVE), (), "called collective 5, nccl:all_reduce"),
-        ((FIVE, None, FOUR), (2,), "did not call collective 5, nccl:all_reduce; rank 1 did not answer"),
+        ((FIVE, FIVE), (), "all called collective 5, nccl:all_reduce"),
+        # The rank that is silent is the better suspect.
+        (
+            (FIVE, None, FOUR),
+            (),
+            "some of those that answered called collective 5, nccl:all_reduce, rank 1 did not answer",
+        ),
+        (
+            (FIVE, FIVE, None),
+            (),
+            "those that answered called collective 5, nccl:all_reduce, rank 2 did not answer",
+        ),
     ):
         (found,) = flight_records(hung(*records))
         assert (found.ranks, found.what) == (ranks, what)
@@ -113,6 +124,11 @@ def test_a_finding_says_whether_witnesses_agree_and_takes_their_word_where_nothi
             hung(FIVE, FOUR, FIVE, calls=(9, 9, 8)),
             "rank 2 hung",
             f"recorder names rank 1 instead: did not call {fifth}",
+        ),
+        (
+            hung(FIVE, None, FOUR),
+            "all 3 ranks hung",
+            f"tells no rank apart: some of those that answered called {fifth}, rank 1 did not answer",
         ),
         (hung(FIVE, FIVE), "all 2 ranks hung", f"recorder tells no rank apart: all called {fifth}"),
         (hung(None, None), "all 2 ranks hung", "cannot be told"),
@@ -270,7 +286,8 @@ def test_ras_is_asked_with_its_protocol_and_names_the_rank_in_the_finding(
 ) -> None:
     as_json = json.dumps(guide_json(7, 6, missing=None)).encode()
     for reply in (b"SERVER PROTOCOL 2\nOK\nOK\n" + as_json, b"SERVER PROTOCOL 2\nOK\nOK\n" + as_json + b"\n"):
-        monkeypatch.setenv(nccl_ras.VARIABLE, answering(reply))
+        address = answering(reply)
+        monkeypatch.setattr(nccl_ras, "own_address", lambda address=address: address)
         ras = RasWitness()
         ras.ask()
         (found,) = collectives.name_the_culprit(hung(None, None), ras=ras)
@@ -282,10 +299,21 @@ def test_ras_is_asked_with_its_protocol_and_names_the_rank_in_the_finding(
         nccl_ras.ask(answering(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
 
 
+def test_ranks_have_an_address_that_no_other_job_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job beside them may have a communicator of as many ranks, and the node's address."""
+    monkeypatch.setenv(nccl_ras.VARIABLE, "127.0.0.1:28028")
+    addresses = {RasWitness().address for _ in range(9)}
+    assert len(addresses) > 1
+    for address in addresses:
+        host, _, port = address.partition(":")
+        assert (ipaddress.ip_address(host).is_loopback, port) == (True, "28028")
+    assert "127.0.0.1:28028" not in addresses
+
+
 def test_without_ras_the_finding_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    monkeypatch.setenv(nccl_ras.VARIABLE, f"127.0.0.1:{port}")
+    monkeypatch.setattr(nccl_ras, "own_address", lambda: f"127.0.0.1:{port}")
     ras = RasWitness()
     ras.ask()
     assert ras.testimonies(2) == []
