@@ -109,15 +109,33 @@ from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
 from tests.unit.rollout import test_drain_slurm, test_gpu_settings_read_back
 from tests.unit.settings import test_audit, test_pam_lines, test_site_lines
-from tests.unit.validation import test_checks, test_counters, test_drives, test_health, test_nvidia_smi
+from tests.unit.validation import (
+    test_checks,
+    test_counters,
+    test_drives,
+    test_health,
+    test_nvidia_smi,
+    test_witnesses,
+)
 from tests.unit.validation.real_reports import from_table
 from tests.unit.validation.samples import gpu_xml, smi_xml
 from validation.checks.registry import TESTS
 from validation.model.contract import EXPECTATIONS_VERSION, ContractError, dumps, parse
 from validation.model.contract import node_result as read_result
 from validation.model.expectations import fleet_from
-from validation.probes import counters, drives, gpu_samples, kernel_log, machine, nvidia_smi, nvlink, topology
-from validation.probes.reading import ReadingError
+from validation.probes import (
+    counters,
+    drives,
+    flight_recorder,
+    gpu_samples,
+    kernel_log,
+    machine,
+    nccl_ras,
+    nvidia_smi,
+    nvlink,
+    topology,
+)
+from validation.probes.reading import ReadingError, in_one_line
 from validation.processes.command import Done
 
 if TYPE_CHECKING:
@@ -278,6 +296,20 @@ def cluster(found: Any) -> object:
         return drainer.look("gpu01"), drainer.empty("gpu01", 1), drainer.survey(["gpu01"])
 
 
+def of_ras() -> list[str]:
+    """Return what NCCL's RAS answers as text, each with ranks of 32."""
+    return [
+        test_witnesses.GUIDE_COUNTS,
+        test_witnesses.GUIDE_MISSING,
+        test_witnesses.SINCE_2_26.replace("  4  ", " 32  ").replace(" 3 ranks", " 31 ranks"),
+    ]
+
+
+def ras_lags(size: int, text: str) -> list[nccl_ras.Lag]:
+    """Read an answer of NCCL's RAS about communicators of `size` ranks."""
+    return nccl_ras.read(text, size)
+
+
 def mig_lists() -> list[str]:
     """Return what `nvidia-smi mig` lists."""
     return [test_mig.INSTANCES, test_mig.COMPUTE, *recorded()["mig_profiles"]]
@@ -368,13 +400,23 @@ def forged(text: str, found: tuple[kernel_log.Event, ...]) -> str:
             str(event.number) in line and event.address.removeprefix("0000:") in line.lower() for line in own
         ):
             return "an Xid out of a line that the driver did not begin"
-        if not event.number and not any(event.detail[:24] in line for line in own):
+        if not event.number and not any(event.detail[:24] in in_one_line(line) for line in own):
             return "an error out of a line that the driver did not begin"
     begin = max((number for number, line in enumerate(lines) if LOADED.match(line)), default=-1)
     numbers = {event.number for event in found}
     for line in lines[begin + 1 :]:
         if line in KERNEL_LINES[:4] and int(re.findall(r"\): (\d+)", line)[0]) not in numbers:
             return "an Xid was forgotten"
+    return ""
+
+
+def odd_lag(_given: Any, found: Sequence[nccl_ras.Lag]) -> str:
+    """Say whether a lag names no rank, all ranks, or one that there is not, or has a kind of no word."""
+    for lag in found:
+        if not 0 < len(lag.ranks) <= lag.size or not all(0 <= rank < lag.size for rank in lag.ranks):
+            return "ranks that there are not"
+        if CONTROL.search(lag.kind) or len(lag.kind) > 40:
+            return "a kind of collective that is no word"
     return ""
 
 
@@ -528,6 +570,20 @@ READERS = (
     Reader("nvme, smartctl", drive, these(test_drives.LOG, SMARTCTL), (ValueError,)),
     Reader("CPU lists", each_line(machine.cpu_list), of("cpu_lists"), (ValueError,)),
     Reader("CPU lists of jobs", each_line(rank.cpu_list), of("cpu_lists"), (ValueError,)),
+    Reader(
+        "torch's flight recorder",
+        flight_recorder.read,
+        lambda: [test_witnesses.dump(3, 4, 5, enqueued="5"), test_witnesses.dump(4, 5, enqueued=4)],
+        (flight_recorder.FlightError,),
+    ),
+    Reader("NCCL's RAS, as text", partial(ras_lags, 32), of_ras, (nccl_ras.RasError,), odd_lag),
+    Reader(
+        "NCCL's RAS, as JSON",
+        lambda found: ras_lags(3, mutations.as_text(found)),
+        lambda: [test_witnesses.guide_json(7, 6), test_witnesses.guide_json(7, 6, 7, missing=None)],
+        (nccl_ras.RasError,),
+        odd_lag,
+    ),
     Reader("sysfs, in the payload", on_tree(*PAYLOAD_READS), of("tree"), (ReadingError,)),
     # What programs print on a node, read by modules.
     Reader("sysfs, in modules", on_tree(*MODULE_READS), of("tree"), NODE_ERRORS),
