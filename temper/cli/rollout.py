@@ -205,7 +205,8 @@ def status(given: argparse.Namespace) -> int:
     now, said = datetime.now(UTC), store.sentence(last.number)
     holder = store.at_work(now)
     events = store.events(last.number)
-    end = expected_end(last, now, longest_steps(events))
+    # Nobody brings a roll-out to an end that no controller works on.
+    end = expected_end(last, now, longest_steps(events)) if holder else None
     document = as_dict(last, events, now) | {
         "sentence": said,
         "end": utc(end) if end else "",
@@ -220,10 +221,7 @@ def status(given: argparse.Namespace) -> int:
 
 
 def _nobody_at_work(store: RolloutStore, rollout: Rollout) -> str:
-    """Return what goes on with a roll-out that nobody works on, though there is something to do.
-
-    Else nothing.
-    """
+    """Say what goes on with a roll-out that nobody works on though something is left; empty otherwise."""
     if store.at_work(datetime.now(UTC)):
         return ""
     if rollout.mode is Mode.RUNNING:

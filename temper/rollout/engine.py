@@ -181,7 +181,7 @@ class Engine:
         self._heartbeat_at: datetime | None = None
         self._observed_at: datetime | None = None
         self._observation = Observation()
-        self._said = ""
+        self._said = "", ""
 
     async def run(self, number: int) -> Ending:
         """Go on with a roll-out until it has ended, holds, or waits for a window. Soaks are waited for.
@@ -215,8 +215,9 @@ class Engine:
             return None  # somebody has just changed the mode
         for start in decision.starts:
             self._start(lease, rollout, start.transition, start.node, started[start.node])
-        if not self._said.endswith(decision.sentence):  # the counts alone were in the last sentence already
-            self._said = decision.sentence
+        # The counts alone say nothing new where the last sentence had them already.
+        if decision.sentence not in self._said:
+            self._said = decision.sentence, decision.counts
             self.say(decision.sentence)
         over = replace(rollout, mode=decision.mode, records={**rollout.records, **decision.moves, **started})
         self.show(over, now)
@@ -259,9 +260,9 @@ class Engine:
         self.tasks[task] = name, transition.step
 
     async def _perform(self, ticket: Ticket) -> StepResult:
-        """Return a step, within its time.
+        """Carry a step out within its time, and return its result.
 
-        What a node says in it can be written, into the store and to people.
+        Words of a node in it can be written, into the store and to people.
         """
         try:
             async with asyncio.timeout(ticket.limit.total_seconds()):

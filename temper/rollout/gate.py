@@ -536,9 +536,9 @@ def _number(key: _SeriesKey, series: Series, said: _Said, rules: Rules, round_nu
 
 
 def _noisy(series: Series, compared: Compared, said: _Said, find: float, rules: Rules, *, last: bool) -> bool:
-    """Return a number that scatters too far to prove anything.
+    """Note a number that scatters too far, and return whether it decides all the same.
 
-    Again, and in the last round whose fault that is.
+    It is measured again. In the last round it fails the node where only the runs of the new driver scatter.
     """
     text = f"{compared.said}. {_too_noisy(compared.noise, find).capitalize()}"
     if not last:

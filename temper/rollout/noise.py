@@ -58,10 +58,7 @@ class Series:
         return scatter([side[device] for device in self.devices for side in (self.before, self.after)])
 
     def noise(self, sigma: float) -> float:
-        """Return the loss that chance explains where runs scatter by `sigma`.
-
-        3.5 standard errors of the loss.
-        """
+        """Return the loss that chance explains where runs scatter by `sigma`: 3.5 standard errors of it."""
         runs = [
             min((len(side[device]) for device in self.devices), default=0)
             for side in (self.before, self.after)

@@ -57,9 +57,10 @@ class Decision:
     """What to do now.
 
     `moves` are new records of nodes that change without a step; they are written first. `mode` is what the
-    roll-out is from now on, and `reason` why, where it does not run. `sentence` says what happens. There is
-    nothing new to do before `until`, unless a step ends; without it, only the end of a step or a person
-    changes anything. `busy` says whether a step is under way or starts, `closed` that a window is awaited.
+    roll-out is from now on, and `reason` why, where it does not run. `sentence` says what happens, with the
+    `counts` of nodes, or is those alone. There is nothing new to do before `until`, unless a step ends;
+    without it, only the end of a step or a person changes anything. `busy` says whether a step is under way
+    or starts, `closed` that a window is awaited.
     """
 
     starts: tuple[Start, ...] = ()
@@ -67,6 +68,7 @@ class Decision:
     mode: Mode = Mode.RUNNING
     reason: str = ""
     sentence: str = ""
+    counts: str = ""
     until: datetime | None = None
     busy: bool = False
     closed: bool = False
@@ -214,12 +216,14 @@ class _Planner:
             self._open()
         if not self._busy and self.until is None and self.mode is Mode.RUNNING:
             self._end()
+        counts = self._counts()
         return Decision(
             tuple(self.starts),
             self.moves,
             self.mode,
             self.reason if self.mode is not Mode.RUNNING else "",
-            self._sentence(),
+            self._sentence(counts),
+            counts,
             self.until,
             self._busy,
             self.closed,
@@ -366,10 +370,8 @@ class _Planner:
     def _promote_canaries(self) -> bool:
         """Return whether every cohort that waits has its canaries returned.
 
-        Else the next nodes become canaries.
-
-        A canary that was left out, or that somebody has accepted, has shown nothing, so another one takes its
-        place.
+        Where one has not, its next nodes become canaries: a canary that was left out, or that somebody has
+        accepted, has shown nothing.
         """
         wanted = self.policy.canaries
         if not wanted or self.pending.get(0):
@@ -533,16 +535,21 @@ class _Planner:
         elif not self.active:
             self.mode, self.reason = Mode.DONE, ""
 
-    def _sentence(self) -> str:
-        """Return what happens now, in one line."""
-        said = ", ".join(f"{count} {state}" for state, count in sorted(self.ended.items()))
+    def _ended(self) -> str:
+        """Return how many nodes have ended in each state."""
+        return ", ".join(f"{count} {state}" for state, count in sorted(self.ended.items()))
+
+    def _counts(self) -> str:
+        """Return how many nodes have ended, are under way, and wait."""
         waiting = sum(map(len, self.pending.values()))
         begun = sum(self.records[start.node].state is NodeState.PENDING for start in self.starts)
-        counts = ", ".join(
-            filter(None, (said, f"{len(self.active) + begun} under way", f"{waiting - begun} pending"))
-        )
+        parts = (self._ended(), f"{len(self.active) + begun} under way", f"{waiting - begun} pending")
+        return ", ".join(filter(None, parts))
+
+    def _sentence(self, counts: str) -> str:
+        """Return what happens now, in one line."""
         if self.mode is Mode.DONE:
-            return f"done: {said}"
+            return f"done: {self._ended()}"
         if self.mode is not Mode.RUNNING:
             return f"{self.mode}: {self.reason.rstrip('.')} ({counts})"
         return "; ".join([*(one.rstrip(".") for one in self.sentences), counts])

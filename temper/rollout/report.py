@@ -255,7 +255,7 @@ def status_text(
     command: Callable[[str], str] = TYPED,
     end: datetime | None = None,
 ) -> str:
-    """Return roll-out, nodes by state, a sentence for each under way or in need of a human, what to type.
+    """Say how far a roll-out is: nodes by state, those under way or in need of a person, and what to type.
 
     `end` is when it is expected to end, if that is known.
     """

@@ -160,7 +160,8 @@ def dress(node: Node, rocky: Rocky) -> None:
         "ln -sf rocky-release /etc/redhat-release; ln -sf rocky-release /etc/system-release",
         # Accounts and places.
         "groupadd --system --force wheel; groupdel sudo || :; groupadd --system --force ssh_keys",
-        "mkdir -p /usr/libexec; ln -sfn ../lib/openssh /usr/libexec/openssh; rm -f /etc/bash.bashrc",
+        "mkdir -p /etc/selinux/targeted /usr/libexec; rm -f /etc/bash.bashrc",
+        "ln -sfn ../lib/openssh /usr/libexec/openssh",
         # PAM: what Debian's services include, they include from system-auth.
         f"sed -i s/@HASH@/{rocky.password_hash}/ {stacks}/minimal/*",
         f"test {rocky.profile} = minimal || mv {stacks}/minimal {stacks}/{rocky.profile}",

@@ -176,6 +176,11 @@ class Noted:
         return setting
 
 
+def mode(*, check: bool) -> Any:
+    """What a setting reads of the module that it begins in."""
+    return SimpleNamespace(check_mode=check)
+
+
 @pytest.fixture
 def no_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A root without a driver, processes and containers."""
@@ -501,7 +506,7 @@ def test_a_removal_that_was_cut_off_is_completed(
     if journal:
         (status.parent / "updates/0000").write_text(status.read_text())
     setting = noted.back()
-    setting.begin(SimpleNamespace(check_mode=False))
+    setting.begin(mode(check=False))
     setting.restore(noted.state)
     assert packages.query() == {}
     assert noted.back().is_at(noted.state)
@@ -524,9 +529,9 @@ def test_a_removal_that_the_journal_alone_knows_keeps_no_package_back(
     status.write_text(before)
     (status.parent / "updates/0000").write_text(f"{stanza}\n")
     setting = noted.back()
-    setting.begin(SimpleNamespace(check_mode=True))
+    setting.begin(mode(check=True))
     assert packages.query()["atop"].status == packages.CONFIGURATION
-    setting.begin(SimpleNamespace(check_mode=False))
+    setting.begin(mode(check=False))
     assert (setting.leaving, setting.needed) == (["library"], [])
     setting.restore(noted.state)
     assert machine.versions() == {}

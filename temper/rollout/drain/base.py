@@ -71,10 +71,7 @@ class Drainer(Protocol):
 
 
 def checked(node: str) -> str:
-    """Return the name of one node.
-
-    Raises DrainError for what a scheduler takes for several, or for an option.
-    """
+    """Return a node's name. Raises DrainError where a scheduler would take it for several, or an option."""
     if not NODE.fullmatch(node):
         raise DrainError(f"Expected the name of one node, found {node!r}.")
     return node

@@ -265,6 +265,22 @@ def test_the_status_says_that_a_controller_has_died(
     assert "No controller" not in capsys.readouterr().out
 
 
+def test_the_status_promises_an_end_only_where_a_controller_works_on_it(
+    controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def end() -> str:
+        capsys.readouterr()
+        controller.type("status", "--json")
+        return str(json.loads(capsys.readouterr().out)["end"])
+
+    controller.begin(2)
+    assert end() == ""
+    lease = controller.store.acquire(Owner.of_this_process(), datetime.now(UTC))
+    assert end() != ""
+    controller.store.give_back(lease)
+    assert end() == ""
+
+
 def test_who_has_looked_returns_a_failed_node_with_a_reason(
     controller: Controller, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ from temper.rollout import engine as module
 from temper.rollout import planner
 from temper.rollout.engine import Ending, Engine, Ticket
 from temper.rollout.model import FORWARD, Mode, NodeState, Observation, Outcome, Record, Step, StepResult
+from temper.rollout.planner import Decision
 from temper.rollout.policy import Policy, Share
 from temper.rollout.store import LEASE_TTL, HeldError, LostLeaseError, RolloutStore
 from temper.rollout.windows import Window
@@ -316,3 +317,24 @@ def test_a_node_that_never_comes_back_stays_out_and_is_named(controller: Control
     assert "gpu0" in ending.sentence
     assert controller.states() == [NodeState.FAILED, NodeState.PENDING]
     assert controller.script.steps("gpu0")[-1] is Step.KEEP_OUT
+
+
+def test_counts_that_were_said_are_not_said_again_and_others_are(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon = NOW + timedelta(seconds=1)
+    decisions = [
+        Decision(sentence=sentence, counts=counts, until=soon)
+        for sentence, counts in (
+            ("start gpu1; 11 pending", "11 pending"),
+            ("11 pending", "11 pending"),
+            ("start gpu1; 11 pending", "11 pending"),
+            # The end of the last sentence, and not its counts.
+            ("1 pending", "1 pending"),
+        )
+    ]
+    decisions.append(Decision(mode=Mode.DONE, sentence="done: 1 returned", counts="0 pending"))
+    monkeypatch.setattr(module, "decide", lambda *_: decisions.pop(0))
+    controller.begin(1)
+    controller.run()
+    assert controller.said == ["start gpu1; 11 pending", "1 pending", "done: 1 returned"]

@@ -190,7 +190,7 @@ def files_of_controls() -> set[str]:
     kinds = ("files", "files_x86_64", "lines")
     every = [settings_of(control, STRICTEST) for control in CONTROLS.values()]
     every += [system for settings in every for system in settings.get("systems", {}).values()]
-    return {path for settings in every for kind in kinds for path in settings.get(kind, {})} | {*WANTED}
+    return {path for settings in every for kind in kinds for path in settings.get(kind) or {}} | {*WANTED}
 
 
 def files_of_roles() -> set[str]:
