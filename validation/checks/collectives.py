@@ -276,7 +276,6 @@ def name_the_culprit(
     def how_far(outcome: ProcessOutcome) -> tuple[int, int]:
         return order(outcome.stage), outcome.steps
 
-    facts: dict[str, Any]
     least = min(map(how_far, hung))
     # The others wait for one that does not run, which may have got as far as they.
     culprits = [one for one in hung if one.halted] or [one for one in hung if how_far(one) == least]
@@ -291,12 +290,19 @@ def name_the_culprit(
     said = say(testimonies, hung, culprits)
     stood = " and ".join(dict.fromkeys(place(one.steps) for one in sorted(culprits, key=how_far)))
     if len(culprits) == len(outcomes):
-        facts = {"ranks": len(outcomes), "stage": stage, "place": stood, "silent_s": silent_s, "seen": said}
-        return [finding("rank-hung", "all", **facts)]
+        ranks = len(outcomes)
+        return [
+            finding("rank-hung", "all", ranks=ranks, stage=stage, place=stood, silent_s=silent_s, seen=said)
+        ]
     names = [
         f"{one.request.name}{f' ({seen})' if (seen := one.halted or one.where) else ''}" for one in culprits
     ]
-    facts = {"ranks": " and ".join(names), "stage": stage, "silent_s": silent_s, "seen": said}
+    facts: dict[str, Any] = {
+        "ranks": " and ".join(names),
+        "stage": stage,
+        "silent_s": silent_s,
+        "seen": said,
+    }
     if elsewhere := sorted({one.stage for one in others} - stages.keys(), key=order):
         return [finding("rank-hung", "behind", others=elsewhere[-1], **facts)]
     if others and min(map(how_far, others)) > max(map(how_far, culprits)):

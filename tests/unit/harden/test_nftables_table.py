@@ -501,6 +501,7 @@ PROGRAMS = {
         --force) echo ufw is back >>calls; touch state/ufw;;
     esac""",
     "firewalld": "",
+    "firewall-cmd": "",
     "systemctl": """case "$*" in
         *is-active*firewalld.service) [ -e state/firewalld ];;
         "--quiet is-enabled firewalld.service") [ -e state/firewalld-at-boot ];;

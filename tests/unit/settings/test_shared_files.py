@@ -33,17 +33,19 @@ WISH = OsHardening(
     state="present", profile="cis-level2", waivers=(), banner="", busy_ok=False, upgrade_kernels=False
 )
 WANTED: Mapping[str, Any]
-WANTED, UBUNTU = (
+WANTED, UBUNTU, ROCKY = (
     {
         setting.key: plain(setting.wanted)
         for setting in hardening(CONTROLS, WISH, {"system": system}).settings
         if setting.kind is Kind.FILE
     }
-    for system in ("debian-13", "ubuntu-24.04")
+    for system in ("debian-13", "ubuntu-24.04", "rhel-9")
 )
 SUDO = "/etc/sudoers.d/temper-hardening"
 LIMITS = "/etc/security/limits.d/10-temper-hardening.conf"
 QUALITY = "/etc/security/pwquality.conf.d/50-temper-hardening.conf"
+#: The same file on Enterprise Linux, whose stacks have `local_users_only` themselves.
+LOCAL_QUALITY = "/etc/security/pwquality.conf.d/50-temper-local.conf"
 CORE = "/etc/systemd/coredump.conf.d/90-temper-hardening.conf"
 JOURNAL = "/etc/systemd/journald.conf.d/90-temper-hardening.conf"
 AUDIT = "/etc/audit/rules.d/temper.rules"
@@ -210,12 +212,14 @@ def test_each_key_of_a_file_has_an_order_and_a_case(path: str, orders: str | Map
     if isinstance(orders, str):
         assert orders in (ALONE, ASKED, TELLS_NOTHING, LOADS_NOTHING, *NAMES)
         return
-    texts = [wanted[path]["content"] for wanted in (WANTED, UBUNTU) if path in wanted]
+    texts = [wanted[path]["content"] for wanted in (WANTED, UBUNTU, ROCKY) if path in wanted]
     lines = [line for text in texts for line in grammar_of(path).lines(text, path)]
     said = {line.key for line in lines if line.value != CLEARED}
     # Entries of lists add up.
     single = {key for key in said if not key.endswith("::")}
     of_the_site = {key for key, order in orders.items() if order in (ABSENT, ALL, DAILY)}
+    if path == LOCAL_QUALITY:
+        path, of_the_site = QUALITY, {"local_users_only"}
     assert single <= orders.keys() - of_the_site <= said
     assert single == {key for own, key in CASES if own == path}
 
@@ -224,7 +228,9 @@ def test_no_default_of_a_program_is_stricter_than_the_line_that_we_write() -> No
     """A file of ours has a line for each key: a site without one has had what its program takes."""
     violations = []
     for path, orders in orders_of_files().items():
-        wanted = {} if isinstance(orders, str) else grammar_of(path).lines(WANTED[path]["content"], path)
+        wanted = (
+            {} if isinstance(orders, str) else grammar_of(path).lines({**ROCKY, **WANTED}[path]["content"], path)
+        )
         for line in wanted:
             order = orders.get(line.key, ADDED)  # type: ignore[union-attr]
             violations += [(path, line) for value in implicit(order) if stricter(order, value, line.value)]
