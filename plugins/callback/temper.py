@@ -364,7 +364,7 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
 
     @event
     def v2_runner_on_ok(self, result: Any) -> None:
-        """Note that a node is through with a task."""
+        """Note that a node has finished a task."""
         if result.result.get("reached") is False:
             self.silent.add(result.host.get_name())
         if isinstance(result.task, TaskInclude) or not result.is_changed():

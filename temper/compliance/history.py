@@ -108,7 +108,7 @@ class History:
     def states(self) -> dict[str, Mapping[str, Known]]:
         """Return the last known state of each control of each node.
 
-        Nodes of which the same is known share it.
+        Nodes with the same history share it.
         """
         with self._store.reading() as connection:
             return dict(_states(connection)) if connection else {}

@@ -172,7 +172,7 @@ def subject(plain: dict[str, Any], since: str) -> dict[str, Any]:
 
 
 def observation(outcome: ControlOutcome, subjects: list[str], statement: Statement) -> dict[str, Any]:
-    """Return a control as it was found on some nodes, of which the document has `SUBJECTS`."""
+    """Return a control as it was found on `subjects`, which are left out: `SUBJECTS` holds their place."""
     checked = State.NOT_CHECKED not in (outcome.state, outcome.measured)
     where = json.loads(subjects[0])["title"] if len(subjects) == 1 else f"{len(subjects)} nodes"
     return {

@@ -346,7 +346,7 @@ def role_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:
 def of_role(
     role: str, reasons: tuple[tuple[str, str], ...], observations: tuple[Observation, ...]
 ) -> tuple[ControlResult, ...]:
-    """Return the settings of a role without their repair, once for all nodes of which the same was observed.
+    """Return the settings of a role without their repair, once for all nodes with the same observations.
 
     `reasons` are why each is set, by its kind and key.
     """
@@ -420,7 +420,7 @@ def by_control(observations: Iterable[Observation]) -> dict[str, list[Observatio
 def relaxed_by_profile(
     waived: WaivedControl, observations: Sequence[Observation], rules: Rules
 ) -> ControlResult:
-    """Return a control of which the profile asks for less: waived, and what it would be by the benchmark."""
+    """Return a control that the profile relaxes: waived, with its state by the benchmark."""
     result = worst_of(observations)
     if waived.id not in rules.measurable:
         result = ControlResult("", "", State.NOT_CHECKED, NOT_MEASURED)
@@ -516,7 +516,7 @@ def validation_control(node: CheckedNode, rules: Rules) -> ControlResult:
 
 @lru_cache(maxsize=1024)
 def validated(days: int, reason: str) -> ControlResult:
-    """Return it without its remedy: the same object for all nodes of which the same is to be said."""
+    """Return it without its remedy: one object for all nodes that share it."""
     return ControlResult(
         id=f"{VALIDATION}/last",
         title=f"Validated within {days} days, with the driver that is loaded",

@@ -203,7 +203,7 @@ class Journal:
             connection.executemany("DELETE FROM fleet_run WHERE id = ?", old)
 
     def nodes(self, run: str) -> dict[str, NodeRecord]:
-        """Return the nodes of a run of which a slice has begun."""
+        """Return the nodes whose slice of a run has begun."""
         with self.store.reading() as connection:
             if connection is None:
                 return {}

@@ -74,7 +74,7 @@ def _members(node: str, result: NodeResult) -> Iterator[tuple[Product, Member]]:
 
 
 def _judge(of: Product, members: list[Member]) -> list[Comparison]:
-    """Return what is to be said of each of these equals."""
+    """Return a sentence for each of these equals."""
     if len({member.node for member in members}) == 1:
         # Its own GPUs have been compared where they were measured.
         return [_not_compared("no other node has equal GPUs with the same software")] * len(members)

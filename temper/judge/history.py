@@ -238,7 +238,7 @@ def compare(result: NodeResult, past: Past) -> dict[str, Comparison]:
 
 
 def _with_sound_bits(verdict: NodeVerdict) -> set[str]:
-    """Return tests of which the checksums may be the measure of later ones.
+    """Return tests whose checksums may be the measure of later ones.
 
     Those of a slow GPU may, and of one that differs from others: its past tells whether it repeats itself.
     """

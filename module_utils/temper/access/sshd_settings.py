@@ -809,7 +809,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         return word_on_unknown(self.outlook.plan)
 
     def composed(self) -> SshdPlan:
-        """Return what would be written, whoever logs in. Raises RefusedError, also in sshd's own words."""
+        """Return what would be written, for any login. Raises RefusedError, also in sshd's own words."""
         with tempfile.TemporaryDirectory() as scratch:
             sshd = Sshd("sshd", self.login, Path(scratch), changes=False)
             return plan(self.wanted, sshd, sshd.whole(None))

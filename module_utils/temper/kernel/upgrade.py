@@ -405,5 +405,5 @@ def default_to(release: str) -> str:
 
 
 def present(names: Iterable[str], known: Packages) -> list[str]:
-    """Return those of these packages of which something is on the node."""
+    """Return the packages that have left something on the node."""
     return [name for name in names if name in known and known[name].status != "not-installed"]
