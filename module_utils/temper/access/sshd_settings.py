@@ -58,7 +58,7 @@ from ansible.module_utils.temper.access.sshd_strictness import (
     as_strict,
     demands_several,
     further_factors,
-    offered_by_both,
+    strict_as_both,
     stricter,
     ways_in,
 )
@@ -389,9 +389,10 @@ def never_weaker(
             kept[keyword] = [] if name == "authenticationmethods" else found
             than = "what the role offers" if name in ALGORITHM_LISTS else " ".join(asked)
             sentences.append(f"{keyword} {' '.join(found)}, which is stricter than {than}")
-        elif (both := offered_by_both(name, found, asked)) != asked:
+        elif (both := strict_as_both(name, found, asked)) != asked:
             kept[keyword] = least[name] = both
-            sentences.append(f"{keyword} {both[0]}, which is what the site offers of it")
+            what = "what the site offers of it" if name in ALGORITHM_LISTS else "as strict as the site"
+            sentences.append(f"{keyword} {both[0]}, which is {what}")
         else:
             refuse_less(keyword, found, asked, site)
     needed = needed_methods(site, "AuthenticationMethods" in kept)
