@@ -14,6 +14,7 @@ from ansible.module_utils.temper import process as processes
 from ansible.module_utils.temper.access import commit_confirm
 from ansible.module_utils.temper.access.commit_confirm import Change, NotConfirmedError
 from ansible.module_utils.temper.access.ssh_login import Login, ssh_login
+from ansible.module_utils.temper.files import replace_file
 from ansible.module_utils.temper.process import CommandError
 from ansible.module_utils.temper.settings.base import RefusedError
 
@@ -166,6 +167,21 @@ def test_failing_change_is_undone_at_once(node: Node) -> None:
         fail()
     assert node.file.read_text() == "before"
     assert "because it failed: sshd does not come back" in (node.change.past_rollback() or "")
+
+
+def test_file_that_nobody_may_replace_leaves_no_change_open(node: Node) -> None:
+    if subprocess.run(["chattr", "+i", str(node.file)], check=False).returncode:
+        pytest.skip("this file system has no immutable files")
+    try:
+        with (
+            pytest.raises(PermissionError, match="lsattr"),
+            node.change.armed([node.file, node.created], [], 60, LOGIN),
+        ):
+            replace_file(node.file, b"after", 0o644)
+    finally:
+        subprocess.run(["chattr", "-i", str(node.file)], check=True)
+    assert not node.change.pending
+    assert [path.name for path in node.file.parent.glob("drop-in*")] == ["drop-in.conf"]
 
 
 def test_module_that_ends_itself_while_it_applies_is_undone_at_once(node: Node) -> None:
