@@ -820,6 +820,11 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         lines = []
         if not self.login:
             lines.append("Ansible does not come over SSH here, so nothing proves that it could.")
+        elif not self.login.by_sshd:
+            lines.append(
+                "Ansible comes through another SSH server than sshd (Tailscale's, Teleport's, dropbear), so "
+                "the new connection proves nothing about sshd: log in through sshd before you leave the node."
+            )
         if self.outlook.socket_moves:
             lines.append(
                 f"{SOCKET} takes its ports at a `systemctl daemon-reload`, which can cost running containers "
