@@ -58,7 +58,7 @@ from ansible.module_utils.temper.access.sshd_strictness import (
     as_strict,
     demands_several,
     further_factors,
-    offered_by_both,
+    strict_as_both,
     stricter,
     ways_in,
 )
@@ -389,9 +389,10 @@ def never_weaker(
             kept[keyword] = [] if name == "authenticationmethods" else found
             than = "what the role offers" if name in ALGORITHM_LISTS else " ".join(asked)
             sentences.append(f"{keyword} {' '.join(found)}, which is stricter than {than}")
-        elif (both := offered_by_both(name, found, asked)) != asked:
+        elif (both := strict_as_both(name, found, asked)) != asked:
             kept[keyword] = least[name] = both
-            sentences.append(f"{keyword} {both[0]}, which is what the site offers of it")
+            what = "what the site offers of it" if name in ALGORITHM_LISTS else "as strict as the site"
+            sentences.append(f"{keyword} {both[0]}, which is {what}")
         else:
             refuse_less(keyword, found, asked, site)
     needed = needed_methods(site, "AuthenticationMethods" in kept)
@@ -819,6 +820,11 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         lines = []
         if not self.login:
             lines.append("Ansible does not come over SSH here, so nothing proves that it could.")
+        elif not self.login.by_sshd:
+            lines.append(
+                "Ansible comes through another SSH server than sshd (Tailscale's, Teleport's, dropbear), so "
+                "the new connection proves nothing about sshd: log in through sshd before you leave the node."
+            )
         if self.outlook.socket_moves:
             lines.append(
                 f"{SOCKET} takes its ports at a `systemctl daemon-reload`, which can cost running containers "

@@ -430,6 +430,20 @@ def test_home_that_root_may_not_read_decides_nothing(tmp_path: Path, monkeypatch
     assert ssh_access.has_key(user, OPEN) is None
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
+def test_keys_are_read_as_the_account_to_which_links_of_its_own_open_nothing(tmp_path: Path) -> None:
+    (secret := tmp_path / "secret").write_text("ssh-ed25519 AAAA\n")
+    secret.chmod(0o600)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh/authorized_keys").symlink_to(secret)
+    user = pwd.struct_passwd(("nobody", "x", 65534, 65534, "", str(tmp_path), "/bin/sh"))
+    assert ssh_access.has_key(user, OPEN) is None
+    secret.chmod(0o644)
+    assert ssh_access.has_key(user, OPEN) is True
+
+
 def test_group_without_a_name_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shadow = tmp_path / "shadow"
     shadow.touch()
@@ -450,7 +464,7 @@ def test_account_is_read_from_shadow(tmp_path: Path) -> None:
 
 
 def test_revoked_key_is_no_key(tmp_path: Path) -> None:
-    user = pwd.struct_passwd(("ops", "x", 1000, 1000, "", str(tmp_path), "/bin/sh"))
+    user = pwd.struct_passwd(("ops", "x", os.getuid(), os.getgid(), "", str(tmp_path), "/bin/sh"))
     (tmp_path / "keys").write_text("# none\nssh-ed25519 AAAA ops\n")
     effective = {"authorizedkeysfile": ["missing %h/keys"]}
     assert ssh_access.has_key(user, effective) is True
