@@ -180,11 +180,11 @@ class Sshd:
         replacement.write_text(text or "", encoding="utf-8")
         configuration = main
         if text is not None or DROP_IN.exists():
-            self._refuse_without_include()
+            self.refuse_without_include()
             configuration = candidate_configuration(main, MAIN.parent, DROP_IN, replacement)
         return self._effective(what, configuration, self.started_with, asked)
 
-    def _refuse_without_include(self) -> None:
+    def refuse_without_include(self) -> None:
         """Raise RefusedError for an OpenSSH before 8.2, as that of Enterprise Linux 8: no drop-in reaches it.
 
         One whose main file has the line is asked when it reads that.

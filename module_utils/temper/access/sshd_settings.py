@@ -478,6 +478,8 @@ def refuse_weaker_ways(
 
 def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> SshdPlan:
     """Return the files, and the settings that they make effective; raise RefusedError where they do not."""
+    # Before `ssh -Q`, which takes no keywords in OpenSSH 8.0.
+    sshd.refuse_without_include()
     has = {keyword: run(["ssh", "-Q", keyword]).split() for keyword in wanted.algorithms}
     algorithms = {
         keyword: known_algorithms(keyword, names, has[keyword])
@@ -657,15 +659,19 @@ class SshdSettings(ConfirmedSetting[Outlook]):
             ssh_login(),
         )
 
-    def look(self) -> Outlook:
-        """Everything that is written, shown and refused comes from here."""
+    def look(self, *, ahead: bool = False) -> Outlook:
+        """Everything that is written, shown and refused comes from here.
+
+        `ahead` of a run, asking makes no folder, and nothing is said of logins: the roles before this one may
+        change who gets in.
+        """
         if not (program := which("sshd")):
             raise RefusedError("There is no sshd on this node: install the package openssh-server.")
         with tempfile.TemporaryDirectory() as scratch:
             # Nothing is in the way of taking a role back that never was there.
             matters = self.live and (self.wanted.state == "present" or any(map(Path.exists, FILES)))
-            options = started_with(Sshd(program, self.login, Path(scratch)).whole(None)) if matters else []
-            sshd = Sshd(program, self.login, Path(scratch), options)
+            sshd = Sshd(program, self.login, Path(scratch), changes=not ahead)
+            sshd.started_with = started_with(sshd.whole(None)) if matters else []
             base = sshd.whole(None)
             gone = SshdPlan(dict.fromkeys(FILES), base)
             planned = plan(self.wanted, sshd, base) if self.wanted.state == "present" else gone
@@ -683,8 +689,9 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         if not self.live or not (differing or outlook.unlabelled):
             return outlook
         with tempfile.TemporaryDirectory() as scratch:
-            sshd = Sshd(program, self.login, Path(scratch), options)
-            outlook = replace(outlook, locked_out=locked_out(sshd, planned, self.login))
+            sshd.scratch = Path(scratch)
+            if not ahead:
+                outlook = replace(outlook, locked_out=locked_out(sshd, planned, self.login))
             if planned is not gone and (found := channels(ports)):
                 outlook = replace(outlook, cut=cut_ways(sshd, planned.files[DROP_IN], found))
         socket, addresses = active_socket(), planned.effective["listenaddress"]
@@ -695,7 +702,8 @@ class SshdSettings(ConfirmedSetting[Outlook]):
             moves = False
         if moves or not socket:
             refuse_what_sshd_cannot_listen_on(addresses, ports_of_others(listeners()))
-        return replace(outlook, new_port=self._new_port(planned, ports), socket_moves=moves)
+        new_port = None if ahead else self._new_port(planned, ports)
+        return replace(outlook, new_port=new_port, socket_moves=moves)
 
     def _new_port(self, planned: SshdPlan, ports: list[str]) -> int | None:
         """Return the port to connect to from now on; raises RefusedError where Ansible would be kept out."""
@@ -711,9 +719,11 @@ class SshdSettings(ConfirmedSetting[Outlook]):
 
     def obstacle(self) -> str | None:
         """Return why `look` refuses, or that others are on their way through this node."""
-        if refused := super().obstacle():
-            return refused
-        if self.wanted.forwarding_decided or not (cut := self.outlook.cut):
+        return super().obstacle() or self.cuts(self.outlook)
+
+    def cuts(self, outlook: Outlook) -> str | None:
+        """Return that others are on their way through this node, unless the operator has decided on that."""
+        if self.wanted.forwarding_decided or not (cut := outlook.cut):
             return None
         return (
             f"This node is a jump host: {word_on_cut_ways(cut)}, and would not any more. "
@@ -808,11 +818,12 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         """Return what this OpenSSH goes without."""
         return word_on_unknown(self.outlook.plan)
 
-    def composed(self) -> SshdPlan:
+    def foreseen(self) -> SshdPlan:
         """Return what would be written, for any login. Raises RefusedError, also in sshd's own words."""
-        with tempfile.TemporaryDirectory() as scratch:
-            sshd = Sshd("sshd", self.login, Path(scratch), changes=False)
-            return plan(self.wanted, sshd, sshd.whole(None))
+        outlook = self.look(ahead=True)
+        if refused := self.cuts(outlook):
+            raise RefusedError(refused)
+        return outlook.plan
 
     def warnings(self) -> list[str]:
         """Host keys that go, the port that changes, and a login that proves nothing."""

@@ -203,11 +203,17 @@ class Role:
         keys = [setting.key for setting in [*self.unsettled, *self.unwanted]]
         return [*self.left_over, *map(path_of, keys)]
 
-    def obstacles(self, without_tools: bool = False) -> list[str]:
+    @property
+    def tools(self) -> Setting | None:
+        """What other settings work with, where it is still to be installed."""
+        return next((setting for setting in self.unsettled if setting.first), None)
+
+    def obstacles(self) -> list[str]:
         """Return sentences about settings that cannot be made on this node.
 
-        `without_tools`: programs are still to be installed, so that their settings cannot be asked yet.
+        Where programs are still to be installed, their settings cannot be asked yet.
         """
+        without_tools = self.tools is not None
         # A unit that need not run may be masked. Engines are settled where nothing can be planned for them.
         asked = [
             setting
@@ -280,8 +286,8 @@ class Role:
             RefusedError: nothing was changed, with every reason.
             SettingError, CommandError, OSError: a change failed; the next run completes it.
         """
-        tools = next((setting for setting in self.unsettled if setting.first), None)
-        if obstacles := self.obstacles(without_tools=tools is not None):
+        tools = self.tools
+        if obstacles := self.obstacles():
             raise RefusedError(f"Nothing was changed: {'; '.join(obstacles)}.")
         commands, reload = self.due_commands(), self.reloads_systemd()
         self.refuse_to_disturb(reload or self.rereads_units() or REEXECUTE in commands)

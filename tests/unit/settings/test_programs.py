@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.temper import process
 from ansible.module_utils.temper.access import sshd
-from ansible.module_utils.temper.settings import audit, programs
+from ansible.module_utils.temper.settings import audit, enterprise_linux, programs
 
 from tests.unit.settings.role_plans import item, role_plan
 
@@ -134,6 +134,60 @@ def nft(put: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def firewall() -> dict[str, Any]:
     return role_plan("firewall", [item("firewall", "management_networks", ["192.0.2.0/24"])])
+
+
+#: As firewalld and authselect answer, and systemctl of a node on which firewalld runs.
+FIREWALLD = {
+    "firewalld": "",
+    "firewall-cmd": """\
+case "$*" in
+    --get-default-zone|--get-active-zones) echo public;;
+    --info-zone=public) printf 'public (active)\\n  services: ssh\\n  masquerade: yes\\n';;
+    *) exit 2;;
+esac
+""",
+    "systemctl": "exit 0\n",
+}
+AUTHSELECT = """\
+case "$1" in check) exit "$INVALID";; list-features) echo with-mkhomedir;; esac
+"""
+
+
+def test_what_a_role_cannot_be_carried_out_for_is_known_before_any_role_is(
+    put: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with what to do, so that nothing is added to it."""
+    profile = tmp_path / "authselect.conf"
+    profile.write_text("")
+    monkeypatch.setattr(enterprise_linux, "AUTHSELECT", profile)
+    monkeypatch.setattr(programs, "MODULES", tmp_path / "absent")
+    monkeypatch.setenv("INVALID", "0")
+    put(authselect=AUTHSELECT, **FIREWALLD)
+
+    def found(plan: dict[str, Any]) -> str:
+        (one,) = programs.ask([plan]).refused
+        assert (one["role"], one["advises"]) == (plan["role"], True)
+        return str(one["said"])
+
+    filters = firewall()
+    assert "firewall_disable_other: true" in found(filters)
+    filters["settings"].append(item("firewall", "disable_other", True))
+    assert "zone public (masquerade)" in found(filters)
+    assert programs.ask([role_plan("firewall", filters["settings"], absent=True)]).refused == []
+    faillock = item("authselect", "with-faillock", {}, "failed-logins")
+    settings = role_plan("os_hardening", [faillock], atomic=True)
+    words = "or waive the control failed-logins (os_hardening_waivers)"
+    for lines, invalid, said in (
+        ("", "0", "names no profile"),
+        ("minimal", "0", "has no feature with-faillock"),
+        ("minimal", "3", "authselect check"),
+    ):
+        profile.write_text(lines)
+        monkeypatch.setenv("INVALID", invalid)
+        assert said in found(settings)
+        assert found(settings).endswith(words)
+    profile.write_text("minimal\nwith-faillock\n")
+    assert programs.ask([settings]) == programs.ProgramAnswers()
 
 
 def sudoers(content: str) -> dict[str, Any]:
