@@ -17,7 +17,7 @@ from ansible.module_utils.temper.access.ssh_login import ssh_login
 from ansible.module_utils.temper.engines.busy import containers_with_gpus
 from ansible.module_utils.temper.process import MISREAD, CommandError, run, succeeds, which
 from ansible.module_utils.temper.records import damaged
-from ansible.module_utils.temper.settings import system
+from ansible.module_utils.temper.settings import audit, system
 from ansible.module_utils.temper.settings.base import Difference, RefusedError, SettingError, word_on_kept
 from ansible.module_utils.temper.settings.files import PamProfile, WholeFile
 from ansible.module_utils.temper.settings.kinds import BROUGHT, EARLY, RECORDED, build, kind_of, rebuild
@@ -119,6 +119,7 @@ class Role:
         keys = [f"{item['kind']}:{item['key']}" for item in self.items]
         later = overruling(self.sysctl_file, [*keys, *self.record.originals]) if self.sysctl_file else {}
         items, self.unknown = known_here(self.items)
+        items, self.left_out = audit.readable_here(items)
         for setting, controls in build(self.name, items, self.options, self.record.originals):
             setting.begin(self.node)
             if kind_of(setting) == "package":
@@ -350,6 +351,8 @@ class Role:
                 self.say(f"This node's kernel has no parameter {name}; it is left out.")
         for name, reason in self.unknown.items():
             self.say(f"The control {name} does not apply here: {reason}.")
+        for sentence in self.left_out:
+            self.say(f"{sentence}; it is left out.")
         for warning in words_on_kept(self.wanted.values()):
             self.say(warning)
         for setting in [*self.wanted.values(), *self.brought]:

@@ -8,9 +8,6 @@ asked. A program that is not installed yet is not asked, either.
 from __future__ import annotations
 
 import os
-import platform
-import re
-import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +20,6 @@ from ansible.module_utils.temper.access import sshd
 from ansible.module_utils.temper.access.firewall import Firewall, live_table
 from ansible.module_utils.temper.access.nftables_rules import TABLE
 from ansible.module_utils.temper.access.sshd_settings import SshdSettings, word_on_unknown
-from ansible.module_utils.temper.files import File
 from ansible.module_utils.temper.process import CommandError, complete, printable, run, shown, which
 from ansible.module_utils.temper.settings import audit
 from ansible.module_utils.temper.settings.audit import AuditError
@@ -33,8 +29,6 @@ from ansible.module_utils.temper.settings.sudoers import is_sudoers, known_here
 
 #: To read a table loads the first, unless it is loaded. A kernel without the second loads none.
 NF_TABLES, MODULES = Path("/sys/module/nf_tables"), Path("/proc/modules")
-#: What auditctl says of a rule that it cannot read (errormsg.h of audit 4.0.2), else it is of the kernel.
-UNKNOWN = re.compile(r"unknown|unrecognized|invalid option", re.IGNORECASE)
 #: More rules that auditctl does not know are counted.
 MOST_SENTENCES = 20
 MOST_REASON = 500
@@ -87,7 +81,9 @@ def ask(plans: Sequence[Mapping[str, Any]]) -> ProgramAnswers:
         with found.of("visudo"):
             ask_visudo(plan, found)
         with found.of("auditctl"):
-            ask_auditctl(plan["settings"], found)
+            said = audit.known_here(plan["settings"])[1]
+            more = [f"auditctl does not know {len(said) - MOST_SENTENCES} more rules"]
+            found.without += said[:MOST_SENTENCES] + (more if said[MOST_SENTENCES:] else [])
         if plan["role"] == "ssh_hardening" and which("sshd"):
             with found.of("sshd"):
                 ask_sshd(plan, found)
@@ -163,44 +159,3 @@ def refusal(program: str, command: list[str], name: str, text: str) -> str:
         done = complete([*command, candidate.name])
     said = " ".join((done.stderr or done.stdout).replace(candidate.name, "").split())
     return f"{program} of this node refuses {name}: {shown(said)}" if done.returncode else ""
-
-
-def ask_auditctl(items: Sequence[Mapping[str, Any]], found: ProgramAnswers) -> None:
-    """Have auditctl read each rule of files that are to change. Other rules would cost a process each.
-
-    A rule that it does not know has a call or a field that this auditctl lacks.
-
-    Raises AuditError, CommandError, OSError, TimeoutExpired.
-    """
-    texts = [
-        item["wanted"]["content"]
-        for item in items
-        if item["kind"] == "file" and item["key"].startswith(audit.RULES) and item["wanted"]
-        if item["wanted"].get("machine") in (None, platform.machine())
-        if File(item["key"], item["wanted"]["content"], item["wanted"].get("mode", "0644")).differs()
-    ]
-    if not texts or not which("auditctl"):
-        return
-    rules = [text for one in texts for text in audit.parse_file(one).rules.values()]
-    alone = ["unshare", "--user", "--map-root-user"]
-    run([*alone, "true"])
-    version = printable(complete(["auditctl", "-v"]).stdout.strip())
-    script = "".join(
-        f"echo {number}; auditctl {line} 2>&1\n" for number, line in enumerate(map(quoted, rules))
-    )
-    numbers = {str(number): number for number in range(len(rules))}
-    number, unknown = None, dict[int, str]()
-    for line in complete([*alone, "sh", "-s"], text=script).stdout.split("\n"):
-        if line in numbers:
-            number = numbers[line]
-        elif number is not None and UNKNOWN.search(line):
-            unknown.setdefault(number, line)
-    for number, line in list(unknown.items())[:MOST_SENTENCES]:
-        found.without.append(f"{version} does not know {rules[number]}: {printable(line)}")
-    if len(unknown) > MOST_SENTENCES:
-        found.without.append(f"{version} does not know {len(unknown) - MOST_SENTENCES} more rules")
-
-
-def quoted(rule: str) -> str:
-    """Return the words of a rule for a shell."""
-    return " ".join(map(shlex.quote, rule.split()))
