@@ -133,7 +133,7 @@ def ask_nft(plan: Mapping[str, Any], found: ProgramAnswers) -> None:
 
     Raises CommandError, OSError, TimeoutExpired where no answer is nft's.
     """
-    items = {item["key"]: item["wanted"] for item in plan["settings"]}
+    items = {item["key"]: item["wanted"] for item in plan["settings"] if item["kind"] == "firewall"}
     loads_none = not MODULES.exists() or NF_TABLES.exists()
     try:
         text = Firewall.from_items(items, plan["options"]).composed(reads_chains=loads_none).text

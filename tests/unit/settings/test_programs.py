@@ -166,7 +166,8 @@ def nft(put: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def firewall() -> dict[str, Any]:
-    return role_plan("firewall", [item("firewall", "management_networks", ["192.0.2.0/24"])])
+    package = item("package", "nftables", {"version": "", "held": False})
+    return role_plan("firewall", [package, item("firewall", "management_networks", ["192.0.2.0/24"])])
 
 
 #: As firewalld and authselect answer, and systemctl of a node on which firewalld runs.
