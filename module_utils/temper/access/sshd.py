@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.access.listeners import UNKNOWN, sockets
-from ansible.module_utils.temper.process import CommandError, parsed, run, shown, succeeds, which
+from ansible.module_utils.temper.process import CommandError, complete, parsed, run, shown, succeeds, which
 from ansible.module_utils.temper.settings.base import RefusedError
 
 if TYPE_CHECKING:
@@ -164,6 +164,17 @@ class Sshd:
     def alone(self, text: str, host_keys: Iterable[str]) -> Effective:
         """Return the effective settings where the drop-in is all there is."""
         return self._effective("these settings", text, [word for key in host_keys for word in ("-h", key)])
+
+    def unknown(self, text: str, host_keys: Iterable[str]) -> set[str]:
+        """Return the keywords of a drop-in that this sshd does not know, or was built without.
+
+        Of the latter sshd only complains, but in the journal at each login.
+        """
+        file = self.scratch / "sshd_config"
+        file.write_text(text, encoding="utf-8")
+        keys = [word for key in host_keys for word in ("-h", key)]
+        said = complete([self.program, "-T", "-f", str(file), *keys]).stderr
+        return set(re.findall(r"(?:Bad configuration option:|Unsupported option) (\w+)", said))
 
     def whole(self, text: str | None, asked: str | None = None) -> Effective:
         """Return the node's effective settings with the drop-in saying `text`, or without it.

@@ -257,18 +257,31 @@ def understood(
     optional: Set[str],
     host_keys: list[str],
 ) -> tuple[Settings, Effective]:
-    """Leave out the optional settings that this sshd does not know.
+    """Leave out the optional settings that this sshd does not know, or was built without.
 
     Returns the rest, and how sshd spells their values.
     """
-    try:
-        return settings, sshd.alone(render(settings, blocks), host_keys)
-    except RefusedError as error:
-        unknown = set(re.findall(r"Bad configuration option: (\w+)", str(error))) & optional
-        if not unknown:
-            raise
+    unknown = sshd.unknown(render(settings, blocks), host_keys) & optional
     rest = {keyword: lines for keyword, lines in settings.items() if keyword not in unknown}
     return rest, sshd.alone(render(rest, blocks), host_keys)
+
+
+def known_to(sshd: Sshd, keyword: str, wanted: list[str], host_keys: list[str]) -> list[str]:
+    """Return the algorithms that this OpenSSH knows.
+
+    Where it has no client, which Debian's server of 10.6 does not need: the wanted ones that sshd takes.
+    """
+    if which("ssh"):
+        return run(["ssh", "-Q", keyword]).split()
+
+    def takes(names: list[str]) -> bool:
+        try:
+            sshd.alone(f"{keyword} {','.join(names)}\n", host_keys)
+        except RefusedError:
+            return False
+        return True
+
+    return wanted if takes(wanted) else [name for name in wanted if takes([name])]
 
 
 @dataclass(frozen=True)
@@ -480,7 +493,10 @@ def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> SshdPlan:
     """Return the files, and the settings that they make effective; raise RefusedError where they do not."""
     # Before `ssh -Q`, which takes no keywords in OpenSSH 8.0.
     sshd.refuse_without_include()
-    has = {keyword: run(["ssh", "-Q", keyword]).split() for keyword in wanted.algorithms}
+    has = {
+        keyword: known_to(sshd, keyword, names, base["hostkey"])
+        for keyword, names in wanted.algorithms.items()
+    }
     algorithms = {
         keyword: known_algorithms(keyword, names, has[keyword])
         for keyword, names in wanted.algorithms.items()
@@ -538,8 +554,10 @@ def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> SshdPlan:
 def word_on_unknown(planned: SshdPlan) -> str:
     """Say what this OpenSSH lacks, with its version; nothing where it lacks nothing."""
     # OpenSSH_9.2p1 Debian-2+deb12u7, OpenSSL 3.0.17 1 Jul 2025
-    said = complete(["ssh", "-V"]).stderr.partition(",")[0] if planned.unknown else ""
-    return f"{printable(said)} does not know {', '.join(planned.unknown)}" if planned.unknown else ""
+    if not planned.unknown:
+        return ""
+    said = complete(["ssh" if which("ssh") else "sshd", "-V"]).stderr.partition(",")[0]
+    return f"{printable(said)} does not know {', '.join(planned.unknown)}"
 
 
 def cut_ways(sshd: Sshd, text: str | None, found: Iterable[Channel]) -> list[Channel]:
