@@ -361,7 +361,7 @@ def looks(effective: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(sshd_settings, "DROP_IN", drop_in)
     planned = sshd_settings.SshdPlan({drop_in: "Port 22\n"}, effective)
     monkeypatch.setattr(sshd_settings, "which", lambda program: program)
-    monkeypatch.setattr(sshd_settings, "Sshd", lambda *_: SimpleNamespace(whole=lambda *_: effective))
+    monkeypatch.setattr(sshd_settings, "Sshd", lambda *_, **__: SimpleNamespace(whole=lambda *_: effective))
     monkeypatch.setattr(sshd_settings, "plan", lambda *_: planned)
     monkeypatch.setattr(sshd_settings, "active_socket", lambda: None)
     monkeypatch.setattr(sshd_settings, "listeners", list)
@@ -400,6 +400,41 @@ def test_port_without_selinuxs_label_is_a_change_though_no_file_is(
     image = sshd_settings.SshdSettings(sshd_settings.Parameters(settings={"Port": [222]}), 120, login)
     image.live = False
     assert image.settled()
+
+
+def test_what_keeps_sshd_out_for_any_login_is_known_ahead_and_a_lock_out_is_left_to_the_role(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_this_port(_: list[str]) -> list[str]:
+        raise RefusedError("SELinux has it for http")
+
+    def setting(**wanted: Any) -> sshd_settings.SshdSettings:
+        parameters = sshd_settings.Parameters(settings={"Port": [222]}, **wanted)
+        return sshd_settings.SshdSettings(parameters, 120, Login("ops", "192.0.2.7", 40000, "192.0.2.9", 22))
+
+    def foreseen(**wanted: Any) -> str:
+        try:
+            setting(**wanted).foreseen()
+        except RefusedError as error:
+            return str(error)
+        return ""
+
+    effective = OPEN | {"port": ["222"], "listenaddress": ["0.0.0.0:222"], "allowusers": ["alice"]}
+    looks(effective, tmp_path, monkeypatch)
+    monkeypatch.setattr(sshd_settings, "channels", lambda _: [])
+    monkeypatch.setattr(sshd_settings, "locked_out", lambda *_: [])
+    assert "lock Ansible out" in (setting().obstacle() or "")
+    assert foreseen() == ""
+    with monkeypatch.context() as patched:
+        patched.setattr(sshd_settings, "channels", list)
+        patched.setattr(sshd_settings, "cut_ways", lambda *_: ["gpu02"])
+        assert "jump host" in foreseen()
+        assert foreseen(forwarding_decided=True) == ""
+    with monkeypatch.context() as patched:
+        patched.setattr(sshd_settings, "ports_of_others", lambda _: {"222": "caddy"})
+        assert "caddy has that port" in foreseen()
+    monkeypatch.setattr(selinux_ports, "unlabelled", not_this_port)
+    assert foreseen() == "SELinux has it for http"
 
 
 TODAY = 20000

@@ -239,6 +239,28 @@ def test_penalties_are_the_longer_ones_of_site_and_role(site: SiteFiles) -> None
     assert [sentence.split()[0] for sentence in kept] == [*wanted]
 
 
+def test_what_an_openssh_lacks_is_left_out_and_named_also_without_its_client(
+    site: SiteFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is on each release of Debian, asked of sshd itself. 10.6 of testing is built without GSSAPI."""
+    optional = {"GSSAPIAuthentication": False, "RequiredRSASize": 2048, "PerSourcePenalties": True}
+    kex = ["mlkem768x25519-sha256", "sntrup761x25519-sha512@openssh.com", "curve25519-sha256"]
+    wanted = sshd_settings.Parameters(settings_if_known=optional, algorithms={"KexAlgorithms": kex})
+    monkeypatch.setattr(sshd_settings, "which", lambda name: None if name == "ssh" else name)
+    lacks = {
+        "bookworm": ["PerSourcePenalties", "mlkem768x25519-sha256"],
+        "trixie": [],
+        "testing": ["GSSAPIAuthentication"],
+    }
+    if site.release in lacks:
+        planned = site.applied(wanted)
+        assert planned.unknown == lacks[site.release]
+        (offered,) = site.effective("alice")["kexalgorithms"]
+        assert offered.split(",") == [name for name in kex if name not in planned.unknown]
+        complaints = site.sshd().unknown(site.drop_in.read_text(), [str(site.folder / "host_key")])
+        assert complaints == set()
+
+
 def test_second_factor_stays_for_those_who_had_it(site: SiteFiles) -> None:
     site.says(MFA)
     before = {account: ways_in(site.effective(account)) for account in ("ops", "alice")}
