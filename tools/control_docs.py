@@ -164,6 +164,8 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
         lines.append(f"- **Waived** by {by}: {reason}")
     if "router" in control:
         lines.append(f"- **Waived** where the node forwards for others: {control['router']}")
+    if "asymmetric" in control:
+        lines.append(f"- **Waived** where answers take another interface: {control['asymmetric']}")
     return [*lines, ""]
 
 

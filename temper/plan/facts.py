@@ -271,6 +271,8 @@ class NodeFacts:
     other_engines: tuple[OtherEngine, ...] = ()
     # Whether it forwards packets, and has done so since it was started
     forwards: bool = False
+    # Whether answers to Ansible leave by another interface than its packets come by
+    answers_elsewhere: bool = False
 
     @property
     def own_pci(self) -> tuple[PciDevice, ...]:

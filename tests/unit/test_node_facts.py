@@ -12,6 +12,7 @@ from typing import Any
 import node_facts
 import pytest
 from ansible.module_utils.temper import process
+from ansible.module_utils.temper.access.ssh_login import Login
 from ansible.module_utils.temper.driver import loaded_state
 
 from temper.plan.facts import Interface
@@ -105,6 +106,28 @@ def test_a_router_is_a_node_that_has_forwarded(
         "proc/net/snmp6", f"Ip6InReceives                   \t9\nIp6OutForwDatagrams             \t{count6}\n"
     )
     assert node_facts.forwards(root.path) is expected
+
+
+@each(
+    ("198.51.100.1", "192.0.2.9", "eth1", True),
+    ("198.51.100.1", "192.0.2.9", "eth0", False),
+    ("198.51.100.1", "192.0.2.9", "", False),
+    # An address of loopback, as routers announce them, says nothing of the interface.
+    ("198.51.100.1", "203.0.113.9", "eth1", False),
+    ("2001:db8::1", "2001:db8::9", "eth1", False),
+    ("", "", "eth1", False),
+)
+def test_answers_that_take_another_interface_are_noticed(
+    client: str, server: str, back: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login = Login("ops", client, 1, server, 22) if client else None
+    monkeypatch.setattr(node_facts, "ssh_login", lambda: login)
+    monkeypatch.setattr(node_facts, "interface_to", lambda *_: back)
+    found = [
+        {"name": "eth0", "addresses": ["192.0.2.9", "2001:db8::9"]},
+        {"name": "eth1", "addresses": ["198.51.100.9"]},
+    ]
+    assert node_facts.answers_elsewhere(found) is expected
 
 
 @each("0-3,8-184467440", "9" * 5000, "0-65537")
@@ -844,6 +867,7 @@ def test_module_returns_one_fact_and_changes_nothing(
     assert facts.keys() == {
         "os",
         "architecture",
+        "answers_elsewhere",
         "forwards",
         "image_refusal",
         "kernel",

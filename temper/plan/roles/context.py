@@ -52,8 +52,9 @@ class Context:
     node's in the inventory, `jump` says which others are reached through it, and `given`
     has the names of the variables that the inventory sets. `profiles` are its groups that are profiles, which
     is one at most. `counters_restricted` says whether only root reads the GPUs' counters, None before the
-    driver is loaded, and `forwards` whether it is a router for others, `system` what it
-    runs, such as debian-13. `programs_said` is what its own programs say of the plan.
+    driver is loaded, `forwards` whether it is a router for others, `answers_elsewhere` whether its answers
+    to Ansible take another interface, and `system` what it runs, such as debian-13. `programs_said` is what
+    its own programs say of the plan.
     """
 
     plan: NodePlan
@@ -75,6 +76,7 @@ class Context:
     given: frozenset[str] = frozenset()
     profiles: tuple[str, ...] = ()
     forwards: bool = False
+    answers_elsewhere: bool = False
     counters_restricted: bool | None = None
     system: str = ""
     programs_said: Programs = field(default_factory=Programs)
@@ -95,6 +97,7 @@ class Context:
             sockets=node.cpu.sockets,
             python=programs_python(node.pythons),
             forwards=node.forwards,
+            answers_elsewhere=node.answers_elsewhere,
             counters_restricted=node.nvidia.counters_restricted,
             # A rebuild is planned as what it is built from.
             system=plan.system or node.os.name,
@@ -109,6 +112,7 @@ class Context:
             "ssh_hardening_banner": ssh.banner,
             "ssh_hardening_access": [*ssh.allow_users, *ssh.allow_groups],
             "forwards": self.forwards,
+            "answers_elsewhere": self.answers_elsewhere,
             "system": self.system,
         }
         return hardening(self.controls, self.variables.os_hardening, options)
