@@ -66,7 +66,7 @@ ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
     signing_key, services, boot_id, machine_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed,
     interfaces, packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons, payload_python,
-    forwards, answers_elsewhere, image_refusal and other_engines.
+    forwards, answers_elsewhere, usb_disk, image_refusal and other_engines.
   returned: always
   type: dict
 """
@@ -219,6 +219,19 @@ def disks(root: Path) -> list[dict[str, Any]]:
         usage = shutil.disk_usage(target)
         result.append({"path": path, "total_bytes": usage.total, "free_bytes": usage.free})
     return result
+
+
+def usb_disk(root: Path) -> bool:
+    """Return whether a file system that is mounted lies on a USB disk, also below RAID, LVM or encryption."""
+    blocks = root / "sys/class/block"
+
+    def on_usb(name: str) -> bool:
+        device = (blocks / name).resolve()
+        parts = [path.name for path in (device / "slaves").glob("*")]
+        return bool(re.search(r"/usb\d+/", str(device))) or any(map(on_usb, parts))
+
+    sources = {one.source for one in mounts(root / "proc/self/mountinfo") if one.source.startswith("/dev/")}
+    return any(on_usb(Path(source).resolve().name) for source in sources)
 
 
 def pci_devices(root: Path) -> list[dict[str, Any]]:
@@ -600,6 +613,7 @@ def gather(
         "pythons": pythons(root),
         "payload_python": payload_python(root, payload),
         "forwards": not is_image and forwards(root),
+        "usb_disk": not is_image and usb_disk(root),
         "answers_elsewhere": not is_image and answers_elsewhere(known["interfaces"]),
         "image_refusal": image.refusal(root, release) if is_image else "",
         "other_engines": [engine._asdict() for engine in other_engines(root)],

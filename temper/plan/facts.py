@@ -273,6 +273,8 @@ class NodeFacts:
     forwards: bool = False
     # Whether answers to Ansible leave by another interface than its packets come by
     answers_elsewhere: bool = False
+    # Whether a file system that is mounted lies on a USB disk
+    usb_disk: bool = False
 
     @property
     def own_pci(self) -> tuple[PciDevice, ...]:

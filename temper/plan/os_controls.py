@@ -128,7 +128,7 @@ def settings_of(control: Mapping[str, Any], profile: str) -> dict[str, Any]:
 
 
 #: Entries of a control that say why a node keeps what the default profile sets, and the options that decide.
-CONDITIONS = {"router": "forwards", "asymmetric": "answers_elsewhere"}
+CONDITIONS = {"router": "forwards", "asymmetric": "answers_elsewhere", "usb": "usb_disk"}
 
 
 def condition_of(control: Mapping[str, Any], options: Mapping[str, object]) -> str | None:
@@ -459,8 +459,8 @@ def hardening(
     """Return what one node gets.
 
     `controls` are those of data/os_controls by their id, `options` the values of other roles' variables that
-    a control may name as its `option`, as `forwards` and `answers_elsewhere` what the node does with
-    packets, and as `system` what it runs, such as debian-13.
+    a control may name as its `option`, those of CONDITIONS are facts of the node, and `system` is
+    what it runs, such as debian-13.
     """
     options = options or {}
     waived = waived_controls(controls, wish, options)

@@ -108,6 +108,26 @@ def test_a_router_is_a_node_that_has_forwarded(
     assert node_facts.forwards(root.path) is expected
 
 
+MOUNTINFO = "36 1 8:1 / /boot rw - ext4 {} rw\n37 1 0:5 / /proc rw - proc proc rw\n"
+
+
+@each(("sdb1", True), ("dm-0", True), ("sda1", False), ("nothing", False))
+def test_a_file_system_on_a_usb_disk_is_found_also_below_others(
+    source: str, expected: bool, tmp_path: Path
+) -> None:
+    root = Root(tmp_path)
+    root.write("proc/self/mountinfo", MOUNTINFO.format(f"/dev/{source}"))
+    blocks = tmp_path / "sys/class/block"
+    blocks.mkdir(parents=True)
+    devices = {"sda1": "pci0/ata1/block/sda/sda1", "sdb1": "pci0/usb2/2-1/block/sdb/sdb1", "dm-0": "dm-0"}
+    for name, path in devices.items():
+        (tmp_path / "sys/devices" / path).mkdir(parents=True)
+        (blocks / name).symlink_to(tmp_path / "sys/devices" / path)
+    (blocks / "dm-0/slaves").mkdir()
+    (blocks / "dm-0/slaves/sdb1").symlink_to(blocks / "sdb1")
+    assert node_facts.usb_disk(tmp_path) is expected
+
+
 @each(
     ("198.51.100.1", "192.0.2.9", "eth1", True),
     ("198.51.100.1", "192.0.2.9", "eth0", False),
@@ -868,6 +888,7 @@ def test_module_returns_one_fact_and_changes_nothing(
         "os",
         "architecture",
         "answers_elsewhere",
+        "usb_disk",
         "forwards",
         "image_refusal",
         "kernel",

@@ -14,6 +14,7 @@ from temper.plan.os_controls import (
     BANNER,
     BEFORE,
     CONDITIONS,
+    MODPROBE_FILE,
     PROFILES,
     STRICTEST,
     WAIVER_FILE,
@@ -435,6 +436,13 @@ def test_a_node_whose_answers_take_another_interface_keeps_the_loose_filter() ->
     reasons = {waiver.id: waiver for waiver in there.waived}
     assert reasons["reverse-path"].by == "what the node does"
     assert "ip-forwarding" not in reasons
+
+
+def test_a_node_with_a_usb_disk_boots_from_it_again() -> None:
+    own, there = plan("cis-level1"), plan("cis-level1", options={"usb_disk": True})
+    texts = [of_kind(one, Kind.FILE)[MODPROBE_FILE]["content"] for one in (own, there)]
+    assert ["usb-storage" in text for text in texts] == [True, False]
+    assert "usb-storage" in {waiver.id for waiver in there.waived if waiver.by == "what the node does"}
 
 
 def test_numbers_of_a_benchmark_are_written_out() -> None:
