@@ -290,7 +290,7 @@ def status_text(
     }
     lines += [f"{counted(names)}: {reason}" for reason, names in list(waiting.items())[:NAMED]]
     if len(waiting) > NAMED:
-        lines.append(f"... and {len(waiting) - NAMED} more: `report --json` has all")
+        lines.append(f"... and {len(waiting) - NAMED} more: {command('report --json')} has all")
     for reason, names in _reasons(rollout, NodeState.LEFT_OUT).items():
         lines.append(f"{counted(names)} left out: {reason.rstrip('.')}")
     lines += what_to_do(rollout, now, command)

@@ -143,6 +143,16 @@ def test_the_doctor_names_missing_keys(home: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.component
+def test_the_doctor_says_what_this_python_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise doctor.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor.metadata, "version", version)
+    assert "make setup" in doctor.packages().remedy
+    monkeypatch.setenv("LC_ALL", "C")
+    assert doctor.language().remedy == "export LC_ALL=C.UTF-8"
+
+
 def test_the_doctor_answers_programs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "hosts.yml").write_text("gpu_nodes: {hosts: {}}\n")
     assert main(["doctor", "-i", str(home / "hosts.yml"), "--json"]) == 1
