@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -142,17 +143,17 @@ def test_the_doctor_names_missing_keys(home: Path, capsys: pytest.CaptureFixture
     assert "BAD  host keys  unknown of gpu01, gpu02" in said
 
 
-@pytest.mark.component
 def test_the_doctor_says_what_this_python_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
-        raise doctor.metadata.PackageNotFoundError(name)
+        raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(doctor.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     assert "make setup" in doctor.packages().remedy
     monkeypatch.setenv("LC_ALL", "C")
     assert doctor.language().remedy == "export LC_ALL=C.UTF-8"
 
 
+@pytest.mark.component
 def test_the_doctor_answers_programs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "hosts.yml").write_text("gpu_nodes: {hosts: {}}\n")
     assert main(["doctor", "-i", str(home / "hosts.yml"), "--json"]) == 1
