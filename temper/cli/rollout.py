@@ -299,7 +299,10 @@ def _try_again(given: argparse.Namespace, verb: Try, reason: str = "") -> int:
     if obstacle := _never_starts(last, given.node, verb, now):
         raise StoreError(f"{given.node} would not start again: {obstacle}; nothing was changed")
     record = store.retry(last.number, given.node, getpass.getuser(), now, verb, reason)
-    print(printable(f"{given.node} is {record.state}; {store.command('resume')} goes on with it."))
+    # One that runs takes it up by itself.
+    holder = store.at_work(now) if store.mode(last.number)[0] is Mode.RUNNING else None
+    who = f"the controller of {holder.owner}" if holder else store.command("resume")
+    print(printable(f"{given.node} is {record.state}; {who} goes on with it."))
     return 0
 
 

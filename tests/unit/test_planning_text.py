@@ -145,9 +145,10 @@ SAID = [
     ),
     (
         False,
-        f"{'@' * 59}\n@    WARNING: UNPROTECTED PRIVATE KEY FILE!    @\n{'@' * 59}\nPermissions 0644 for '/k' are "
-        "too open.\nIt is required that your private key files are NOT accessible by others.\nThis private key "
-        'will be ignored.\nLoad key "/k": bad permissions\nops@192.0.2.7: Permission denied (publickey).',
+        f"{'@' * 59}\n@    WARNING: UNPROTECTED PRIVATE KEY FILE!    @\n{'@' * 59}\n"
+        "Permissions 0644 for '/k' are too open.\nIt is required that your private key files are NOT "
+        'accessible by others.\nThis private key will be ignored.\nLoad key "/k": bad permissions\n'
+        "ops@192.0.2.7: Permission denied (publickey).",
         ["WARNING: UNPROTECTED PRIVATE KEY FILE! Permissions 0644", "; type chmod 600 /k"],
     ),
     (
@@ -165,7 +166,8 @@ SAID = [
     (
         False,
         "ssh: connect to host 192.0.2.9 port 22: No route to host\r\n"
-        "kex_exchange_identification: Connection closed by remote host\r\nConnection closed by UNKNOWN port 65535",
+        "kex_exchange_identification: Connection closed by remote host\r\n"
+        "Connection closed by UNKNOWN port 65535",
         ["jump host or proxy", "ansible_ssh_common_args"],
     ),
     (True, "ops is not in the sudoers file.", ["ansible_user", "ssh -t ops@192.0.2.7 sudo -l"]),
