@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab import node_state
 from tests.lab.fleet import Fleet, Run, on_node
-from tests.lab.node_state import PURGED, VOLATILE, Exemption
+from tests.lab.node_state import PURGED, REMOVED, VOLATILE, Exemption
 from tests.lab.settings import Lab
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ ACCOUNT = "an account that was added stays, expired, with its files and groups"
 EXEMPTIONS = (
     *VOLATILE,
     *PURGED,
+    *REMOVED,
     Exemption(r"(account|group|password) alice", ACCOUNT, only="new"),
     Exemption(r"group adm", ACCOUNT),
     Exemption(r"file /home/alice(/.*)?", ACCOUNT, only="new"),
