@@ -98,23 +98,6 @@ def test_a_drift_that_somebody_waives_is_waived_and_has_not_ended(history: Histo
     assert history.drifts() == [Drift(*PLACE, hour(0), hour(4))]
 
 
-def test_a_history_with_the_former_ids_of_controls_is_gone_on_with(history: History) -> None:
-    check(history, 0)
-    umask = "os_hardening/umask"
-    with sqlite3.connect(history.path) as connection:
-        connection.execute("UPDATE part SET version = 2 WHERE name = 'compliance'")
-        connection.execute("UPDATE state SET control = replace(control, 'os_hardening/', '')")
-        connection.execute("INSERT INTO drift VALUES ('gpu01', 'umask', 'then', NULL)")
-    # Of a copy that nobody can write to, the ids are the same.
-    assert history.states()["gpu01"][umask].since == hour(0)
-    assert history.drifts() == [Drift("gpu01", umask, "then")]
-    made = statement([checked()], replace(RULES, now=NOW + timedelta(hours=1)), history.states())
-    assert made.changed == ()
-    check(history, 1)
-    assert history.states()["gpu01"][umask].since == hour(0)
-    assert all("/" in control for control in history.states()["gpu01"])
-
-
 def test_a_check_that_another_one_has_overtaken_is_refused(history: History) -> None:
     check(history, 0)
     check(history, 1)
@@ -142,30 +125,6 @@ def test_a_file_that_is_no_history_is_refused_and_left_alone(history: History) -
     with pytest.raises(HistoryError, match=str(history.path)):
         history.states()
     assert history.path.read_bytes() == before
-
-
-def test_a_file_of_compliance_alone_is_taken_over_once(history: History, tmp_path: Path) -> None:
-    """The form of before: the same tables, no parts."""
-    check(history, 0)
-    check(history, 1, State.FAIL)
-    former = tmp_path / "former.sqlite"
-    with sqlite3.connect(history.path) as source, sqlite3.connect(former) as target:
-        source.backup(target)
-        target.execute("DROP TABLE part")
-        target.execute("PRAGMA application_id = 0")
-        target.execute("PRAGMA user_version = 1")
-    new = History(tmp_path / "new" / "history.sqlite")
-    for _ in range(2):
-        new.take_over(former)
-        assert (new.states(), new.drifts(), new.reports()) == (
-            history.states(),
-            history.drifts(),
-            history.reports(),
-        )
-    former.write_text("nothing that anybody could read, and long enough to be looked at" * 20)
-    new.take_over(former)
-    with pytest.raises(HistoryError, match=r"former\.sqlite"):
-        History(tmp_path / "newer" / "history.sqlite").take_over(former)
 
 
 @pytest.mark.component
