@@ -160,12 +160,6 @@ def main(command_line: Sequence[str] | None = None) -> int:
     return status if _written(sys.stdout) else NOT_CARRIED_OUT
 
 
-def former(name: str) -> int:
-    """Run a command that was started by its former name, and say the new one."""
-    print(f"python3 -m {name} is now: temper {name}", file=sys.stderr)
-    return main([name, *sys.argv[1:]])
-
-
 def _written(stream: TextIO | None) -> bool:
     """Return whether all that was printed has been written.
 
