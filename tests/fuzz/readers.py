@@ -29,7 +29,15 @@ from ansible.module_utils.temper.access import (
 from ansible.module_utils.temper.driver import gpu_settings, mig, secure_boot, smi
 from ansible.module_utils.temper.engines import cdi_nccl, config_dump, daemon_json, others, toolkit_config
 from ansible.module_utils.temper.kernel import grub, upgrade
-from ansible.module_utils.temper.packaging import apt, apt_preview, apt_sources, openpgp, packages, rpm_files
+from ansible.module_utils.temper.packaging import (
+    apt,
+    apt_preview,
+    apt_sources,
+    dnf,
+    openpgp,
+    packages,
+    rpm_files,
+)
 from ansible.module_utils.temper.settings import audit, files, modprobe, pam_lines, record, system
 from ansible.module_utils.temper.settings.base import RefusedError, SettingError
 from ansible.module_utils.temper.settings.site_lines import UnreadableError
@@ -655,6 +663,18 @@ READERS = (
         "dpkg-query, what packages need", lambda text: sorted(apt.parse_needs(text)), of("needs"), NODE_ERRORS
     ),
     Reader("dnf's table", lambda text: test_dnf.Scripted().parse(text), these(test_dnf.TABLE), NODE_ERRORS),
+    Reader(
+        "rpm -qa",
+        lambda text: process.each_line("rpm", text, dnf.installed),
+        these("kernel\t5.14-1\tx86_64\n"),
+        NODE_ERRORS,
+    ),
+    Reader(
+        "dnf's sizes",
+        lambda text: process.each_line("dnf", text, dnf.sized),
+        these("x\t1-1\tx86_64\t10\t20\n"),
+        NODE_ERRORS,
+    ),
     Reader("rpm -q", rpm_files.identities, of("rpm"), NODE_ERRORS),
     Reader("rpm headers", rpm_header, these(test_rpm_files.HEADER), NODE_ERRORS),
     Reader("apt-get indextargets", lambda text: apt_sources.parse(text, "Debian"), these(APT), NODE_ERRORS),
