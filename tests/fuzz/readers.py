@@ -47,12 +47,14 @@ from pull import agent, configuration
 from pull.repository import OBJECT, refs_in
 from pull.result import from_statement
 from temper.base import DATA
+from temper.base.nodes import printable
 from temper.base.programs import Answer
 from temper.compliance import document, scans, waivers
 from temper.compliance.outside.claims import ClaimsError, read_claims
 from temper.compliance.outside.hello import HelloError, read_hello
 from temper.fleet import collected
 from temper.fleet.stream import StreamError
+from temper.plan.fleet import FleetPlan
 from temper.plan.module_answers import AnswerError, failure, role_answers
 from temper.plan.module_answers import node_facts as facts_of
 from temper.plan.node_plan import NodePlan
@@ -521,6 +523,20 @@ def planned(facts: Any) -> dict[str, Any]:
     return preflight_plan({"ansible_facts": {"temper": facts}}, VARIABLES, KNOWN)
 
 
+@cache
+def honest_plan() -> dict[str, Any]:
+    """Return the plan of a node that is as it should be."""
+    return planned(node())
+
+
+def odd_plan(_given: Any, found: dict[str, Any]) -> str:
+    """Say whether the plan of a node or of the fleet has what a terminal acts on; both can be written."""
+    fleet = FleetPlan.from_dict({"gpu01": honest_plan(), "gpu02": found})
+    json.dumps(fleet.as_dict())
+    texts = (found["text"], *found["problems"], *found["warnings"], fleet.text())
+    return "a control character" if any(printable(text) != text for text in texts) else ""
+
+
 def misedited(text: str, after: str) -> str:
     """Say what the edited file has lost or gained beside one key; of what is no TOML nothing is expected."""
     try:
@@ -792,7 +808,7 @@ READERS = (
         others_pulled,
         weight=3,
     ),
-    Reader("facts to plan", planned, lambda: [node()], (ValueError,), weight=6),
+    Reader("facts to plan", planned, lambda: [node()], (), odd_plan, weight=6),
     Reader(
         "plan of a node",
         lambda found: NodePlan.from_fact(found if isinstance(found, dict) else {}),
