@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ import pytest
 
 from temper.base.store import HISTORY
 from temper.cli import compliance as command
-from temper.compliance.evidence import MANIFEST, EvidenceError, Manifest, heads_of, verify
+from temper.compliance.evidence import MANIFEST, EvidenceError, Manifest, breaks, heads_of, verify
 from temper.compliance.history import History
 from temper.compliance.model import State
 from temper.report.compliance import Settings, check
@@ -91,6 +92,16 @@ def test_a_chain_that_was_made_anew_misses_a_head_that_was_kept(settings: Settin
     check([checked("gpu01", observation("sshd:PasswordAuthentication", State.FAIL))], settings, NOW)
     assert problems(settings.directory) == []
     assert problems(settings.directory, kept)
+
+
+def test_a_report_that_counts_otherwise_is_noticed() -> None:
+    """Whoever makes the manifests after a removed report anew keeps their links, and not their numbers."""
+    digests = {"a": "1", "b": "2"}
+    first = Manifest("", "", "", "", "", "", number=1)
+    second = replace(first, previous="a", previous_sha256="1", number=3)
+    assert list(breaks(digests, {"a": first, "b": second}, 3)) == [
+        "b: it is report 3 of the chain, expected 2"
+    ]
 
 
 def test_reports_in_another_order_are_noticed(reports: Path) -> None:
