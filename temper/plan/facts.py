@@ -271,6 +271,8 @@ class NodeFacts:
     other_engines: tuple[OtherEngine, ...] = ()
     # Whether it forwards packets, and has done so since it was started
     forwards: bool = False
+    # Firmware of NVIDIA's network adapters with virtual functions
+    network_firmware: tuple[str, ...] = ()
 
     @property
     def own_pci(self) -> tuple[PciDevice, ...]:
