@@ -59,8 +59,9 @@ WITHHELD = {
 }
 UNSAID = set().union(*WITHHELD.values())
 UNANSWERED = FAULTS | UNSAID
-#: Any other error: brackets stand around nothing else.
-IN_BRACKETS = re.compile(r"\[[^\[\]]+\]")
+#: Any other error: brackets stand around nothing else. An error that its libraries have no words for is
+#: `unknown return value: 32766` (nvidia-smi 550.163.01).
+OTHER_ERROR = re.compile(r"\[[^\[\]]+\]|unknown return value: -?[0-9]+", re.IGNORECASE)
 
 #: Bits of clocks_event_reasons.active (nvml.h) by the name of their XML element.
 EVENT_REASONS = {
@@ -81,7 +82,7 @@ def text_of(element: ET.Element, path: str) -> str | None:
 
 def is_absent(text: str) -> bool:
     """Return whether a GPU or its driver says with this that it has no value, or none to tell."""
-    return text in ABSENT or text.strip("[]") in UNANSWERED or bool(IN_BRACKETS.fullmatch(text))
+    return text in ABSENT or text.strip("[]") in UNANSWERED or bool(OTHER_ERROR.fullmatch(text))
 
 
 def flag(element: ET.Element, path: str, yes: str) -> bool | None:
