@@ -721,6 +721,10 @@ def test_a_gpu_that_must_be_reset_without_an_xid_is_found_and_no_line_of_an_erro
         ("NVRM: Xid(PCI:0000:43:00): 79, GPU has fallen off", ["kernel-error-unreadable"]),
         (GSP_STOPPED, ["reset-required"]),
         (LOST, ["gpu-off-the-bus"]),
+        (
+            "NVRM: GPU0 _kgspBootGspRm: unexpected WPR2 already up, cannot proceed with booting",
+            ["reset-required"],
+        ),
         # Names of processes of 15 characters, with words of the kernel behind.
         ("NVRM: Xid (abcd[7]: segfault at 0 ip 0 (a): 13, ", []),
         ("NVRM: Xid (abcd invoked oom-killer: gfp_mask=0x1 (GFP_KERNEL): ", []),
