@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from temper.plan import role_variables  # noqa: F401 - makes module_utils/ importable
 from temper.plan.convert import build, from_node
 from temper.plan.node_plan import WaivedControl
 from temper.plan.os_controls import references
 from temper.plan.preview import one_line
 from temper.plan.refusals import Refusal, advice, refusal
 
+# isort: split
+from ansible.module_utils.temper.settings.in_place import digest
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 #: Who waives a control that a program does not know.
 BY = "the node's programs"
@@ -76,3 +81,11 @@ class Programs:
             for name, why in zip(self.unknown, map(one_line, self.unknown.values()), strict=True)
             if name in asked
         )
+
+
+def to_be_asked(parts: Iterable[str], in_place: Collection[str]) -> list[str]:
+    """Return the roles' parts of a plan that the node is not at: its programs have taken the others.
+
+    `in_place` has the digests that the node reports.
+    """
+    return [part for part in parts if digest(json.loads(part)) not in in_place]

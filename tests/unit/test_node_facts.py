@@ -876,6 +876,7 @@ def test_module_returns_one_fact_and_changes_nothing(
         "pci",
         "nvlink_switch_managed",
         "network_firmware",
+        "in_place",
         "interfaces",
         "other_engines",
         "packages",

@@ -92,8 +92,8 @@ NO_PATTERN = re.compile(
 #: `NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)
 #: returned from status @ kernel_channel.c:2827`, since 610 with `GPU0 ` before it, a number of the driver's
 #: own. CUDA says that the device is busy or unavailable (dra-driver-nvidia-gpu issue 982, GB200).
-#: `NVRM: _kgspBootGspRm: unexpected WPR2 already up, cannot proceed with booting GSP`: the next line says that
-#: the GPU may need to be reset (open-gpu-kernel-modules, kernel_gsp.c).
+#: `NVRM: _kgspBootGspRm: unexpected WPR2 already up, cannot proceed with booting GSP`: the next line says
+#: that the GPU may need to be reset (open-gpu-kernel-modules, kernel_gsp.c).
 RESET_REQUIRED = re.compile(
     r"NVRM: (?:GPU[0-9]+ )?(?:nv\w+: (?:Assertion|Check) failed: Reset required \[NV_ERR_RESET_REQUIRED\]"
     r"|_kgspBootGspRm: unexpected WPR2 already up\b)"

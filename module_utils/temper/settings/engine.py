@@ -9,6 +9,7 @@ nobody asks for any more returns to it.
 from __future__ import annotations
 
 import subprocess
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from ansible.module_utils.temper.access.ssh_login import ssh_login
 from ansible.module_utils.temper.engines.busy import containers_with_gpus
 from ansible.module_utils.temper.process import MISREAD, CommandError, run, succeeds, which
 from ansible.module_utils.temper.records import damaged
-from ansible.module_utils.temper.settings import system
+from ansible.module_utils.temper.settings import in_place, system
 from ansible.module_utils.temper.settings.base import Difference, RefusedError, SettingError, word_on_kept
 from ansible.module_utils.temper.settings.files import PamProfile, WholeFile
 from ansible.module_utils.temper.settings.kinds import BROUGHT, EARLY, RECORDED, build, kind_of, rebuild
@@ -752,10 +753,18 @@ def carry_out(
         result["roles"][plan["role"]] = asdict(outcome)
         if outcome.needs:
             break
+        note_in_place(node, plan)
     else:
         if not result["changed"]:
             result["ahead"] = read_ahead(node, ahead or [], secrets)
     return result
+
+
+def note_in_place(node: NodeModule, plan: Mapping[str, Any]) -> None:
+    """Note that a role is as planned. Without the note, the next run asks the node's programs once more."""
+    if not node.check_mode and plan["options"].get("live", True):
+        with suppress(OSError):
+            in_place.note(plan)
 
 
 def check_system(plan: Mapping[str, Any]) -> None:
@@ -794,6 +803,7 @@ def read_ahead(
             if not role.settled:
                 break
             found[role.name] = asdict(role.settle())
+            note_in_place(node, plan)
         except (RefusedError, *FAILURES):
             break
     return found

@@ -126,7 +126,7 @@ def ask_nft(plan: Mapping[str, Any], found: ProgramAnswers) -> None:
     if (MODULES.exists() and not NF_TABLES.exists()) or not live_table():
         found.unasked["nft"] = f"table {TABLE} is not loaded, and a check of its rules would load modules"
         return
-    items = {item["key"]: item["wanted"] for item in plan["settings"]}
+    items = {item["key"]: item["wanted"] for item in plan["settings"] if item["kind"] == "firewall"}
     with suppress(RefusedError):
         firewall = Firewall.from_items(items, plan["options"])
         # A look at the kernel would try the rules already, and nobody would know whose error it is.

@@ -133,7 +133,8 @@ def nft(put: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def firewall() -> dict[str, Any]:
-    return role_plan("firewall", [item("firewall", "management_networks", ["192.0.2.0/24"])])
+    package = item("package", "nftables", {"version": "", "held": False})
+    return role_plan("firewall", [package, item("firewall", "management_networks", ["192.0.2.0/24"])])
 
 
 def sudoers(content: str) -> dict[str, Any]:
