@@ -27,7 +27,7 @@ PROCESS = re.compile(
 NO_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 BARE_AMPERSAND = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)")
 #: An element with a text that looks like one, as what a damaged infoROM holds may.
-STRANGE_TEXT = re.compile(r"^([ \t]*<(\w+)>)([^\n]*<[^\n]*)(</\2>[ \t]*)$", re.MULTILINE)
+STRANGE_TEXT = re.compile(r"^([ \t]*<(\w+)>)([^\n]*(?:<|\]\]>)[^\n]*)(</\2>[ \t]*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class GpuText:
     def element(self) -> ET.Element:
         """Return all but its processes. Raises ReadingError."""
         text = f"{BARE_AMPERSAND.sub('&amp;', NO_XML.sub('', self.own))}</gpu>"
-        mended = STRANGE_TEXT.sub(lambda one: f"{one[1]}{one[3].replace('<', '&lt;')}{one[4]}", text)
+        mended = STRANGE_TEXT.sub(lambda one: f"{one[1]}{_escaped(one[3])}{one[4]}", text)
         try:
             # Without a document type there are no entities.
             with contextlib.suppress(ET.ParseError):
@@ -70,6 +70,10 @@ class GpuText:
             Process(int(found["pid"]), found["type"] or "", in_one_line(found["name"] or ""))
             for found in PROCESS.finditer(self.of_users)
         )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("<", "&lt;").replace(">", "&gt;")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,10 @@ the first GPU of three of its models, by Debian's nvidia-smi 550.163.01-2 (`curr
 nvidia-tesla-535-smi 535.274.02-1.
 """
 
+import dataclasses
+import re
 from pathlib import Path
+from typing import Any
 
 from tests.unit.each import each
 from tests.unit.validation.smi_agreement import COLUMNS, OF_THE_MOCK, differences, ours_alone
@@ -21,7 +24,26 @@ def test_reports_and_columns_of_one_nvidia_smi_are_read_alike() -> None:
         assert ours_alone(differences(report, columns)) == [], name
 
 
-@each("NVIDIA <H100> 80GB", "<", "</product_name><x>", "a<b & c")
+def values(report: str) -> dict[str, Any]:
+    """Return all that is read of the only GPU, by field, without what it did not answer."""
+    fields = dataclasses.asdict(nvidia_smi.parse(report).gpus[0])
+    del fields["unanswered"]
+    return fields | {f"readings.{name}": value for name, value in fields.pop("readings").items()}
+
+
+def test_a_value_of_no_driver_costs_its_own_field_alone() -> None:
+    report = SAID["current-gb300"][0]
+    of_gpu = report.index("<gpu id="), report.index("<processes>")
+    leaves = list(re.compile(r"<(\w+)>([^<\n]*)</\1>").finditer(report, *of_gpu))
+    assert len(leaves) > 150
+    good = values(report)
+    for leaf in leaves:
+        for text in ("unknown return value: 7", "a<b & ]]>", "9" * 400):
+            found = values(report[: leaf.start(2)] + text + report[leaf.end(2) :])
+            assert sum(found[name] != good[name] for name in good) <= 1, (leaf[1], text)
+
+
+@each("NVIDIA <H100> 80GB", "<", "</product_name><x>", "a<b & c", "]]>")
 def test_a_text_that_looks_like_an_element_costs_no_other_value(name: str) -> None:
     report, columns = SAID["current-h100"]
     changed = report.replace("NVIDIA H100 80GB HBM3", name)
