@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from validation.probes.reading import ReadingError, in_one_line
-
 if TYPE_CHECKING:
     import xml.etree.ElementTree as ET
     from collections.abc import Iterator
@@ -101,12 +99,8 @@ def integer(text: str | None) -> int | None:
 
 
 def number(text: str) -> float | None:
-    """Return a number, None for no value. Raises ReadingError for any other text."""
-    if is_absent(text):
-        return None
-    if not NUMBER.fullmatch(text):
-        raise ReadingError(f"expected a number, found {in_one_line(text)!r}")
-    return float(text)
+    """Return a number, None for any other text: it costs this value alone."""
+    return float(text) if NUMBER.fullmatch(text) else None
 
 
 def degrees(element: ET.Element, path: str) -> float | None:

@@ -207,10 +207,18 @@ def test_a_report_that_breaks_off_is_an_error_that_says_so() -> None:
 
 
 def test_samples_are_read_with_values_that_a_gpu_does_not_have() -> None:
-    first, second = gpu_samples.parse_samples(
+    first, second, third = gpu_samples.parse_samples(
         "0, 1980, 512.30, 61, 5, 16, 0x0000000000000004, P0, 2\n"
         "1, [N/A], [N/A], 30, [N/A], 16, [N/A], [N/A], [N/A]\n"
+        "2, 1980 MHz, unknown return value: 7, 61, ?, 16, 4, P0, \n"
     )
+    assert (third.sm_clock_mhz, third.power_w, third.temperature_c, third.ecc_uncorrected) == (
+        None,
+        None,
+        61,
+        None,
+    )
+    assert (third.pcie_generation, third.pcie_width, third.event_reasons) == (None, 16, 0)
     assert (first.sm_clock_mhz, first.power_w, first.pcie_generation, first.event_reasons) == (
         1980,
         512.3,
