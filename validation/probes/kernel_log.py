@@ -85,7 +85,7 @@ SWITCH_DATA = re.compile(rf"{SWITCH}: [0-9]{{1,6}}, (?:Severity|Data)\b")
 #: address, or after the driver's number of a GPU, which lines without an Xid have since 610. Each has more
 #: words of the driver than fit into the name of a process.
 NO_PATTERN = re.compile(
-    rf"NVRM: (?:GPU[0-9]{{1,4}}:? )?(?i:xid):? ?\((?:(?:PCI:)?{ADDRESS}|[^()\[\]]{{3,64}}\): )"
+    rf"NVRM: (?:GPU[0-9]{{1,4}}:? )?(?i:xid):?(?: \(|\((?=PCI:))(?:(?:PCI:)?{ADDRESS}|[^()\[\]]{{3,64}}\): )"
     rf"|NVRM: GPU (?:at )?(?:PCI:)?(?P<gpu>{PLACE})[.:0-9a-f]*:? Xid\b"
     r"|NVRM: GPU[0-9]{1,4}:? Xid:? [0-9]{1,4}, |nvidia-nvswitch[0-9]+: SXid\b"
 )
@@ -209,8 +209,7 @@ def events(lines: Iterable[str]) -> tuple[Event, ...]:
             found[key] = dataclasses.replace(event, count=before.count + 1 if before else 1)
     # What the Xid of the same GPU says better; a line that names no GPU says less than any that does.
     told = {(event.address, SAID_BY.get(event.number)) for event in found.values()}
-    lost = {(one.address, one.kind) for one in found.values() if one.kind is Kind.OFF_THE_BUS} | told
-    if any(address and kind is Kind.OFF_THE_BUS for address, kind in lost):
+    if Kind.OFF_THE_BUS in {one.kind for one in found.values() if one.address} | {kind for _, kind in told}:
         found.pop(("", 0, Kind.OFF_THE_BUS, ""), None)
     return tuple(
         dataclasses.replace(event, detail=in_one_line(event.detail))

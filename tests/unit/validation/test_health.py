@@ -729,6 +729,9 @@ def test_a_gpu_that_must_be_reset_without_an_xid_is_found_and_no_line_of_an_erro
         ("NVRM: Xid (abcd[7]: segfault at 0 ip 0 (a): 13, ", []),
         ("NVRM: Xid (abcd invoked oom-killer: gfp_mask=0x1 (GFP_KERNEL): ", []),
         ("NVRM: Xid (ab): page allocation failure: order:0 (a): ", []),
+        ("NVRM: xid(00:00[7]: segfault at 0 ip 0", []),
+        ("NVRM: GPU0 Xid:[7]: segfault at 0 ip 0", []),
+        ("NVRM: GPU 0000:[7]: segfault at 0 ip 0", []),
         ("nvidia-nvswitch[7]: SXid (PCI:0000:c1:00.0): 1, Fatal, x", []),
         (
             "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Catastrophic, Link 30",
