@@ -27,6 +27,9 @@ MODELS = sorted(MOCK.glob("configs/*.yaml"))
 #: Two branches of nvidia-smi, in Debian's non-free.
 SUITE, PACKAGES = "trixie", ("nvidia-smi", "nvidia-tesla-535-smi")
 TIMEOUT_S = 120
+#: What recordings say instead of what belongs to one GPU.
+UUID = "GPU-00000000-0000-0000-0000-000000000000"
+IDENTITY = "serial|vbios_version|board_part_number|img_version|oem_object|ecc_object|pwr_object"
 
 pytestmark = pytest.mark.skipif(not MODELS, reason="TEMPER_MOCK_NVML names no mock with configs/*.yaml")
 
@@ -80,15 +83,16 @@ def test_what_is_read_of_a_model_is_what_nvidia_smi_says(programs: list[Path], m
 
 
 def record(folder: Path, program: Path, model: Path, report: str, columns: str) -> None:
-    """Keep what was said of the first GPU, without what the mock makes up by the hundred."""
+    """Keep what was said of the first GPU, without its identity and what the mock makes up by the hundred."""
     own = re.sub(r"<supported_clocks>.*?</supported_clocks>\s*", "", report, flags=re.DOTALL)
     one = re.sub(r"(</process_info>).*?(</processes>)", r"\1\n\t\t\2", own, count=1, flags=re.DOTALL)
     first, end, _ = one.partition("</gpu>")
+    first = re.sub(rf"<({IDENTITY})>[^<]*<", r"<\1>N/A<", first)
     text = re.sub(r"<attached_gpus>\d+<", "<attached_gpus>1<", f"{first}{end}\n\n</nvidia_smi_log>\n")
     name = f"{program.parent.name}-{model.stem.rpartition('-')[2]}"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.xml").write_text(text)
-    (folder / f"{name}.csv").write_text(columns.splitlines(keepends=True)[0])
+    for suffix, said in (("xml", text), ("csv", columns.splitlines(keepends=True)[0])):
+        (folder / f"{name}.{suffix}").write_text(re.sub(r"GPU-[0-9a-f-]{36}", UUID, said))
 
 
 if __name__ == "__main__":
