@@ -65,8 +65,8 @@ RETURN = r"""
 ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
     signing_key, services, boot_id, machine_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed,
-    interfaces, packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons, payload_python,
-    forwards, answers_elsewhere, usb_disk, image_refusal, other_engines and in_place.
+    interfaces, network_firmware, packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons,
+    payload_python, forwards, answers_elsewhere, usb_disk, image_refusal, other_engines and in_place.
   returned: always
   type: dict
 """
@@ -101,6 +101,9 @@ MOST_CPUS = 65536
 #: Of a number of 64 bits.
 MOST_DIGITS = 20
 NVIDIA_VENDOR_ID = "10de"
+# Of network adapters: Mellanox.
+ADAPTER_VENDOR_ID = "0x15b3"
+FIRMWARE = r"^(\d{1,9}(?:\.\d{1,9}){1,3})$"
 # The part that says in its VPD that it manages NVLink switches: HGX B200 and later, where the switches are no
 # PCI devices of their own. NVIDIA's gpu-driver-container and nvidia-fabricmanager-start.sh test the same.
 SWITCH_MANAGER = b"SW_MNG"
@@ -268,6 +271,16 @@ def nvlink_switch_managed(root: Path) -> bool:
             if SWITCH_MANAGER in vpd.read_bytes():
                 return True
     return False
+
+
+def network_firmware(root: Path) -> list[str]:
+    """Return the versions of firmware of NVIDIA's network adapters that have virtual functions."""
+    found = set()
+    for adapter in (root / "sys/class/infiniband").glob("*"):
+        is_nvidias = read(adapter / "device/vendor").strip() == ADAPTER_VENDOR_ID
+        if is_nvidias and number_in(adapter / "device/sriov_numvfs", r"^(\d+)$"):
+            found.update(re.findall(FIRMWARE, read(adapter / "fw_ver"), re.MULTILINE))
+    return sorted(found)
 
 
 def run_text(command: list[str]) -> str:
@@ -599,6 +612,7 @@ def gather(
         "pci": pci_devices(root),
         "nvlink_switch_managed": nvlink_switch_managed(root),
         **known,
+        "network_firmware": network_firmware(root),
         "packages": family,
         "broken_packages": broken,
         "apt_sources": debian_sources(),

@@ -56,6 +56,7 @@ def bare_node(**changes: Any) -> dict[str, Any]:
         "disks": [{"path": "/", "total_bytes": 100 * GIB, "free_bytes": 80 * GIB}],
         "pci": [],
         "nvlink_switch_managed": False,
+        "network_firmware": [],
         "interfaces": [],
         "packages": {},
         "broken_packages": [],

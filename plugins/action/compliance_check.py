@@ -72,7 +72,7 @@ class ActionModule(NodeAction):
             return result | {"problem": f"it could not be read: {error}", "warnings": self.warnings}
         # As one text: Ansible walks through every value of a result several times.
         driver, components = facts["nvidia"]["loaded_version"], load_tables(DATA).security
-        versions = installed(facts["packages"], driver, components)
+        versions = installed(facts["packages"], driver, components, facts["network_firmware"])
         said = answer(plan, compared["observations"], driver, seen, versions)
         return result | {"answer": said, "machine": plan["machine"], "warnings": self.warnings}
 

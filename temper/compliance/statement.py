@@ -29,7 +29,7 @@ from temper.compliance.repairs import command_of
 from temper.compliance.waivers import Use, Waiver, faults
 from temper.plan.node_plan import Stage
 from temper.plan.os_controls import OPERATOR, concerns, demanded, references
-from temper.plan.security import gaps
+from temper.plan.security import enough, gaps
 from validation.model.printable import first_of
 
 if TYPE_CHECKING:
@@ -450,14 +450,21 @@ def security_controls(node: CheckedNode, rules: Rules) -> Iterable[tuple[Control
     role = next((role for role in node.plan.roles if role.role == STACK), None)
     for name, component in rules.security.items():
         control = security_control(f"{STACK}/security:{name}", component, node.versions.get(name, ""))
-        yield control, role or NOTHING if control.state is State.FAIL else NOTHING
+        # No role installs firmware.
+        repairs = control.state is State.FAIL and not component.firmware
+        yield control, role or NOTHING if repairs else NOTHING
+
+
+NEWER = "if the inventory has no newer version either, plan a newer stack first"
+INSTALL = "Temper installs no firmware: do it with mlxup or mstflint, with the adapter's vendor's image"
 
 
 def security_control(name: str, component: SecurityComponent, found: str) -> ControlResult:
     """Return the control of a component, of which this version is installed; none is empty."""
     control = ControlResult(name, f"No known vulnerability in the {component.title}", State.PASS)
     if not found:
-        return replace(control, state=State.NOT_APPLICABLE, reason="not installed")
+        none = "no adapter has virtual functions" if component.firmware else "not installed"
+        return replace(control, state=State.NOT_APPLICABLE, reason=none)
     try:
         missing = gaps(component, found)
     except ValueError as error:
@@ -468,8 +475,8 @@ def security_control(name: str, component: SecurityComponent, found: str) -> Con
     failed = replace(
         control,
         state=State.FAIL,
-        reason=f"{worst.text}; if the inventory has no newer version either, plan a newer stack first",
-        changes=(Change("version", found, worst.wanted),),
+        reason=f"{worst.text}; {INSTALL if component.firmware else NEWER}",
+        changes=(Change("version", found, enough(component, worst.wanted)),),
     )
     if not worst.waiver:
         return failed

@@ -272,6 +272,8 @@ class NodeFacts:
     other_engines: tuple[OtherEngine, ...] = ()
     # Whether it forwards packets, and has done so since it was started
     forwards: bool = False
+    # Firmware of NVIDIA's network adapters with virtual functions
+    network_firmware: tuple[str, ...] = ()
     # Role -> digest of the part of a plan that the node was brought to since it started
     in_place: dict[str, str] = field(default_factory=dict)
     # Whether answers to Ansible leave by another interface than its packets come by

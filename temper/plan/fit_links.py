@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FASTER = 4
 #: How the kernel names what carries packets inside of others (rtnl_link_ops); `none` has no link layer.
 TUNNEL = re.compile(
-    "amt|bareudp|geneve|gtp|(ip6)?(erspan|gre|gretap)|ipip|ip6tnl|none|ovpn|ppp|sit|tun|vti6?|vxlan|wireguard|xfrm"
+    "amt|bareudp|batadv|geneve|gtp|(ip6)?(erspan|gre|gretap)|ipip|ip6tnl|none|ovpn|ppp|sit|tun|vti6?|vxlan|wireguard|xfrm"
 )
 #: Drivers of networks over USB. As such a network a server sees its BMC.
 USB_NETWORK = re.compile("cdc_(eem|ether|mbim|ncm|subset)|ipheth|qmi_wwan|rndis_host")
@@ -33,9 +33,11 @@ STACKED = ("vlan", "macvlan", "ipvlan", "macsec")
 #: A VLAN on a bridge on a bond has three.
 MOST_LAYERS = 8
 #: They lead nowhere by themselves, and their speed is a constant of their driver.
-VIRTUAL = ("dummy", "ifb", "veth")
+VIRTUAL = ("dummy", "ifb", "netkit", "veth")
+#: How systemd names what has no cable: Wi-Fi and mobile networks, as on workstations (DGX Spark).
+RADIO_NAMES = ("wl*", "ww*")
 #: What names say where the node reports neither a kind nor a driver.
-TUNNEL_NAMES = ("tailscale*", "wg*", "tun*", "tap*", "zt*", "nebula*", "ppp*", "ipsec*")
+TUNNEL_NAMES = ("tailscale*", "wg*", "tun*", "tap*", "zt*", "nebula*", "ppp*", "ipsec*", "l2tp*")
 BMC_NAMES = ("enx*", "usb*", "bmc*", "idrac*")
 #: Bridges of containers and virtual machines (with GUESTS of access/network_interfaces.py on the node), and
 #: their ends on the host.
@@ -146,6 +148,8 @@ def unfit(interface: Interface, below: Mapping[str, Interface]) -> str:
         return "is a tunnel"
     if USB_NETWORK.fullmatch(interface.driver) or (not said and matches(name, BMC_NAMES)):
         return "leads to the BMC or another USB device"
+    if not interface.kind and matches(name, RADIO_NAMES):
+        return "is a radio link"
     if not interface.driver and matches(name, GUEST_NAMES):
         return "leads to containers or virtual machines"
     if interface.kind == "bridge" and not interface.default_route:

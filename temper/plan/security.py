@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from temper.plan.versions import branch, upstream, version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from temper.plan.tables import Bulletin, SecurityComponent
 
@@ -19,6 +19,8 @@ DRIVER = "driver"
 MOST_NAMED = 3
 # As a node says it: no number that takes long to read.
 NUMBERS = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,5}(?!\d)", re.ASCII)
+#: Between the versions of several devices, which all count.
+ALSO = ", "
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,20 @@ def numbers(found: str) -> str | None:
 
 
 def installed(
-    packages: Mapping[str, str], driver: str | None, components: Mapping[str, SecurityComponent]
+    packages: Mapping[str, str],
+    driver: str | None,
+    components: Mapping[str, SecurityComponent],
+    firmware: Iterable[str] = (),
 ) -> dict[str, str]:
     """Return each component's version, the lowest where several are installed; without those that are not.
 
-    A version without numbers stands for itself, as nobody can compare it.
+    Of firmware all that the node has. A version without numbers stands for itself, as nobody can compare it.
     """
     found = {DRIVER: driver} if driver else {}
+    there = ALSO.join(sorted(set(firmware)))
     for name, component in components.items():
+        if component.firmware and there:
+            found[name] = there
         versions = [
             text
             for package, text in packages.items()
@@ -60,25 +68,38 @@ def gaps(component: SecurityComponent, found: str) -> list[Gap]:
 
     Raises ValueError for a text that is no version.
     """
-    have = numbers(found)
-    if have is None:
-        raise ValueError(f"expected the version of the {component.title}, found {found!r}")
-    missing = [gap for bulletin in component.bulletins.values() if (gap := gap_of(component, bulletin, have))]
+    missing = []
+    for text in found.split(ALSO) if component.firmware else [found]:
+        have = numbers(text)
+        if have is None or (component.firmware and "." not in have):
+            raise ValueError(f"expected the version of the {component.title}, found {text!r}")
+        missing += [
+            gap for bulletin in component.bulletins.values() if (gap := gap_of(component, bulletin, have))
+        ]
     return sorted(missing, key=lambda gap: (bool(gap.waiver), [-number for number in version(gap.wanted)]))
+
+
+def enough(component: SecurityComponent, wanted: str) -> str:
+    """Return the first version from this one on that no bulletin without a waiver is about."""
+    missing = [gap for gap in gaps(component, wanted) if not gap.waiver]
+    return enough(component, missing[0].wanted) if missing else wanted
 
 
 def gap_of(component: SecurityComponent, bulletin: Bulletin, have: str) -> Gap | None:
     """Return the first version of the same branch, or of the next that has one, if this one is below it."""
-    later = [fix for fix in bulletin.fixed if branch(fix.version) >= branch(have)]
+    device, _, own = have.partition(".") if component.firmware else ("", "", have)
+    concerned = [fix for fix in bulletin.fixed if not device or int(device) in fix.devices]
+    later = [fix for fix in concerned if branch(fix.version) >= branch(own)]
     fix = min(later, key=lambda fix: version(fix.version), default=None)
-    if fix is None or version(have) >= version(fix.version):
+    if fix is None or version(own) >= version(fix.version):
         return None
+    wanted = f"{device}.{fix.version}" if device else fix.version
     worst = sorted(fix.cves, key=lambda cve: -bulletin.cvss[cve])
     more = f" and {len(worst) - MOST_NAMED} more" if len(worst) > MOST_NAMED else ""
-    below = "is below" if branch(fix.version) == branch(have) else "is of a branch without a fix before"
+    below = "is below" if branch(fix.version) == branch(own) else "is of a branch without a fix before"
     return Gap(
-        fix.version,
-        f"{component.title} {have} {below} {fix.version}, which fixes {', '.join(worst[:MOST_NAMED])}{more} "
+        wanted,
+        f"{component.title} {have} {below} {wanted}, which fixes {', '.join(worst[:MOST_NAMED])}{more} "
         f"(CVSS {bulletin.cvss[worst[0]]}, {bulletin.date}, {bulletin.url})",
         bulletin.waiver,
     )

@@ -201,10 +201,11 @@ class DistroPackages:
 
 @dataclass(frozen=True)
 class Fix:
-    """The first version of a branch without the vulnerabilities `cves`."""
+    """The first version of a branch without the vulnerabilities `cves`; of a firmware, on these `devices`."""
 
     version: str
     cves: tuple[str, ...]
+    devices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -220,11 +221,15 @@ class Bulletin:
 
 @dataclass(frozen=True)
 class SecurityComponent:
-    """What bulletins are about: `packages` are patterns of names, none for the driver."""
+    """What bulletins are about: `packages` are patterns of names, none for the driver and for firmware.
+
+    A version of `firmware` has the number of its device before the version that bulletins speak of.
+    """
 
     title: str
     packages: tuple[str, ...]
     bulletins: dict[str, Bulletin]
+    firmware: bool = False
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ STEPS = (
     "site LAB_NAME=nightly",
     "lab-down LAB_NAME=nightly",
     "fuzz",
+    "mock-nvml",
     "rollout-simulation COUNT=20 NODES=200",
     "bench",
     "cutoff-test COUNT=3",
@@ -85,11 +86,16 @@ LEFT_OUT = {
 #: Steps that are no targets: what they run.
 COMMANDS = {
     "documents": ".venv/bin/pytest tests/nightly -q",
+    # NVIDIA's nvidia-smi over a mock NVML that somebody built: TEMPER_MOCK_NVML.
+    "mock-nvml": ".venv/bin/pytest tests/nightly/test_mock_nvml.py -q",
     # What `make docs` writes is committed.
     "generated": 'before=$(git diff | sha256sum) && make docs && test "$before" = "$(git diff | sha256sum)"',
 }
 #: Steps that need something of others, and the command that looks whether it can be had.
-NEEDS = {"cuda-test": f"echo torch=={VERSIONS[-1]} | .venv/bin/uv pip compile --quiet --no-deps -"}
+NEEDS = {
+    "cuda-test": f"echo torch=={VERSIONS[-1]} | .venv/bin/uv pip compile --quiet --no-deps -",
+    "mock-nvml": ".venv/bin/python -m tests.nightly.test_mock_nvml",
+}
 #: What `make nightly` was given is not for the targets that it starts.
 OF_MAKE = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 

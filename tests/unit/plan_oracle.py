@@ -73,6 +73,8 @@ RELEASES = {
     "rhel-9": ("rhel9", 0, (0, 0), "-1.el9"),
     "rhel-10": ("rhel10", 0, (13, 0), "-1.el10"),
 }
+# Drivers whose packages for Debian and Ubuntu were built a second time.
+REBUILT = {"615.71.09"}
 # Oldest driver that starts a CUDA of a major version.
 CUDA_STARTS = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 # Before, open modules do not compile for kernels of today; from 620 on, there are no others.
@@ -226,7 +228,8 @@ def expected_packages(
         if values["nvidia_stack_distro_container_toolkit"]:
             yield from ((one, None) for one in TOOLKIT)
         return
-    at = driver["version"] + RELEASES[name][3]
+    again = driver["version"] in REBUILT and not name.startswith("rhel")
+    at = driver["version"] + RELEASES[name][3].replace("-1", "-2" if again else "-1", 1)
     family, cuda = name.partition("-")[0], numbers(plan["cuda"])
     both = ["nvidia-persistenced", "nvidia-modprobe"]
     if family == "debian":

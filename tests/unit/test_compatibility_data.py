@@ -102,7 +102,7 @@ def test_a_driver_is_seen_only_where_the_repository_has_its_branch(stack: dict[s
 @each_stack
 def test_packages_are_those_of_the_versions(stack: dict[str, Any]) -> None:
     for version_of_family in stack["driver_package"].values():
-        assert re.fullmatch(rf"{re.escape(stack['driver'])}-1(ubuntu1)?", version_of_family)
+        assert re.fullmatch(rf"{re.escape(stack['driver'])}-\d(ubuntu1)?", version_of_family)
     assert re.fullmatch(rf"{re.escape(stack['cuda'])}\.\d+-\d+", stack["cuda_package"])
     assert re.fullmatch(rf"[\d.]+-\d+\+cuda{re.escape(stack['cuda'])}", stack["nccl_package"])
     assert re.fullmatch(r"9(\.\d+){3}-\d+", stack["cudnn_package"])
@@ -137,7 +137,8 @@ def test_torch_is_known_and_its_cuda_runs_on_the_stack(stack: dict[str, Any]) ->
 def test_the_driver_exists_and_its_branch_is_supported(stack: dict[str, Any]) -> None:
     row = TABLES["nvidia_driver_branches"][str(branch(stack["driver"]))]
     assert version(stack["driver"]) <= version(row["last"])
-    assert row["end_of_life"] > stack["date"][:7]
+    # Of a branch of new features NVIDIA names no end: the plan takes one of a longer life where any fits.
+    assert row["end_of_life"] > stack["date"][:7] if row["end_of_life"] else row["type"] == "NFB"
 
 
 @each_stack

@@ -760,6 +760,22 @@ def test_a_node_without_infiniband_manages_no_switches(root: Root) -> None:
     assert node_facts.nvlink_switch_managed(root.path) is False
 
 
+def test_firmware_is_told_of_nvidias_adapters_with_virtual_functions(root: Root) -> None:
+    for name, vendor, functions, firmware in (
+        ("mlx5_0", "0x15b3", "8", "28.39.1002"),
+        ("mlx5_1", "0x15b3", "8", "28.39.1002"),
+        ("mlx5_2", "0x15b3", "0", "22.35.1012"),  # nobody has a function of it
+        ("mlx5_3", "0x15b3", "", "22.35.1012"),  # it is such a function, or knows none
+        ("mlx5_4", "0x15b3", "1", "no version\n"),
+        ("bnxt_re0", "0x14e4", "8", "231.0.162.0"),
+    ):
+        root.write(f"sys/class/infiniband/{name}/fw_ver", f"{firmware}\n")
+        root.write(f"sys/class/infiniband/{name}/device/vendor", f"{vendor}\n")
+        if functions:
+            root.write(f"sys/class/infiniband/{name}/device/sriov_numvfs", f"{functions}\n")
+    assert node_facts.network_firmware(root.path) == ["28.39.1002"]
+
+
 @pytest.mark.component
 def test_compute_processes_by_id_and_name(program: Any) -> None:
     query = "--query-compute-apps=pid,process_name --format=csv,noheader"
@@ -884,6 +900,7 @@ def test_module_returns_one_fact_and_changes_nothing(
         "disks",
         "pci",
         "nvlink_switch_managed",
+        "network_firmware",
         "in_place",
         "interfaces",
         "other_engines",

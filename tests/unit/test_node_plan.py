@@ -172,7 +172,7 @@ def test_where_no_stack_fits_the_refusal_says_so() -> None:
 
 def test_where_the_distribution_has_no_driver_either_the_refusal_does_not_name_it() -> None:
     data = copy.deepcopy(TABLES)
-    data["nvidia_architectures"]["ada"]["first_branch"] = 615
+    data["nvidia_architectures"]["ada"]["first_branch"] = 620
     text = plan(data=data)["problems"][0]
     assert_says(text, "no stack in data/stacks.yml fits", "another system", "CONTRIBUTING.md")
     assert "distro" not in text

@@ -55,6 +55,10 @@ MACHINES: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "the fast one has no address": ([MGMT, link("ens1f0", gbit_s=200, **NIC)], "eno1", ""),
     "speeds are unknown": ([MGMT | {"speed_mbit_s": None}, FAST | {"speed_mbit_s": None}], "eno1", ""),
     "the other's speed is unknown": ([MGMT, FAST | {"speed_mbit_s": None}], "eno1", ""),
+    "Wi-Fi beside a cable": ([link("wlP9s9", "10.0.0", **OUT, driver="mt7925e"), FAST], "ens1f0", "radio"),
+    "Wi-Fi alone": ([link("wlan0", "10.0.0", **OUT, driver="iwlwifi")], "wlan0", "radio"),
+    "L2TP": ([link("l2tpeth0", "10.0.0"), LAN], "eno1", "tunnel"),
+    "a mesh": ([link("bat0", "10.0.0", kind="batadv"), LAN], "eno1", "tunnel"),
     "InfiniBand beside Ethernet": ([MGMT, IB], "eno1", ""),
     "RoCE beside Ethernet": ([MGMT, link("ens2", "10.50.0", 200, **ROCE)], "eno1", ""),
     "RoCE by a VLAN": (

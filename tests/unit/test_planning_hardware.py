@@ -62,8 +62,11 @@ def test_a_gpu_that_nobody_measured_is_planned(
     assert (found["stack"], found["driver"]["modules"]) == (stack, modules)
 
 
-def test_rubin_waits_for_its_driver() -> None:
-    assert_says(problem(node(pci=gpus("3021"))), "rubin", "615 or newer", "no stack in data/stacks.yml fits")
+def test_rubin_has_a_stack_by_name_which_the_refusal_of_others_tells() -> None:
+    rubin = system("ubuntu", "24.04", pci=gpus("3021"))
+    assert_says(problem(rubin), "rubin", "615 or newer", "nvidia_stack_name: r615-cuda13.4")
+    found = plan(rubin, nvidia_stack_name="r615-cuda13.4")
+    assert (found["problems"], found["driver"]["modules"]) == ([], "open")
 
 
 # ---------------------------------------------------------------- unknown ones

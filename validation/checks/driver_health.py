@@ -65,7 +65,8 @@ def xid_errors(node: Node) -> Iterator[Finding]:
     gpus = {gpu.pci_address.rpartition(".")[0]: gpu.index for gpu in node.gpus}
     for event in node.kernel_log.events:
         device = gpus.get(event.address)
-        where = f"GPU {device}" if device is not None else f"the GPU at {event.address}"
+        elsewhere = f"the GPU at {event.address}" if event.address else "a GPU"
+        where = f"GPU {device}" if device is not None else elsewhere
         if event.kind is Kind.OFF_THE_BUS:
             yield finding("gpu-off-the-bus", gpu=device, where=where, count=event.count, detail=event.detail)
         elif event.kind is Kind.RESET_REQUIRED:

@@ -1,6 +1,7 @@
 """Which finding an error of CUDA is: each has its own remedy.
 
-The words are cudaGetErrorString's (CUDA 13.1, driver_types.h), which torch and NCCL hand on.
+The words are cudaGetErrorString's (CUDA 13.1, driver_types.h), which torch and NCCL hand on; some libraries
+have the error's name alone.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from validation.model.not_run import MEMORY, SEARCHED
 
 #: A word of the message by finding, the most telling first.
 FINDINGS = {
-    "cuda-ecc-error": re.compile(r"uncorrectable ECC error", re.IGNORECASE),
+    "cuda-ecc-error": re.compile(r"uncorrectable ECC error|ECC_?UNCORRECTABLE", re.IGNORECASE),
     "cuda-nvlink-error": re.compile(
-        r"uncorrectable NVLink error|access of peer GPU memory over nvlink", re.IGNORECASE
+        r"uncorrectable NVLink error|NVLINK_?UNCORRECTABLE|access of peer GPU memory over nvlink",
+        re.IGNORECASE,
     ),
     "cuda-launch-error": re.compile(
         r"unspecified launch failure|hardware stack error|illegal instruction|invalid program counter"
@@ -21,7 +23,10 @@ FINDINGS = {
         r"|launch timed out",
         re.IGNORECASE,
     ),
-    "cuda-busy": re.compile(r"busy or unavailable", re.IGNORECASE),
+    # Also what only MPS says, through which others share a GPU: nothing is known about the GPU.
+    "cuda-busy": re.compile(
+        r"busy or unavailable|device already in use by|\bMPS (?:client|server)\b", re.IGNORECASE
+    ),
     # The second one is what not_run.py says of others.
     "cuda-out-of-memory": re.compile(rf"{MEMORY.pattern}|memory ran out: ", re.IGNORECASE),
 }

@@ -43,7 +43,8 @@ MOST_OF_A_RECORD = 1 << 13
 TIME = re.compile(r"\[ *[0-9]+\.[0-9]+\] (?:\[ *[TC][0-9]+\] )?")
 #: Each pattern is of a message from its beginning. Some messages begin with the name of a process, of 15
 #: characters that its user chose, with words of the kernel behind: so the driver's own words are more there.
-ADDRESS = r"(?P<address>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
+PLACE = "(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}"
+ADDRESS = f"(?P<address>{PLACE})"
 #: `NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.`; of a MIG instance
 #: `(PCI:0000:1b:00 GPU-I:05)` or `(PCI:0000:1b:00 GPU-I:05 GPU-CI:02)`; of an old driver `(0000:1b:00)`.
 LINE = re.compile(
@@ -81,15 +82,25 @@ SWITCH = r"nvidia-nvswitch[0-9]+: SXid \(PCI:(?P<address>[0-9a-fA-F:.]{7,16})\)"
 SWITCH_LINE = re.compile(rf"{SWITCH}: (?P<number>[0-9]{{1,6}}), (?P<rest>(?:Non-f|F)atal\b.*)")
 SWITCH_DATA = re.compile(rf"{SWITCH}: [0-9]{{1,6}}, (?:Severity|Data)\b")
 #: What begins as an error does and goes on in a way that no pattern here knows; also of a place that is no
-#: address. Each has more words of the driver than fit into the name of a process.
+#: address, or after the driver's number of a GPU, which lines without an Xid have since 610. Each has more
+#: words of the driver than fit into the name of a process.
 NO_PATTERN = re.compile(
-    rf"NVRM: Xid \((?:(?:PCI:)?{ADDRESS}|[^()\[\]]{{3,32}}\): )|nvidia-nvswitch[0-9]+: SXid\b"
+    rf"NVRM: (?:GPU[0-9]{{1,4}}:? )?(?i:xid):?(?: \(|\((?=PCI:))(?:(?:PCI:)?{ADDRESS}|[^()\[\]]{{3,64}}\): )"
+    rf"|NVRM: GPU (?:at )?(?:PCI:)?(?P<gpu>{PLACE})[.:0-9a-f]*:? Xid\b"
+    r"|NVRM: GPU[0-9]{1,4}:? Xid:? [0-9]{1,4}, |nvidia-nvswitch[0-9]+: SXid\b"
 )
 #: `NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)
 #: returned from status @ kernel_channel.c:2827`, since 610 with `GPU0 ` before it, a number of the driver's
 #: own. CUDA says that the device is busy or unavailable (dra-driver-nvidia-gpu issue 982, GB200).
+#: `NVRM: _kgspBootGspRm: unexpected WPR2 already up, cannot proceed with booting GSP`: the next line says
+#: that the GPU may need to be reset (open-gpu-kernel-modules, kernel_gsp.c).
 RESET_REQUIRED = re.compile(
-    r"NVRM: (?:GPU[0-9]+ )?nv\w+: (?:Assertion|Check) failed: Reset required \[NV_ERR_RESET_REQUIRED\]"
+    r"NVRM: (?:GPU[0-9]+ )?(?:nv\w+: (?:Assertion|Check) failed: Reset required \[NV_ERR_RESET_REQUIRED\]"
+    r"|_kgspBootGspRm: unexpected WPR2 already up\b)"
+)
+#: The same of a GPU that is gone, `... failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F)`.
+LOST = re.compile(
+    r"NVRM: (?:GPU[0-9]+ )?nv\w+: (?:Assertion|Check) failed: GPU lost from the bus \[NV_ERR_GPU_IS_LOST\]"
 )
 #: `NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:9b:00 (printing 1 of every 30).  The GPU
 #: likely needs to be reset.`: the system processor of a GPU has stopped, mostly after an Xid 119 of the same.
@@ -196,8 +207,10 @@ def events(lines: Iterable[str]) -> tuple[Event, ...]:
             key = event.address, event.number, event.kind, severity
             before = found.pop(key, None)  # in the order of their last lines
             found[key] = dataclasses.replace(event, count=before.count + 1 if before else 1)
-    # What the Xid of the same GPU says better.
+    # What the Xid of the same GPU says better; a line that names no GPU says less than any that does.
     told = {(event.address, SAID_BY.get(event.number)) for event in found.values()}
+    if Kind.OFF_THE_BUS in {one.kind for one in found.values() if one.address} | {kind for _, kind in told}:
+        found.pop(("", 0, Kind.OFF_THE_BUS, ""), None)
     return tuple(
         dataclasses.replace(event, detail=in_one_line(event.detail))
         for event in found.values()
@@ -229,13 +242,15 @@ def _event(message: str, subject: str) -> Event | None:
         return Event(_with_domain(address), 0, message.strip(), Kind.OFF_THE_BUS)
     if match := GSP_STOPPED.match(message):
         return Event(_with_domain(match["address"]), 0, message.strip(), Kind.RESET_REQUIRED)
+    if LOST.match(message):
+        return Event("", 0, message.strip(), Kind.OFF_THE_BUS)
     if RESET_REQUIRED.match(message):
         return Event("", 0, message.strip(), Kind.RESET_REQUIRED)
     if REBOOT_REQUIRED.match(message):
         return Event("", 0, message.strip(), Kind.REBOOT_REQUIRED)
     if (match := NO_PATTERN.match(message)) and not SWITCH_DATA.match(message):
-        address = match["address"] and _with_domain(match["address"])
-        return Event(address or "", 0, message.strip(), Kind.UNREADABLE)
+        address = match["address"] or match["gpu"]
+        return Event(_with_domain(address) if address else "", 0, message.strip(), Kind.UNREADABLE)
     return None
 
 

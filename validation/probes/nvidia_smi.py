@@ -18,9 +18,9 @@ from validation.probes.report_text import REPORT_END
 from validation.probes.report_values import (
     ABSENT,
     FAULTS,
-    IN_BRACKETS,
     LOST,
     NO_VALUE,
+    OTHER_ERROR,
     UNSAID,
     degrees,
     errors,
@@ -395,7 +395,7 @@ def _unanswered(element: ET.Element) -> Iterator[Unanswered]:
             if value is registration and error not in LOST:
                 continue  # an answer, which is judged by itself
             tells = error in FAULTS and value.tag not in OF_THE_SYSTEM
-            unsaid = error in UNSAID or (said not in ABSENT and IN_BRACKETS.fullmatch(said))
+            unsaid = error in UNSAID or (said not in ABSENT and OTHER_ERROR.fullmatch(said))
             if error in LOST or tells or (unsaid and part.tag in JUDGED):
                 yield Unanswered(part.tag, value.tag, error)
 

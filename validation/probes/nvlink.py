@@ -10,7 +10,8 @@ from validation.probes.reading import in_one_line
 
 GPU = re.compile(r"GPU (?P<index>[0-9]{1,4}):")
 LINK = re.compile(r"\s*Link (?P<link>[0-9]{1,4}): (?P<state>\S.*)")
-INACTIVE = {"<inactive>", "0 GB/s"}
+#: A link that is up has a rate; one that is not is `<inactive>`, or has none.
+UP = re.compile(r"(?=[0-9.]*[1-9])[0-9]+(?:\.[0-9]+)? GB/s")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def parse(text: str) -> dict[int, Links]:
         if gpu := GPU.match(line):
             index = int(gpu["index"])
         elif index is not None and (link := LINK.match(line)):
-            states.setdefault(index, {})[int(link["link"])] = link["state"].strip() not in INACTIVE
+            states.setdefault(index, {})[int(link["link"])] = bool(UP.match(link["state"]))
     if index is None and text.strip():
         raise NvidiaSmiError(
             "other", f"nvidia-smi nvlink --status: expected `GPU 0: ...`, found {in_one_line(text)!r}"

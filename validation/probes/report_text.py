@@ -8,6 +8,7 @@ the report says how many there are.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from validation.probes.reading import ReadingError, in_one_line
 
 REPORT_END = "</nvidia_smi_log>"
-GPU = re.compile(r'^[ \t]*<gpu id="(?P<id>[^"<>\n]{1,64})">', re.MULTILINE)
+GPU = re.compile(r'^[ \t]*<gpu id="(?P<id>[^"<>\n]{1,64})"[^<>\n]{0,200}>', re.MULTILINE)
 #: What ends the part that is read. Old drivers have <compute_processes>.
 GPU_END = re.compile(r"<(?:/gpu|(?:compute_)?processes)>")
 PROCESS = re.compile(
@@ -25,6 +26,8 @@ PROCESS = re.compile(
 #: What no XML may have.
 NO_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 BARE_AMPERSAND = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)")
+#: An element with a text that looks like one, as what a damaged infoROM holds may.
+STRANGE_TEXT = re.compile(r"^([ \t]*<(\w+)>)([^\n]*(?:<|\]\]>)[^\n]*)(</\2>[ \t]*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,13 @@ class GpuText:
 
     def element(self) -> ET.Element:
         """Return all but its processes. Raises ReadingError."""
+        text = f"{BARE_AMPERSAND.sub('&amp;', NO_XML.sub('', self.own))}</gpu>"
+        mended = STRANGE_TEXT.sub(lambda one: f"{one[1]}{_escaped(one[3])}{one[4]}", text)
         try:
             # Without a document type there are no entities.
-            return ET.fromstring(f"{BARE_AMPERSAND.sub('&amp;', NO_XML.sub('', self.own))}</gpu>")  # noqa: S314
+            with contextlib.suppress(ET.ParseError):
+                return ET.fromstring(text)  # noqa: S314
+            return ET.fromstring(mended)  # noqa: S314
         except ET.ParseError as error:
             raise ReadingError(
                 f"nvidia-smi -q -x gave XML that breaks off or is damaged (GPU {self.id}: {error})"
@@ -63,6 +70,10 @@ class GpuText:
             Process(int(found["pid"]), found["type"] or "", in_one_line(found["name"] or ""))
             for found in PROCESS.finditer(self.of_users)
         )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("<", "&lt;").replace(">", "&gt;")
 
 
 @dataclass(frozen=True)

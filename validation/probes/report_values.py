@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from validation.probes.reading import ReadingError, in_one_line
-
 if TYPE_CHECKING:
     import xml.etree.ElementTree as ET
     from collections.abc import Iterator
@@ -59,8 +57,9 @@ WITHHELD = {
 }
 UNSAID = set().union(*WITHHELD.values())
 UNANSWERED = FAULTS | UNSAID
-#: Any other error: brackets stand around nothing else.
-IN_BRACKETS = re.compile(r"\[[^\[\]]+\]")
+#: Any other error: brackets stand around nothing else. An error that its libraries have no words for is
+#: `unknown return value: 32766` (nvidia-smi 550.163.01).
+OTHER_ERROR = re.compile(r"\[[^\[\]]+\]|unknown return value: -?[0-9]+", re.IGNORECASE)
 
 #: Bits of clocks_event_reasons.active (nvml.h) by the name of their XML element.
 EVENT_REASONS = {
@@ -81,7 +80,7 @@ def text_of(element: ET.Element, path: str) -> str | None:
 
 def is_absent(text: str) -> bool:
     """Return whether a GPU or its driver says with this that it has no value, or none to tell."""
-    return text in ABSENT or text.strip("[]") in UNANSWERED or bool(IN_BRACKETS.fullmatch(text))
+    return text in ABSENT or text.strip("[]") in UNANSWERED or bool(OTHER_ERROR.fullmatch(text))
 
 
 def flag(element: ET.Element, path: str, yes: str) -> bool | None:
@@ -100,12 +99,8 @@ def integer(text: str | None) -> int | None:
 
 
 def number(text: str) -> float | None:
-    """Return a number, None for no value. Raises ReadingError for any other text."""
-    if is_absent(text):
-        return None
-    if not NUMBER.fullmatch(text):
-        raise ReadingError(f"expected a number, found {in_one_line(text)!r}")
-    return float(text)
+    """Return a number, None for any other text: it costs this value alone."""
+    return float(text) if NUMBER.fullmatch(text) else None
 
 
 def degrees(element: ET.Element, path: str) -> float | None:

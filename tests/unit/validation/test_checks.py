@@ -609,6 +609,10 @@ def test_an_error_of_cuda_has_a_finding_and_an_action_of_its_own() -> None:
             MachineAction.RESET_GPU,
         ),
         ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "cuda-busy", MachineAction.RERUN),
+        ("the MPS server is not ready to accept new MPS client requests", "cuda-busy", MachineAction.RERUN),
+        ("exclusive-thread device already in use by a different thread", "cuda-busy", MachineAction.RERUN),
+        ("failed call: CUDA_ERROR_ECC_UNCORRECTABLE", "cuda-ecc-error", MachineAction.RESET_GPU),
+        ("cudaErrorNvlinkUncorrectable", "cuda-nvlink-error", MachineAction.RESET_GPU),
         ("OutOfMemoryError: CUDA out of memory. Tried to", "cuda-out-of-memory", MachineAction.RERUN),
         ("RuntimeError: something else", "process-died", MachineAction.RERUN),
     ):

@@ -660,6 +660,10 @@ RESET_REQUIRED = (
     "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) "
     "returned from status @ kernel_channel.c:2827"
 )
+LOST = (
+    "NVRM: GPU5 nvCheckOkFailedNoLog: Check failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F) "
+    "returned from nvdEngineDumpCallbackHelper(pGpu) @ nv_debug_dump.c:273"
+)
 RECOVERY = "NVRM: Xid (PCI:0000:43:00): 154, GPU recovery action changed from 0x0 (None) to {}"
 
 
@@ -706,11 +710,28 @@ def test_a_gpu_that_must_be_reset_without_an_xid_is_found_and_no_line_of_an_erro
         ("NVRM: Xid (SOC0): 13, pid=7, name=python3, Graphics Exception", ["kernel-error-unreadable"]),
         ("NVRM: Xid (unknown): 79, GPU has fallen off the bus", ["kernel-error-unreadable"]),
         ("nvidia-nvswitch3: SXid (unknown): 20034, Fatal, Link 30", ["kernel-error-unreadable"]),
+        (
+            "NVRM: Xid (GPU-5a1e8e0c-1111-2222-3333-444455556666): 79, GPU has fallen",
+            ["kernel-error-unreadable"],
+        ),
+        ("NVRM: GPU0 Xid (PCI:0000:43:00): 119, pid=1, name=x, Timeout", ["kernel-error-unreadable"]),
+        ("NVRM: GPU0 Xid: 31, ENGINE CE2 faulted", ["kernel-error-unreadable"]),
+        ("NVRM: GPU 0000:43:00.0: Xid 79, GPU has fallen off", ["kernel-error-unreadable"]),
+        ("NVRM: XID (PCI:0000:43:00): 79, GPU has fallen off", ["kernel-error-unreadable"]),
+        ("NVRM: Xid(PCI:0000:43:00): 79, GPU has fallen off", ["kernel-error-unreadable"]),
         (GSP_STOPPED, ["reset-required"]),
+        (LOST, ["gpu-off-the-bus"]),
+        (
+            "NVRM: GPU0 _kgspBootGspRm: unexpected WPR2 already up, cannot proceed with booting",
+            ["reset-required"],
+        ),
         # Names of processes of 15 characters, with words of the kernel behind.
         ("NVRM: Xid (abcd[7]: segfault at 0 ip 0 (a): 13, ", []),
         ("NVRM: Xid (abcd invoked oom-killer: gfp_mask=0x1 (GFP_KERNEL): ", []),
         ("NVRM: Xid (ab): page allocation failure: order:0 (a): ", []),
+        ("NVRM: xid(00:00[7]: segfault at 0 ip 0", []),
+        ("NVRM: GPU0 Xid:[7]: segfault at 0 ip 0", []),
+        ("NVRM: GPU 0000:[7]: segfault at 0 ip 0", []),
         ("nvidia-nvswitch[7]: SXid (PCI:0000:c1:00.0): 1, Fatal, x", []),
         (
             "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Catastrophic, Link 30",
@@ -728,6 +749,19 @@ def test_a_gpu_that_must_be_reset_without_an_xid_is_found_and_no_line_of_an_erro
         findings = Health().run(node(kernel_log=log_of(line))).findings
         assert [one.code for one in findings] == codes, line
         assert all(" ".join(line.split()) in one.text for one in findings)
+
+
+def test_a_gpu_that_is_lost_is_told_of_by_the_line_that_names_it() -> None:
+    fallen = "NVRM: Xid (PCI:0000:43:00): 79, GPU has fallen off the bus."
+    for line, code in (
+        (fallen, "xid-79"),
+        ("NVRM: GPU 0000:43:00.0: GPU has fallen off the bus.", "gpu-off-the-bus"),
+    ):
+        for lines in ([LOST, line], [line, LOST, LOST]):
+            (finding,) = Health().run(node(kernel_log=log_of(*lines))).findings
+            assert (finding.code, finding.device) == (code, 1)
+    (finding,) = Health().run(node(kernel_log=log_of(LOST, LOST))).findings
+    assert (finding.code, finding.device, finding.machine_action) == ("gpu-off-the-bus", None, "reboot")
 
 
 def test_a_gpu_whose_system_processor_stopped_is_told_of_once() -> None:

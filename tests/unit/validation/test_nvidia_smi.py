@@ -74,7 +74,7 @@ def test_a_gpu_that_serves_one_process_at_a_time_is_told(xml: str, exclusive: bo
     assert nvidia_smi.parse(smi_xml(xml)).gpus[0].is_exclusive == exclusive
 
 
-@each(*sorted(UNANSWERED), "[Unknown Error]", "Perhaps")
+@each(*sorted(UNANSWERED), "[Unknown Error]", "unknown return value: 999", "Perhaps")
 def test_a_word_that_is_no_answer_is_never_a_no(word: str) -> None:
     changes = dict.fromkeys(
         ("persistence_mode", "current_mig", "current_ecc", "remapped_row_failure", "remapped_row_pending"),
@@ -89,6 +89,19 @@ def test_what_nobody_may_ask_is_unanswered_only_where_a_gpu_is_judged_by_it() ->
     asked = gpu_xml(remapped_row_pending="Insufficient Permissions", used="Insufficient Permissions")
     (gpu,) = nvidia_smi.parse(smi_xml(asked)).gpus
     assert list(map(str, gpu.unanswered)) == ["remapped_row_pending: Insufficient Permissions"]
+
+
+def test_an_error_that_nvidia_smi_has_no_words_for_is_none_of_its_values() -> None:
+    words = "unknown return value: 32766"
+    asked = gpu_xml(dram_uncorrectable=words, state=words, current_power_limit=words)
+    (gpu,) = nvidia_smi.parse(smi_xml(asked)).gpus
+    assert {str(one) for one in gpu.unanswered} == {f"dram_uncorrectable: {words}", f"state: {words}"}
+    assert (gpu.fabric_state, gpu.power_limit_w) == (None, None)
+
+
+def test_an_element_of_a_gpu_may_have_more_than_its_address() -> None:
+    (gpu,) = nvidia_smi.parse(smi_xml(gpu_xml()).replace('">', '" state="new">')).gpus
+    assert gpu.uuid == "GPU-1"
 
 
 def test_an_unknown_error_in_what_describes_the_system_is_none_of_the_gpu() -> None:
@@ -194,10 +207,18 @@ def test_a_report_that_breaks_off_is_an_error_that_says_so() -> None:
 
 
 def test_samples_are_read_with_values_that_a_gpu_does_not_have() -> None:
-    first, second = gpu_samples.parse_samples(
+    first, second, third = gpu_samples.parse_samples(
         "0, 1980, 512.30, 61, 5, 16, 0x0000000000000004, P0, 2\n"
         "1, [N/A], [N/A], 30, [N/A], 16, [N/A], [N/A], [N/A]\n"
+        "2, 1980 MHz, unknown return value: 7, 61, ?, 16, 4, P0, \n"
     )
+    assert (third.sm_clock_mhz, third.power_w, third.temperature_c, third.ecc_uncorrected) == (
+        None,
+        None,
+        61,
+        None,
+    )
+    assert (third.pcie_generation, third.pcie_width, third.event_reasons) == (None, 16, 0)
     assert (first.sm_clock_mhz, first.power_w, first.pcie_generation, first.event_reasons) == (
         1980,
         512.3,

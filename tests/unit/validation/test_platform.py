@@ -253,6 +253,9 @@ def test_links_are_read_with_those_that_are_down() -> None:
         "GPU 1: NVIDIA H100 (UUID: GPU-2)\n\t Link 0: 26.562 GB/s\n"
     )
     assert nvlink.parse(text) == {0: Links(1, (1,)), 1: Links(1, ())}
+    states = ("50 GB/s", "0.000 GB/s", "0 GB/s", "Disabled", "N/A", "<sleep>", "53.125 GB/s (new)")
+    lines = "".join(f"\t Link {number}: {state}\n" for number, state in enumerate(states))
+    assert nvlink.parse(f"GPU 0: x\n{lines}") == {0: Links(2, (1, 2, 3, 4, 5))}
 
 
 @pytest.mark.component
