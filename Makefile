@@ -101,7 +101,7 @@ scap: packages
 
 .PHONY: scan
 scan: packages setup-dev scap ## Harden nodes, let OpenSCAP judge them with Temper's tailoring, and print what it found: 40 minutes
-	$(BIN)/pytest tests/lab/test_scan.py -m lab -v -s $(ARGS)
+	$(BIN)/pytest tests/lab/test_scan.py tests/lab/test_scan_enterprise.py -m lab -v -s $(ARGS)
 
 .PHONY: cuda-test
 cuda-test: packages setup-dev ## Run the payload under CUDA builds of torch, on a stand-in for CUDA: 2 GB to fetch, many minutes

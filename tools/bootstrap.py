@@ -5,7 +5,7 @@
     python3 -m tools.bootstrap payload              build the Python with torch that the lab's nodes get
     python3 -m tools.bootstrap monitoring           unpack what the tests of monitoring run
     python3 -m tools.bootstrap schedulers           unpack what the tests of draining nodes run
-    python3 -m tools.bootstrap scap                 unpack the rules that OpenSCAP judges nodes by
+    python3 -m tools.bootstrap scap                 install OpenSCAP, and unpack the rules that it judges nodes by
     python3 -m tools.bootstrap browser              install the browser that the tests of reports open them in
 
 Each costs milliseconds when there is nothing to do, and may be interrupted and run again at any point.
@@ -75,6 +75,8 @@ SCAP_PACKAGES = {
     ),
 }
 SCAP = ROOT / ".cache" / "scap"
+# It reads trees of files here; the lab's nodes have their own.
+SCAP_SCANNER = ("openscap-scanner",)
 # The driver has to be of the browser's version; both come from one source package.
 BROWSER_PACKAGES = ("chromium", "chromium-driver")
 LAYERS = {"controller": ("controller",), "dev": ("controller", "dev")}
@@ -388,7 +390,7 @@ def main() -> int:
     commands.add_parser("payload", help="build the Python with torch that the lab's nodes get")
     commands.add_parser("monitoring", help="unpack the monitoring programs that tests run")
     commands.add_parser("schedulers", help="unpack Slurm and kubectl, which tests run")
-    commands.add_parser("scap", help="unpack the rules that OpenSCAP judges nodes by")
+    commands.add_parser("scap", help="install OpenSCAP, and unpack the rules that it judges nodes by")
     commands.add_parser("browser", help="install the browser that tests open reports in")
     arguments = parser.parse_args()
     try:
@@ -401,6 +403,7 @@ def main() -> int:
         elif arguments.command == "schedulers":
             unpack_schedulers()
         elif arguments.command == "scap":
+            install_packages(SCAP_SCANNER)
             unpack_scap()
         elif arguments.command == "browser":
             install_packages(BROWSER_PACKAGES)
