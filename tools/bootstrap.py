@@ -5,7 +5,7 @@
     python3 -m tools.bootstrap payload              build the Python with torch that the lab's nodes get
     python3 -m tools.bootstrap monitoring           unpack what the tests of monitoring run
     python3 -m tools.bootstrap schedulers           unpack what the tests of draining nodes run
-    python3 -m tools.bootstrap scap                 install OpenSCAP, and unpack the rules that it judges nodes by
+    python3 -m tools.bootstrap scap                 install OpenSCAP, unpack the rules that it judges by
     python3 -m tools.bootstrap browser              install the browser that the tests of reports open them in
 
 Each costs milliseconds when there is nothing to do, and may be interrupted and run again at any point.
