@@ -1,7 +1,7 @@
 """OpenSCAP reads what Enterprise Linux would get: with Temper's tailoring, no rule that files can show fails.
 
-The lab boots no such node. A tree has the files that Rocky Linux publishes (tests/lab/rocky_files), and on top
-what the plan makes; LIVE names what only a node could show.
+The lab boots no such node. A tree has the files that Rocky Linux publishes (tests/lab/rocky_files), and on
+top what the plan makes; LIVE names what only a node could show.
 """
 
 from __future__ import annotations
