@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ansible.module_utils.temper.access import sshd_settings
-from ansible.module_utils.temper.settings.files import Access, File, Keyword
+from ansible.module_utils.temper.files import File
+from ansible.module_utils.temper.settings.files import Access, Keyword
 
 from temper.compliance import scans, tailoring
 from temper.plan.convert import plain
