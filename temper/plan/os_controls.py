@@ -127,9 +127,19 @@ def settings_of(control: Mapping[str, Any], profile: str) -> dict[str, Any]:
     return sets[name] if name else {}
 
 
+#: Entries of a control that say why a node keeps what the default profile sets, and the options that decide.
+CONDITIONS = {"router": "forwards", "asymmetric": "answers_elsewhere", "usb": "usb_disk"}
+
+
+def condition_of(control: Mapping[str, Any], options: Mapping[str, object]) -> str | None:
+    """Return why a node keeps what the default profile sets, or None."""
+    texts = (control[key] for key, option in CONDITIONS.items() if key in control and options.get(option))
+    return next(texts, None)
+
+
 def profile_of(control: Mapping[str, Any], wish: OsHardening, options: Mapping[str, object]) -> str:
     """Return the profile that a control is set by: others' packets outlive the wish for a stricter one."""
-    return DEFAULT if "router" in control and options.get("forwards") else wish.profile
+    return DEFAULT if condition_of(control, options) else wish.profile
 
 
 def concerns(control: Mapping[str, Any], system: object) -> bool:
@@ -424,7 +434,7 @@ def waived_controls(
         if reason is None:
             reason, by = lacking(control, system), str(system)
         if reason is None and profile_of(control, wish, options) != wish.profile:
-            reason, by = control["router"], "what the node does"
+            reason, by = condition_of(control, options), "what the node does"
         if reason is None and not options.get(control.get("option", "")):
             reason, by = waiver_of(control, wish.profile), f"the profile {wish.profile}"
         if reason is not None:
@@ -451,8 +461,8 @@ def hardening(
     """Return what one node gets.
 
     `controls` are those of data/os_controls by their id, `options` the values of other roles' variables that
-    a control may name as its `option`, as `forwards` whether the node forwards packets for others, and as
-    `system` what it runs, such as debian-13.
+    a control may name as its `option`, those of CONDITIONS are facts of the node, and `system` is
+    what it runs, such as debian-13.
     """
     options = options or {}
     waived = waived_controls(controls, wish, options)
