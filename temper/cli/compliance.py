@@ -157,12 +157,13 @@ def tailor(given: argparse.Namespace) -> int:
     controls = load_controls(DATA / "os_controls")
     if given.product not in (known := tailoring.products(table)):
         raise ValueError(f"--product: expected {' or '.join(known)}, found {given.product or 'nothing'}")
-    known_controls, made_at = tailoring.of_profile(controls, given.profile), utc(datetime.now(UTC))
+    system, made_at = tailoring.system_of(given.product), utc(datetime.now(UTC))
+    known_controls = tailoring.of_profile(controls, given.profile, system)
     if given.node:
         node, statement = node_of(given.reports, given.node)
-        system = node.system.replace("-", "")
-        if system != given.product:
-            raise ValueError(f"--product: expected {system}, which {given.node} has, found {given.product}")
+        if node.system != system:
+            of_node = f"that of {node.system or 'a known system'}, which {given.node} has"
+            raise ValueError(f"--product: expected {of_node}, found {given.product}")
         known_controls, made_at = tailoring.of_node(node), statement.made_at
     rules = tailoring.exempted(controls, table, given.product, given.profile, known_controls)
     text = tailoring.tailoring(given.product, given.profile, made_at, rules, given.node)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from temper.compliance.model import State, WaivedBy
-from temper.plan.os_controls import waiver_of
+from temper.plan.os_controls import concerns, lacking, waiver_of
+from temper.plan.os_systems import systems
 from validation.model.printable import printable
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 HARDENING = "os_hardening"
 XCCDF = "http://checklists.nist.gov/xccdf/1.2"
 CONTENT = "xccdf_org.ssgproject.content"
-#: A profile of os_hardening -> that of the data streams which it is measured by.
+#: A profile of os_hardening -> that of the data streams which it is measured by; data/os_systems has others.
 STREAM_PROFILES = {
     "cis-level1": "cis_level1_server",
     "cis-level2": "cis_level2_server",
@@ -48,6 +49,17 @@ def products(table: Mapping[str, Any]) -> list[str]:
     return sorted({product for group in table["streams"] for product in group["in"]})
 
 
+def system_of(product: str) -> str:
+    """Return the system that a data stream is for: rhel-9 for rhel9."""
+    return next(name for name, one in systems().items() if one.stream == product)
+
+
+def stream_profile(product: str, profile: str) -> str:
+    """Return what a data stream calls the profile that measures one of os_hardening."""
+    measured = PROFILES[profile]
+    return systems()[system_of(product)].stream_profiles.get(measured, STREAM_PROFILES[measured])
+
+
 def rules_of(table: Mapping[str, Any], product: str, profile: str) -> list[str]:
     """Return the rules of a stream that measure a profile of os_hardening, in the order of their names."""
     groups = (group for group in table["streams"] if PROFILES[profile] in group["in"].get(product, ()))
@@ -64,22 +76,25 @@ class Known:
 
     `of_profile` are those that a profile relaxes; of these, the rules that a bare system fulfils stay in the
     scan. What an operator accepts (`of_operator`) goes as a whole. `states` has controls of os_hardening, and
-    the other roles as a whole; None where no node was asked.
+    the other roles as a whole; None where no node was asked. `system` is such as debian-13.
     """
 
     of_profile: dict[str, str]
     of_operator: dict[str, str] = field(default_factory=dict)
     states: dict[str, State] | None = None
+    system: str = ""
 
     def in_force(self, owner: str) -> bool:
         """Return whether a control or role is as its plan wants it."""
         return self.states is None or self.states.get(owner) in (State.PASS, State.NOT_APPLICABLE)
 
 
-def of_profile(controls: Mapping[str, Any], profile: str) -> Known:
+def of_profile(controls: Mapping[str, Any], profile: str, system: str) -> Known:
     """Return what a profile relaxes, of a node that is as its plan wants it."""
-    found = {name: waiver_of(control, profile) for name, control in controls.items()}
-    return Known({name: reason.strip() for name, reason in found.items() if reason})
+    found = {
+        name: lacking(control, system) or waiver_of(control, profile) for name, control in controls.items()
+    }
+    return Known({name: reason.strip() for name, reason in found.items() if reason}, system=system)
 
 
 def of_node(node: NodeStatement) -> Known:
@@ -93,7 +108,7 @@ def of_node(node: NodeStatement) -> Known:
         if control.state is State.WAIVED:
             until = f" (until {control.waived_until})" if control.waived_until else ""
             waived[control.waived_by or WaivedBy.OPERATOR][own] = control.waiver + until
-    return Known(waived[WaivedBy.PROFILE], waived[WaivedBy.OPERATOR], states)
+    return Known(waived[WaivedBy.PROFILE], waived[WaivedBy.OPERATOR], states, node.system)
 
 
 def owners_of(controls: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, str]:
@@ -102,17 +117,18 @@ def owners_of(controls: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str
     `controls` are those of data/os_controls by id, `table` has the keys of data/scap/rules.yml and
     data/scap/streams.yml.
     """
-    owners = {rule: role for role, rules in table["roles"].items() for rule in rules}
+    owners = {rule: role for role, row in table["roles"].items() for rule in row["rules"]}
     return owners | {rule: name for name, control in controls.items() for rule in control.get("scap", ())}
 
 
 def exemptions(controls: Mapping[str, Any], table: Mapping[str, Any], known: Known) -> dict[str, Exempted]:
     """Return the rules that the scanner shall leave out, whatever the profile, as `owners_of` takes them."""
     forms, scanner = (
-        {rule: one["reason"].strip() for one in table[key] for rule in one["rules"]}
-        for key in ("forms", "scanner")
+        {rule: row["reason"].strip() for row in rows if concerns(row, known.system) for rule in row["rules"]}
+        for rows in (table["forms"], table["scanner"])
     )
-    kept = frozenset(table["kept"])
+    kept = frozenset(table["kept"]["rules"] if concerns(table["kept"], known.system) else ())
+    without = {role: lacking(row, known.system) for role, row in table["roles"].items()}
     found = {}
     for rule, owner in owners_of(controls, table).items():
         waiver = known.of_operator.get(owner)
@@ -121,8 +137,8 @@ def exemptions(controls: Mapping[str, Any], table: Mapping[str, Any], known: Kno
         if waiver is not None:
             text = printable(f"Waived with the control {owner}: {waiver}")
             found[rule] = Exempted(rule, text, owner)
-        elif rule in scanner:
-            found[rule] = Exempted(rule, scanner[rule])
+        elif reason := without.get(owner) or scanner.get(rule):
+            found[rule] = Exempted(rule, reason)
         elif rule in forms and known.in_force(owner):
             found[rule] = Exempted(rule, forms[rule])
     return found
@@ -148,8 +164,8 @@ def tailoring(product: str, profile: str, made_at: str, rules: list[Exempted], n
     root = ET.Element(f"{{{XCCDF}}}Tailoring", {"id": f"xccdf_temper_tailoring_{profile}"})
     element(root, "benchmark", href=f"ssg-{product}-ds.xml")
     element(root, "version", "1", time=made_at)
-    stream_profile = f"{CONTENT}_profile_{STREAM_PROFILES[PROFILES[profile]]}"
-    own = element(root, "Profile", id=profile_id(profile), extends=stream_profile)
+    extended = f"{CONTENT}_profile_{stream_profile(product, profile)}"
+    own = element(root, "Profile", id=profile_id(profile), extends=extended)
     of_what = f"on {node}" if node else "on a node that is as its plan wants it"
     element(own, "title", f"Temper's profile {profile} for {product}, {of_what}")
     for one in rules:

@@ -145,7 +145,9 @@ def profile_of(control: Mapping[str, Any], wish: OsHardening, options: Mapping[s
 
 def concerns(control: Mapping[str, Any], system: object) -> bool:
     """Return whether a control is about a system, such as debian-13; about one that is not known all are."""
-    return not system or "of" not in control or distribution_of(system) in control["of"]
+    return (
+        not system or "of" not in control or not {system, distribution_of(system)}.isdisjoint(control["of"])
+    )
 
 
 def waiver_of(control: Mapping[str, Any], profile: str) -> str | None:

@@ -25,6 +25,7 @@ class OsSystem:
     benchmark: str
     edition: str
     stream: str = ""
+    stream_profiles: dict[str, str] = field(default_factory=dict)
     stig: str = ""
     numbered: str = ""
     numbers: dict[str, tuple[str, ...]] = field(default_factory=dict)

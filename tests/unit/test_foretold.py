@@ -170,6 +170,7 @@ def test_a_run_that_hardens_a_system_without_controls_is_refused_before_it_begin
     ("ubuntu-22.04", True),
     ("ubuntu-24.04", True),
     ("ubuntu-26.04", False),
+    ("rhel-9", True),
 )
 def test_a_stig_is_for_systems_that_have_one(name: str, measured: bool) -> None:
     wish: dict[str, Any] = {"nvidia_stack_state": "absent", "os_hardening_profile": "stig"}

@@ -210,6 +210,8 @@ ARGUMENTS = {
             "minclass",
             "difok",
             "maxrepeat",
+            "maxclassrepeat",
+            "retry",
             "maxsequence",
             "dictcheck",
             "enforcing",

@@ -101,10 +101,10 @@ def test_long_texts_and_many_comments_are_no_tag_that_does_not_end() -> None:
 
 CONTROLS: dict[str, Any] = {"umask": {"scap": ["mask"]}, "su": {"scap": ["su_group", "su_kept"]}}
 TABLE: dict[str, Any] = {
-    "roles": {"ssh_hardening": ["root_login"]},
+    "roles": {"ssh_hardening": {"rules": ["root_login"]}},
     "forms": [{"rules": ["mask"], "reason": "PAM does it."}],
     "scanner": [],
-    "kept": ["su_kept"],
+    "kept": {"rules": ["su_kept"]},
     "streams": [],
 }
 

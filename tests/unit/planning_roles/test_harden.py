@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from temper.plan.node_plan import NodePlan, PlannedSetting
-from temper.plan.os_controls import concerns, lacking
+from temper.plan.os_controls import STRICTEST, concerns, lacking, settings_of
 from temper.plan.role_variables import content_problems
 from temper.plan.wanted import Kind
 from tests.unit.each import each
@@ -171,7 +171,7 @@ def test_every_control_that_sets_something_is_named_by_a_setting() -> None:
             name
             for name, control in CONTROLS.items()
             if concerns(control, plan.system) and not lacking(control, plan.system)
-            if any(control.get("profiles", {}).values())
+            if settings_of(control, STRICTEST)
         }
 
 

@@ -120,6 +120,8 @@ ROWS = {
     (QUALITY, "minlen"): (PWQUALITY, "15", "20", "4", "x"),
     (QUALITY, "difok"): (PWQUALITY, "2", "5", "0", "x"),
     (QUALITY, "maxrepeat"): (PWQUALITY, "3", "2", "9 0", "x"),
+    (QUALITY, "maxclassrepeat"): (PWQUALITY, "0", "4", "", "x"),
+    (QUALITY, "retry"): ("password requisite pam_pwquality.so {}={{}}", "3", "1", "5", "x"),
     (QUALITY, "maxsequence"): (PWQUALITY, "3", "2", "9 0", "x"),
     (QUALITY, "dictcheck"): (PWQUALITY, "1", "", "0", "x"),
     (QUALITY, "enforcing"): (PWQUALITY, "1", "", "0", "x"),

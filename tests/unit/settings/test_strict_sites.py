@@ -36,6 +36,9 @@ def neighbours(order: str, wanted: str) -> dict[str, str]:
         place = next(number for number, words in enumerate(places) if wanted.lower() in words)
         found |= {"stricter": places[place - 1][0]} if place else {}
         return found | ({"weaker": places[place + 1][0]} if place + 1 < len(places) else {})
+    unlimited = re.search(r", ([^,]+) unlimited", order)
+    if name == "at least" and unlimited and wanted in unlimited[1].split():
+        return found | {"weaker": "1"}  # nothing is more
     if name in ("at most", "at least"):
         up, down = str(int(wanted) + 1), str(int(wanted) - 1)
         weaker, more = (up, down) if name == "at most" else (down, up)
