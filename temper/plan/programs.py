@@ -27,18 +27,18 @@ MOST = 40
 
 @dataclass(frozen=True)
 class RefusedText:
-    """What a program would not take: the role that wants it, and the program's words."""
+    """What the node would not take: the role that wants it, and why, which may say what to do, too."""
 
     role: Literal["firewall", "ssh_hardening", "os_hardening"]
     said: str
+    advises: bool = False
 
     @property
     def refusal(self) -> Refusal:
         """Why the node is refused, and what to do."""
-        remedy = advice("correct-role", role=self.role)
-        if self.role == "os_hardening":
-            remedy = advice("waive-control")
-        return refusal("program-refuses", remedy, reason=one_line(self.said))
+        waives = self.role == "os_hardening"
+        remedy = advice("waive-control") if waives else advice("correct-role", role=self.role)
+        return refusal("program-refuses", None if self.advises else remedy, reason=one_line(self.said))
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,7 @@ def test_what_programs_say_is_in_the_plan_or_refuses_it(controller: Controller) 
     remedies = ["os_hardening_waivers", "ssh_hardening_state: absent"]
     for answer, problems, said in (
         (refusing, remedies, ""),
+        (NOTHING_SAID | {"refused": [sudoers | {"said": "Do that. Bad;", "advises": True}]}, ["Do that"], ""),
         (broken, [], "no Python"),
         (unasked, [], "nft was not asked: no unshare"),
         (stranger, [], "not asked"),
