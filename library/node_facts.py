@@ -654,6 +654,9 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    if os.geteuid() != 0:
+        # Much could be read all the same, and what could not would be called damaged.
+        module.fail_json(msg=f"Ansible works there as user {os.geteuid()}, not as root")
     facts: dict[str, Any] = {}
     if module.params["lease"]:
         try:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ from temper.output.results import (  # noqa: E402 - likewise
     complaint,
     differences,
     messages,
+    problems,
     program,
     refused,
     warnings,
@@ -295,10 +296,12 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         if kind:
             whole = once and kind in ("refused", "failed", "ignored", "rescued")
             where = located(result.task) if kind in ("failed", "ignored", "rescued") else ""
-            for text in texts or ("",):
-                note = self.run.note(self.stage, Note(kind, "" if whole else node, f"{task}{where}", text))
-                if kind in BAD:
-                    self.keep_reason(note)
+            told = [
+                self.run.note(self.stage, Note(kind, "" if whole else node, f"{task}{where}", text))
+                for text in texts or ("",)
+            ]
+            if kind in BAD:
+                self.keep_reason(replace(told[0], text="\n".join(note.text for note in told)))
         for message in messages(result.result, self.dumped) if kind in ("", "changed") else ():
             self.run.note(self.stage, Note("said", "" if once else node, task, message))
 
@@ -389,7 +392,7 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         kind = "ignored" if ignore_errors else "rescued" if is_rescued(result.task) else "failed"
         if not ignore_errors and refused(result.result):
             kind = "unreachable" if result.host.get_name() in self.silent else "refused"
-        self.take(result, kind, complaint(result.result, self.dumped))
+        self.take(result, kind, *(problems(result.result) or [complaint(result.result, self.dumped)]))
 
     @event
     def v2_runner_on_unreachable(self, result: Any) -> None:

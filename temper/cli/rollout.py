@@ -375,6 +375,9 @@ def _confirmed(found: Sequence[Candidate]) -> bool:
     except EOFError:
         print()
         return False
+    except KeyboardInterrupt:
+        print()
+        raise
 
 
 def _carry_out(given: argparse.Namespace, store: RolloutStore, number: int) -> int:

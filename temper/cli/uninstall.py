@@ -128,6 +128,9 @@ def confirmed() -> bool:
     except EOFError:
         print()
         return False
+    except KeyboardInterrupt:
+        print("\nNothing was changed.", file=sys.stderr)
+        raise
 
 
 def left_here(root: Path = ROOT) -> list[str]:

@@ -138,7 +138,7 @@ def explained(wanted: str | None, gpu: str) -> str:
     # A GPU alone is held to the floor of many at once.
     name = given["name"].replace("_alone_", "_") if given else ""
     if not given or not names & {name, bound(name)}:
-        close = difflib.get_close_matches(wanted.partition("=")[0], names, n=1)
+        close = difflib.get_close_matches(wanted.partition("=")[0], names, n=1, cutoff=0.85)
         hint = f"did you mean {close[0]}=VALUE?" if close else f"expected one of {', '.join(sorted(names))}"
         raise UsageError(f"{wanted}: expected a number, such as bf16_tflops=640; {hint}")
     value = float(given["value"]) if given["value"] else None

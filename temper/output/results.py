@@ -137,6 +137,12 @@ def warnings(result: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(str(one) for found in lists if isinstance(found, list) for one in found))
 
 
+def problems(result: Mapping[str, Any]) -> list[str]:
+    """Return the reasons of a refusal, where it names them one by one."""
+    found = result.get("problems")
+    return [f"- {problem}" for problem in found] if refused(result) and isinstance(found, list) else []
+
+
 def refused(result: Mapping[str, Any]) -> bool:
     """Return whether a failure is a refusal: nothing was changed. Modules and action `refuse` say so."""
     return result.get("refused") is True

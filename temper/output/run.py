@@ -131,6 +131,8 @@ class Run:
         for (kind, task), texts in by_task.items():
             if kind == "changed":
                 groups = few(self.line_by_line(texts))
+            elif kind in BAD:  # reasons that several nodes share stand once, beside those of each
+                groups = self.line_by_line(texts, whole=True)
             else:
                 groups = alike({node: "\n".join(said) for node, said in texts.items()}, self.own)
             for nodes, text in groups:
@@ -138,8 +140,13 @@ class Run:
                 found[kind, nodes].append(body)
         return [Block(kind, rendered(kind, nodes, said, check)) for (kind, nodes), said in found.items()]
 
-    def line_by_line(self, texts: dict[str, list[str]]) -> list[tuple[tuple[str, ...], str]]:
-        """Return what nodes changed in one task: each change once, beside the others of the same nodes."""
+    def line_by_line(
+        self, texts: dict[str, list[str]], *, whole: bool = False
+    ) -> list[tuple[tuple[str, ...], str]]:
+        """Return what one task says of nodes: each text once, beside the others of the same nodes.
+
+        All of them where they are asked for as a `whole`.
+        """
         nodes_of: dict[str, dict[str, str]] = defaultdict(dict)
         for node, said in texts.items():
             for text in said:
@@ -147,7 +154,7 @@ class Run:
         found: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for text, nodes in nodes_of.items():
             found[tuple(sorted(nodes))].append(text if len(nodes) > 1 else next(iter(nodes.values())))
-        return [(nodes, "\n".join(self.shortened(said))) for nodes, said in found.items()]
+        return [(nodes, "\n".join(said if whole else self.shortened(said))) for nodes, said in found.items()]
 
     def shortened(self, said: list[str]) -> list[str]:
         """Return some of many changes, and how many more there are."""

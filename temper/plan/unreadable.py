@@ -45,6 +45,7 @@ UNREADABLE = (
         re.compile("not in the sudoers file|may not run sudo|not allowed to (?:execute|run)"),
         "become-forbidden",
     ),
+    (re.compile("works there as user .*, not as root"), "become-off"),
     (re.compile("(?i)interpreter .*not found|python[0-9.]*: (command )?not found"), "python-missing"),
 )
 

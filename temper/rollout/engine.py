@@ -34,15 +34,15 @@ IDLE = timedelta(minutes=20)
 
 #: How a step has ended that is not done, and what becomes of its node, for people.
 ENDED = {
-    Outcome.AGAIN: "decided nothing",
+    Outcome.AGAIN: "came to no result",
     Outcome.REFUSED: "was refused",
     Outcome.FAILED: "failed",
 }
 THEN = {
-    Course.FORWARD: "",
-    Course.BACK: "; the node goes back to the former stack",
-    Course.RELEASE: "; the node is released as it was found",
-    Course.KEEP_OUT: "; the node stays out of service",
+    Course.FORWARD: "the node stays as it is",
+    Course.BACK: "the node goes back to the former stack",
+    Course.RELEASE: "the node is released as it was found",
+    Course.KEEP_OUT: "the node stays out of service",
 }
 
 
@@ -296,8 +296,8 @@ class Engine:
             record = self.store.finish(lease, number, name, step, result, self.clock.now())
             if result.outcome is not Outcome.DONE:
                 why = result.reason.rstrip(".") or "no reason was given"
-                said = f"step {step} {ENDED[result.outcome]}: {why}{THEN[record.course]}"
-                self.say(f"{name}: {said}")
+                then = "it is tried again" if record.attempt else THEN[record.course]
+                self.say(f"{name}: step {step} {ENDED[result.outcome]}: {why}; {then}")
 
     async def _cancel(self) -> None:
         """End the steps that are under way; they stay recorded as begun."""

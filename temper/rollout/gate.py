@@ -23,6 +23,7 @@ from temper.rollout.noise import Series
 from validation.model import checksums
 from validation.model.contract import Finding, State, StringEnum
 from validation.model.grouping import by_key
+from validation.model.printable import first_of
 from validation.model.quantities import is_searched, label, number, unit
 from validation.verdict.chance import among
 
@@ -276,7 +277,12 @@ def judge_settings(
     lost: list[str],
     notes: list[str],
 ) -> None:
-    """Add a sentence to `lost` for each setting that is another one now, to `notes` for what is not said."""
+    """Add a sentence to `lost` for each setting that is another one now, to `notes` for what is not said.
+
+    What is the same of several GPUs is one sentence.
+    """
+    absent: dict[str, list[str]] = {}
+    changed: dict[str, list[str]] = {}
     for gpu, settings in before.items():
         now = after.get(gpu)
         if now is None:
@@ -286,9 +292,19 @@ def judge_settings(
             # A mode that waited for a boot has had one.
             value = settings.get(f"pending {name}", was)
             if name not in now:
-                notes.append(f"GPU {gpu}: the new driver does not say its {name}, which was {value}.")
+                absent.setdefault(f"the new driver does not say the {name}, which was {value}", []).append(
+                    gpu
+                )
             elif not gpu_settings.alike(name, value, now[name]):
-                lost.append(f"GPU {gpu}: {name} was {value}, and is {now[name]} since the upgrade.")
+                text = f"{name} was {value}, and is {now[name]} since the upgrade"
+                changed.setdefault(text, []).append(gpu)
+    notes += [f"{_named(gpus)}: {text}." for text, gpus in absent.items()]
+    lost += [f"{_named(gpus)}: {text}." for text, gpus in changed.items()]
+
+
+def _named(uuids: Sequence[str]) -> str:
+    """Return one GPU by its UUID, several by their number and the first of them."""
+    return f"GPU {uuids[0]}" if len(uuids) == 1 else f"{len(uuids)} GPUs ({first_of(uuids, 2)})"
 
 
 def _limits(test: str, rules: Rules) -> tuple[float | None, float]:

@@ -27,6 +27,8 @@ from temper.rollout.model import (
     Try,
 )
 
+#: What begins the reason why a way back has failed, behind that of the failure.
+WAY_BACK = "on the way back: "
 #: Of a node that failed, where its scheduler could not be told.
 NOT_TAKEN_OUT = "nobody has confirmed that it is out of service"
 
@@ -137,7 +139,8 @@ def _gave_up(record: Record, transition: Transition, result: StepResult, now: da
         # It has failed already; whoever has accepted that has not accepted this.
         record = replace(record, accepted=False)
         record = replace(record, facts={**record.facts, BACK_AT: record.stage.value})
-        return keep_out(record, _joined(record.reason, f"on the way back: {result.reason}"))
+        first = record.reason.partition(f"; {WAY_BACK}")[0]  # an earlier try on the way back is told no more
+        return keep_out(record, _joined(first, f"{WAY_BACK}{result.reason}"))
     if transition is RELEASE:
         reason = _joined(record.reason, f"not released: {result.reason}")
         if record.out:
@@ -271,7 +274,8 @@ def _measured_again(record: Record, again: Record, why: str) -> Record:
     """Judge a failed node without its former baseline."""
     if record.state is not NodeState.FAILED:
         raise ValueError(
-            f"expected a node that failed, found {record.state}: `retry` gives others a new baseline anyway"
+            f"expected a node that failed, found {record.state}: `temper rollout retry` gives others a new "
+            "baseline anyway"
         )
     if again.course is not Course.BACK:
         raise ValueError("expected a node that failed on its way back: else its baseline is not the cause")
@@ -292,6 +296,6 @@ def _overruled(record: Record, again: Record, why: str) -> Record:
     if record.facts.get(BACK_AT) not in RETURNABLE:
         raise ValueError(
             "expected a node that has loaded its former driver again, and its way back ended before that: "
-            "`retry` goes on with it"
+            "`temper rollout retry` goes on with it"
         )
     return replace(again, stage=NodeState.PROVEN)

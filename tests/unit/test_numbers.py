@@ -60,7 +60,7 @@ def test_every_number_of_every_model_can_be_asked_for() -> None:
 @pytest.mark.parametrize(
     ("number", "gpu", "word"),
     [
-        ("bf16_tflops=fast", "H200 SXM", "perhaps with =VALUE"),
+        ("bf16_tflops=fast", "H200 SXM", "did you mean bf16_tflops=VALUE"),
         ("blah", "T4", "expected one of all_gather_busbw_gb_s"),
         ("memory_local_gb_s=100", "H200 SXM", "expected one of"),
         ("bf16_tflops", "H100", "means 3 models; name one of: H100 PCIe"),

@@ -170,6 +170,7 @@ SAID = [
         "Connection closed by UNKNOWN port 65535",
         ["jump host or proxy", "ansible_ssh_common_args"],
     ),
+    (True, "Ansible works there as user 1000, not as root", ["ansible_become"]),
     (True, "ops is not in the sudoers file.", ["ansible_user", "ssh -t ops@192.0.2.7 sudo -l"]),
     (True, "Missing sudo password", ["--ask-become-pass (-K)", "ansible_become_password", "ansible-vault"]),
     (True, "Incorrect sudo password", ["--ask-become-pass (-K)"]),

@@ -166,3 +166,13 @@ def test_check_mode_says_what_would_change() -> None:
 def test_a_nodes_words_cannot_move_the_cursor() -> None:
     (block,) = noted(Run(), stage(), Note("failed", "n1", "A", "\x1b[2Jgone"))
     assert "\x1b" not in block
+
+
+def test_reasons_that_refused_nodes_share_stand_once() -> None:
+    run, stage = Run(), Stage("Preflight", 0)
+    for node, text in (("gpu01", "- a"), ("gpu01", "- gpu01 b"), ("gpu02", "- a"), ("gpu03", "- a")):
+        run.note(stage, Note("refused", node, "Refuse", text))
+    assert [block.text for block in run.blocks(stage.notes)] == [
+        "refused: 3 nodes: gpu01-gpu03\n  Refuse\n    - a",
+        "refused: gpu01\n  Refuse\n    - gpu01 b",
+    ]

@@ -171,7 +171,7 @@ def test_a_node_that_was_rolled_back_is_not_measured_again_to_enlarge_the_budget
     controller.type("resume", "-i", "x")
     before = controller.store.load()
     assert controller.type("measure-again", "gpu0", "--reason", "noise") == 2
-    assert "`retry`" in capsys.readouterr().err
+    assert "`temper rollout retry`" in capsys.readouterr().err
     assert controller.store.load() == before
 
 

@@ -336,6 +336,13 @@ def test_a_setting_that_the_new_driver_does_not_say_is_noted() -> None:
     assert any("x" in note for note in verdict.notes)
 
 
+def test_a_note_that_is_the_same_of_all_gpus_is_one() -> None:
+    before, now = ({f"GPU-{index}": own for index in range(8)} for own in ({"x": "1"}, {}))
+    verdict = judge(calm(), after(), settings_before=before, settings_after=now)
+    (note,) = [note for note in verdict.notes if "x" in note and "GPUs" in note]
+    assert note.startswith("8 GPUs (GPU-0, GPU-1 and 6 more): ")
+
+
 def test_a_gpu_without_settings_fails() -> None:
     verdict = judge(calm(), after(), settings_before={"GPU-0": {"x": "1"}}, settings_after={})
     assert verdict.verdict is GateState.FAIL
