@@ -66,7 +66,7 @@ ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
     signing_key, services, boot_id, machine_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed,
     interfaces, packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons, payload_python,
-    forwards, image_refusal, other_engines and in_place.
+    forwards, answers_elsewhere, usb_disk, image_refusal, other_engines and in_place.
   returned: always
   type: dict
 """
@@ -84,6 +84,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.temper import image, lease, process
+from ansible.module_utils.temper.access.network_interfaces import interface_to
+from ansible.module_utils.temper.access.ssh_login import ssh_login
 from ansible.module_utils.temper.driver.holders import target_name
 from ansible.module_utils.temper.driver.kernel_modules import dkms_records, installed_kernels
 from ansible.module_utils.temper.driver.loaded_state import nvidia_state, read, wait_for_driver
@@ -219,6 +221,19 @@ def disks(root: Path) -> list[dict[str, Any]]:
     return result
 
 
+def usb_disk(root: Path) -> bool:
+    """Return whether a file system that is mounted lies on a USB disk, also below RAID, LVM or encryption."""
+    blocks = root / "sys/class/block"
+
+    def on_usb(name: str) -> bool:
+        device = (blocks / name).resolve()
+        parts = [path.name for path in (device / "slaves").glob("*")]
+        return bool(re.search(r"/usb\d+/", str(device))) or any(map(on_usb, parts))
+
+    sources = {one.source for one in mounts(root / "proc/self/mountinfo") if one.source.startswith("/dev/")}
+    return any(on_usb(Path(source).resolve().name) for source in sources)
+
+
 def pci_devices(root: Path) -> list[dict[str, Any]]:
     """NVIDIA's PCI devices: GPUs (class 03xx), NVSwitches (0680), audio functions and the like."""
     devices = []
@@ -336,6 +351,21 @@ def forwards(root: Path) -> bool:
     counted6 = number_in(root / "proc/net/snmp6", r"^Ip6OutForwDatagrams\s+(\d+)$")
     switches = (("ipv4/ip_forward", counted), ("ipv6/conf/all/forwarding", counted6))
     return any(number_in(root / "proc/sys/net" / name, r"^(\d+)$") and count for name, count in switches)
+
+
+def answers_elsewhere(found: list[dict[str, Any]]) -> bool:
+    """Return whether answers to Ansible leave by another interface than the one that has its address.
+
+    The strict filter of senders, net.ipv4.conf.all.rp_filter 1, drops what comes by such a way.
+    """
+    login = ssh_login()
+    if not login or ":" in login.client:  # IPv6 has no such filter
+        return False
+    own = [address for one in found for address in one["addresses"]]
+    to_client = interface_to(login.client, own, login.server) if login.server in own else ""
+    return bool(to_client) and not any(
+        one["name"] == to_client and login.server in one["addresses"] for one in found
+    )
 
 
 def best_routes(text: str) -> set[str]:
@@ -552,6 +582,7 @@ def gather(
     kernels = installed_kernels(root, running["release"])
     validated = secure_boot(root)
     running_now = running_services((*SERVICES, *TUNERS))
+    known = identity(root)
     return {
         "os": os_release(root),
         "architecture": platform.machine(),
@@ -567,7 +598,7 @@ def gather(
         "disks": disks(root),
         "pci": pci_devices(root),
         "nvlink_switch_managed": nvlink_switch_managed(root),
-        **identity(root),
+        **known,
         "packages": family,
         "broken_packages": broken,
         "apt_sources": debian_sources(),
@@ -582,6 +613,8 @@ def gather(
         "pythons": pythons(root),
         "payload_python": payload_python(root, payload),
         "forwards": not is_image and forwards(root),
+        "usb_disk": not is_image and usb_disk(root),
+        "answers_elsewhere": not is_image and answers_elsewhere(known["interfaces"]),
         "image_refusal": image.refusal(root, release) if is_image else "",
         "other_engines": [engine._asdict() for engine in other_engines(root)],
         "in_place": {} if is_image else in_place.noted(),

@@ -18,6 +18,12 @@ from temper.plan.strictness import ALONE, EXACTLY, order_of, orders_of_files
 from tools.documents import ROOT, write
 
 DATA = ROOT / "data" / "os_controls"
+#: Where a node keeps what the default profile sets, by the entry that says why.
+WHERE = {
+    "router": "the node forwards for others",
+    "asymmetric": "answers take another interface",
+    "usb": "the node has such a disk in use",
+}
 PAGE = ROOT / "docs/reference/os_hardening.md"
 
 INTRODUCTION = """\
@@ -162,8 +168,7 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
     for reason, profiles in reasons.items():
         by = "every profile" if len(profiles) == len(PROFILES) else ", ".join(profiles)
         lines.append(f"- **Waived** by {by}: {reason}")
-    if "router" in control:
-        lines.append(f"- **Waived** where the node forwards for others: {control['router']}")
+    lines += [f"- **Waived** where {where}: {control[key]}" for key, where in WHERE.items() if key in control]
     return [*lines, ""]
 
 

@@ -54,7 +54,8 @@ OPERATOR = "the operator"
 SYSCTL_FILE = "/etc/sysctl.d/90-temper-hardening.conf"
 MODPROBE_FILE = "/etc/modprobe.d/temper-hardening.conf"
 MOUNT_UNIT = "temper-mount-options.service"
-MOUNT_UNIT_FILE = f"/etc/systemd/system/{MOUNT_UNIT}"
+UNITS = "/etc/systemd/system"
+MOUNT_UNIT_FILE = f"{UNITS}/{MOUNT_UNIT}"
 WAIVER_FILE = "/etc/temper/os_hardening_waivers.txt"
 
 # Files that are not for everybody to read, by the beginning of their path.
@@ -127,9 +128,19 @@ def settings_of(control: Mapping[str, Any], profile: str) -> dict[str, Any]:
     return sets[name] if name else {}
 
 
+#: Entries of a control that say why a node keeps what the default profile sets, and the options that decide.
+CONDITIONS = {"router": "forwards", "asymmetric": "answers_elsewhere", "usb": "usb_disk"}
+
+
+def condition_of(control: Mapping[str, Any], options: Mapping[str, object]) -> str | None:
+    """Return why a node keeps what the default profile sets, or None."""
+    texts = (control[key] for key, option in CONDITIONS.items() if key in control and options.get(option))
+    return next(texts, None)
+
+
 def profile_of(control: Mapping[str, Any], wish: OsHardening, options: Mapping[str, object]) -> str:
     """Return the profile that a control is set by: others' packets outlive the wish for a stricter one."""
-    return DEFAULT if "router" in control and options.get("forwards") else wish.profile
+    return DEFAULT if condition_of(control, options) else wish.profile
 
 
 def concerns(control: Mapping[str, Any], system: object) -> bool:
@@ -317,7 +328,9 @@ class Composer:
             self._set(asker, Kind.AUTHSELECT, name, wanted=True)
         for unit, wanted in settings.get("units", {}).items():
             state, *others = (self.name(word) for word in wanted.replace(" unless ", " ").split())
-            self._set(asker, Kind.UNIT, self.name(unit), UnitWanted(state == "running", unless=tuple(others)))
+            made_here = f"{UNITS}/{unit}" in settings.get("files", {})
+            unit_wanted = UnitWanted(state == "running", made_here, unless=tuple(others))
+            self._set(asker, Kind.UNIT, self.name(unit), unit_wanted)
 
     def name(self, usual: str) -> str:
         """Return what the system calls a package, a unit or a file."""
@@ -422,7 +435,7 @@ def waived_controls(
         if reason is None:
             reason, by = lacking(control, system), str(system)
         if reason is None and profile_of(control, wish, options) != wish.profile:
-            reason, by = control["router"], "what the node does"
+            reason, by = condition_of(control, options), "what the node does"
         if reason is None and not options.get(control.get("option", "")):
             reason, by = waiver_of(control, wish.profile), f"the profile {wish.profile}"
         if reason is not None:
@@ -449,8 +462,8 @@ def hardening(
     """Return what one node gets.
 
     `controls` are those of data/os_controls by their id, `options` the values of other roles' variables that
-    a control may name as its `option`, as `forwards` whether the node forwards packets for others, and as
-    `system` what it runs, such as debian-13.
+    a control may name as its `option`, those of CONDITIONS are facts of the node, and `system` is
+    what it runs, such as debian-13.
     """
     options = options or {}
     waived = waived_controls(controls, wish, options)

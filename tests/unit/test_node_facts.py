@@ -12,6 +12,7 @@ from typing import Any
 import node_facts
 import pytest
 from ansible.module_utils.temper import process
+from ansible.module_utils.temper.access.ssh_login import Login
 from ansible.module_utils.temper.driver import loaded_state
 
 from temper.plan.facts import Interface
@@ -105,6 +106,48 @@ def test_a_router_is_a_node_that_has_forwarded(
         "proc/net/snmp6", f"Ip6InReceives                   \t9\nIp6OutForwDatagrams             \t{count6}\n"
     )
     assert node_facts.forwards(root.path) is expected
+
+
+MOUNTINFO = "36 1 8:1 / /boot rw - ext4 {} rw\n37 1 0:5 / /proc rw - proc proc rw\n"
+
+
+@each(("sdb1", True), ("dm-0", True), ("sda1", False), ("nothing", False))
+def test_a_file_system_on_a_usb_disk_is_found_also_below_others(
+    source: str, expected: bool, tmp_path: Path
+) -> None:
+    root = Root(tmp_path)
+    root.write("proc/self/mountinfo", MOUNTINFO.format(f"/dev/{source}"))
+    blocks = tmp_path / "sys/class/block"
+    blocks.mkdir(parents=True)
+    devices = {"sda1": "pci0/ata1/block/sda/sda1", "sdb1": "pci0/usb2/2-1/block/sdb/sdb1", "dm-0": "dm-0"}
+    for name, path in devices.items():
+        (tmp_path / "sys/devices" / path).mkdir(parents=True)
+        (blocks / name).symlink_to(tmp_path / "sys/devices" / path)
+    (blocks / "dm-0/slaves").mkdir()
+    (blocks / "dm-0/slaves/sdb1").symlink_to(blocks / "sdb1")
+    assert node_facts.usb_disk(tmp_path) is expected
+
+
+@each(
+    ("198.51.100.1", "192.0.2.9", "eth1", True),
+    ("198.51.100.1", "192.0.2.9", "eth0", False),
+    ("198.51.100.1", "192.0.2.9", "", False),
+    # An address of loopback, as routers announce them, says nothing of the interface.
+    ("198.51.100.1", "203.0.113.9", "eth1", False),
+    ("2001:db8::1", "2001:db8::9", "eth1", False),
+    ("", "", "eth1", False),
+)
+def test_answers_that_take_another_interface_are_noticed(
+    client: str, server: str, back: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login = Login("ops", client, 1, server, 22) if client else None
+    monkeypatch.setattr(node_facts, "ssh_login", lambda: login)
+    monkeypatch.setattr(node_facts, "interface_to", lambda *_: back)
+    found = [
+        {"name": "eth0", "addresses": ["192.0.2.9", "2001:db8::9"]},
+        {"name": "eth1", "addresses": ["198.51.100.9"]},
+    ]
+    assert node_facts.answers_elsewhere(found) is expected
 
 
 @each("0-3,8-184467440", "9" * 5000, "0-65537")
@@ -844,6 +887,8 @@ def test_module_returns_one_fact_and_changes_nothing(
     assert facts.keys() == {
         "os",
         "architecture",
+        "answers_elsewhere",
+        "usb_disk",
         "forwards",
         "image_refusal",
         "kernel",

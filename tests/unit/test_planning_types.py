@@ -34,7 +34,7 @@ UNTYPED_FUNCTIONS = {
     "os_controls.py": {
         *("add", "alone", "demand_of", "demanded", "hardening", "load_controls", "profile_of", "references"),
         *("settings_of", "waived_controls", "waiver_of", "waiver_problems"),
-        *("on_system", "merged", "concerns", "lacking"),
+        *("on_system", "merged", "concerns", "condition_of", "lacking"),
     },
     "os_systems.py": {"numbers_of", "whole"},
     "programs.py": {"waived"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import grp
+import shlex
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from ansible.module_utils.temper.access.administrators import (
     SUDO_GROUPS,
     Account,
     KeyFile,
+    Shadow,
     User,
     blobs,
     check_groups,
@@ -40,7 +42,7 @@ from ansible.module_utils.temper.process import CommandError, run, succeeds, whi
 from ansible.module_utils.temper.settings.base import Difference, RefusedError, WayIn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ansible.module_utils.temper.access.ssh_login import Login
     from ansible.module_utils.temper.settings.base import State
@@ -89,6 +91,8 @@ def complete(known: Mapping[str, Any]) -> bool:
     """Return whether a record's entry is enough to give an account back."""
     if not all(type(known.get(name)) is bool for name in ("created", "present", "sudo")):
         return False
+    if not records.is_of(known.get("given", []), (list, str)):
+        return False
     files, groups, shadow = (known.get(name) for name in ("keys", "groups", "shadow"))
     return (
         known["created"]
@@ -119,8 +123,15 @@ class AccountsRecord:
 
     def remember(self, user: User, account: Account | None) -> None:
         """Note an account as it is, unless it is known, and what it is given."""
-        given = {"present": user.present, "sudo": user.sudo and user.present}
-        self.accounts[user.name] = {**entry(account), **self.accounts.get(user.name, {}), **given}
+        known = self.accounts.get(user.name, {})
+        # Without an account before, all of its groups are ours.
+        gained = set(user.groups) - (account.groups if account else set())
+        given = {
+            "present": user.present,
+            "sudo": user.sudo and user.present,
+            "given": sorted(gained.union(known.get("given", []))),
+        }
+        self.accounts[user.name] = {**entry(account), **known, **given}
 
     def write(self) -> None:
         """Write it; remove it where nothing is left to remember."""
@@ -206,6 +217,26 @@ def revoke(account: Account) -> None:
         raise CommandError("; ".join(problems))
 
 
+def rights_commands(name: str, shadow: Iterable[str], groups: Iterable[str]) -> list[list[str]]:
+    """Return the commands that give an account of this node these fields of shadow(5) and these groups."""
+    # As chage takes them, -1 is for an empty field.
+    last_change, maximum_days, expiry_day = (field or "-1" for field in shadow)
+    return [
+        ["chage", "-d", last_change, "-M", maximum_days, "-E", expiry_day, name],
+        ["usermod", "--groups", ",".join(sorted(groups)), name],
+    ]
+
+
+def rights_in_shell(account: Account, touched: Iterable[str]) -> list[str]:
+    """Return the shell commands that give an account what it has now; `touched` are the groups to change."""
+    if account.shadow.local:
+        fields = entry(account)["shadow"]
+        return [shlex.join(command) for command in rights_commands(account.name, fields, account.groups)]
+    # They fail where nothing has changed, and for the groups of the directory itself.
+    verbs = {group: "--add" if group in account.groups else "--delete" for group in sorted(touched)}
+    return [f"{shlex.join(['gpasswd', verb, account.name, group])} || true" for group, verb in verbs.items()]
+
+
 def take_back(names: Mapping[str, dict[str, Any]]) -> None:
     """Return accounts to what they were; revoke those that there were none of."""
     for name, before in names.items():
@@ -217,16 +248,16 @@ def take_back(names: Mapping[str, dict[str, Any]]) -> None:
 
 
 def give_back(account: Account, before: dict[str, Any]) -> None:
-    """Return an account to what it was before the first run."""
+    """Return an account to what it was before the first run, with the groups that others gave it since."""
     known = {group.gr_name for group in grp.getgrall()}
+    # A record of an earlier version does not say which groups Temper has given.
+    since = account.groups - set(before.get("given", account.groups))
+    groups = (since | set(before["groups"])) & known
     if account.shadow.local:
-        # As chage takes them, -1 is for an empty field.
-        last_change, maximum_days, expiry_day = (field or "-1" for field in before["shadow"])
-        run(["chage", "-d", last_change, "-M", maximum_days, "-E", expiry_day, account.name])
-        groups = ",".join(name for name in before["groups"] if name in known)
-        run(["usermod", "--groups", groups, account.name])
+        for command in rights_commands(account.name, before["shadow"], groups):
+            run(command)
     else:
-        for group in sorted((account.groups ^ set(before["groups"])) & known):
+        for group in sorted((account.groups ^ groups) & known):
             # Fails for the groups of the directory itself, which we have not touched either.
             succeeds(["gpasswd", "--delete" if group in account.groups else "--add", account.name, group])
     if Path(account.home).is_dir():
@@ -337,10 +368,13 @@ class Accounts(ConfirmedSetting[Outlook]):
         before = record.accounts.get(own.name) if own else None
         if own and before:
             then = blobs(key_lines(file[0] for file in before.get("keys", []) if file))
-            if before["created"] or blobs(own.keys).isdisjoint(then):
+            lost = "lose all of its keys" if before["created"] or blobs(own.keys).isdisjoint(then) else ""
+            if not lost and own.shadow.local and Shadow(True, *before["shadow"]).expired:
+                lost = "expire again"
+            if lost:
                 raise RefusedError(
                     f"This would lock Ansible out; nothing was changed: {own.name}, which it uses, would "
-                    "lose all of its keys. Log in as another account, or leave accounts out of this run "
+                    f"{lost}. Log in as another account, or leave accounts out of this run "
                     "(--skip-tags admin_accounts)."
                 )
         return Outlook([], {}, own, record, File(str(SUDOERS), None), [], [])
@@ -371,21 +405,25 @@ class Accounts(ConfirmedSetting[Outlook]):
         return [*lines, *([Difference(file.path, *file.before_and_after())] if file.differs() else [])]
 
     def way_in(self) -> WayIn | None:
-        """Return what Ansible's own account has; of its keys only those that change.
+        """Return what Ansible's own account has; of its keys, groups and dates only what changes.
 
         Root cannot save what is in a home on NFS.
         """
-        outlook = self.outlook
-        if not outlook.own or self.settled():
+        outlook, own = self.outlook, self.outlook.own
+        if not own or self.settled():
             return None
         if self.present:
             if not (outlook.own_differs or outlook.drop_in.differs()):
                 return None
-            files, with_keys = [SUDOERS], outlook.own_differs
+            files, changes = [SUDOERS], outlook.own_differs
+            groups = {group for user in outlook.users if user.name == own.name for group in user.groups}
         else:
-            files, with_keys = [SUDOERS, RECORD], outlook.own.name in outlook.record.accounts
-        keys = [Path(outlook.own.home) / name for name in KEY_FILES if with_keys]
-        return WayIn(self.change_name, self.subject, [*files, *keys])
+            files, changes = [SUDOERS, RECORD], own.name in outlook.record.accounts
+            groups = {*own.groups, *outlook.record.accounts.get(own.name, {}).get("groups", [])}
+        if not changes:
+            return WayIn(self.change_name, self.subject, files)
+        keys = [Path(own.home) / name for name in KEY_FILES]
+        return WayIn(self.change_name, self.subject, [*files, *keys], rights_in_shell(own, groups))
 
     def withdraw(self) -> None:
         """Take from everybody but Ansible's own account what they shall no longer have."""

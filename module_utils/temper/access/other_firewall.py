@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ansible.module_utils.temper import records
 from ansible.module_utils.temper.access.packet_filters import XTABLES, closing_chains
 from ansible.module_utils.temper.access.sshd import is_active
-from ansible.module_utils.temper.process import CommandError, run, succeeds, which
+from ansible.module_utils.temper.process import CommandError, printable, run, succeeds, which
 from ansible.module_utils.temper.settings.base import RefusedError
 from ansible.module_utils.temper.units import unit_states
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 ENDED = Path("/var/lib/temper/other-firewall.json")
 ETC = Path("/etc")
 NFT_UNIT = "nftables.service"
+#: What ufw hands to iptables-restore.
+UFW_FILES = ("ufw/before.rules", "ufw/before6.rules", "ufw/after.rules", "ufw/after6.rules")
 #: What nftables.service loads, on Debian and on Enterprise Linux.
 NFT_FILES = ("nftables.conf", "nftables.d/*", "sysconfig/nftables.conf", "nftables/*.nft")
 #: Services that load rules by iptables, and the operator's command that keeps them from it.
@@ -107,20 +109,42 @@ def refuse(other: OtherFirewall) -> None:
 
 
 def refuse_forwarding(other: OtherFirewall) -> None:
-    """Raise RefusedError where firewalld also translates or forwards: with it, that would end."""
-    if other.name != "firewalld":
-        return
-    found = [
-        f"{one} ({'; '.join(what)})" for one, has in firewalld_active().items() if (what := forwarded(has))
-    ]
+    """Raise RefusedError where the other also translates or forwards: with it, that would end.
+
+    An operator may come by such a port. The kernel keeps ufw's translations until the next boot, so that no
+    new connection would show it.
+    """
+    if other.name == "ufw":
+        found, remedy = ufw_translations(), "take these lines out"
+    else:
+        found = [
+            f"{one} ({'; '.join(what)})"
+            for one, has in firewalld_active().items()
+            if (what := forwarded(has))
+        ]
+        remedy = (
+            "take it out (`firewall-cmd --permanent --zone=ZONE --remove-masquerade`, "
+            "`--remove-forward-port=...`, `--delete-policy=POLICY`, then `firewall-cmd --reload`)"
+        )
     if found:
         raise RefusedError(
-            f"firewalld also translates addresses or forwards for others here: {', '.join(found)}. This "
-            "firewall does not, so that would end with firewalld; nothing was changed. If nobody needs it, "
-            "take it out (`firewall-cmd --permanent --zone=ZONE --remove-masquerade`, "
-            "`--remove-forward-port=...`, `--delete-policy=POLICY`, then `firewall-cmd --reload`) and run "
-            "this again; or keep firewalld and set firewall_state: absent."
+            f"{other.name} also translates addresses or forwards for others here: {', '.join(found)}. This "
+            f"firewall does not, so that would end with {other.name}; nothing was changed. If nobody needs "
+            f"it, {remedy} and run this again; or keep {other.name} and set firewall_state: absent."
         )
+
+
+def ufw_translations() -> list[str]:
+    """Return the rules of ufw's files that translate addresses, each with its place."""
+    found = []
+    for path in (path for name in UFW_FILES if (path := ETC / name).is_file()):
+        table = ""
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
+            if line.startswith("*"):
+                table = line[1:].strip()
+            elif table == "nat" and line.startswith(("-A", "-I")):
+                found.append(f"{path}:{number} ({printable(line.strip())})")
+    return found
 
 
 def runtime_only(other: OtherFirewall | None) -> list[str]:

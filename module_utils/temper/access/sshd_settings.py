@@ -721,17 +721,19 @@ class SshdSettings(ConfirmedSetting[Outlook]):
             moves = False
         if moves or not socket:
             refuse_what_sshd_cannot_listen_on(addresses, ports_of_others(listeners()))
-        new_port = None if ahead else self._new_port(planned, ports)
+        # Where systemd listens in sshd's place and goes on to, our way in stays where it is.
+        stays = bool(socket) and not moves
+        new_port = None if ahead else self._new_port(planned, ports, stays=stays)
         return replace(outlook, new_port=new_port, socket_moves=moves)
 
-    def _new_port(self, planned: SshdPlan, ports: list[str]) -> int | None:
+    def _new_port(self, planned: SshdPlan, ports: list[str], *, stays: bool) -> int | None:
         """Return the port to connect to from now on; raises RefusedError where Ansible would be kept out."""
         if not self.login:
             return None
         account = read_account(self.login.account, planned.effective, planned.revoked)
         if refusal := login_refusal(account, self.login.client, planned.effective):
             raise RefusedError(f"This would lock Ansible out; nothing was changed: {refusal}.")
-        if str(self.login.server_port) in ports:
+        if stays or str(self.login.server_port) in ports:
             return None
         listed = [*map(str, self.wanted.settings.get("Port") or []), *ports]
         return int(next(port for port in listed if port in ports))

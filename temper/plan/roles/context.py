@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from temper.plan.os_controls import Hardening, hardening
+from temper.plan.os_controls import CONDITIONS, Hardening, hardening
 from temper.plan.programs import Programs
 from temper.plan.slurm import SlurmGpu, slurm_gpus
 
@@ -52,8 +52,8 @@ class Context:
     node's in the inventory, `jump` says which others are reached through it, and `given`
     has the names of the variables that the inventory sets. `profiles` are its groups that are profiles, which
     is one at most. `counters_restricted` says whether only root reads the GPUs' counters, None before the
-    driver is loaded, and `forwards` whether it is a router for others, `system` what it
-    runs, such as debian-13. `programs_said` is what its own programs say of the plan.
+    driver is loaded, `system` what it runs, such as debian-13. `does` has what it does that keeps controls in
+    their default form (CONDITIONS of os_controls). `programs_said` is what its own programs say of the plan.
     """
 
     plan: NodePlan
@@ -74,7 +74,7 @@ class Context:
     jump: JumpHost | None = None
     given: frozenset[str] = frozenset()
     profiles: tuple[str, ...] = ()
-    forwards: bool = False
+    does: Mapping[str, bool] = field(default_factory=dict)
     counters_restricted: bool | None = None
     system: str = ""
     programs_said: Programs = field(default_factory=Programs)
@@ -94,7 +94,7 @@ class Context:
             gpus=slurm_gpus(node, names, plan.undriven_gpus),
             sockets=node.cpu.sockets,
             python=programs_python(node.pythons),
-            forwards=node.forwards,
+            does={name: getattr(node, name) for name in CONDITIONS.values()},
             counters_restricted=node.nvidia.counters_restricted,
             # A rebuild is planned as what it is built from.
             system=plan.system or node.os.name,
@@ -108,7 +108,7 @@ class Context:
         options = {
             "ssh_hardening_banner": ssh.banner,
             "ssh_hardening_access": [*ssh.allow_users, *ssh.allow_groups],
-            "forwards": self.forwards,
+            **self.does,
             "system": self.system,
         }
         return hardening(self.controls, self.variables.os_hardening, options)

@@ -408,6 +408,22 @@ def test_account_of_a_directory_gets_keys_and_groups_back(tmp_path: Path, comman
     assert commands == ["gpasswd --delete alice adm", "gpasswd --add alice audio"]
 
 
+def test_groups_that_others_gave_since_stay_when_an_account_is_given_back(
+    tmp_path: Path, commands: list[str]
+) -> None:
+    entry = {"keys": [None, None], "groups": ["audio"], "shadow": ["", "", ""]}
+    record = node_accounts.AccountsRecord(tmp_path / "record.json")
+    first = replace(AS_WANTED, groups=frozenset({"audio"}))
+    record.remember(replace(ALICE, groups=("audio", "adm")), first)
+    record.remember(replace(ALICE, groups=("video",)), replace(first, groups=frozenset({"audio", "adm"})))
+    given = record.accounts["alice"]["given"]
+    now = replace(with_keys(tmp_path), groups=frozenset({"adm", "video", "staff"}))
+    for known, expected in (({"given": given}, "audio,staff"), ({}, "audio")):
+        commands.clear()
+        node_accounts.give_back(now, entry | known)
+        assert commands[-1] == f"usermod --groups {expected} alice"
+
+
 # ---------------------------------------------------------------- runs of the whole role
 
 
@@ -415,12 +431,14 @@ class Saved(Change):
     """Notes what would be saved."""
 
     files: ClassVar[list[Path]] = []
+    live: ClassVar[list[str]] = []
 
     @contextlib.contextmanager
     def armed(
         self, files: Sequence[Path], live: Sequence[str], timeout_s: int, login: Login | None
     ) -> Iterator[None]:
         self.files.extend(files)
+        self.live.extend(live)
         yield
 
 
@@ -434,6 +452,7 @@ def accounts(
     monkeypatch.setattr(node_accounts, "RECORD", tmp_path / "record.json")
     monkeypatch.setattr(node_accounts.Accounts, "pending", Saved("accounts", "it", tmp_path / "state"))
     monkeypatch.setattr(Saved, "files", [])
+    monkeypatch.setattr(Saved, "live", [])
     monkeypatch.setattr(node_accounts, "ssh_login", lambda: Login("ops", "192.0.2.1", 1, "192.0.2.9", 22))
     monkeypatch.setattr(node_accounts, "check_sudoers", lambda *_: None)
     monkeypatch.setattr(node_accounts, "read_account", lambda name, **_: accounts.get(name))
@@ -456,9 +475,32 @@ def test_keys_of_ansible_that_nobody_changes_need_not_be_saved(
 
 
 @needs_root
-def test_keys_of_ansible_that_change_are_saved(administer: Run, accounts: dict[str, Account | None]) -> None:
-    administer(item(name="ops", keys=[KEY, OTHER]))
+def test_keys_groups_and_dates_of_ansible_that_change_are_saved(
+    administer: Run, accounts: dict[str, Account | None]
+) -> None:
+    """Else a group by which a site keeps people out would stay when the change is undone."""
+    dates = Shadow(expiry_day="29000", maximum_days="90", last_change="20000")
+    own = replace(AS_WANTED, name="ops", home="/home/ops", groups=frozenset({"staff", "adm"}), shadow=dates)
+    accounts["ops"] = own
+    administer(item(name="ops", groups=["video"]))
     assert Saved.files == [node_accounts.SUDOERS, *OWN_KEYS]
+    assert Saved.live == ["chage -d 20000 -M 90 -E 29000 ops", "usermod --groups adm,staff ops"]
+    Saved.live.clear()
+    accounts["ops"] = replace(own, shadow=OF_DIRECTORY)
+    administer(item(name="ops", groups=["video", "adm"]))
+    assert Saved.live == ["gpasswd --add ops adm || true", "gpasswd --delete ops video || true"]
+
+
+@needs_root
+def test_account_of_ansible_that_would_expire_again_is_not_given_back(
+    administer: Run, accounts: dict[str, Account | None]
+) -> None:
+    entry = {"created": False, "present": True, "sudo": True, "keys": [[ALICE.key_file, 0o600], None]}
+    for expiry, refused in (("1", True), ("", False), ("99000", False)):
+        record = {"ops": {**entry, "groups": [], "shadow": ["19000", "99999", expiry]}}
+        node_accounts.RECORD.write_text(json.dumps(record))
+        said = administer(absent=True).get("msg", "")
+        assert ("ops, which it uses, would expire again" in said) is refused, expiry
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from temper.plan.convert import plain
 from temper.plan.os_controls import (
     BANNER,
     BEFORE,
+    CONDITIONS,
+    MODPROBE_FILE,
     PROFILES,
     STRICTEST,
     WAIVER_FILE,
@@ -175,7 +177,8 @@ def test_a_control_says_what_it_is_and_where_it_comes_from(name: str) -> None:
     if control["level"]:
         assert any(system.numbers_of(name, control) for system in systems().values())
     unknown = set(control) - {
-        *("scap", "title", "level", "why", "profiles", "demand", "waivers", "option", "router", "unverified"),
+        *("scap", "title", "level", "why", "profiles", "demand", "waivers", "option", "unverified"),
+        *CONDITIONS,
         *("cis_debian12", "cis_debian13", "anssi", "lacking", "of"),
     }
     assert unknown == set()
@@ -424,6 +427,22 @@ def test_a_node_that_forwards_for_others_goes_on_to(profile: str) -> None:
     reasons = {waiver.id: waiver for waiver in router.waived}
     assert "forwards packets" in reasons["ip-forwarding"].reason
     assert "profile" not in reasons["reverse-path"].by
+
+
+def test_a_node_whose_answers_take_another_interface_keeps_the_loose_filter() -> None:
+    there = plan("cis-level2", options={"answers_elsewhere": True})
+    assert of_kind(there, Kind.SYSCTL)["net.ipv4.conf.all.rp_filter"] == "2"
+    assert of_kind(there, Kind.SYSCTL)["net.ipv4.ip_forward"] == "0"
+    reasons = {waiver.id: waiver for waiver in there.waived}
+    assert reasons["reverse-path"].by == "what the node does"
+    assert "ip-forwarding" not in reasons
+
+
+def test_a_node_with_a_usb_disk_boots_from_it_again() -> None:
+    own, there = plan("cis-level1"), plan("cis-level1", options={"usb_disk": True})
+    texts = [of_kind(one, Kind.FILE)[MODPROBE_FILE]["content"] for one in (own, there)]
+    assert ["usb-storage" in text for text in texts] == [True, False]
+    assert "usb-storage" in {waiver.id for waiver in there.waived if waiver.by == "what the node does"}
 
 
 def test_numbers_of_a_benchmark_are_written_out() -> None:

@@ -219,6 +219,32 @@ def test_what_firewalld_does_for_others_keeps_it_from_being_ended(
         other_firewall.refuse_forwarding(firewalld)
 
 
+#: From ufw-framework(8), after the rules that Debian ships.
+BEFORE_RULES = """*filter
+:ufw-before-input - [0:0]
+-A ufw-before-input -i lo -j ACCEPT
+COMMIT
+{}
+"""
+
+
+@each(
+    ("", ""),
+    ("*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT", ""),
+    ("*mangle\n-A PREROUTING -j MARK --set-mark 1\nCOMMIT", ""),
+    ("*nat\n# -A\n-A PREROUTING -p tcp --dport 2200 -j REDIRECT --to-port 22\nCOMMIT", "before.rules:7 (-A "),
+)
+def test_what_ufw_translates_keeps_it_from_being_ended(
+    rules: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ufw").mkdir()
+    (tmp_path / "ufw/before.rules").write_text(BEFORE_RULES.format(rules))
+    monkeypatch.setattr(other_firewall, "ETC", tmp_path)
+    refused = pytest.raises(RefusedError, match=re.escape(named)) if named else contextlib.nullcontext()
+    with refused:
+        other_firewall.refuse_forwarding(other_firewall.known("ufw", at_boot=True))
+
+
 def states(**enabled: str) -> Any:
     """Stand for systemd, with these units and their states."""
     return lambda names: {

@@ -383,6 +383,21 @@ def test_port_of_a_listen_address_is_the_one_to_connect_to(
     assert bool(setting.warnings()) is bool(port or listened == 2222)
 
 
+def test_a_socket_that_does_not_move_keeps_the_port_to_connect_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own ListenStream counts, and sshd's Port does not."""
+    effective = OPEN | {"port": ["22"], "listenaddress": ["0.0.0.0:22"]}
+    looks(effective, tmp_path, monkeypatch)
+    monkeypatch.setattr(sshd_settings, "active_socket", lambda: "ssh.socket")
+    login = Login("ops", "192.0.2.7", 40000, "192.0.2.9", 2200)
+    for now, port in (({"0.0.0.0:22"}, None), ({"0.0.0.0:2200"}, 22)):
+        monkeypatch.setattr(sshd_settings, "configured_addresses", lambda now=now: [*now])
+        monkeypatch.setattr(sshd_settings, "socket_obstacle", lambda _: None)
+        setting = sshd_settings.SshdSettings(sshd_settings.Parameters(settings={"Port": [22]}), 120, login)
+        assert setting.result()["port"] == port
+
+
 def test_port_without_selinuxs_label_is_a_change_though_no_file_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
