@@ -95,10 +95,8 @@ def a_closed_account_is_opened_by_its_key(node: Node) -> None:
     """With the STIG no time opens it, and still nobody is locked out who has a key."""
     word = "Right-9-password-of-a-trial"
     su = "echo {} | runuser -u nobody -- su ops -c true 2>&1 || :"
-    on_node(
-        node,
-        f"cp -p /etc/shadow /etc/shadow- /root/; echo ops:{word} | chpasswd; for n in 1 2 3 4 5; do {su.format('wrong')}; done",
-    )
+    on_node(node, f"cp -p /etc/shadow /etc/shadow- /root/; echo ops:{word} | chpasswd")
+    on_node(node, f"for n in 1 2 3 4 5; do {su.format('wrong')}; done")
     try:
         assert "locked" in on_node(node, su.format(word))
         if node != WITHOUT_STIG:
