@@ -158,7 +158,10 @@ SUDO = ("sudo-terminal", "umask")
 OF_PROGRAMS = {
     "unknown": dict.fromkeys(SUDO, "sudo-rs 0.2.5 does not know its rule"),
     "without": ["OpenSSH_9.2p1 does not know RequiredRSASize"],
-    "refused": [{"role": "firewall", "said": "nft of this node refuses the rules: 'syntax error'"}],
+    "refused": [
+        {"role": "firewall", "said": "nft of this node refuses the rules: 'syntax error'"},
+        {"role": "os_hardening", "said": "authselect.conf names no profile: select one", "advises": True},
+    ],
     "unasked": {"auditctl": "`unshare` is not installed on this node"},
 }
 

@@ -203,7 +203,7 @@ VOLATILE = (
 _PURGED = "a purge of Debian's packages leaves it"
 # What packages leave that came and were purged again.
 PURGED = (
-    Exemption(r"(account|group|password) (nvpd|prometheus|_chrony)", _PURGED, only="new"),
+    Exemption(r"(account|group|password) (nvpd|prometheus|_chrony|vlock)", _PURGED, only="new"),
     Exemption(
         r"file /etc/(passwd|group|shadow|gshadow|subuid|subgid)",
         "accounts and groups are compared one by one",

@@ -664,18 +664,28 @@ def test_options_are_named_by_their_keywords() -> None:
 def test_sshd_without_include_is_refused_where_a_drop_in_is_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As OpenSSH 8.0 answers (recorded of a build of its own release)."""
     program = tmp_path / "sshd"
     refusal = 'echo "$3: line 1: Bad configuration option: Include" >&2; exit 255'
-    program.write_text(f'#!/bin/sh\ngrep -qs ^Include "$3" && {{ {refusal}; }}\necho port 22\n')
-    program.chmod(0o755)
+    program.write_text(
+        f'#!/bin/sh\ngrep -qs ^Include "$3" && {{ {refusal}; }}\nprintf "port 22\\nhostkey k\\n"\n'
+    )
+    client = tmp_path / "ssh"
+    client.write_text('#!/bin/sh\necho "Unsupported query \\"$2\\"" >&2; exit 255\n')
+    for one in (program, client):
+        one.chmod(0o755)
+    monkeypatch.setattr(process, "search_path", lambda: f"{tmp_path}:/usr/bin:/bin")
     (tmp_path / "main").write_text("Port 22\n")
     monkeypatch.setattr(sshd, "MAIN", tmp_path / "main")
     monkeypatch.setattr(sshd, "DROP_IN", tmp_path / "sshd_config.d/00-temper.conf")
     asked = sshd.Sshd(str(program), None, tmp_path)
     # Nothing is in the way of taking a role back that never was there.
-    assert asked.whole(None) == {"port": ["22"]}
+    assert asked.whole(None) == {"port": ["22"], "hostkey": ["k"]}
     with pytest.raises(RefusedError, match="ssh_hardening_state: absent"):
         asked.whole("Port 222\n")
+    wanted = sshd_settings.Parameters(algorithms={"Ciphers": ["aes256-ctr"]})
+    with pytest.raises(RefusedError, match="ssh_hardening_state: absent"):
+        sshd_settings.plan(wanted, asked, asked.whole(None))
 
 
 #: SELinux's commands: sshd has 22, 2200 to 2210, and 222 by a change of the node's own.
