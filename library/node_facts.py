@@ -66,7 +66,7 @@ ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
     signing_key, services, boot_id, machine_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed,
     interfaces, packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons, payload_python,
-    forwards, answers_elsewhere, usb_disk, image_refusal and other_engines.
+    forwards, answers_elsewhere, usb_disk, image_refusal, other_engines and in_place.
   returned: always
   type: dict
 """
@@ -93,7 +93,7 @@ from ansible.module_utils.temper.driver.secure_boot import enrolled_keys, secure
 from ansible.module_utils.temper.engines.others import other_engines
 from ansible.module_utils.temper.mounts import mounts
 from ansible.module_utils.temper.packaging import apt_sources, node, packages
-from ansible.module_utils.temper.settings import sysfs
+from ansible.module_utils.temper.settings import in_place, sysfs
 from ansible.module_utils.temper.settings.base import SettingError
 
 #: No kernel counts more (CONFIG_NR_CPUS).
@@ -617,6 +617,7 @@ def gather(
         "answers_elsewhere": not is_image and answers_elsewhere(known["interfaces"]),
         "image_refusal": image.refusal(root, release) if is_image else "",
         "other_engines": [engine._asdict() for engine in other_engines(root)],
+        "in_place": {} if is_image else in_place.noted(),
     }
 
 

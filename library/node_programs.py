@@ -8,7 +8,8 @@ DOCUMENTATION = r"""
 module: node_programs
 short_description: Ask visudo, sshd, nft and auditctl whether they would take what is wanted
 description:
-  - Composes what the hardening would write, and has the node's own programs read it.
+  - Composes what the hardening would write, and has the node's own programs read it. Finds what else keeps a
+    role out, such as another firewall or stacks of PAM that authselect does not keep.
   - Writes temporary files alone.
   - A program that is not installed is not asked, and none without root's rights.
   - nft is asked where the firewall's table is loaded; elsewhere its check would load kernel modules.
@@ -37,7 +38,7 @@ without:
   type: list
   elements: str
 refused:
-  description: What programs would not take; C(role) wants it, and C(said) has their words.
+  description: Why a C(role) cannot be carried out here, as C(said); it may say what to do, too (C(advises)).
   returned: always
   type: list
   elements: dict

@@ -91,6 +91,9 @@ def replace_file(path: Path, data: bytes, mode: int, uid: int = 0, gid: int = 0)
             os.fchmod(stream.fileno(), mode)
             os.fsync(stream.fileno())
         Path(temporary).replace(path)
+    except PermissionError as error:
+        hint = ": look at `lsattr` (chattr -i)" if os.geteuid() == 0 else ""
+        raise PermissionError(error.errno, f"{error.strerror}{hint}", str(path)) from None
     finally:
         Path(temporary).unlink(missing_ok=True)
     _sync_entries(path.parent)

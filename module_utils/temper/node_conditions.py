@@ -89,7 +89,9 @@ def apt_updates(key: str) -> dict[str, Any]:
     if len(stamps) < 2:
         reason = "there are no package lists; `apt-get update` fetches them"
         return condition(key, "not-checked", reason, [["update-apt-lists"]])
-    age_days = (time.time() - max(stamps)) / 86400
+    now = time.time()
+    # apt gives a list the time that its server says: one that is yet to come would be new for ever.
+    age_days = (now - max((stamp for stamp in stamps if stamp <= now), default=0.0)) / 86400
     if age_days > LISTS_MAX_AGE_DAYS:
         reason = f"the package lists are {age_days:.0f} days old (expected at most {LISTS_MAX_AGE_DAYS})"
         return condition(

@@ -37,6 +37,8 @@ READ_ONLY = ("squashfs", "iso9660", "erofs")
 METADATA_LIMIT_PERCENT = 90.0
 LVS = "vg_name,lv_name,origin,lv_attr,lv_tags,data_percent,metadata_percent,pool_lv,lv_time,lv_size,vg_free"
 GIB = 2**30
+#: What clocks may differ by.
+CLOCKS_S = 300.0
 
 
 Value = TypeVar("Value")
@@ -333,7 +335,8 @@ def _named(name: str) -> str:
 def _unfit(found: Snapshot, max_age_s: float | None) -> str:
     """Return why it cannot be relied on; empty where it can."""
     age_s = time.time() - found.created_s
-    if not found.void and max_age_s is not None and age_s > max_age_s:
+    # One of a time to come was taken by a clock that was wrong, nobody knows when.
+    if not found.void and max_age_s is not None and not -CLOCKS_S <= age_s <= max_age_s:
         return f"it was taken {found.taken}, and may be {max_age_s / 60:g} min old"
     return found.void
 

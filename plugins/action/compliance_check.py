@@ -78,7 +78,7 @@ class ActionModule(NodeAction):
 
     def reason(self, answer: dict[str, Any], known: dict[str, Any]) -> str:
         """Return why there is no answer, in a sentence."""
-        words = str(answer.get("msg") or answer.get("module_stderr") or "it gave no reason").strip()
+        words = str(answer.get("msg") or "it gave no reason").strip()
         remedy = unreadable(words, Target.from_dict(known), "", reached=self.reached).remedy
         if remedy and remedy.code == SILENT:
             return f"unreachable: {remedy.text}"

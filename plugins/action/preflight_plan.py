@@ -18,6 +18,7 @@ from temper.plan.module_answers import node_facts  # noqa: E402 - needs the path
 from temper.plan.node_action import NodeAction  # noqa: E402 - likewise
 from temper.plan.node_plan import refused  # noqa: E402 - likewise
 from temper.plan.preflight import preflight_plan, preview_arguments  # noqa: E402 - likewise
+from temper.plan.programs import to_be_asked  # noqa: E402 - likewise
 from temper.plan.reboot import FORBIDDEN  # noqa: E402 - likewise
 from temper.plan.refusals import refusal  # noqa: E402 - likewise
 from temper.plan.roles import firewall, nvidia_stack, os_hardening, ssh_hardening  # noqa: E402 - likewise
@@ -33,7 +34,7 @@ ASKED = {firewall.ROLE, ssh_hardening.ROLE, os_hardening.ROLE}
 class ActionModule(NodeAction):
     """preflight_plan: known, simulate, installs, hardens, takes_back, payload_python, lease, image ...
 
-    It takes three executions at most: the third asks the node's programs, where the run hardens.
+    It takes three executions at most: the third asks the node's programs about what is to be hardened anew.
 
     Nothing is changed on the node, but for the lease where there is one to take. A jump host joins the group
     of its level, by which the plays of playbooks/harden.yml go.
@@ -80,10 +81,13 @@ class ActionModule(NodeAction):
         if simulates and not others and not plan["settled"]:
             preview = self.ask("package_preview", preview_arguments(plan), variables)
         hardens = boolean(self._task.args["hardens"]) and not (known["takes_back"] or asked.get("image"))
-        roles = [name for name in plan["roles"] if hardens and name in ASKED and reaches(name, *tags)]
-        if roles and not others:
-            parts = ",".join(plan["roles"][name] for name in roles)
-            programs = self.ask("node_programs", {"roles": f"[{parts}]"}, variables)
+        parts: list[str] = []
+        if hardens and not others:
+            in_place = node["ansible_facts"]["temper"].get("in_place", {}).values()
+            wanted = (plan["roles"][name] for name in plan["roles"] if name in ASKED and reaches(name, *tags))
+            parts = to_be_asked(wanted, in_place)
+        if parts:
+            programs = self.ask("node_programs", {"roles": f"[{','.join(parts)}]"}, variables)
         if preview is not None or programs is not None:
             plan = refused(preflight_plan(node, own, known, preview, programs), *self.unseen(variables))
         if jump := read(known).get(name):

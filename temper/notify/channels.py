@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_COMPLAINT = 300
 LONGEST_COMMON_WORD = 5
+#: Of a mail server, for one message.
+MOST_SAID = 1 << 20
 
 
 class ChannelError(Exception):
@@ -44,6 +46,40 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         _url: str,
     ) -> None:
         """Have the answer treated as an error."""
+
+
+class _Answers:
+    """What a mail server says, up to a bound: smtplib collects the lines of an answer until it ends."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._left = file, MOST_SAID
+
+    def readline(self, most: int) -> bytes:
+        """Return a line. Raises OSError."""
+        line = self._file.readline(most)
+        self._left -= len(line)
+        if self._left < 0:
+            raise OSError(f"expected at most {MOST_SAID >> 10} KiB of answers, found more")
+        return line
+
+    def close(self) -> None:
+        """Read no more."""
+        self._file.close()
+
+
+class _Bounded(smtplib.SMTP):
+    """An SMTP client that a server cannot fill."""
+
+    def getreply(self) -> tuple[int, bytes]:
+        """Return the next answer."""
+        self.file: IO[bytes] | _Answers | None
+        if self.file is None and self.sock:
+            self.file = _Answers(self.sock.makefile("rb"))
+        return super().getreply()
+
+
+class _BoundedSmtps(_Bounded, smtplib.SMTP_SSL):
+    """The same with TLS from the beginning."""
 
 
 def send(channel: Webhook | Mail, message: Message) -> str:
@@ -131,11 +167,11 @@ def _mail(channel: Mail, message: Message) -> dict[str, tuple[int, bytes]]:
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(message.text)
     if channel.tls is Tls.SMTPS:
-        server: smtplib.SMTP = smtplib.SMTP_SSL(
+        server: _Bounded = _BoundedSmtps(
             channel.server, channel.port, timeout=channel.timeout_s, context=channel.context
         )
     else:
-        server = smtplib.SMTP(channel.server, channel.port, timeout=channel.timeout_s)
+        server = _Bounded(channel.server, channel.port, timeout=channel.timeout_s)
     with server:
         if channel.tls is Tls.STARTTLS:
             server.starttls(context=channel.context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from temper.plan.convert import build, from_node
@@ -275,6 +275,8 @@ class NodeFacts:
     answers_elsewhere: bool = False
     # Whether a file system that is mounted lies on a USB disk
     usb_disk: bool = False
+    # Role -> digest of the part of a plan that the node was brought to since it started
+    in_place: dict[str, str] = field(default_factory=dict)
 
     @property
     def own_pci(self) -> tuple[PciDevice, ...]:

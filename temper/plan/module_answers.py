@@ -138,6 +138,16 @@ def warnings(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {"warnings": list(said)[:MOST_WARNINGS] if isinstance(said, list) else []}
 
 
+def reason(answer: Mapping[str, Any]) -> str:
+    """Return why a module gave no answer, in its own words; empty where it has none.
+
+    Of a module that broke, Ansible hands on the exception, without a message.
+    """
+    event = getattr(answer.get("exception"), "event", None)
+    said = (answer.get("msg"), getattr(event, "msg", ""), answer.get("module_stderr"))
+    return next((words[:MOST_CHARACTERS] for words in said if isinstance(words, str) and words), "")
+
+
 def failure(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return a failed task's result from the answer of a module that did not do its work."""
     try:
@@ -148,7 +158,8 @@ def failure(answer: Mapping[str, Any]) -> dict[str, Any]:
     said = {
         name: value[:MOST_CHARACTERS] if isinstance(value, str) else value for name, value in said.items()
     }
-    return {"msg": "The module gave neither an answer nor a reason.", **said, "failed": True}
+    words = reason(answer) or "The module gave neither an answer nor a reason."
+    return {"msg": words, **said, "failed": True}
 
 
 def node_facts(answer: Mapping[str, Any]) -> dict[str, Any]:

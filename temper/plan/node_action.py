@@ -13,7 +13,7 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 
 from temper.base import DATA
-from temper.plan.module_answers import warnings
+from temper.plan.module_answers import reason, warnings
 from temper.plan.os_controls import load_controls
 from temper.plan.os_systems import systems
 from temper.plan.refusals import Refusal, refusal, sentences
@@ -73,7 +73,7 @@ class NodeAction(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     def ask(self, module: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """Return what a module returns.
 
-        Of one that could not be run, why (`msg`): an answer like any other.
+        Of one that could not be run or broke, why (`msg`): an answer like any other.
         """
         try:
             found: dict[str, Any] = self._execute_module(module, arguments, task_vars=variables)
@@ -81,7 +81,7 @@ class NodeAction(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             self.reached = not isinstance(error, AnsibleConnectionFailure)
             return {"msg": str(error), "unreachable": not self.reached}
         self.warnings += warnings(found)["warnings"]
-        return found
+        return {**found, "msg": reason(found)} if found.get("failed") else found
 
     def known(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Return what the controller knows of the node; address, account and port are its connection's.

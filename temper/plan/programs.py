@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from temper.plan import role_variables  # noqa: F401 - makes module_utils/ importable
 from temper.plan.convert import build, from_node
 from temper.plan.node_plan import WaivedControl
 from temper.plan.os_controls import references
 from temper.plan.preview import one_line
 from temper.plan.refusals import Refusal, advice, refusal
 
+# isort: split
+from ansible.module_utils.temper.settings.in_place import digest
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 #: Who waives a control that a program does not know.
 BY = "the node's programs"
@@ -22,18 +27,18 @@ MOST = 40
 
 @dataclass(frozen=True)
 class RefusedText:
-    """What a program would not take: the role that wants it, and the program's words."""
+    """What the node would not take: the role that wants it, and why, which may say what to do, too."""
 
     role: Literal["firewall", "ssh_hardening", "os_hardening"]
     said: str
+    advises: bool = False
 
     @property
     def refusal(self) -> Refusal:
         """Why the node is refused, and what to do."""
-        remedy = advice("correct-role", role=self.role)
-        if self.role == "os_hardening":
-            remedy = advice("waive-control")
-        return refusal("program-refuses", remedy, reason=one_line(self.said))
+        waives = self.role == "os_hardening"
+        remedy = advice("waive-control") if waives else advice("correct-role", role=self.role)
+        return refusal("program-refuses", None if self.advises else remedy, reason=one_line(self.said))
 
 
 @dataclass(frozen=True)
@@ -76,3 +81,11 @@ class Programs:
             for name, why in zip(self.unknown, map(one_line, self.unknown.values()), strict=True)
             if name in asked
         )
+
+
+def to_be_asked(parts: Iterable[str], in_place: Collection[str]) -> list[str]:
+    """Return the roles' parts of a plan that the node is not at: its programs have taken the others.
+
+    `in_place` has the digests that the node reports.
+    """
+    return [part for part in parts if digest(json.loads(part)) not in in_place]

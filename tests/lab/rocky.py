@@ -5,8 +5,8 @@ installed are empty packages with the names of Enterprise Linux; a repository on
 files of `rocky_files` are as published, read 2026-11-27: rocky-release, openssh (sshd_config, 50-redhat.conf,
 40-redhat-crypto-policies.conf, sshd.service, sysconfig), pam, authselect (profile minimal), sudo, setup,
 shadow-utils, cronie, dnf, dnf-automatic, grub2. In place of authselect, update-crypto-policies and SELinux's
-commands are programs of the lab with their interface. sshd of release 8
-knows no `Include`, as OpenSSH 8.0; all else of it is Debian's.
+commands are programs of the lab with their interface. OpenSSH of release 8 is Debian's, but knows no
+`Include`, and no keyword after `ssh -Q`, as 8.0.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def dress(node: Node, rocky: Rocky) -> None:
         target = look_alikes.root(node) / REPOSITORY.lstrip("/")
         shutil.copytree(Path(scratch) / "packages", target, dirs_exist_ok=True)
     look_alikes.install(node, PACKAGES)
-    on_node(node, "cp --preserve /usr/sbin/sshd /usr/lib/lab/sshd")
+    on_node(node, "cp --preserve /usr/sbin/sshd /usr/bin/ssh /usr/lib/lab/")
     look_alikes.put(node, files, modes)
     installed = " ".join(f"{REPOSITORY}/{name}-[0-9]*.rpm" for name in [*INSTALLED.split(), "rocky-release"])
     stacks = "/usr/share/authselect/default"

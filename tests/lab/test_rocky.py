@@ -98,13 +98,28 @@ def said() -> dict[str, dict[str, str]]:
     }
 
 
-def test_nodes_are_hardened_stay_so_and_are_given_back() -> None:
-    wanted = {node.name: dict(scripts) for node, scripts in SAID.items()}
+def test_what_stands_in_the_way_is_known_before_any_role_changes_a_thing() -> None:
+    """Each node has several obstacles, and says all of them at once."""
     masquerade = "firewall-cmd --quiet --permanent --{}-masquerade; firewall-cmd --quiet --reload"
     on_node(NINE, masquerade.format("add"))
-    refused = FLEET.playbook("harden", NINE, **TAKEN_OVER)
-    assert_refused(refused, "zone public (masquerade)", "firewall_state: absent")
-    on_node(NINE, masquerade.format("remove"))
+    on_node(TEN, "echo '# by hand' >>/etc/authselect/system-auth")
+    on_node(EIGHT, "mv /etc/authselect/authselect.conf /root/")
+    try:
+        refused = harden(firewall_disable_other=True, ssh_hardening_ports=[22, 443])
+    finally:
+        on_node(NINE, masquerade.format("remove"))
+        on_node(TEN, "sed -i '/# by hand/d' /etc/authselect/system-auth")
+        on_node(EIGHT, "mv /root/authselect.conf /etc/authselect/")
+    assert_refused(refused, *(f"{node.name} is refused; nothing was changed on it" for node in NODES))
+    assert_refused(refused, "knows no Include", "names no profile", "authselect check", "443 (http_port_t)")
+    assert_refused(refused, "zone public (masquerade)", "waive the control failed-logins")
+    assert {node.name: refused.changed(node) for node in NODES} == {node.name: 0 for node in NODES}
+    ours = "ls -d /etc/temper /etc/ssh/sshd_config.d/00-temper.conf /var/lib/temper/settings 2>/dev/null || :"
+    assert [on_node(node, ours) for node in NODES] == ["", "", ""]
+
+
+def test_nodes_are_hardened_stay_so_and_are_given_back() -> None:
+    wanted = {node.name: dict(scripts) for node, scripts in SAID.items()}
     before = node_state.capture_all(NODES)
     assert_refused(harden(**SSH), "firewalld filters here as well", "firewall_disable_other: true")
     assert_refused(harden(firewall_disable_other=True), "knows no Include", "ssh_hardening_state: absent")

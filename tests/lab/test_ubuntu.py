@@ -91,6 +91,22 @@ def said(node: Node) -> dict[str, str]:
     return {script: on_node(node, f"{{ {script}; }} || :").strip() for script in SAID}
 
 
+def a_closed_account_is_opened_by_its_key(node: Node) -> None:
+    """With the STIG no time opens it, and still nobody is locked out who has a key."""
+    word = "Right-9-password-of-a-trial"
+    su = "echo {} | runuser -u nobody -- su ops -c true 2>&1 || :"
+    on_node(node, f"echo ops:{word} | chpasswd; for n in 1 2 3 4 5; do {su.format('wrong')}; done")
+    try:
+        assert "locked" in on_node(node, su.format(word))
+        if node != WITHOUT_STIG:
+            assert on_node(node, "grep -E '^ *unlock_time *= *0$' /etc/security/faillock.conf")
+        login = FLEET.run(["ansible", node.name, "--module-name", "raw", "--args", "sudo -n id -u"])
+        assert login.status == 0, login.output
+        assert "locked" not in on_node(node, su.format(word))
+    finally:
+        on_node(node, "faillock --user ops --reset; passwd --quiet --lock ops")
+
+
 def test_ubuntus_shape_is_hardened_by_its_own_benchmark_stays_so_and_is_given_back() -> None:
     before = node_state.capture_all(NODES)
     first = harden()
@@ -106,6 +122,8 @@ def test_ubuntus_shape_is_hardened_by_its_own_benchmark_stays_so_and_is_given_ba
         node.name: "027" if node == WITHOUT_STIG else "077" for node in NODES
     }
     settled(**STRICT)
+    for node in NODES:
+        a_closed_account_is_opened_by_its_key(node)
     on_node(OWN_FIREWALL, "ufw reload")
     assert {node.name: said(node) for node in NODES} == {node.name: SAID for node in NODES}
     for node in NODES:

@@ -17,7 +17,7 @@ from ansible.module_utils.common import warnings
 from ansible.module_utils.temper import lease
 from ansible.module_utils.temper.engines import busy
 from ansible.module_utils.temper.packaging import node, packages, repositories
-from ansible.module_utils.temper.settings import record
+from ansible.module_utils.temper.settings import in_place, record
 from ansible.module_utils.testing import patch_module_args
 from ansible.utils import display  # noqa: F401 (asks ldconfig for the C library, before a test may start no process)
 
@@ -97,6 +97,7 @@ def run_module(
     processes = tmp_path_factory.mktemp("proc")
     (processes / "self" / "root").mkdir(parents=True)
     monkeypatch.setattr(busy, "PROC", processes)
+    monkeypatch.setattr(in_place, "PATH", processes / "run" / "in-place.json")
 
     def run(main: Callable[[], None], *, check_mode: bool = False, **parameters: Any) -> dict[str, Any]:
         # On a node each module has a process of its own.

@@ -1,13 +1,14 @@
 """A node that answers what it likes says nothing but what an action names."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ansible import constants
 from ansible.vars.clean import remove_internal_keys
 
-from temper.plan.module_answers import AnswerError, failure, node_facts, role_answers
+from temper.plan.module_answers import AnswerError, failure, node_facts, reason, role_answers
 from tests.unit.each import each
 
 EVIL = {
@@ -108,6 +109,15 @@ def test_a_module_that_failed_says_why_and_nothing_else() -> None:
     assert (said["failed"], len(said["msg"])) == (True, 64 << 10)
     assert failure({"msg": {"add_host": 1}})["failed"] is True
     assert failure({})["msg"]
+    broken = SimpleNamespace(event=SimpleNamespace(msg="unexpected keyword"))
+    for said, words in (
+        ({"exception": broken}, "unexpected keyword"),
+        ({"exception": broken, "msg": "no Python"}, "no Python"),
+        ({"exception": "(traceback unavailable)", "module_stderr": "killed"}, "killed"),
+        ({"exception": EVIL, "module_stderr": EVIL}, ""),
+    ):
+        assert reason(said) == words
+        assert words in failure({"failed": True, **said})["msg"]
 
 
 def test_a_node_has_facts_of_one_name_and_its_lease() -> None:

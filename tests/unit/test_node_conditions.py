@@ -13,6 +13,7 @@ from ansible.module_utils.temper import node_conditions as conditions
 from ansible.module_utils.temper.process import CommandError
 
 from temper.compliance.repairs import command_of
+from tests.unit.each import each
 
 # What apt-get prints on Debian 12 and on Ubuntu 22.04.
 SIMULATED = """\
@@ -107,10 +108,11 @@ def test_no_update_is_a_pass(apt: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert conditions.security_updates()["state"] == "pass"
 
 
-def test_old_lists_prove_nothing(apt: Path) -> None:
-    old = time.time() - 30 * 86400
-    for path in (apt / "mirror_InRelease", apt):
-        os.utime(path, (old, old))
+@each(-30, 3650)  # a mirror's clock that is ahead gives a list such a time
+def test_old_lists_prove_nothing(days: int, apt: Path) -> None:
+    now = time.time()
+    for path, age_days in ((apt / "mirror_InRelease", days), (apt, -30)):
+        os.utime(path, (now, now + age_days * 86400))
     found = conditions.security_updates()
     assert found["state"] == "not-checked"
     assert "30 days" in found["reason"]

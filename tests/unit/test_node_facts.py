@@ -904,6 +904,7 @@ def test_module_returns_one_fact_and_changes_nothing(
         "disks",
         "pci",
         "nvlink_switch_managed",
+        "in_place",
         "interfaces",
         "other_engines",
         "packages",

@@ -236,13 +236,17 @@ def test_too_little_room_is_said_with_numbers(btrfs: Path, programs: Programs) -
 
 
 def test_a_snapshot_that_is_too_old_is_replaced_and_refused_where_it_is_only_checked(
-    btrfs: Path, programs: Programs
+    btrfs: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = Root("btrfs", str(btrfs))
     snapshots.take(root, NAME, 1)
     assert snapshots.verify(root, NAME, 60).name == NAME  # it is 25 s old
     with pytest.raises(SnapshotError, match="cannot be relied on: it was taken 2026-11-22T22:49:35Z"):
         snapshots.verify(root, NAME, 10)
+    with monkeypatch.context() as ahead:
+        ahead.setattr(snapshots, "time", SimpleNamespace(time=lambda: 0.0))  # it was, and was set back since
+        with pytest.raises(SnapshotError, match="cannot be relied on: it was taken 2026-11-22T22:49:35Z"):
+            snapshots.verify(root, NAME, 60)
     with pytest.raises(SnapshotError, match="cannot be relied on"):  # the stand-in's clock stands still
         snapshots.take(root, NAME, 1, 10)
     assert [line.split()[2] for line in programs.changes] == ["snapshot", "delete", "snapshot"]

@@ -52,7 +52,7 @@ UNTYPED_FUNCTIONS = {
     "node_action.py": {"__init__", "__getitem__", "raw", "run", "ask", "own", "known", "unseen"},
     "mirror_list.py": {"downloads", "mirror_list", "in_order", "size"},
     # What a node's modules answer, and what Ansible gets of it.
-    "module_answers.py": {"as_result", "role_answers", "warnings", "failure", "node_facts"},
+    "module_answers.py": {"as_result", "role_answers", "warnings", "failure", "node_facts", "reason"},
 }
 
 

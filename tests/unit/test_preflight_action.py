@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.module_utils.temper.settings.in_place import digest
 
 from plugins.action import preflight_plan
 from temper.base import DATA
@@ -115,6 +116,20 @@ def test_the_programs_of_a_node_that_is_hardened_are_asked_about_the_roles_of_th
         assert [part["role"] for part in json.loads(asked)] == expected, tag
 
 
+def test_programs_are_not_asked_about_what_is_in_place(controller: Controller) -> None:
+    controller.hardens = True
+    controller.task(simulate=False)
+    parts = json.loads(controller.executions["node_programs"]["roles"])
+    controller.facts |= {"in_place": {part["role"]: digest(part) for part in parts[1:]}}
+    controller.task(simulate=False)
+    (asked,) = json.loads(controller.executions["node_programs"]["roles"])
+    assert asked["role"] == "firewall"
+    controller.facts["in_place"][asked["role"]] = digest(asked)
+    controller.executions.clear()
+    assert controller.task(simulate=False)["plan"]["problems"] == []
+    assert controller.executions.keys() == {"node_facts"}
+
+
 def test_what_programs_say_is_in_the_plan_or_refuses_it(controller: Controller) -> None:
     controller.hardens = True
     reason = "sudo-rs 0.2.5 does not know its rule"
@@ -132,6 +147,7 @@ def test_what_programs_say_is_in_the_plan_or_refuses_it(controller: Controller) 
     remedies = ["os_hardening_waivers", "ssh_hardening_state: absent"]
     for answer, problems, said in (
         (refusing, remedies, ""),
+        (NOTHING_SAID | {"refused": [sudoers | {"said": "Do that. Bad;", "advises": True}]}, ["Do that"], ""),
         (broken, [], "no Python"),
         (unasked, [], "nft was not asked: no unshare"),
         (stranger, [], "not asked"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import functools
 import math
+import re
 from collections.abc import Callable, Iterator
 
 import torch
@@ -17,8 +18,11 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 
 from validation.backends.operations import ROW, row
 from validation.model.contract import encoded
+from validation.model.not_run import NotRunError
 from validation.probes import flight_recorder
 from validation.processes.child import collective_call, when_asked
+
+TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 
 
 class Exchange:
@@ -132,6 +136,8 @@ def meet(rank: int, world_size: int, store: str, timeout_s: float) -> torch.dist
     Its static kind keeps the ranks that the order gives, and costs a rank one connection. The other, c10d,
     deals out ranks by who comes first, and all ranks compete to write one common state: thousands are too
     many for that.
+
+    Raises NotRunError.
     """
     endpoint, _, run = store.removeprefix("tcp://").partition("/")
     parameters = RendezvousParameters(
@@ -143,7 +149,16 @@ def meet(rank: int, world_size: int, store: str, timeout_s: float) -> torch.dist
         rank=rank,
         timeout=math.ceil(timeout_s),
     )
-    found = registry.get_rendezvous_handler(parameters).next_rendezvous()
+    try:
+        found = registry.get_rendezvous_handler(parameters).next_rendezvous()
+    except RuntimeError as error:
+        if rank or not TAKEN.search(str(error)):
+            raise
+        # Any user's, who must not make this node look broken.
+        raise NotRunError(
+            f"another program of this node has port {endpoint.rpartition(':')[2]} (`ss -ltnp` names it): end "
+            "it, or choose another port in gpu_validation_fabric_port"
+        ) from error
     shared: torch.distributed.Store = found.store
     return shared
 

@@ -22,7 +22,10 @@ MOST_PIECES, MOST_ENTRIES = 4096, 100_000
 
 @dataclass(frozen=True)
 class Found:
-    """Pieces of files, in an order of chance that is always the same, and when each file was changed."""
+    """Pieces of files, in an order of chance that is always the same, and when each file was changed.
+
+    By the time that nobody can set (ctime): who writes there must not make the storage look broken.
+    """
 
     pieces: tuple[Piece, ...]
     changed_ns: dict[str, int]
@@ -35,7 +38,7 @@ class Found:
     def has_changed(self) -> bool:
         """Return whether somebody has written to one of the files, or taken it away, since."""
         try:
-            return any(os.stat(path).st_mtime_ns != then for path, then in self.changed_ns.items())  # noqa: PTH116
+            return any(os.stat(path).st_ctime_ns != then for path, then in self.changed_ns.items())  # noqa: PTH116
         except OSError:
             return True
 
@@ -74,7 +77,7 @@ def _pieces(folder: Path, go_on: Callable[[], None]) -> tuple[list[Piece], dict[
                 if stat.S_ISDIR(status.st_mode):
                     below.append(path)
                 elif stat.S_ISREG(status.st_mode) and status.st_size and os.access(path, os.R_OK):
-                    changed[path] = status.st_mtime_ns
+                    changed[path] = status.st_ctime_ns
                     pieces += [
                         Piece(path, start, min(PIECE_BYTES, status.st_size - start))
                         for start in range(0, min(status.st_size, MOST_PIECES * PIECE_BYTES), PIECE_BYTES)

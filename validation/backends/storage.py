@@ -158,7 +158,7 @@ class Source:
     @property
     def has_changed(self) -> bool:
         """Whether somebody has written to it since it was opened. Of our own nobody else knows."""
-        return self.content is None and os.fstat(self.descriptor).st_mtime_ns != self.changed_ns
+        return self.content is None and os.fstat(self.descriptor).st_ctime_ns != self.changed_ns
 
     def forget(self, offset: int, size_bytes: int) -> None:
         """Let the page cache drop a part."""
@@ -281,7 +281,7 @@ def opened(
         # fuse, fuseblk, fuse.juicefs and the like
         if kind.startswith(OWN_CACHE_FILE_SYSTEMS) or (how == DROPPED and _is_cached(descriptor, size)):
             how = UNKNOWN
-        yield Source(descriptor, size, how, content, os.fstat(descriptor).st_mtime_ns)
+        yield Source(descriptor, size, how, content, os.fstat(descriptor).st_ctime_ns)
     finally:
         os.close(descriptor)
 

@@ -82,7 +82,7 @@ class Running:
     def finish(self, timeout_s: float) -> Done:
         """Wait for the end, not longer than so long after the start. Raises CommandError."""
         try:
-            output, errors = self._read(self._started + timeout_s)
+            output, errors = printed(self._process, self._started + timeout_s)
         except BaseException:
             self._end()
             raise
@@ -91,31 +91,6 @@ class Running:
         if status is None:
             raise CommandTimeoutError(f"no answer within {timeout_s:.0f} s{stuck}")
         return Done(status, output.decode(errors="replace"), errors.decode(errors="replace"))
-
-    def _read(self, deadline: float) -> tuple[bytes, bytes]:
-        """Return what it prints until it ends, or until `deadline`; others may hold its pipes for longer."""
-        process = self._process
-        assert process.stdout is not None
-        assert process.stderr is not None
-        said = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
-        with selectors.DefaultSelector() as selector:
-            for descriptor in said:
-                selector.register(descriptor, selectors.EVENT_READ)
-            while selector.get_map() and (left_s := deadline - time.monotonic()) > 0:
-                # In this order: what it said before it ended is there when it has ended.
-                ended = process.poll() is not None
-                ready = selector.select(0 if ended else min(left_s, LOOK_S))
-                for key, _ in ready:
-                    if not _take(key.fd, said[key.fd]):
-                        selector.unregister(key.fd)
-                if ended and not ready:
-                    break
-                if sum(map(len, said.values())) > MOST_BYTES:
-                    raise CommandError(f"more than {MOST_BYTES >> 20} MiB of text")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, deadline - time.monotonic()))
-        output, errors = said.values()
-        return bytes(output), bytes(errors)
 
     def _end(self) -> bool:
         """End it, if it has not ended; whether that worked."""
@@ -128,6 +103,34 @@ class Running:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+
+def printed(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
+    """Return what a program prints until it ends, or until `deadline`; others may hold its pipes for longer.
+
+    Raises CommandError where that is more than MOST_BYTES.
+    """
+    assert process.stdout is not None
+    assert process.stderr is not None
+    said = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    with selectors.DefaultSelector() as selector:
+        for descriptor in said:
+            selector.register(descriptor, selectors.EVENT_READ)
+        while selector.get_map() and (left_s := deadline - time.monotonic()) > 0:
+            # In this order: what it said before it ended is there when it has ended.
+            ended = process.poll() is not None
+            ready = selector.select(0 if ended else min(left_s, LOOK_S))
+            for key, _ in ready:
+                if not _take(key.fd, said[key.fd]):
+                    selector.unregister(key.fd)
+            if ended and not ready:
+                break
+            if sum(map(len, said.values())) > MOST_BYTES:
+                raise CommandError(f"more than {MOST_BYTES >> 20} MiB of text")
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.0, deadline - time.monotonic()))
+    output, errors = said.values()
+    return bytes(output), bytes(errors)
 
 
 def _take(descriptor: int, into: bytearray) -> bool:

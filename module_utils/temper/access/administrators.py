@@ -10,7 +10,7 @@ import pwd
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from ansible.module_utils.temper.access.ssh_access import SECONDS_PER_DAY
 from ansible.module_utils.temper.access.ssh_keys import (
     LARGEST_FILE_BYTES,
     PublicKey,
+    acting_as,
     parse_public_key,
     read_regular,
 )
@@ -212,30 +213,6 @@ def check_groups(users: list[User]) -> None:
                 raise RefusedError(
                     f"There is no group {group} for {user.name} on this node; nothing was changed: make it."
                 ) from None
-
-
-@contextlib.contextmanager
-def acting_as(uid: int, gid: int) -> Iterator[None]:
-    """Touch files as an account.
-
-    Its links lead nowhere then that it could not go itself, and a home on NFS, where root is nobody, is open.
-    A file system that the account itself has mounted (FUSE) refuses us, as root is still our real number, and
-    sshd likewise: so it cannot make us wait.
-    """
-    if os.geteuid() != 0:
-        yield
-        return
-    groups, umask = os.getgroups(), os.umask(0o077)
-    os.setgroups([])
-    os.setegid(gid)
-    os.seteuid(uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
-        os.umask(umask)
 
 
 def read_key_file(path: Path, *, follow: bool = False, tolerant: bool = False) -> KeyFile | None:

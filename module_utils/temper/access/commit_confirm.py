@@ -73,6 +73,12 @@ UNDO_SCRIPT = """\
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 umask 077
 
+# What is still as it was needs nothing, also where nobody may replace it (chattr +i).
+same() {{
+    [ "$(stat -c '%f %u %g' "$1")" = "$(stat -c '%f %u %g' "$2")" ] &&
+        sum=$(sha256sum <"$1") && [ "$sum" = "$(sha256sum <"$2")" ]
+}} 2>/dev/null
+
 undo() {{
     exec 9<{root} && flock 9 || return 1
     [ -d {directory} ] || return 0  # confirmed, or undone by another, while this one waited
@@ -272,14 +278,15 @@ class Change:
                 continue
             copy = self.staging / str(index)
             run(["cp", "--archive", "--", str(file), str(copy)])
-            wait = ""
+            saved = shlex.quote(str(self.directory / str(index)))
+            wait = unless = ""
             # A link's copy is a link, which may lead nowhere from there and has no content to wait for.
             if not copy.is_symlink():
                 sync(copy)
-                wait = f"sync {target}.undo && "
-            saved = shlex.quote(str(self.directory / str(index)))
+                wait, unless = f"sync {target}.undo && ", f"same {saved} {target} || "
             # The temporary name ends differently, so that no *.conf pattern takes it in.
-            steps.append(f"cp --archive {saved} {target}.undo && {wait}mv -f {target}.undo {target}")
+            restore = f"cp --archive {saved} {target}.undo && {wait}mv -f {target}.undo {target}"
+            steps.append(f"{unless}{{ {restore}; }}")
         script = UNDO_SCRIPT.format(
             subject=self.subject,
             unit=self.unit,

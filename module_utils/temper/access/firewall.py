@@ -7,7 +7,7 @@ import ipaddress
 import itertools
 import tempfile
 import time
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -363,7 +363,11 @@ class Firewall(ConfirmedSetting[Outlook]):
         """Everything that is written, shown and refused comes from here."""
         return self._present() if self.present else self._absent()
 
-    def _present(self) -> Outlook:
+    def composed(self, *, reads_chains: bool = True) -> Outlook:
+        """Return what is wanted, and nothing of what the kernel has of it. Raises RefusedError.
+
+        To read the chains of others loads the kernel module nf_tables.
+        """
         wanted = Parameters.of(self.wanted)
         other = other_firewall()
         if other and not wanted.disable_other:
@@ -385,7 +389,7 @@ class Firewall(ConfirmedSetting[Outlook]):
         ]
         check_fleet(trusted.peers, own, wanted.unknown_peers)
         ways, closed = self._tunnels(here, own, [ssh, *rules], trusted, wanted)
-        if self.live:
+        if self.live and reads_chains:
             refuse_closing_chains(other)
         text = render(ssh, rules, trusted, wanted.limits)
         files = [
@@ -393,11 +397,6 @@ class Firewall(ConfirmedSetting[Outlook]):
             File(str(FLUSHING_DROP_IN), FLUSHING_DROP_IN_TEXT),
             File(str(UNIT_FILE), UNIT_TEXT),
         ]
-        live = live_table() if which("nft") and self.live else ""
-        # A trial would load nftables' kernel modules, and to read a bare node must not.
-        table = trial_table(text) if live else text
-        if not self.live:
-            table = live
         guests = [
             one
             for one in here
@@ -409,8 +408,8 @@ class Firewall(ConfirmedSetting[Outlook]):
         return Outlook(
             text,
             [ssh, *rules],
-            live,
-            table,
+            "",
+            text,
             [file for file in files if file.differs()],
             other,
             guests,
@@ -418,6 +417,14 @@ class Firewall(ConfirmedSetting[Outlook]):
             ways,
             closed,
         )
+
+    def _present(self) -> Outlook:
+        outlook = self.composed()
+        if not self.live:
+            return replace(outlook, wanted="")
+        live = live_table() if which("nft") else ""
+        # A trial would load nftables' kernel modules, and to read a bare node must not.
+        return replace(outlook, live=live, wanted=trial_table(outlook.text) if live else outlook.text)
 
     def _tunnels(
         self, here: list[Interface], own: list[str], rules: list[Rule], trusted: Trusted, wanted: Parameters

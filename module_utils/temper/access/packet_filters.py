@@ -11,17 +11,17 @@ import functools
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.temper.access.network_interfaces import is_guests
-from ansible.module_utils.temper.access.nftables_rules import TABLE
+from ansible.module_utils.temper.access.nftables_rules import LAST_PORT, TABLE
 from ansible.module_utils.temper.process import parsed, printable, run, which
 
 PROC = Path("/proc")
-FAMILIES = ("ip", "ip6", "inet")
+FAMILIES = ("ip", "ip6", "inet", "netdev")
 #: Where a packet to the node itself passes. What is forwarded, and what the node sends, is nothing of ours.
 HOOKS = ("ingress", "prerouting", "input")
 #: The tables of iptables. Their chains that a packet to the node passes have the names of the hooks.
@@ -32,6 +32,14 @@ GUESTS_CHAINS = ("KUBE-*", "cali-*", "CILIUM*", "CNI-*", "FLANNEL*", "DOCKER*", 
 NAME = re.compile(r"[A-Za-z_][\w/\\.-]*", re.ASCII)
 CLOSES = ("drop", "reject")
 INTERFACE_KEYS = ("iif", "iifname")
+#: What says where a packet comes from, in nft's words and in those of iptables with how many values follow. A
+#: rule for all but some sources is for nearly every packet.
+SOURCES = ("saddr",)
+SOURCE_OPTIONS = {"-s": 1, "--src-range": 1, "--match-set": 2, "--src-cc": 1, "--source-country": 1}
+PORTS = ("dport", "sport")
+PORT_OPTIONS = ("--dport", "--dports", "--sport", "--sports", "--ports")
+#: A rule for more ports than this is for most of them.
+MOST_OF_SOME = 1 << 15
 #: Statements that decide nothing about a packet.
 SILENT = {"counter", "log", "comment"}
 
@@ -128,6 +136,7 @@ def base_chains(text: str) -> list[Chain]:
         for found in objects(text, "chain")
         if found.get("hook") in HOOKS
         and found["family"] in FAMILIES
+        and not is_guests(str(found.get("dev", "")))
         and f"{found['family']} {found['table']}" != TABLE
     ]
 
@@ -227,10 +236,11 @@ def listed_rule(statements: list[dict[str, Any]]) -> FilterRule:
 
 
 def broad_match(operator: str, left: dict[str, Any], right: Any) -> bool:
-    """Return whether a match covers new connections of any source and to any port.
+    """Return whether a match covers new connections of most sources and to most ports.
 
     It may restrict the protocol or the interface.
     """
+    ports = right
     right = right.get("set", []) if isinstance(right, dict) else right
     values = {item for item in (right if isinstance(right, list) else [right]) if isinstance(item, str)}
     negated = operator == "!="
@@ -238,6 +248,10 @@ def broad_match(operator: str, left: dict[str, Any], right: Any) -> bool:
         left = left["&"][0]
     ((kind, what),) = left.items()
     key = what.get("key") or what.get("field") if isinstance(what, dict) else ""
+    if kind == "concat" or (kind, key in SOURCES) == ("payload", True):
+        return negated
+    if kind == "payload" and key in PORTS:
+        return most_ports(listed_ports(operator, ports)) != negated
     if (kind, key) == ("ct", "state"):
         return ("new" in values) != negated
     if kind == "meta" and key in INTERFACE_KEYS:
@@ -246,6 +260,20 @@ def broad_match(operator: str, left: dict[str, Any], right: Any) -> bool:
         return bool({"tcp", "udp", "ipv4", "ipv6"} & values) != negated
     # To drop a connection's first packet is to drop it; other flags are a scanner's.
     return (kind, key, negated) == ("payload", "flags", False) and values == {"syn"}
+
+
+def listed_ports(operator: str, right: Any) -> list[tuple[int, int]]:
+    """Return the ranges of ports that a match names; none of a named set."""
+    if operator in {">", ">=", "<", "<="}:
+        right = {"range": [right, LAST_PORT] if operator[0] == ">" else [0, right]}
+    items = right["set"] if isinstance(right, dict) and isinstance(right.get("set"), list) else [right]
+    ranges = [one["range"] if isinstance(one, dict) and "range" in one else [one, one] for one in items]
+    return [(first, last) for first, last in ranges if type(first) is type(last) is int]
+
+
+def most_ports(ranges: Iterable[tuple[int, int]]) -> bool:
+    """Return whether these are more than half of all ports."""
+    return sum(last - first + 1 for first, last in ranges) > MOST_OF_SOME
 
 
 def iptables(family: str) -> str:
@@ -319,7 +347,14 @@ def saved_rule(words: list[str]) -> FilterRule:
 
 
 def broad_option(word: str, values: Iterator[str], *, negated: bool) -> bool:
-    """Return whether an option of iptables matches new connections of any source and to any port."""
+    """Return whether an option of iptables matches new connections of most sources and to most ports."""
+    if word in SOURCE_OPTIONS:
+        for _ in range(SOURCE_OPTIONS[word]):
+            next(values, "")
+        return negated
+    if word in PORT_OPTIONS:
+        ends = [part.partition(":") for part in next(values, "").split(",")]
+        return most_ports((int(first), int(last or first)) for first, _, last in ends) != negated
     if word == "--syn":
         return not negated
     if word == "--tcp-flags":

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.temper.access.ssh_keys import read_regular
+from ansible.module_utils.temper.access.ssh_keys import acting_as, read_regular
 
 if TYPE_CHECKING:
     from ansible.module_utils.temper.access.sshd import Effective
@@ -139,10 +139,12 @@ def has_key(
         return None
     for file in key_files(user, effective):
         try:
-            found = read_regular(file, follow=True)
+            # As the account, as sshd does: a link of its own leads it to no file of root's.
+            with acting_as(user.pw_uid, user.pw_gid):
+                found = read_regular(file, follow=True)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except OSError:  # root may not read a home on a file server
+        except OSError:  # one of its other groups may let it read
             return None
         for line in found[0].decode(errors="replace").split("\n") if found else ():
             if line.strip() and not line.lstrip().startswith("#") and revoked.isdisjoint(line.split()):

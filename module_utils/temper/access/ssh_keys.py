@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import os
 import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.settings.base import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # RequiredRSASize of the role ssh_hardening: sshd would not take a shorter one.
 MINIMUM_RSA_BITS = 2048
@@ -75,6 +80,30 @@ def _fields(blob: bytes) -> list[bytes]:
             raise ValueError("cut off")
         fields.append(blob[start:position])
     return fields
+
+
+@contextlib.contextmanager
+def acting_as(uid: int, gid: int) -> Iterator[None]:
+    """Touch files as an account.
+
+    Its links lead nowhere then that it could not go itself, and a home on NFS, where root is nobody, is open.
+    A file system that the account itself has mounted (FUSE) refuses us, as root is still our real number, and
+    sshd likewise: so it cannot make us wait.
+    """
+    if os.geteuid() != 0:
+        yield
+        return
+    groups, umask = os.getgroups(), os.umask(0o077)
+    os.setgroups([])
+    os.setegid(gid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+        os.umask(umask)
 
 
 def read_regular(path: Path, *, follow: bool = False) -> tuple[bytes, os.stat_result] | None:

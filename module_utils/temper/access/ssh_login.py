@@ -5,19 +5,23 @@ from __future__ import annotations
 import ipaddress
 import os
 import pwd
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
 @dataclass(frozen=True)
 class Login:
-    """The SSH login that drives this process: whose it is, and its TCP connection as the node sees it."""
+    """The SSH login that drives this process: whose it is, and its TCP connection as the node sees it.
+
+    `by_sshd` is whether sshd has let it in, and not another server (Tailscale SSH, Teleport, dropbear).
+    """
 
     account: str
     client: str
     client_port: int
     server: str
     server_port: int
+    by_sshd: bool = True
 
 
 def _status(process: Path) -> dict[str, str]:
@@ -38,7 +42,7 @@ def ssh_login(pid: int | None = None, proc: Path = Path("/proc")) -> Login | Non
         try:
             status = _status(proc / str(pid))
             if status["Name"].startswith("sshd"):
-                break
+                return login
             variables = (proc / str(pid) / "environ").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
             break
@@ -48,7 +52,7 @@ def ssh_login(pid: int | None = None, proc: Path = Path("/proc")) -> Login | Non
         if connections:
             login = _login(connections[0], uid=int(status["Uid"].split()[0]))
         pid = int(status["PPid"])
-    return login
+    return login and replace(login, by_sshd=False)
 
 
 def _login(connection: str, uid: int) -> Login | None:

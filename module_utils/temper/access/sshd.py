@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.access.listeners import UNKNOWN, sockets
-from ansible.module_utils.temper.process import CommandError, parsed, run, shown, succeeds, which
+from ansible.module_utils.temper.process import CommandError, complete, parsed, run, shown, succeeds, which
 from ansible.module_utils.temper.settings.base import RefusedError
 
 if TYPE_CHECKING:
@@ -165,6 +165,17 @@ class Sshd:
         """Return the effective settings where the drop-in is all there is."""
         return self._effective("these settings", text, [word for key in host_keys for word in ("-h", key)])
 
+    def unknown(self, text: str, host_keys: Iterable[str]) -> set[str]:
+        """Return the keywords of a drop-in that this sshd does not know, or was built without.
+
+        Of the latter sshd only complains, but in the journal at each login.
+        """
+        file = self.scratch / "sshd_config"
+        file.write_text(text, encoding="utf-8")
+        keys = [word for key in host_keys for word in ("-h", key)]
+        said = complete([self.program, "-T", "-f", str(file), *keys]).stderr
+        return set(re.findall(r"(?:Bad configuration option:|Unsupported option) (\w+)", said))
+
     def whole(self, text: str | None, asked: str | None = None) -> Effective:
         """Return the node's effective settings with the drop-in saying `text`, or without it.
 
@@ -180,11 +191,11 @@ class Sshd:
         replacement.write_text(text or "", encoding="utf-8")
         configuration = main
         if text is not None or DROP_IN.exists():
-            self._refuse_without_include()
+            self.refuse_without_include()
             configuration = candidate_configuration(main, MAIN.parent, DROP_IN, replacement)
         return self._effective(what, configuration, self.started_with, asked)
 
-    def _refuse_without_include(self) -> None:
+    def refuse_without_include(self) -> None:
         """Raise RefusedError for an OpenSSH before 8.2, as that of Enterprise Linux 8: no drop-in reaches it.
 
         One whose main file has the line is asked when it reads that.

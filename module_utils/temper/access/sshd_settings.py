@@ -58,7 +58,7 @@ from ansible.module_utils.temper.access.sshd_strictness import (
     as_strict,
     demands_several,
     further_factors,
-    offered_by_both,
+    strict_as_both,
     stricter,
     ways_in,
 )
@@ -257,18 +257,31 @@ def understood(
     optional: Set[str],
     host_keys: list[str],
 ) -> tuple[Settings, Effective]:
-    """Leave out the optional settings that this sshd does not know.
+    """Leave out the optional settings that this sshd does not know, or was built without.
 
     Returns the rest, and how sshd spells their values.
     """
-    try:
-        return settings, sshd.alone(render(settings, blocks), host_keys)
-    except RefusedError as error:
-        unknown = set(re.findall(r"Bad configuration option: (\w+)", str(error))) & optional
-        if not unknown:
-            raise
+    unknown = sshd.unknown(render(settings, blocks), host_keys) & optional
     rest = {keyword: lines for keyword, lines in settings.items() if keyword not in unknown}
     return rest, sshd.alone(render(rest, blocks), host_keys)
+
+
+def known_to(sshd: Sshd, keyword: str, wanted: list[str], host_keys: list[str]) -> list[str]:
+    """Return the algorithms that this OpenSSH knows.
+
+    Where it has no client, which Debian's server of 10.6 does not need: the wanted ones that sshd takes.
+    """
+    if which("ssh"):
+        return run(["ssh", "-Q", keyword]).split()
+
+    def takes(names: list[str]) -> bool:
+        try:
+            sshd.alone(f"{keyword} {','.join(names)}\n", host_keys)
+        except RefusedError:
+            return False
+        return True
+
+    return wanted if takes(wanted) else [name for name in wanted if takes([name])]
 
 
 @dataclass(frozen=True)
@@ -389,9 +402,10 @@ def never_weaker(
             kept[keyword] = [] if name == "authenticationmethods" else found
             than = "what the role offers" if name in ALGORITHM_LISTS else " ".join(asked)
             sentences.append(f"{keyword} {' '.join(found)}, which is stricter than {than}")
-        elif (both := offered_by_both(name, found, asked)) != asked:
+        elif (both := strict_as_both(name, found, asked)) != asked:
             kept[keyword] = least[name] = both
-            sentences.append(f"{keyword} {both[0]}, which is what the site offers of it")
+            what = "what the site offers of it" if name in ALGORITHM_LISTS else "as strict as the site"
+            sentences.append(f"{keyword} {both[0]}, which is {what}")
         else:
             refuse_less(keyword, found, asked, site)
     needed = needed_methods(site, "AuthenticationMethods" in kept)
@@ -478,7 +492,12 @@ def refuse_weaker_ways(
 
 def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> SshdPlan:
     """Return the files, and the settings that they make effective; raise RefusedError where they do not."""
-    has = {keyword: run(["ssh", "-Q", keyword]).split() for keyword in wanted.algorithms}
+    # Before `ssh -Q`, which takes no keywords in OpenSSH 8.0.
+    sshd.refuse_without_include()
+    has = {
+        keyword: known_to(sshd, keyword, names, base["hostkey"])
+        for keyword, names in wanted.algorithms.items()
+    }
     algorithms = {
         keyword: known_algorithms(keyword, names, has[keyword])
         for keyword, names in wanted.algorithms.items()
@@ -536,8 +555,10 @@ def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> SshdPlan:
 def word_on_unknown(planned: SshdPlan) -> str:
     """Say what this OpenSSH lacks, with its version; nothing where it lacks nothing."""
     # OpenSSH_9.2p1 Debian-2+deb12u7, OpenSSL 3.0.17 1 Jul 2025
-    said = complete(["ssh", "-V"]).stderr.partition(",")[0] if planned.unknown else ""
-    return f"{printable(said)} does not know {', '.join(planned.unknown)}" if planned.unknown else ""
+    if not planned.unknown:
+        return ""
+    said = complete(["ssh" if which("ssh") else "sshd", "-V"]).stderr.partition(",")[0]
+    return f"{printable(said)} does not know {', '.join(planned.unknown)}"
 
 
 def cut_ways(sshd: Sshd, text: str | None, found: Iterable[Channel]) -> list[Channel]:
@@ -657,15 +678,19 @@ class SshdSettings(ConfirmedSetting[Outlook]):
             ssh_login(),
         )
 
-    def look(self) -> Outlook:
-        """Everything that is written, shown and refused comes from here."""
+    def look(self, *, ahead: bool = False) -> Outlook:
+        """Everything that is written, shown and refused comes from here.
+
+        `ahead` of a run, asking makes no folder, and nothing is said of logins: the roles before this one may
+        change who gets in.
+        """
         if not (program := which("sshd")):
             raise RefusedError("There is no sshd on this node: install the package openssh-server.")
         with tempfile.TemporaryDirectory() as scratch:
             # Nothing is in the way of taking a role back that never was there.
             matters = self.live and (self.wanted.state == "present" or any(map(Path.exists, FILES)))
-            options = started_with(Sshd(program, self.login, Path(scratch)).whole(None)) if matters else []
-            sshd = Sshd(program, self.login, Path(scratch), options)
+            sshd = Sshd(program, self.login, Path(scratch), changes=not ahead)
+            sshd.started_with = started_with(sshd.whole(None)) if matters else []
             base = sshd.whole(None)
             gone = SshdPlan(dict.fromkeys(FILES), base)
             planned = plan(self.wanted, sshd, base) if self.wanted.state == "present" else gone
@@ -683,8 +708,9 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         if not self.live or not (differing or outlook.unlabelled):
             return outlook
         with tempfile.TemporaryDirectory() as scratch:
-            sshd = Sshd(program, self.login, Path(scratch), options)
-            outlook = replace(outlook, locked_out=locked_out(sshd, planned, self.login))
+            sshd.scratch = Path(scratch)
+            if not ahead:
+                outlook = replace(outlook, locked_out=locked_out(sshd, planned, self.login))
             if planned is not gone and (found := channels(ports)):
                 outlook = replace(outlook, cut=cut_ways(sshd, planned.files[DROP_IN], found))
         socket, addresses = active_socket(), planned.effective["listenaddress"]
@@ -697,7 +723,8 @@ class SshdSettings(ConfirmedSetting[Outlook]):
             refuse_what_sshd_cannot_listen_on(addresses, ports_of_others(listeners()))
         # Where systemd listens in sshd's place and goes on to, our way in stays where it is.
         stays = bool(socket) and not moves
-        return replace(outlook, new_port=self._new_port(planned, ports, stays=stays), socket_moves=moves)
+        new_port = None if ahead else self._new_port(planned, ports, stays=stays)
+        return replace(outlook, new_port=new_port, socket_moves=moves)
 
     def _new_port(self, planned: SshdPlan, ports: list[str], *, stays: bool) -> int | None:
         """Return the port to connect to from now on; raises RefusedError where Ansible would be kept out."""
@@ -713,9 +740,11 @@ class SshdSettings(ConfirmedSetting[Outlook]):
 
     def obstacle(self) -> str | None:
         """Return why `look` refuses, or that others are on their way through this node."""
-        if refused := super().obstacle():
-            return refused
-        if self.wanted.forwarding_decided or not (cut := self.outlook.cut):
+        return super().obstacle() or self.cuts(self.outlook)
+
+    def cuts(self, outlook: Outlook) -> str | None:
+        """Return that others are on their way through this node, unless the operator has decided on that."""
+        if self.wanted.forwarding_decided or not (cut := outlook.cut):
             return None
         return (
             f"This node is a jump host: {word_on_cut_ways(cut)}, and would not any more. "
@@ -810,17 +839,23 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         """Return what this OpenSSH goes without."""
         return word_on_unknown(self.outlook.plan)
 
-    def composed(self) -> SshdPlan:
+    def foreseen(self) -> SshdPlan:
         """Return what would be written, for any login. Raises RefusedError, also in sshd's own words."""
-        with tempfile.TemporaryDirectory() as scratch:
-            sshd = Sshd("sshd", self.login, Path(scratch), changes=False)
-            return plan(self.wanted, sshd, sshd.whole(None))
+        outlook = self.look(ahead=True)
+        if refused := self.cuts(outlook):
+            raise RefusedError(refused)
+        return outlook.plan
 
     def warnings(self) -> list[str]:
         """Host keys that go, the port that changes, and a login that proves nothing."""
         lines = []
         if not self.login:
             lines.append("Ansible does not come over SSH here, so nothing proves that it could.")
+        elif not self.login.by_sshd:
+            lines.append(
+                "Ansible comes through another SSH server than sshd (Tailscale's, Teleport's, dropbear), so "
+                "the new connection proves nothing about sshd: log in through sshd before you leave the node."
+            )
         if self.outlook.socket_moves:
             lines.append(
                 f"{SOCKET} takes its ports at a `systemctl daemon-reload`, which can cost running containers "

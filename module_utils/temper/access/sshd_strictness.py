@@ -61,10 +61,54 @@ def _lists(methods: str) -> list[frozenset[str]]:
     return [frozenset(one.partition(":")[0] for one in way.split(",")) for way in methods.split()]
 
 
+def _penalties(text: str) -> dict[str, float]:
+    """Return how strict each part of PerSourcePenalties is; nothing of `no`.
+
+    Raises ValueError.
+    """
+    parts = (word.partition(":") for word in text.split() if word != "no")
+    return {
+        name: float(value == "deny-all")
+        if name.startswith("overflow")
+        # Below it nobody is kept out.
+        else (-float(value) if name == "min" else float(value))
+        for name, _, value in parts
+    }
+
+
+def _punishes_more(found: str, wanted: str) -> bool:
+    ours, theirs = _penalties(found), _penalties(wanted)
+    return all(ours[name] >= theirs[name] for name in theirs)
+
+
+def _most_penalties(found: str, wanted: str) -> str:
+    """Return the stricter one of each part."""
+    ours, theirs = _penalties(found), _penalties(wanted)
+    words = {word.partition(":")[0]: word for word in (*wanted.split(), *found.split())}
+    parts = zip(theirs, wanted.split())  # noqa: B905 - strict= is not in Python 3.9
+    return " ".join(
+        words[name] if name in ours and ours[name] > theirs[name] else word for name, word in parts
+    )
+
+
+def _exempt(text: str) -> set[str]:
+    return set(text.split(",")) - {"none"}
+
+
 # What has an order that only sshd knows.
 COMPARED: dict[str, Callable[[str, str], bool]] = {
     "maxstartups": _startups,
     "authenticationmethods": _methods,
+    "persourcepenalties": _punishes_more,
+    "persourcepenaltyexemptlist": lambda found, wanted: _exempt(found) <= _exempt(wanted),
+}
+# What is as strict as two values; may be neither.
+JOINED: dict[str, Callable[[str, str], str]] = {
+    **dict.fromkeys(ALGORITHM_LISTS, lambda found, wanted: strictness.strictest("subset", found, wanted)),
+    "persourcepenalties": _most_penalties,
+    "persourcepenaltyexemptlist": lambda found, wanted: (
+        ",".join(sorted(_exempt(found) & _exempt(wanted))) or "none"
+    ),
 }
 
 
@@ -83,7 +127,7 @@ def as_strict(keyword: str, found: list[str] | None, wanted: list[str] | None) -
         return strictness.as_strict(ORDERS.get(keyword, EXACTLY), found[0], wanted[0])
     try:
         return compared(found[0], wanted[0])
-    except (ValueError, IndexError):
+    except (ValueError, LookupError):
         return False
 
 
@@ -92,11 +136,13 @@ def stricter(keyword: str, found: list[str] | None, wanted: list[str] | None) ->
     return as_strict(keyword, found, wanted) and not as_strict(keyword, wanted, found)
 
 
-def offered_by_both(keyword: str, found: list[str], wanted: list[str]) -> list[str]:
-    """Return the wanted algorithms that are found as well; all that are wanted where there are none."""
-    if keyword.lower() not in ALGORITHM_LISTS:
+def strict_as_both(keyword: str, found: list[str], wanted: list[str]) -> list[str]:
+    """Return what is as strict as both values, as the algorithms of both lists; else the wanted one."""
+    join = JOINED.get(keyword.lower())
+    try:
+        return [join(found[0], wanted[0])] if join else wanted
+    except (ValueError, LookupError):  # an sshd that says it in another form
         return wanted
-    return [strictness.strictest("subset", found[0], wanted[0])]
 
 
 def demands_several(methods: list[str]) -> bool:

@@ -50,7 +50,11 @@ IP_TUNNELS = {
     **{"ipip": "ipip", "sit": "sit", "ip6tnl": "sit", "vti": "esp", "vti6": "esp", "xfrm": "esp"},
 }
 #: ... and of these another program knows the port, if any.
-PORT_ELSEWHERE = {"wireguard": "wg", "amneziawg": "awg", "ovpn": "", "ovpn-dco": ""}
+PORT_ELSEWHERE = {
+    **{"wireguard": "wg", "amneziawg": "awg", "ovpn": "", "ovpn-dco": ""},
+    # By L2TP, PPTP or SSTP, whose daemons hand their packets on to it; or a modem that has dialled.
+    "ppp": "",
+}
 #: A cluster joins its nodes by these; the link names no single other end.
 OVERLAYS = (*PORT_KEYS, *IP_TUNNELS)
 #: Where peers are configured: wg-quick(8), systemd.netdev(5), NetworkManager; netplan writes for these two.

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import platform
 import re
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import Any, NamedTuple
 
-from ansible.module_utils.temper.process import OutputError, complete, shown, which
+from ansible.module_utils.temper.process import (
+    CommandError,
+    OutputError,
+    complete,
+    printable,
+    run,
+    shown,
+    which,
+)
 from ansible.module_utils.temper.settings.strictness import EXACTLY, as_strict
 
 RULES = "/etc/audit/rules.d/"
@@ -18,6 +30,8 @@ STATUS_OF = {"-b": "backlog_limit", "-f": "failure", "--backlog_wait_time": "bac
 UNSET = re.compile(r"^(auid|sessionid)(!=|=)(unset|4294967295|-1)$")
 # The kernel's answer to whoever is not in its first namespaces, and that of a kernel without auditing.
 NO_AUDITING = re.compile(r"Operation not permitted|Connection refused|Protocol not supported|not in kernel")
+# What auditctl says of a rule that it cannot read (errormsg.h of audit 4.0.2), else it is of the kernel.
+UNKNOWN = re.compile(r"unknown|unrecognized|invalid option", re.IGNORECASE)
 MOST_SHOWN = 5
 TIMEOUT_S = 20
 
@@ -120,6 +134,79 @@ def ask(option: str) -> str:
     return done.stdout
 
 
+def applies(item: Mapping[str, Any]) -> bool:
+    """Return whether a setting is a file of rules for this machine."""
+    if item["kind"] != "file" or not item["key"].startswith(RULES) or not item["wanted"]:
+        return False
+    return item["wanted"].get("machine") in (None, platform.machine())
+
+
+def known_here(items: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Return the settings of a role without rules that this node's auditctl cannot read, and why, each.
+
+    With one of them, no load of the rules would succeed. Those that are in place are not asked about: each
+    costs a process.
+
+    Raises AuditError, CommandError, OSError, TimeoutExpired.
+    """
+    new = {rule for item in items if applies(item) for rule in absent(item["key"], item["wanted"]["content"])}
+    left = unknown(sorted(new))
+    if not left:
+        return list(items), []
+
+    def without(wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        lines = wanted["content"].splitlines(keepends=True)
+        return {**wanted, "content": "".join(line for line in lines if spaced(line) not in left)}
+
+    kept = [{**item, "wanted": without(item["wanted"])} if applies(item) else item for item in items]
+    return kept, [*left.values()]
+
+
+def readable_here(items: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Return the same; where auditctl cannot be asked, all of them."""
+    try:
+        return known_here(items)
+    except (AuditError, CommandError, OSError, TimeoutExpired):
+        return list(items), []
+
+
+def absent(path: str, text: str) -> Iterable[str]:
+    """Return the rules of a file that are not in place. Raises AuditError, OSError."""
+    there = Path(path).read_text(encoding="utf-8", errors="replace") if Path(path).is_file() else ""
+    return {*parse_file(text).rules.values()} - {*map(spaced, there.splitlines())}
+
+
+def spaced(line: str) -> str:
+    """Return a rule as `parse_file` writes it, one blank between its words."""
+    return " ".join(line.split())
+
+
+def unknown(rules: Sequence[str]) -> dict[str, str]:
+    """Return the rules with a call or a field that this node's auditctl lacks, and a sentence on each.
+
+    It reads them in a user namespace, from which the kernel takes none.
+
+    Raises CommandError, OSError, TimeoutExpired.
+    """
+    if not rules or not which("auditctl"):
+        return {}
+    alone = ["unshare", "--user", "--map-root-user"]
+    run([*alone, "true"])
+    version = printable(complete(["auditctl", "-v"]).stdout.strip())
+    script = "".join(
+        f"echo {number}; auditctl {' '.join(map(shlex.quote, rule.split()))} 2>&1\n"
+        for number, rule in enumerate(rules)
+    )
+    numbers = {str(number): rule for number, rule in enumerate(rules)}
+    asked, found = "", dict[str, str]()
+    for line in complete([*alone, "sh", "-s"], text=script).stdout.split("\n"):
+        if line in numbers:
+            asked = numbers[line]
+        elif asked and UNKNOWN.search(line):
+            found.setdefault(asked, f"{version} does not know {asked}: {printable(line)}")
+    return found
+
+
 def differences(
     wanted: Wanted, status: dict[str, str], live: list[Rule], orders: Mapping[str, str]
 ) -> list[str]:
@@ -146,8 +233,10 @@ def differences(
     return found
 
 
-def compare(files: Iterable[str], orders: Mapping[str, str]) -> tuple[str, list[list[str]]]:
+def compare(files: Iterable[str], orders: Mapping[str, str]) -> tuple[str, list[list[str]], list[str]]:
     """Return why the kernel's rules differ from these files ("" if they do not), and repairs that load them.
+
+    The third are sentences on rules that auditctl cannot read, and that the kernel need not have.
 
     Raises AuditError, NoAuditError, OSError, subprocess.TimeoutExpired.
     """
@@ -156,11 +245,15 @@ def compare(files: Iterable[str], orders: Mapping[str, str]) -> tuple[str, list[
         {rule: text for one in parsed for rule, text in one.rules.items()},
         {option: value for one in parsed for option, value in one.settings.items()},
     )
-    status = parse_status(ask("-s"))
-    found = differences(wanted, status, parse_live(ask("-l")), orders)
+    status, live = parse_status(ask("-s")), parse_live(ask("-l"))
+    left: dict[str, str] = {}
+    with contextlib.suppress(CommandError, TimeoutExpired):  # then they are lacking like others
+        left = unknown([text for rule, text in wanted.rules.items() if rule not in live])
+    wanted = replace(wanted, rules={rule: text for rule, text in wanted.rules.items() if text not in left})
+    found, said = differences(wanted, status, live, orders), [*left.values()]
     if not found:
-        return "", []
+        return "", [], said
     if status.get("enabled") == "2":
-        return f"{'; '.join(found)}; rules are locked, and only a reboot loads those of the files", []
+        return f"{'; '.join(found)}; rules are locked, and only a reboot loads those of the files", [], said
     switch_on = [["switch-audit-on"]] if status.get("enabled") == "0" else []
-    return "; ".join(found), [["load-audit-rules"], *switch_on]
+    return "; ".join(found), [["load-audit-rules"], *switch_on], said

@@ -9,6 +9,7 @@ nobody asks for any more returns to it.
 from __future__ import annotations
 
 import subprocess
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from ansible.module_utils.temper.access.ssh_login import ssh_login
 from ansible.module_utils.temper.engines.busy import containers_with_gpus
 from ansible.module_utils.temper.process import MISREAD, CommandError, run, succeeds, which
 from ansible.module_utils.temper.records import damaged
-from ansible.module_utils.temper.settings import system
+from ansible.module_utils.temper.settings import audit, in_place, system
 from ansible.module_utils.temper.settings.base import Difference, RefusedError, SettingError, word_on_kept
 from ansible.module_utils.temper.settings.files import PamProfile, WholeFile
 from ansible.module_utils.temper.settings.kinds import BROUGHT, EARLY, RECORDED, build, kind_of, rebuild
@@ -119,6 +120,7 @@ class Role:
         keys = [f"{item['kind']}:{item['key']}" for item in self.items]
         later = overruling(self.sysctl_file, [*keys, *self.record.originals]) if self.sysctl_file else {}
         items, self.unknown = known_here(self.items)
+        items, self.left_out = audit.readable_here(items)
         for setting, controls in build(self.name, items, self.options, self.record.originals):
             setting.begin(self.node)
             if kind_of(setting) == "package":
@@ -203,11 +205,17 @@ class Role:
         keys = [setting.key for setting in [*self.unsettled, *self.unwanted]]
         return [*self.left_over, *map(path_of, keys)]
 
-    def obstacles(self, without_tools: bool = False) -> list[str]:
+    @property
+    def tools(self) -> Setting | None:
+        """What other settings work with, where it is still to be installed."""
+        return next((setting for setting in self.unsettled if setting.first), None)
+
+    def obstacles(self) -> list[str]:
         """Return sentences about settings that cannot be made on this node.
 
-        `without_tools`: programs are still to be installed, so that their settings cannot be asked yet.
+        Where programs are still to be installed, their settings cannot be asked yet.
         """
+        without_tools = self.tools is not None
         # A unit that need not run may be masked. Engines are settled where nothing can be planned for them.
         asked = [
             setting
@@ -280,8 +288,8 @@ class Role:
             RefusedError: nothing was changed, with every reason.
             SettingError, CommandError, OSError: a change failed; the next run completes it.
         """
-        tools = next((setting for setting in self.unsettled if setting.first), None)
-        if obstacles := self.obstacles(without_tools=tools is not None):
+        tools = self.tools
+        if obstacles := self.obstacles():
             raise RefusedError(f"Nothing was changed: {'; '.join(obstacles)}.")
         commands, reload = self.due_commands(), self.reloads_systemd()
         self.refuse_to_disturb(reload or self.rereads_units() or REEXECUTE in commands)
@@ -344,6 +352,8 @@ class Role:
                 self.say(f"This node's kernel has no parameter {name}; it is left out.")
         for name, reason in self.unknown.items():
             self.say(f"The control {name} does not apply here: {reason}.")
+        for sentence in self.left_out:
+            self.say(f"{sentence}; it is left out.")
         for warning in words_on_kept(self.wanted.values()):
             self.say(warning)
         for setting in [*self.wanted.values(), *self.brought]:
@@ -752,10 +762,18 @@ def carry_out(
         result["roles"][plan["role"]] = asdict(outcome)
         if outcome.needs:
             break
+        note_in_place(node, plan)
     else:
         if not result["changed"]:
             result["ahead"] = read_ahead(node, ahead or [], secrets)
     return result
+
+
+def note_in_place(node: NodeModule, plan: Mapping[str, Any]) -> None:
+    """Note that a role is as planned. Without the note, the next run asks the node's programs once more."""
+    if not node.check_mode and plan["options"].get("live", True):
+        with suppress(OSError):
+            in_place.note(plan)
 
 
 def check_system(plan: Mapping[str, Any]) -> None:
@@ -794,6 +812,7 @@ def read_ahead(
             if not role.settled:
                 break
             found[role.name] = asdict(role.settle())
+            note_in_place(node, plan)
         except (RefusedError, *FAILURES):
             break
     return found

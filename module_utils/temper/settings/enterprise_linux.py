@@ -31,18 +31,16 @@ class Authselect(Setting):
         if not self.lines():
             return (
                 f"{AUTHSELECT} names no profile, so PAM's stacks are kept by hand: run `authselect select` "
-                "with the profile that fits on the node, or waive the control"
+                "with the profile that fits on the node"
             )
         profile = self.lines()[0]
         try:
             run(["authselect", "check"])
             known = run(["authselect", "list-features", profile]).split()
         except CommandError as error:
-            return f"{error} Mend that with `authselect select` on the node, or waive the control"
+            return f"{error} Mend that with `authselect select` on the node"
         if self.feature not in known:
-            return (
-                f"authselect's profile {profile} has no feature {self.feature}: add it, or waive the control"
-            )
+            return f"authselect's profile {profile} has no feature {self.feature}: add it"
         return None
 
     def read(self) -> State:

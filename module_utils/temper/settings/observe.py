@@ -7,7 +7,6 @@ setting that cannot be read costs that one: the others are still compared.
 from __future__ import annotations
 
 import difflib
-import platform
 import re
 import subprocess
 from pathlib import Path
@@ -35,7 +34,7 @@ from ansible.module_utils.temper.settings.tmpfs import TmpfsSize
 from ansible.module_utils.temper.units import unit_states
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ansible.module_utils.temper.settings.base import Setting
 
@@ -69,6 +68,7 @@ def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
         known, unknown = known_here(plan["settings"])
     except UNREADABLE as error:
         return [unread(f"{item['kind']}:{item['key']}", item["controls"], error) for item in plan["settings"]]
+    known, left_out = audit.readable_here(known)
     for item in plan["settings"] if unknown else ():
         # What asks for a setting, or a part of it, in vain.
         for name in unknown.keys() & set(item["controls"]):
@@ -82,7 +82,7 @@ def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
             continue
         look_at_units([setting for setting, _ in built])
         found += [observed(setting, controls, later) for setting, controls in built]
-    found += audited(known)
+    found += audited(known, left_out)
     if record is None:
         return found
     known_keys = {entry["key"] for entry in found}
@@ -146,26 +146,26 @@ def no_file_system(path: str, _wanted: Any) -> str:
 ASKED = {"module": can_be_loaded, "lines": lacks_lines, "separate": no_file_system}
 
 
-def audited(items: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield whether the kernel holds the rules of auditd's files, where the role has such files."""
-    files = [item for item in items if item["kind"] == "file" and item["key"].startswith(audit.RULES)]
-    texts = [
-        item["wanted"]["content"]
-        for item in files
-        if item["wanted"] and (item["wanted"].get("machine") in (None, platform.machine()))
-    ]
-    if not texts:
+def audited(items: Sequence[Mapping[str, Any]], left_out: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield whether the kernel holds the rules of auditd's files, where the role has such files.
+
+    Those that auditctl cannot read do not apply: a control that passes names them.
+    """
+    files = [item for item in items if audit.applies(item)]
+    if not files:
         return
+    texts = [item["wanted"]["content"] for item in files]
     controls = sorted({control for item in files for control in item["controls"]})
     try:
         orders = {key: one for item in files for key, one in item["wanted"].get("orders", {}).items()}
-        reason, repair = audit.compare(texts, orders)
+        reason, repair, unknown = audit.compare(texts, orders)
     except audit.NoAuditError as error:
         yield result(AUDIT_KEY, controls, "not-applicable", str(error))
     except (audit.AuditError, OSError, subprocess.TimeoutExpired) as error:
         yield unread(AUDIT_KEY, controls, error)
     else:
-        yield {**result(AUDIT_KEY, controls, "fail" if reason else "pass", reason), "repair": repair}
+        said = reason or "; ".join([*left_out, *unknown][: audit.MOST_SHOWN])
+        yield {**result(AUDIT_KEY, controls, "fail" if reason else "pass", said), "repair": repair}
 
 
 def grouped(items: list[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

@@ -8,12 +8,9 @@ asked. A program that is not installed yet is not asked, either.
 from __future__ import annotations
 
 import os
-import platform
-import re
-import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -23,20 +20,27 @@ from ansible.module_utils.temper.access import sshd
 from ansible.module_utils.temper.access.firewall import Firewall, live_table
 from ansible.module_utils.temper.access.nftables_rules import TABLE
 from ansible.module_utils.temper.access.sshd_settings import SshdSettings, word_on_unknown
-from ansible.module_utils.temper.files import File
 from ansible.module_utils.temper.process import CommandError, complete, printable, run, shown, which
 from ansible.module_utils.temper.settings import audit
 from ansible.module_utils.temper.settings.audit import AuditError
 from ansible.module_utils.temper.settings.base import RefusedError, SettingError
+from ansible.module_utils.temper.settings.engine import Role
 from ansible.module_utils.temper.settings.sudoers import is_sudoers, known_here
 
 #: To read a table loads the first, unless it is loaded. A kernel without the second loads none.
 NF_TABLES, MODULES = Path("/sys/module/nf_tables"), Path("/proc/modules")
-#: What auditctl says of a rule that it cannot read (errormsg.h of audit 4.0.2), else it is of the kernel.
-UNKNOWN = re.compile(r"unknown|unrecognized|invalid option", re.IGNORECASE)
 #: More rules that auditctl does not know are counted.
 MOST_SENTENCES = 20
 MOST_REASON = 500
+
+
+class Unheard:
+    """Stand in for the module that carries roles out, where a role is only asked: the run warns by itself."""
+
+    check_mode = True
+
+    def warn(self, warning: str) -> None:
+        """Leave it to the run."""
 
 
 @dataclass
@@ -44,18 +48,18 @@ class ProgramAnswers:
     """What programs do not know, and what they refuse.
 
     `unknown` has controls that are left out, each with the reason; `without` says what the other programs go
-    without; `refused` has the `role` of a refused text, and what is `said` of it; `unasked` has the programs
-    that gave no answer, each with the reason.
+    without; `refused` has what keeps a `role` from being carried out here, as `said`, and whether that
+    `advises` what to do; `unasked` has the programs that gave no answer, each with the reason.
     """
 
     unknown: dict[str, str] = field(default_factory=dict)
     without: list[str] = field(default_factory=list)
-    refused: list[dict[str, str]] = field(default_factory=list)
+    refused: list[dict[str, Any]] = field(default_factory=list)
     unasked: dict[str, str] = field(default_factory=dict)
 
-    def refuse(self, role: str, said: str) -> None:
-        """Note that a program would not take what a role wants."""
-        self.refused.append({"role": role, "said": said})
+    def refuse(self, role: str, said: str, *, advises: bool = False) -> None:
+        """Note what this node would not take of a role, and whether `said` has a remedy, too."""
+        self.refused.append({"role": role, "said": said, "advises": advises})
 
     @contextmanager
     def of(self, program: str) -> Iterator[None]:
@@ -77,13 +81,19 @@ def ask(plans: Sequence[Mapping[str, Any]]) -> ProgramAnswers:
         with found.of("visudo"):
             ask_visudo(plan, found)
         with found.of("auditctl"):
-            ask_auditctl(plan["settings"], found)
+            said = audit.known_here(plan["settings"])[1]
+            more = [f"auditctl does not know {len(said) - MOST_SENTENCES} more rules"]
+            found.without += said[:MOST_SENTENCES] + (more if said[MOST_SENTENCES:] else [])
         if plan["role"] == "ssh_hardening" and which("sshd"):
             with found.of("sshd"):
                 ask_sshd(plan, found)
-        if plan["role"] == "firewall" and which("nft"):
+        if plan["role"] == "firewall":
             with found.of("nft"):
                 ask_nft(plan, found)
+        if plan["role"] == "os_hardening":
+            with found.of(plan["role"]):
+                for said in Role(Unheard(), plan, {}).obstacles():
+                    found.refuse(plan["role"], said, advises=True)
     return found
 
 
@@ -109,7 +119,7 @@ def ask_sshd(plan: Mapping[str, Any], found: ProgramAnswers) -> None:
     Raises RefusedError where this sshd needs a folder that is not there.
     """
     try:
-        said = word_on_unknown(SshdSettings.from_items(values(plan), plan["options"]).composed())
+        said = word_on_unknown(SshdSettings.from_items(values(plan), plan["options"]).foreseen())
     except RefusedError as error:
         if sshd.LACKS_FOLDER in str(error):
             raise
@@ -119,23 +129,26 @@ def ask_sshd(plan: Mapping[str, Any], found: ProgramAnswers) -> None:
 
 
 def ask_nft(plan: Mapping[str, Any], found: ProgramAnswers) -> None:
-    """Have nft check the rules in an empty network namespace. What else keeps them out, their role says.
+    """Find what keeps the rules out, then have nft check them in an empty network namespace.
 
     Raises CommandError, OSError, TimeoutExpired where no answer is nft's.
     """
-    if (MODULES.exists() and not NF_TABLES.exists()) or not live_table():
+    items = {item["key"]: item["wanted"] for item in plan["settings"] if item["kind"] == "firewall"}
+    loads_none = not MODULES.exists() or NF_TABLES.exists()
+    try:
+        text = Firewall.from_items(items, plan["options"]).composed(reads_chains=loads_none).text
+    except RefusedError as error:
+        found.refuse(plan["role"], str(error), advises=True)
+        return
+    if not which("nft"):
+        return
+    if not loads_none or not live_table():
         found.unasked["nft"] = f"table {TABLE} is not loaded, and a check of its rules would load modules"
         return
-    items = {item["key"]: item["wanted"] for item in plan["settings"]}
-    with suppress(RefusedError):
-        firewall = Firewall.from_items(items, plan["options"])
-        # A look at the kernel would try the rules already, and nobody would know whose error it is.
-        firewall.live = False
-        text = firewall.look().text
-        alone = ["unshare", "--net"]
-        run([*alone, "true"])
-        if said := refusal("nft", [*alone, "nft", "-c", "-f"], "the firewall's rules", text):
-            found.refuse(plan["role"], said)
+    alone = ["unshare", "--net"]
+    run([*alone, "true"])
+    if said := refusal("nft", [*alone, "nft", "-c", "-f"], "the firewall's rules", text):
+        found.refuse(plan["role"], said)
 
 
 def refusal(program: str, command: list[str], name: str, text: str) -> str:
@@ -146,44 +159,3 @@ def refusal(program: str, command: list[str], name: str, text: str) -> str:
         done = complete([*command, candidate.name])
     said = " ".join((done.stderr or done.stdout).replace(candidate.name, "").split())
     return f"{program} of this node refuses {name}: {shown(said)}" if done.returncode else ""
-
-
-def ask_auditctl(items: Sequence[Mapping[str, Any]], found: ProgramAnswers) -> None:
-    """Have auditctl read each rule of files that are to change. Other rules would cost a process each.
-
-    A rule that it does not know has a call or a field that this auditctl lacks.
-
-    Raises AuditError, CommandError, OSError, TimeoutExpired.
-    """
-    texts = [
-        item["wanted"]["content"]
-        for item in items
-        if item["kind"] == "file" and item["key"].startswith(audit.RULES) and item["wanted"]
-        if item["wanted"].get("machine") in (None, platform.machine())
-        if File(item["key"], item["wanted"]["content"], item["wanted"].get("mode", "0644")).differs()
-    ]
-    if not texts or not which("auditctl"):
-        return
-    rules = [text for one in texts for text in audit.parse_file(one).rules.values()]
-    alone = ["unshare", "--user", "--map-root-user"]
-    run([*alone, "true"])
-    version = printable(complete(["auditctl", "-v"]).stdout.strip())
-    script = "".join(
-        f"echo {number}; auditctl {line} 2>&1\n" for number, line in enumerate(map(quoted, rules))
-    )
-    numbers = {str(number): number for number in range(len(rules))}
-    number, unknown = None, dict[int, str]()
-    for line in complete([*alone, "sh", "-s"], text=script).stdout.split("\n"):
-        if line in numbers:
-            number = numbers[line]
-        elif number is not None and UNKNOWN.search(line):
-            unknown.setdefault(number, line)
-    for number, line in list(unknown.items())[:MOST_SENTENCES]:
-        found.without.append(f"{version} does not know {rules[number]}: {printable(line)}")
-    if len(unknown) > MOST_SENTENCES:
-        found.without.append(f"{version} does not know {len(unknown) - MOST_SENTENCES} more rules")
-
-
-def quoted(rule: str) -> str:
-    """Return the words of a rule for a shell."""
-    return " ".join(map(shlex.quote, rule.split()))

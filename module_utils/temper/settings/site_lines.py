@@ -58,7 +58,12 @@ class Line(NamedTuple):
 
 
 def text_of(path: Path, most_bytes: int = MOST_BYTES) -> str:
-    """Return the text of a file of the site, following links as its program does. Raises UnreadableError."""
+    """Return the text of a file of the site, following links as its program does. Raises UnreadableError.
+
+    A link to /dev/null masks the file of the same name in a weaker folder: nothing is read.
+    """
+    if os.path.realpath(path) == os.devnull:
+        return ""
     try:
         return read_regular(path, most_bytes, follow=True).decode(errors="replace")
     except FileNotFoundError:

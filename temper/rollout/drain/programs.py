@@ -24,6 +24,8 @@ def ask(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> Answer:
         return programs.ask(command, timeout_s, LC_ALL="C.UTF-8", SLURM_TIME_FORMAT="standard")
     except TimeoutError as error:
         raise DrainError(f"`{_shown(command)}` gave no answer within {timeout_s:g} s.") from error
+    except programs.EndlessError as error:
+        raise DrainError(f"{error}.") from error
     except OSError as error:
         raise DrainError(
             f"`{command[0]}` cannot be started on the controller ({error.strerror}): install it, or say "

@@ -40,8 +40,10 @@ def programs() -> dict[str, str]:
 class SiteFiles:
     """The files of a site, and what the role would make of them."""
 
-    def __init__(self, folder: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, command: str, monkeypatch: pytest.MonkeyPatch, release: str = ""
+    ) -> None:
+        self.folder, self.release = folder, release
         self.drop_ins = folder / "sshd_config.d"
         self.drop_ins.mkdir()
         self.main = folder / "sshd_config"
@@ -111,4 +113,4 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     """A site without settings of its own, for each sshd."""
     if os.geteuid() != 0 or request.param == "none":
         pytest.skip("needs root and an sshd, its own or one of the lab's nodes")
-    return SiteFiles(tmp_path, programs()[request.param], monkeypatch)
+    return SiteFiles(tmp_path, programs()[request.param], monkeypatch, request.param)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 from ansible.module_utils.temper.access import accounts as node_accounts
-from ansible.module_utils.temper.access import administrators
+from ansible.module_utils.temper.access import administrators, ssh_keys
 from ansible.module_utils.temper.access.administrators import (
     Account,
     KeyFile,
@@ -233,7 +233,7 @@ def test_keys_are_read_with_the_rights_of_the_account(home: Path) -> None:
     secret.chmod(0o600)
     (home / ".ssh").mkdir()
     (home / ".ssh/authorized_keys").symlink_to(secret)
-    with administrators.acting_as(NOBODY, NOBODY):
+    with ssh_keys.acting_as(NOBODY, NOBODY):
         assert administrators.read_key_file(home / ".ssh/authorized_keys", follow=True) is None
     assert os.geteuid() == 0
     assert secret.read_text() == "root's"
@@ -271,7 +271,7 @@ def test_a_link_in_the_place_of_the_keys_is_not_followed(tmp_path: Path) -> None
 def test_a_folder_that_its_owner_may_not_enter_holds_no_keys(home: Path) -> None:
     administrators.write_key_files(account_in(home), (KeyFile(KEY, 0o600), None))
     (home / ".ssh").chmod(0)
-    with administrators.acting_as(NOBODY, NOBODY):
+    with ssh_keys.acting_as(NOBODY, NOBODY):
         assert administrators.read_key_file(home / ".ssh/authorized_keys") is None
 
 

@@ -14,6 +14,8 @@ from ansible.module_utils.temper import process as processes
 from ansible.module_utils.temper.access import commit_confirm
 from ansible.module_utils.temper.access.commit_confirm import Change, NotConfirmedError
 from ansible.module_utils.temper.access.ssh_login import Login, ssh_login
+from ansible.module_utils.temper.access.sshd_settings import Outlook, Parameters, SshdPlan, SshdSettings
+from ansible.module_utils.temper.files import replace_file
 from ansible.module_utils.temper.process import CommandError
 from ansible.module_utils.temper.settings.base import RefusedError
 
@@ -166,6 +168,21 @@ def test_failing_change_is_undone_at_once(node: Node) -> None:
         fail()
     assert node.file.read_text() == "before"
     assert "because it failed: sshd does not come back" in (node.change.past_rollback() or "")
+
+
+def test_file_that_nobody_may_replace_leaves_no_change_open(node: Node) -> None:
+    if subprocess.run(["chattr", "+i", str(node.file)], check=False).returncode:
+        pytest.skip("this file system has no immutable files")
+    try:
+        with (
+            pytest.raises(PermissionError, match="lsattr"),
+            node.change.armed([node.file, node.created], [], 60, LOGIN),
+        ):
+            replace_file(node.file, b"after", 0o644)
+    finally:
+        subprocess.run(["chattr", "-i", str(node.file)], check=True)
+    assert not node.change.pending
+    assert [path.name for path in node.file.parent.glob("drop-in*")] == ["drop-in.conf"]
 
 
 def test_module_that_ends_itself_while_it_applies_is_undone_at_once(node: Node) -> None:
@@ -397,6 +414,18 @@ def test_login_behind_su_that_keeps_the_environment_is_the_account_of_sshd(
     process(11, "python3", 10, 0, CONNECTION)
     login = ssh_login(11, tmp_path)
     assert login and login.account == "nobody"
+
+
+def test_login_by_another_server_than_sshd_is_told_apart(
+    tmp_path: Path, process: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process(9, "tailscaled", 1)
+    process(10, "sh", 9, 0, b"SSH_CONNECTION=192.0.2.1 40000 192.0.2.2 22\0")
+    login = ssh_login(10, tmp_path)
+    assert login == Login("root", "192.0.2.1", 40000, "192.0.2.2", 22, by_sshd=False)
+    monkeypatch.setattr(SshdSettings, "outlook", Outlook(SshdPlan({}, {}), [], []))
+    (said,) = SshdSettings(Parameters("absent"), 60, login).warnings()
+    assert "proves nothing about sshd" in said
 
 
 def test_ipv4_address_in_ipv6_form_is_ipv4(tmp_path: Path, process: Callable[..., None]) -> None:

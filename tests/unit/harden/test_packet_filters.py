@@ -34,6 +34,8 @@ CLOSING = {
     "policy_drop": ("chain incoming of table inet site (hook input)", "policy drop"),
     "jump": ("chain incoming of table inet site (hook input)", "rule 3 of chain public: reject"),
     "ipv6_raw": ("chain pre of table ip6 early (hook prerouting)", "rule 3 of chain pre: drop"),
+    "all_but_some": ("chain incoming of table inet site (hook input)", "rule 2 of chain incoming: drop"),
+    "ingress": ("chain early of table netdev site (hook ingress)", "policy drop"),
     "by_interface": ("chain INPUT of table ip filter (hook input)", "rule 2 of chain INPUT: drop"),
 }
 OPEN = ("default", "neighbours", "narrow", "accepts_first", "shut_off")
@@ -101,6 +103,49 @@ def test_rules_of_chains_that_no_packet_to_the_node_passes_are_not_read(
 def test_our_own_table_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = {"family": "inet", "table": "temper", "name": "input", "hook": "input", "policy": "drop"}
     assert packet_filters.base_chains(json.dumps({"nftables": [{"chain": chain}]})) == []
+
+
+@each(
+    ("! -s 10.0.0.0/8 -j DROP", True),
+    ("! -s 10.0.0.0/8 -p tcp -j REJECT --reject-with tcp-reset", True),
+    ("-m iprange ! --src-range 10.0.0.1-10.0.0.9 -j DROP", True),
+    ("-m set ! --match-set fleet src -j DROP", True),
+    ("-p tcp -m multiport ! --dports 22,443 -j DROP", True),
+    ("-p tcp -m tcp ! --dport 22 -j DROP", True),
+    ("-p tcp -m tcp --dport 1024:65535 -j DROP", True),
+    ("-p tcp -m multiport --dports 80,2000:65000 -j DROP", True),
+    ("-p tcp -m tcp --sport 1024:65535 --tcp-flags FIN,SYN,RST,ACK SYN -j DROP", True),
+    ("-s 10.0.0.0/8 -j DROP", False),
+    ("-m set --match-set banned src -j DROP", False),
+    ("! -s 10.0.0.0/8 -p tcp -m tcp --dport 3306 -j DROP", False),
+    ("-p tcp -m tcp --dport 1:1023 -j DROP", False),
+    ("! -d 192.0.2.9/32 -j DROP", False),
+    ("-p tcp -m multiport ! --dports 1:65535 -j DROP", False),
+)
+def test_rule_of_iptables_closes_the_node_by_how_much_it_is_for(rule: str, closes: bool) -> None:
+    text = f":INPUT ACCEPT [0:0]\n-A INPUT {rule}\n"
+    (found,) = packet_filters.read_saved(text, "").rules_of("INPUT")
+    assert found.broad is closes
+
+
+@each(
+    ("ip saddr", "!=", {"prefix": {"addr": "10.0.0.0", "len": 8}}, True),
+    ("ip6 saddr", "!=", "@fleet", True),
+    ("tcp dport", "!=", {"set": [22, 443]}, True),
+    ("tcp dport", "==", {"set": [80, {"range": [1024, 65535]}]}, True),
+    ("tcp dport", ">=", 1024, True),
+    ("tcp dport", "<", 1024, False),
+    ("tcp dport", "==", "@closed", False),
+    ("ip saddr", "==", {"prefix": {"addr": "10.0.0.0", "len": 8}}, False),
+    ("ip daddr", "!=", "192.0.2.9", False),
+    ("ip protocol", "!=", "vrrp", True),
+)
+def test_match_of_nft_closes_the_node_by_how_much_it_is_for(
+    field: str, operator: str, right: Any, closes: bool
+) -> None:
+    protocol, name = field.split()
+    left = {"payload": {"protocol": protocol, "field": name}}
+    assert packet_filters.broad_match(operator, left, right) is closes
 
 
 def closing(table: str = "filter", calls: tuple[str, ...] = (), variant: str = "") -> ClosingChain:

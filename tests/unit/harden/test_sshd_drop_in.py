@@ -361,7 +361,7 @@ def looks(effective: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(sshd_settings, "DROP_IN", drop_in)
     planned = sshd_settings.SshdPlan({drop_in: "Port 22\n"}, effective)
     monkeypatch.setattr(sshd_settings, "which", lambda program: program)
-    monkeypatch.setattr(sshd_settings, "Sshd", lambda *_: SimpleNamespace(whole=lambda *_: effective))
+    monkeypatch.setattr(sshd_settings, "Sshd", lambda *_, **__: SimpleNamespace(whole=lambda *_: effective))
     monkeypatch.setattr(sshd_settings, "plan", lambda *_: planned)
     monkeypatch.setattr(sshd_settings, "active_socket", lambda: None)
     monkeypatch.setattr(sshd_settings, "listeners", list)
@@ -417,6 +417,41 @@ def test_port_without_selinuxs_label_is_a_change_though_no_file_is(
     assert image.settled()
 
 
+def test_what_keeps_sshd_out_for_any_login_is_known_ahead_and_a_lock_out_is_left_to_the_role(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_this_port(_: list[str]) -> list[str]:
+        raise RefusedError("SELinux has it for http")
+
+    def setting(**wanted: Any) -> sshd_settings.SshdSettings:
+        parameters = sshd_settings.Parameters(settings={"Port": [222]}, **wanted)
+        return sshd_settings.SshdSettings(parameters, 120, Login("ops", "192.0.2.7", 40000, "192.0.2.9", 22))
+
+    def foreseen(**wanted: Any) -> str:
+        try:
+            setting(**wanted).foreseen()
+        except RefusedError as error:
+            return str(error)
+        return ""
+
+    effective = OPEN | {"port": ["222"], "listenaddress": ["0.0.0.0:222"], "allowusers": ["alice"]}
+    looks(effective, tmp_path, monkeypatch)
+    monkeypatch.setattr(sshd_settings, "channels", lambda _: [])
+    monkeypatch.setattr(sshd_settings, "locked_out", lambda *_: [])
+    assert "lock Ansible out" in (setting().obstacle() or "")
+    assert foreseen() == ""
+    with monkeypatch.context() as patched:
+        patched.setattr(sshd_settings, "channels", list)
+        patched.setattr(sshd_settings, "cut_ways", lambda *_: ["gpu02"])
+        assert "jump host" in foreseen()
+        assert foreseen(forwarding_decided=True) == ""
+    with monkeypatch.context() as patched:
+        patched.setattr(sshd_settings, "ports_of_others", lambda _: {"222": "caddy"})
+        assert "caddy has that port" in foreseen()
+    monkeypatch.setattr(selinux_ports, "unlabelled", not_this_port)
+    assert foreseen() == "SELinux has it for http"
+
+
 TODAY = 20000
 
 
@@ -445,6 +480,20 @@ def test_home_that_root_may_not_read_decides_nothing(tmp_path: Path, monkeypatch
     assert ssh_access.has_key(user, OPEN) is None
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
+def test_keys_are_read_as_the_account_to_which_links_of_its_own_open_nothing(tmp_path: Path) -> None:
+    (secret := tmp_path / "secret").write_text("ssh-ed25519 AAAA\n")
+    secret.chmod(0o600)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh/authorized_keys").symlink_to(secret)
+    user = pwd.struct_passwd(("nobody", "x", 65534, 65534, "", str(tmp_path), "/bin/sh"))
+    assert ssh_access.has_key(user, OPEN) is None
+    secret.chmod(0o644)
+    assert ssh_access.has_key(user, OPEN) is True
+
+
 def test_group_without_a_name_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shadow = tmp_path / "shadow"
     shadow.touch()
@@ -465,7 +514,7 @@ def test_account_is_read_from_shadow(tmp_path: Path) -> None:
 
 
 def test_revoked_key_is_no_key(tmp_path: Path) -> None:
-    user = pwd.struct_passwd(("ops", "x", 1000, 1000, "", str(tmp_path), "/bin/sh"))
+    user = pwd.struct_passwd(("ops", "x", os.getuid(), os.getgid(), "", str(tmp_path), "/bin/sh"))
     (tmp_path / "keys").write_text("# none\nssh-ed25519 AAAA ops\n")
     effective = {"authorizedkeysfile": ["missing %h/keys"]}
     assert ssh_access.has_key(user, effective) is True

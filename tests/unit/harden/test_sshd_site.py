@@ -92,6 +92,21 @@ KEYWORDS = [
     ("DebianBanner", "no", "", "yes", ""),
     ("GSSAPIAuthentication", "no", "", "yes", ""),
     ("KerberosAuthentication", "no", "", "yes", ""),
+    (
+        "PerSourcePenalties",
+        "authfail:5 min:15 overflow:permissive",
+        "authfail:60 min:5 overflow:deny-all",
+        "no",
+        "",
+    ),
+    ("PerSourcePenalties", "authfail:5.0 min:15.0", "authfail:5.0 min:1.5", "", "authfail:60.0 min:30.0"),
+    (
+        "PerSourcePenaltyExemptList",
+        "10.0.0.0/8,192.0.2.0/24",
+        "none",
+        "0.0.0.0/1,10.0.0.0/8,192.0.2.0/24",
+        "::/1",
+    ),
     ("LogLevel", "VERBOSE", "", "", "DEBUG"),
     ("UsePAM", "yes", "", "", "no"),
     ("LoginGraceTime", "30", "", "", "none"),
@@ -209,6 +224,41 @@ def test_algorithms_are_those_that_site_and_role_offer(site: SiteFiles) -> None:
     site.says("Ciphers chacha20-poly1305@openssh.com,aes256-ctr,aes128-gcm@openssh.com\n")
     site.applied(parameters())
     assert site.effective("alice")["ciphers"] == ["aes128-gcm@openssh.com,aes256-ctr"]
+
+
+def test_penalties_are_the_longer_ones_of_site_and_role(site: SiteFiles) -> None:
+    wanted = {"PerSourcePenalties": True, "PerSourcePenaltyExemptList": "10.0.0.0/8"}
+    if site.plan(parameters(settings_if_known=wanted)).unknown:
+        pytest.skip("this OpenSSH has none")
+    site.says("PerSourcePenalties authfail:1h crash:10\nPerSourcePenaltyExemptList none\n")
+    kept = site.applied(parameters(settings_if_known=wanted)).kept
+    penalties = site.effective("alice")["persourcepenalties"][0]
+    assert float(penalties.split("authfail:")[1].split()[0]) == 3600
+    assert float(penalties.split("crash:")[1].split()[0]) == 90
+    assert site.effective("alice")["persourcepenaltyexemptlist"] == ["none"]
+    assert [sentence.split()[0] for sentence in kept] == [*wanted]
+
+
+def test_what_an_openssh_lacks_is_left_out_and_named_also_without_its_client(
+    site: SiteFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is on each release of Debian, asked of sshd itself. 10.6 of testing is built without GSSAPI."""
+    optional = {"GSSAPIAuthentication": False, "RequiredRSASize": 2048, "PerSourcePenalties": True}
+    kex = ["mlkem768x25519-sha256", "sntrup761x25519-sha512@openssh.com", "curve25519-sha256"]
+    wanted = sshd_settings.Parameters(settings_if_known=optional, algorithms={"KexAlgorithms": kex})
+    monkeypatch.setattr(sshd_settings, "which", lambda name: None if name == "ssh" else name)
+    lacks = {
+        "bookworm": ["PerSourcePenalties", "mlkem768x25519-sha256"],
+        "trixie": [],
+        "testing": ["GSSAPIAuthentication"],
+    }
+    if site.release in lacks:
+        planned = site.applied(wanted)
+        assert planned.unknown == lacks[site.release]
+        (offered,) = site.effective("alice")["kexalgorithms"]
+        assert offered.split(",") == [name for name in kex if name not in planned.unknown]
+        complaints = site.sshd().unknown(site.drop_in.read_text(), [str(site.folder / "host_key")])
+        assert complaints == set()
 
 
 def test_second_factor_stays_for_those_who_had_it(site: SiteFiles) -> None:

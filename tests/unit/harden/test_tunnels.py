@@ -187,6 +187,12 @@ LISTED = [
         "flags": ["UP", "LOWER_UP"],
         "linkinfo": {"info_kind": "geneve", "info_data": {"id": 7, "remote": "192.0.2.9", "port": 6081}},
     },
+    {
+        # By L2TP or PPTP.
+        "ifname": "ppp0",
+        "flags": ["POINTOPOINT", "NOARP", "UP", "LOWER_UP"],
+        "linkinfo": {"info_kind": "ppp"},
+    },
     {"ifname": "eth0", "flags": ["UP", "LOWER_UP"], "addr_info": []},
 ]
 FDB = [
@@ -208,6 +214,7 @@ def test_links_are_tunnels_by_their_kind(monkeypatch: pytest.MonkeyPatch) -> Non
         Tunnel("sit1", "sit", (Entrance("sit"),), far),
         Tunnel("fou1", "ipip", None, far),
         Tunnel("geneve1", "geneve", (Entrance("udp", (6081,)),), far),
+        Tunnel("ppp0", "ppp", None),
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import email.policy
+import socketserver
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,16 @@ import pytest
 from temper.notify import settings
 from temper.notify.channels import ChannelError, send
 from temper.notify.outcome import CheckOutcome, CheckState, message
-from tests.unit.notify.servers import PASSWORD, USER, Hook, Mailbox, certificate, server_side, talking
+from tests.unit.notify.servers import (
+    PASSWORD,
+    USER,
+    Hook,
+    Mailbox,
+    certificate,
+    server_side,
+    serving,
+    talking,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,6 +164,16 @@ def test_nobody_waits_longer_than_the_time_limit(tmp_path: Path) -> None:
             send(hook_of(tmp_path, port, "http", timeout_s=1), NEWS)
         assert time.monotonic() - begun < 10
         hook.awake.set()
+
+
+def test_a_mail_server_whose_answer_does_not_end_fills_no_memory(tmp_path: Path) -> None:
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            while True:
+                self.request.sendall(b"220-more\r\n" * 1000)
+
+    with serving(Handler, None) as port, pytest.raises(ChannelError, match="at most 1024 KiB of answers"):
+        send(mail_of(tmp_path, port, tls="none", timeout_s=60), NEWS)
 
 
 def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:

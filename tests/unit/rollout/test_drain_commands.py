@@ -1,6 +1,9 @@
 """The operator's own commands in place of a scheduler: in a folder, a file takes a node out of service."""
 
 import math
+import os
+import resource
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -121,6 +124,25 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     with pytest.raises(DrainError, match="no answer within 1 s"):
         programs.ask(hangs, 1.0)
     wait_until(lambda: not is_running(int(child.read_text())), "the child has ended")
+
+
+def test_a_command_that_prints_without_end_is_ended_before_the_memory_is_full() -> None:
+    started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DrainError, match="`yes` gave more than 64 MiB of text"):
+        programs.ask(("yes",), 60.0)
+    assert time.monotonic() - started < 30
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 512 << 10  # KiB
+
+
+def test_what_a_command_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
+    """An ssh with ControlPersist leaves one that holds its pipes."""
+    child = tmp_path / "child"
+    leaves = ("sh", "-c", f"sleep 1000 & echo $! >{child}; echo done")
+    try:
+        assert programs.output_of(leaves, 60.0) == "done\n"
+        assert is_running(int(child.read_text()))
+    finally:
+        os.kill(int(child.read_text()), signal.SIGKILL)
 
 
 def test_without_a_scheduler_there_is_nothing_to_do() -> None:

@@ -165,6 +165,8 @@ def test_the_platforms_own_is_taken_and_removed(
     [
         (None, "finds none"),
         ("2026-11-01T00:00:00+00:00", "was taken 2026-11-01T00:00:00+00:00, and may be 10 min old"),
+        ("2099-11-01T00:00:00+00:00", "was taken 2099-11-01T00:00:00+00:00, and may be 10 min old"),
+        ("9" * 400, "and may be 10 min old"),
         ("2026-11-22T22:00:00", "has to print when it was taken"),
         ("yesterday", "found 'yesterday'"),
     ],

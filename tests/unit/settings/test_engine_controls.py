@@ -14,7 +14,7 @@ from ansible.module_utils.temper import process, units
 from ansible.module_utils.temper.access.ssh_login import Login
 from ansible.module_utils.temper.engines import busy
 from ansible.module_utils.temper.packaging.packages import PackageError
-from ansible.module_utils.temper.settings import engine, files, pam_lines, record, system
+from ansible.module_utils.temper.settings import engine, files, in_place, pam_lines, record, system
 
 from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
@@ -220,6 +220,23 @@ def test_the_second_run_changes_nothing(harden: Run, node: Node) -> None:
     result = harden(*settings)
     assert (result["changed"], result["actions"], result["diff"]) == (False, [], [])
     assert (node.snapshot(), node.systemctl_calls) == (before, calls)
+
+
+@pytest.mark.component
+def test_what_is_in_place_is_noted_and_in_check_mode_nothing_is(
+    carry_out: Callable[..., Any], tmp_path: Path
+) -> None:
+    items = [item("file", str(tmp_path / "new"), {"content": "new\n"})]
+    carry_out("os_hardening", items, check_mode=True)
+    assert in_place.noted() == {}
+    carry_out("os_hardening", items)
+    assert in_place.noted() == {"os_hardening": in_place.digest(role_plan("os_hardening", items))}
+    in_place.PATH.write_text("{")
+    assert in_place.noted() == {}
+    carry_out("os_hardening", items)
+    assert in_place.noted().keys() == {"os_hardening"}
+    carry_out("os_hardening", [], absent=True)
+    assert in_place.noted() == {}
 
 
 @pytest.mark.component

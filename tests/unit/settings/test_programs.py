@@ -9,16 +9,21 @@ from typing import Any
 import pytest
 from ansible.module_utils.temper import process
 from ansible.module_utils.temper.access import sshd
-from ansible.module_utils.temper.settings import audit, programs
+from ansible.module_utils.temper.settings import audit, enterprise_linux, observe, programs
 
-from tests.unit.settings.role_plans import item, role_plan
+from tests.unit.settings.role_plans import carried_out, item, role_plan
 
 pytestmark = pytest.mark.component
 
 RULES = "-a always,exit -F arch=b64 -S open -k x\n-a always,exit -F fresh=1 -S open -k y\n"
 #: As auditctl 4.0.2 answers in a user namespace (recorded on Debian 13).
 AUDITCTL = """\
-case "$*" in -v) echo auditctl version 4.0.2; exit 0;; *fresh*) echo "-F unknown field: fresh" >&2;; esac
+case "$*" in
+    -v) echo auditctl version 4.0.2; exit 0;;
+    -s) echo enabled 1; exit 0;;
+    -l) echo "-a always,exit -F arch=b64 -S open -F key=x"; exit 0;;
+    *fresh*) echo "-F unknown field: fresh" >&2;;
+esac
 echo "Cannot open netlink audit socket" >&2
 exit 1
 """
@@ -72,6 +77,34 @@ def test_rules_that_are_in_place_are_not_asked_again(
     rules.write_text(RULES)
     rules.chmod(0o644)
     assert asked(file(str(rules), RULES)).without == []
+
+
+def test_a_rule_that_auditctl_does_not_know_is_left_out_and_is_no_drift(
+    put: Callable[..., None],
+    run_module: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put(auditctl=AUDITCTL, unshare=UNSHARE)
+    monkeypatch.setattr(audit, "RULES", f"{tmp_path}/")
+    rules = tmp_path / "temper.rules"
+    plan = role_plan("os_hardening", [file(str(rules), RULES)], atomic=True)
+    first = carried_out(run_module, plan)
+    assert first["changed"]
+    assert "unknown field: fresh" in str(first["warnings"])
+    known = RULES.splitlines(keepends=True)[0]
+    assert rules.read_text() == known
+    assert not carried_out(run_module, plan)["changed"]
+    for text in (known, RULES):  # as an earlier Temper has left it
+        rules.write_text(text)
+        states = {one["key"]: one for one in observe.observe(plan)}
+        found = states["audit:rules"]
+        assert (found["state"], "unknown field: fresh" in found["reason"]) == ("pass", True)
+        assert states[f"file:{rules}"]["state"] == "pass"
+    put(unshare=NO_UNSHARE)
+    rules.unlink()
+    carried_out(run_module, plan)
+    assert rules.read_text() == RULES
 
 
 def test_where_no_namespace_can_be_made_auditctl_is_not_asked(put: Callable[..., None]) -> None:
@@ -133,7 +166,62 @@ def nft(put: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def firewall() -> dict[str, Any]:
-    return role_plan("firewall", [item("firewall", "management_networks", ["192.0.2.0/24"])])
+    package = item("package", "nftables", {"version": "", "held": False})
+    return role_plan("firewall", [package, item("firewall", "management_networks", ["192.0.2.0/24"])])
+
+
+#: As firewalld and authselect answer, and systemctl of a node on which firewalld runs.
+FIREWALLD = {
+    "firewalld": "",
+    "firewall-cmd": """\
+case "$*" in
+    --get-default-zone|--get-active-zones) echo public;;
+    --info-zone=public) printf 'public (active)\\n  services: ssh\\n  masquerade: yes\\n';;
+    *) exit 2;;
+esac
+""",
+    "systemctl": "exit 0\n",
+}
+AUTHSELECT = """\
+case "$1" in check) exit "$INVALID";; list-features) echo with-mkhomedir;; esac
+"""
+
+
+def test_what_a_role_cannot_be_carried_out_for_is_known_before_any_role_is(
+    put: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with what to do, so that nothing is added to it."""
+    profile = tmp_path / "authselect.conf"
+    profile.write_text("")
+    monkeypatch.setattr(enterprise_linux, "AUTHSELECT", profile)
+    monkeypatch.setattr(programs, "MODULES", tmp_path / "absent")
+    monkeypatch.setenv("INVALID", "0")
+    put(authselect=AUTHSELECT, **FIREWALLD)
+
+    def found(plan: dict[str, Any]) -> str:
+        (one,) = programs.ask([plan]).refused
+        assert (one["role"], one["advises"]) == (plan["role"], True)
+        return str(one["said"])
+
+    filters = firewall()
+    assert "firewall_disable_other: true" in found(filters)
+    filters["settings"].append(item("firewall", "disable_other", True))
+    assert "zone public (masquerade)" in found(filters)
+    assert programs.ask([role_plan("firewall", filters["settings"], absent=True)]).refused == []
+    faillock = item("authselect", "with-faillock", {}, "failed-logins")
+    settings = role_plan("os_hardening", [faillock], atomic=True)
+    words = "or waive the control failed-logins (os_hardening_waivers)"
+    for lines, invalid, said in (
+        ("", "0", "names no profile"),
+        ("minimal", "0", "has no feature with-faillock"),
+        ("minimal", "3", "authselect check"),
+    ):
+        profile.write_text(lines)
+        monkeypatch.setenv("INVALID", invalid)
+        assert said in found(settings)
+        assert found(settings).endswith(words)
+    profile.write_text("minimal\nwith-faillock\n")
+    assert programs.ask([settings]) == programs.ProgramAnswers()
 
 
 def sudoers(content: str) -> dict[str, Any]:

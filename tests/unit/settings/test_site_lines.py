@@ -105,11 +105,14 @@ FILES = {
     ("etc/apt/apt.conf.d/51temper", ["1", "", "2", "3"]),
 )
 def test_files_are_read_in_the_order_of_their_program(own: str, expected: list[str], tmp_path: Path) -> None:
-    """Ours is the empty one; other files of Temper are none of the site's."""
+    """Ours is the empty one. Other files of Temper are none of the site's; a link to /dev/null masks one."""
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace("/ROOT", str(tmp_path)))
+    masked = tmp_path / "usr/lib/systemd/journald.conf.d/97-c.conf"
+    masked.write_text("[J]\nA=9\n")
+    (tmp_path / "etc/systemd/journald.conf.d" / masked.name).symlink_to("/dev/null")
     path = tmp_path / own
     assert [line.value if line else "" for line in grammar_of(str(path)).read(path)] == expected
 

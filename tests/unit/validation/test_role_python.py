@@ -25,6 +25,7 @@ PYTHON = """\
 #!/bin/sh
 echo "$PWD" >{folder}/cwd
 for word in "$@"; do echo "$word"; done >{folder}/argv
+ulimit -v >{folder}/memory
 [ -z "$PIP_CONFIG_FILE" ] || { stat -c %a "$PIP_CONFIG_FILE"; cat "$PIP_CONFIG_FILE"; } >{folder}/options
 for word in "$@"; do case $word in --requirement=*) cat "${word#*=}" >{folder}/requirements;; esac; done
 exit 1
@@ -112,6 +113,10 @@ def test_without_hashes_wheels_alone_are_installed(tmp_path: Path) -> None:
     found = install(tmp_path)
     assert "--only-binary=:all:" in found.arguments
     assert found.arguments[-1] == "torch==2.11.0"
+
+
+def test_an_index_that_answers_without_end_does_not_take_the_nodes_memory(pinned: Installation) -> None:
+    assert int((pinned.folder / "memory").read_text()) == 16 << 20  # KiB
 
 
 def test_root_imports_nothing_from_where_it_stands(pinned: Installation) -> None:

@@ -131,7 +131,9 @@ def test_files_that_somebody_changes_accuse_no_storage(
         if change == "gone":
             (data / "0").unlink()
         else:
-            os.utime(data / "0", ns=(1, 1))
+            written_ns = (data / "0").stat().st_mtime_ns
+            (data / "0").write_bytes(b"other")
+            os.utime(data / "0", ns=(written_ns, written_ns))  # and hides it
         return listed
 
     monkeypatch.setattr(files, "found", changed)

@@ -450,6 +450,13 @@ def test_ranks_meet_by_the_rendezvous_of_torchrun(address: str) -> None:
     assert found == [["done", 3.0, ""]] * 2
 
 
+def test_a_port_that_a_user_has_is_no_fault_of_the_node() -> None:
+    held = MEETING.replace("with socket", "held = socket").replace(" as taken:", "\n    if taken := held:")
+    program = held.replace("one.problem", "one.measured.not_run")
+    ((_, _, reason),) = there(program.format(address="127.0.0.1", ranks='rank(0, "now", 1)'))
+    assert "another program of this node has port" in reason
+
+
 def test_ranks_of_two_runs_do_not_meet_at_the_same_port() -> None:
     ranks = 'rank(1, "earlier", 100, timeout_s=5), rank(0, "now", 1, timeout_s=5)'
     found = there(MEETING.format(address="127.0.0.1", ranks=ranks))
