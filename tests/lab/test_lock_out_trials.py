@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.lab import lab as labs
-from tests.lab.fleet import BIN, Fleet, Run, on_node
+from tests.lab.fleet import Fleet, Run, on_node
 from tests.lab.hardening import SOON, wait_until
 from tests.lab.process import run
 from tests.lab.settings import Lab
@@ -67,13 +67,15 @@ class Way:
 class Trial:
     """`site` is what a site has done, `locks` what locks the operator out in that state; both are scripts.
 
-    `first` are the variables of a run before it, `way` makes the way in out of a node and an empty folder.
+    `first` are the variables of a run before it. `way` makes the way in, with a node and an empty folder.
+    `said` is a part of the last word of the run.
     """
 
     site: str
     locks: str
     ends: tuple[End, ...] = (End.DONE,)
     variables: dict[str, Any] = field(default_factory=dict)
+    said: str = ""
     controls: bool = False
     way: Callable[[Node, Path], Way] = lambda _node, _folder: Way()
     first: dict[str, Any] | None = None
@@ -244,6 +246,7 @@ TRIALS = {
         "sed -i '/pam_debug/a auth required pam_faillock.so authfail' /etc/pam.d/common-auth",
         (End.STOPPED,),
         variables={"os_hardening_profile": "cis-level1"},
+        said="was changed by hand",
         controls=True,
         way=by_password,
     ),
@@ -292,6 +295,7 @@ TRIALS = {
         "iptables -t nat -F PREROUTING",
         (End.REFUSED,),
         variables=ENDED,
+        said="ufw also translates addresses",
         way=at_port(2200),
         reboots=True,
     ),
@@ -300,6 +304,7 @@ TRIALS = {
         "sed -i s/IPV6=yes/IPV6=no/ /etc/default/ufw; ufw reload",
         (End.REFUSED,),
         variables=ENDED,
+        said="in none of the management networks",
         way=by_ipv6,
     ),
     "firewalld-for-one-port": Trial(
@@ -312,7 +317,7 @@ TRIALS = {
         write("/etc/systemd/system/ssh.socket.d/port.conf", "[Socket]\nListenStream=\nListenStream=2200\n")
         + "systemctl daemon-reload; systemctl disable ssh.service; systemctl enable ssh.socket; "
         "systemctl stop ssh.service; systemctl start ssh.socket",
-        "systemctl stop ssh.socket",
+        "systemctl stop ssh.socket ssh.service",
         way=at_port(2200),
         reboots=True,
     ),
@@ -348,6 +353,7 @@ TRIALS = {
         sshd("AllowUsers ops@192.0.2.0/24"),
         (End.REFUSED,),
         variables={"ssh_hardening_allow_users": ["ops@192.0.2.0/24", "alice"]},
+        said="lacks the account ops",
     ),
     "answers-by-another-interface": Trial(
         "mkdir /run/own; mount -t proc own /run/own; "
@@ -401,16 +407,19 @@ def becomes_root(node: Node, way: Way) -> bool:
     return done.stdout.strip() == "0"
 
 
-def harden(node: Node, way: Way, *arguments: str, **variables: Any) -> Run:
-    command = [str(BIN / "ansible-playbook"), "playbooks/harden.yml", "--limit", node.name, *arguments]
-    common = " ".join(["-F/dev/null", *options_of(way)])
+def harden(node: Node, way: Way, folder: Path, *arguments: str, **variables: Any) -> Run:
+    """Harden one node; of the way in the others have nothing."""
+    common = {"ansible_ssh_common_args": " ".join(["-F/dev/null", *options_of(way)])}
+    inventory = folder / "operator.yml"
+    inventory.write_text(json.dumps({"gpu_nodes": {"hosts": {node.name: common | way.variables}}}))
     given = {
         "preflight_plan_file": "",
         "firewall_management_networks": ["10.213.0.0/16"],
-        "ansible_ssh_common_args": common,
         "operator_key": LAB.ssh_key.with_suffix(".pub").read_text(),
     }
-    return FLEET.run([*command, "--extra-vars", json.dumps(given | way.variables | variables)])
+    command = ["ansible-playbook", "playbooks/harden.yml", "--limit", node.name, *arguments]
+    command += ["--inventory", "inventory/lab", "--inventory", str(inventory)]
+    return FLEET.run([*command, "--extra-vars", json.dumps(given | variables)])
 
 
 def pending(node: Node) -> bool:
@@ -439,15 +448,17 @@ def test_the_operator_gets_in_after_a_run(name: str, tmp_path: Path) -> None:
     way = trial.way(node, tmp_path)
     on_node(node, trial.site)
     if trial.first is not None:
-        first = harden(node, way, *parts, **trial.first)
+        first = harden(node, way, tmp_path, *parts, **trial.first)
         assert first.status == 0, first.output
         on_node(node, trial.after_first)
     assert becomes_root(node, way), "the operator got in before"
 
-    done = harden(node, way, *parts, **trial.variables | (SOON if End.UNDONE in trial.ends else {}))
+    variables = trial.variables | (SOON if End.UNDONE in trial.ends else {})
+    done = harden(node, way, tmp_path, *parts, **variables)
     wait_until(lambda: not pending(node), "the change is confirmed or undone")
     end = end_of(done, node)
     assert end in trial.ends, done.output
+    assert trial.said in done.said, done.output
     time.sleep(trial.pause_s)
     wait_until(lambda: becomes_root(node, way), f"the operator gets in: {done.output}", PATIENCE_S)
     if trial.reboots:
