@@ -46,7 +46,7 @@ def ahead(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree with rows for the system, which has no number yet: those of Debian 13."""
     copy = tmp_path_factory.mktemp("ahead") / "checkout"
     shutil.copytree(CHECKOUT, copy, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
-    (copy / "data/os_systems/debian.yml").write_text("like: debian-13\n")
+    (copy / "data/os_systems/debian-.yml").write_text("like: debian-13\n")
     table = copy / "data/nvidia_compatibility.yml"
     before, name, rows = table.read_text().partition("  debian-13:\n")
     row = rows[: rows.index("\n  ubuntu")]
