@@ -353,7 +353,7 @@ TRIALS = {
         sshd("AllowUsers ops@192.0.2.0/24"),
         (End.REFUSED,),
         variables={"ssh_hardening_allow_users": ["ops@192.0.2.0/24", "alice"]},
-        said="lacks the account ops",
+        said="AllowUsers is",
     ),
     "answers-by-another-interface": Trial(
         "mkdir /run/own; mount -t proc own /run/own; "
