@@ -100,8 +100,8 @@ scap: packages
 	@$(PYTHON) -m tools.bootstrap scap
 
 .PHONY: scan
-scan: packages setup-dev scap ## Harden nodes, let OpenSCAP judge them with Temper's tailoring, and print what it found: 40 minutes
-	$(BIN)/pytest tests/lab/test_scan.py -m lab -v -s $(ARGS)
+scan: packages setup-dev scap ## Harden nodes, have OpenSCAP, lynis and ssh-audit judge them, and print what they found: 40 minutes
+	$(BIN)/pytest tests/lab/test_scan.py tests/lab/test_harden_ssh.py -m lab -k "test_scan or ssh_audit" -v -s $(ARGS)
 
 .PHONY: cuda-test
 cuda-test: packages setup-dev ## Run the payload under CUDA builds of torch, on a stand-in for CUDA: 2 GB to fetch, many minutes

@@ -81,5 +81,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             write_whole(path, json.dumps(fleet.as_dict(), indent=1) + "\n")
         except OSError as error:
             raise AnsibleActionFail(
-                f"preflight_plan_file: the plans cannot be written to {path} on this machine: {error}"
-            ) from error
+                f"preflight_plan_file: expected a file that can be written here: {error}; make room, or see "
+                "who may write there"
+            ) from None

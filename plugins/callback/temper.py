@@ -41,7 +41,7 @@ from temper.output.results import (  # noqa: E402 - likewise
     warnings,
 )
 from temper.output.run import Note, Run, Stage, before_verdict  # noqa: E402 - likewise
-from temper.plan.origin import place_of_error  # noqa: E402 - likewise
+from temper.plan.origin import place_of_error, with_vault_remedy  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -177,6 +177,7 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
             self.broken = isinstance(error, AnsibleError)
         if isinstance(error, AnsibleParserError) and error.message in text and "\n" not in text.strip():
             text = f"{text.rstrip()}{place_of_error(error)}"
+        text = with_vault_remedy(text)
         # A worker process has a copy of the lock that nobody in it may ever release.
         if self.line is None or os.getpid() != self.process:
             self.display(text, *args, **kwargs)

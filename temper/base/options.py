@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,12 +57,21 @@ def load(path: Path, what: str, *, secret: bool = False) -> Any:
         mark = getattr(error, "problem_mark", None)
         # Not the line itself: it may have a secret.
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        reason = " ".join(str(getattr(error, "problem", "") or error).split())
+        reason = " ".join(
+            str(getattr(error, "problem", "") or getattr(error, "strerror", "") or error).split()
+        )
         if secret:
             reason = re.sub(r"\b(alias|anchor|tag|handle) '.*'", r"\1", reason)
         raise OptionsError(
             [f"{path}: expected {what} in YAML, found none that can be read: {place}{reason}"]
         ) from error
+
+
+def told(error: BaseException) -> str:
+    """Return an error in words: that of the system with the file in front, and without its number."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
 
 
 def read_fields(

@@ -12,6 +12,8 @@ from temper.base.nodes import counted
 SPECIAL_TAGS = frozenset(("all", "always", "never", "tagged", "untagged"))
 #: How alike a name has to be to be proposed: gpunodes and gpu-nodes are like gpu_nodes, login is not.
 ALIKE = 0.7
+#: Likewise of an option: --limti is like --limit, Ansible's own --inventory-file not like --inventory.
+NEARLY = 0.84
 #: The name of a group or a node; other patterns combine or match names.
 PLAIN = re.compile(r"[\w.-]+")
 #: What callers add where the run has not begun.
@@ -26,6 +28,15 @@ def unknown_tags(option: str, asked: Collection[str], known: Collection[str]) ->
     close = difflib.get_close_matches(unknown[0], sorted(known), n=1)
     hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(sorted(known)) or 'no tag'}."
     return f"{option}: no task of this playbook has the tag {', '.join(unknown)}; {hint}"
+
+
+def misspelt(words: Iterable[str], known: Collection[str]) -> str:
+    """Return a sentence about the first word that is nearly one of the `known` options; empty if none is."""
+    for word in words:
+        close = difflib.get_close_matches(word.partition("=")[0], known, n=1, cutoff=NEARLY)
+        if word.startswith("--") and close:
+            return f"there is no option {word.partition('=')[0]}; did you mean {close[0]}?"
+    return ""
 
 
 def no_nodes(

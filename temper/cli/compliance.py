@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from temper.base import DATA, ROOT
 from temper.base.nodes import number_of, utc
+from temper.base.options import told
 from temper.base.store import HISTORY, HistoryError
 from temper.cli import json_document
 from temper.compliance import document, scans, tailoring
@@ -174,8 +175,8 @@ def there(path: Path) -> Path:
     """Return a file or folder of reports. Raises EvidenceError where it is not there."""
     if not path.exists():
         raise EvidenceError(
-            f"{path} is not there: run playbooks/compliance.yml first, or name another folder with --reports "
-            "or another file with --history."
+            f"{path} is not there: run `ansible-playbook playbooks/compliance.yml` first, or name another "
+            "folder with --reports or another file with --history."
         )
     return path
 
@@ -243,5 +244,5 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return int(given.function(given))
     except (OSError, UnicodeError, HistoryError, EvidenceError, ContractError, ValueError) as error:
-        print(printable(str(error)), file=sys.stderr)
+        print(printable(told(error)), file=sys.stderr)
         return USAGE_ERROR

@@ -21,7 +21,7 @@ from temper.base import ROOT
 from temper.base.nodes import counted, number_of, ranges
 from temper.base.programs import ask
 from temper.cli import json_document
-from temper.plan.inventory import InventoryError, read
+from temper.plan.inventory import InventoryError, chosen, read, utf8
 from validation.model.printable import printable
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from temper.plan.inventory import Inventory
 
 LAB = ROOT / "inventory" / "lab"
+REPORTS = ROOT / "reports"
 OLDEST_PYTHON = (3, 11)
 LEAST_FREE_GIB = 5
 SSH_PORT = "22"
@@ -79,15 +80,24 @@ def packages() -> Finding:
             continue  # for another system; what is needed and missing ended the program before
         if found != wanted:
             others.append(f"{name} {found}, pinned is {wanted}")
-    core = metadata.version("ansible-core")
+    try:
+        core = metadata.version("ansible-core")
+    except metadata.PackageNotFoundError:
+        return Finding("packages", "no ansible-core in this Python", "make setup, then . .venv/bin/activate")
     if others:
         return Finding("packages", f"ansible-core {core}; {'; '.join(others)}", "make setup")
     return Finding("packages", f"ansible-core {core}; {number_of(len(pins), 'pin')} met")
 
 
+def language() -> Finding:
+    """Check that Ansible starts in the operator's locale."""
+    found = "UTF-8" if utf8() else "not UTF-8, without which Ansible does not start"
+    return Finding("locale", found, "" if utf8() else "export LC_ALL=C.UTF-8")
+
+
 def space() -> Finding:
     """Check that reports have room."""
-    free_gib = shutil.disk_usage(ROOT).free / 2**30
+    free_gib = shutil.disk_usage(REPORTS if REPORTS.is_dir() else ROOT).free / 2**30
     found = f"{free_gib:.0f} GiB free for reports"
     return Finding(
         "disk", found, "" if free_gib >= LEAST_FREE_GIB else "make room: reports stay until you remove them"
@@ -95,17 +105,19 @@ def space() -> Finding:
 
 
 def reports() -> Finding:
-    """Check who may read reports."""
-    folder = ROOT / "reports"
-    if not folder.is_dir():
+    """Check who may read reports, and that this account may write them."""
+    if not REPORTS.is_dir():
         return Finding("reports", "none yet")
-    mode = stat.S_IMODE(folder.stat().st_mode)
-    return Finding("reports", f"{folder}, mode {mode:04o}", f"chmod 0700 {folder}" if mode & 0o077 else "")
+    mode = stat.S_IMODE(REPORTS.stat().st_mode)
+    remedy = f"chmod 0700 {REPORTS}" if mode & 0o077 else ""
+    if not os.access(REPORTS, os.W_OK):
+        remedy = "run as the account that owns it, on a file system that can be written to"
+    return Finding("reports", f"{REPORTS}, mode {mode:04o}", remedy)
 
 
 def inventory(given: Sequence[str]) -> Iterator[Finding]:
     """Check what Ansible reads as inventory, and whether ssh knows its nodes."""
-    sources = list(given) or [os.environ.get("ANSIBLE_INVENTORY", "") or str(LAB)]
+    sources = chosen(given) or [str(LAB)]
     name = " and ".join(sources)
     try:
         known = read(sources)
@@ -175,7 +187,7 @@ def _asked(command: list[str]) -> str:
 
 #: Characters of the longest subject.
 WIDTH = len("host keys")
-ALONE: tuple[Callable[[], Finding], ...] = (checkout, python, packages, space, reports)
+ALONE: tuple[Callable[[], Finding], ...] = (checkout, python, packages, language, space, reports)
 
 
 def text(one: Finding) -> str:

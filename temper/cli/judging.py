@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from temper.base import ROOT, store
 from temper.base.nodes import number_of
+from temper.base.options import told
 from temper.base.store import HistoryError
 from temper.cli import json_document
 from temper.judge import compare, proposal
@@ -48,7 +49,7 @@ def main(command_line: Sequence[str]) -> int:
     try:
         status: int = options.function(options)
     except (UsageError, ContractError, OSError) as error:
-        print(printable(f"temper {command_line[0]}: {error}"), file=sys.stderr)
+        print(printable(f"temper {command_line[0]}: {told(error)}"), file=sys.stderr)
         status = EXIT_ENVIRONMENT
     except KeyboardInterrupt:
         print(f"temper {command_line[0]}: interrupted", file=sys.stderr)
@@ -191,6 +192,8 @@ def _explain(options: argparse.Namespace) -> int:
 
         print(numbers.explained(options.code, options.gpu), end="")
         return EXIT_PASS
+    if options.code and "=" in options.code:
+        raise UsageError(f"{options.code}: a number needs the GPU that it is of: --gpu 'H100 SXM'")
     known = catalogue.catalogue()
     if not options.json or (options.code and options.code not in known):
         return explain(options)

@@ -123,7 +123,15 @@ def overview() -> str:
 
 def main(command_line: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    words = list(sys.argv[1:] if command_line is None else command_line)
+    try:
+        status = _run(list(sys.argv[1:] if command_line is None else command_line))
+    except BrokenPipeError:  # whoever read has gone, as with "| head"
+        _to_nowhere()
+        return NOT_CARRIED_OUT
+    return status if _written(sys.stdout) else NOT_CARRIED_OUT
+
+
+def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(overview())
         return GOOD if words else NOT_CARRIED_OUT
@@ -157,7 +165,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"temper {words[0]}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    return status if _written(sys.stdout) else NOT_CARRIED_OUT
+    return status
 
 
 def former(name: str) -> int:
@@ -175,8 +183,12 @@ def _written(stream: TextIO | None) -> bool:
         if stream is not None:
             stream.flush()
     except OSError:
-        # Python flushes once more at its end, and would end with 120.
-        with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        _to_nowhere()
         return False
     return True
+
+
+def _to_nowhere() -> None:
+    """Drop what is still to be written: Python flushes once more at its end, and would end with 120."""
+    with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,15 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from temper.base.nodes import READING, counted, number_of, printable
+from temper.base.selection import misspelt
 from temper.cli import json_document
+from temper.plan.inventory import InventoryError, chosen, environment, read, require_present
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAYBOOK = ROOT / "playbooks" / "preflight.yml"
 #: As preflight writes it by itself.
 PLANS = ROOT / "reports" / "plan.json"
 GOOD, BAD, NOT_CARRIED_OUT = range(3)
+OPTIONS = ("--inventory", "--limit", "--waived", "--json")
 #: As ansible-playbook ends where a node is refused.
 REFUSED = 2
+#: As it ends where it cannot read an inventory, or nothing of it is chosen.
+BROKEN = (1, 4)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,17 +56,20 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     given, others = parser().parse_known_args(arguments)
+    if wrong := misspelt(others, OPTIONS):
+        print(f"temper plan: {wrong}", file=sys.stderr)
+        return NOT_CARRIED_OUT
     if given.waived:
         return _waived(given)
-    if missing := [one for one in given.inventory if "," not in one and not Path(one).exists()]:
-        print(f"temper plan: -i: expected an inventory, found no file {missing[0]}", file=sys.stderr)
+    try:
+        require_present(chosen(given.inventory))
+    except InventoryError as error:
+        print(f"temper plan: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
-    words = [word for source in given.inventory for word in ("-i", source)]
-    words += ["--limit", given.limit] if given.limit else []
     if not given.json:
-        return _status(_plans([*words, *others], PLANS))
+        return _status(_plans(given, others, PLANS))
     with tempfile.TemporaryDirectory() as folder:
-        plans = _plans([*words, *others], Path(folder) / "plan.json", progress=sys.stderr.fileno())
+        plans = _plans(given, others, Path(folder) / "plan.json", progress=sys.stderr.fileno())
     if plans:
         print(json_document.dumps(plans))
     return _status(plans)
@@ -102,13 +109,17 @@ def _status(plans: dict[str, Any] | None) -> int:
     return BAD if any(node["problems"] for node in plans["nodes"].values()) else GOOD
 
 
-def _plans(words: Sequence[str], path: Path, progress: int | None = None) -> dict[str, Any] | None:
+def _plans(
+    given: argparse.Namespace, others: Sequence[str], path: Path, progress: int | None = None
+) -> dict[str, Any] | None:
     """Run preflight, whose text goes to the file descriptor `progress`; None where it wrote no plans.
 
     The caller's folder stays the current one: Ansible finds inventories and files of variables in it.
     """
     before = _written(path)
     variables = json.dumps({"preflight_plan_file": str(path)})
+    words = [word for source in given.inventory for word in ("-i", source)]
+    words += ["--limit", given.limit] if given.limit else []
     # Behind an option ansible-playbook takes no further playbook, which would be carried out.
     command = [
         str(Path(sys.executable).with_name("ansible-playbook")),
@@ -116,22 +127,24 @@ def _plans(words: Sequence[str], path: Path, progress: int | None = None) -> dic
         "-e",
         variables,
         *words,
+        *others,
     ]
     print(READING, file=sys.stderr, flush=True)
-    configuration = os.environ.get("ANSIBLE_CONFIG") or str(ROOT / "ansible.cfg")
     try:
-        done = subprocess.run(  # noqa: S603 - the operator's own words
-            command,
-            env={**os.environ, "ANSIBLE_CONFIG": configuration},
-            stdout=progress,
-            check=False,
-        )
+        # The operator's own words.
+        done = subprocess.run(command, env=environment(), stdout=progress, check=False)  # noqa: S603
     except OSError as error:
         print(f"temper plan: {command[0]} cannot be run: {error}; make setup installs it", file=sys.stderr)
         return None
     # Another run may have written its plans beside this one.
     if done.returncode not in (GOOD, REFUSED) or _written(path) in (None, before):
-        print("temper plan: no plan was made; ansible-playbook says above why", file=sys.stderr)
+        why = "ansible-playbook says above why"
+        try:
+            if done.returncode in BROKEN:
+                read(chosen(given.inventory), given.limit)
+        except InventoryError as error:
+            why = str(error)
+        print(printable(f"temper plan: no plan was made: {why}"), file=sys.stderr)
         return None
     plans: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return plans

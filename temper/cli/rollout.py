@@ -117,7 +117,7 @@ def rollback(given: argparse.Namespace) -> int:
     if len(stacks) > 1:
         raise StoreError(
             f"the nodes of roll-out {last.number} came from {' and '.join(stacks)}: bring each group back by "
-            "`run --stack STACK --limit NODES`"
+            "`temper rollout run --stack STACK --limit NODES`"
         )
     # Whoever took nodes out of service for the way there does so for the way back.
     policy = replace(load(given.policy) if given.policy else last.policy, kernel="")
@@ -136,9 +136,11 @@ def resume(given: argparse.Namespace) -> int:
     if given.scheduled and last.mode is not Mode.RUNNING and not (held and _on_the_way(last)):
         return 0
     if last.mode is Mode.DONE:
-        raise StoreError(f"{what} has ended: `run` begins another one")
+        raise StoreError(f"{what} has ended: `temper rollout run` begins another one")
     if given.finish and not held:
-        raise StoreError(f"{what} is {last.mode}: `hold` or `abort` it first, so that no other node starts")
+        raise StoreError(
+            f"{what} is {last.mode}: first {store.command('hold --reason WHY')}, so that no other node starts"
+        )
     _take_inventory(given, store, last.number)
     _known(given, last)
     # A timer ends what was left on the way, and never goes on with what a person has held.
@@ -297,7 +299,10 @@ def _try_again(given: argparse.Namespace, verb: Try, reason: str = "") -> int:
     if obstacle := _never_starts(last, given.node, verb, now):
         raise StoreError(f"{given.node} would not start again: {obstacle}; nothing was changed")
     record = store.retry(last.number, given.node, getpass.getuser(), now, verb, reason)
-    print(printable(f"{given.node} is {record.state}; {store.command('resume')} goes on with it."))
+    # One that runs takes it up by itself.
+    holder = store.at_work(now) if store.mode(last.number)[0] is Mode.RUNNING else None
+    who = f"the controller of {holder.owner}" if holder else store.command("resume")
+    print(printable(f"{given.node} is {record.state}; {who} goes on with it."))
     return 0
 
 
@@ -485,7 +490,7 @@ def _store(given: argparse.Namespace) -> RolloutStore:
 def _last(store: RolloutStore) -> Rollout:
     last = store.load() if store.path.is_file() else None
     if last is None:
-        raise StoreError(f"{store.path} has no roll-out: `run` begins one")
+        raise StoreError(f"{store.path} has no roll-out: `temper rollout run` begins one")
     return last
 
 
@@ -583,7 +588,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(printable(str(error)), file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
-        print("Interrupted. `status` says whether a roll-out has begun.", file=sys.stderr)
+        print(
+            "Interrupted. No node was changed; `temper rollout status` shows whether a roll-out has begun.",
+            file=sys.stderr,
+        )
         return INTERRUPTED
     except BrokenPipeError:  # whoever read has gone, as with "| head"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

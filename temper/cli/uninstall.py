@@ -12,7 +12,6 @@ or the answer was no; 130 interrupted.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,12 +19,15 @@ from typing import TYPE_CHECKING
 
 from temper.base import ROOT
 from temper.base.nodes import READING, printable
+from temper.base.selection import misspelt
+from temper.plan.inventory import environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PLAYBOOK = ROOT / "playbooks" / "uninstall.yml"
 GOOD, BAD, NOT_CARRIED_OUT = range(3)
+OPTIONS = ("--inventory", "--limit", "--keep", "--yes", "--check")
 #: By what ansible-playbook ends with, where it began.
 STATUSES = {0: GOOD, 2: BAD, 4: BAD, 99: 130}
 #: Beside the names of roles.
@@ -81,6 +83,9 @@ def command(given: argparse.Namespace, others: Sequence[str], *words: str) -> li
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     given, others = parser().parse_known_args(arguments)
+    if wrong := misspelt(others, OPTIONS):
+        print(f"temper uninstall: {wrong}; nothing was changed", file=sys.stderr)
+        return NOT_CARRIED_OUT
     if not (given.yes or given.check or sys.stdin.isatty()):
         print(
             "temper uninstall asks before it changes nodes, and nobody can answer here: give --yes, or type "
@@ -108,11 +113,8 @@ def run(words: Sequence[str], otherwise: int = NOT_CARRIED_OUT) -> int:
 
     `otherwise` is that for one that nodes do not end with: once they may have changed, it is carried out.
     """
-    configuration = os.environ.get("ANSIBLE_CONFIG") or str(ROOT / "ansible.cfg")
     try:
-        done = subprocess.run(  # noqa: S603 - the operator's own words
-            words, env={**os.environ, "ANSIBLE_CONFIG": configuration}, check=False
-        )
+        done = subprocess.run(words, env=environment(), check=False)  # noqa: S603 - the operator's own words
     except OSError as error:
         print(f"temper uninstall: {words[0]} cannot be run: {error}; make setup installs it", file=sys.stderr)
         return NOT_CARRIED_OUT

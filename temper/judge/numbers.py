@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,9 +64,11 @@ def model_named(wanted: str) -> tuple[str, Mapping[str, Any]]:
     found = exact or [key for key, row in rows.items() if set(words) <= set(known(key, row).split())]
     if len(found) == 1:
         return found[0], rows[found[0]]
-    names = ", ".join(rows[key]["name"] for key in found or rows)
+    names = [rows[key]["name"] for key in found or rows]
     what = f"--gpu {wanted} means {len(found)} models" if found else f"no model is called {wanted}"
-    raise UsageError(f"{what}; name one of: {names}")
+    close = [] if found else difflib.get_close_matches(wanted, names, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"name one of: {', '.join(names)}"
+    raise UsageError(f"{what}; {hint}")
 
 
 def references(row: Mapping[str, Any]) -> Iterator[Reference]:
@@ -135,7 +138,9 @@ def explained(wanted: str | None, gpu: str) -> str:
     # A GPU alone is held to the floor of many at once.
     name = given["name"].replace("_alone_", "_") if given else ""
     if not given or not names & {name, bound(name)}:
-        raise UsageError(f"{wanted}: expected one of {', '.join(sorted(names))}, perhaps with =VALUE")
+        close = difflib.get_close_matches(wanted.partition("=")[0], names, n=1)
+        hint = f"did you mean {close[0]}=VALUE?" if close else f"expected one of {', '.join(sorted(names))}"
+        raise UsageError(f"{wanted}: expected a number, such as bf16_tflops=640; {hint}")
     value = float(given["value"]) if given["value"] else None
     said = "" if value is None else f": {number(value)} {unit(name)}"
     lines = [f"{label(given['name'])} of {row['name']}{said}"]

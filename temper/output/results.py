@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from temper.base.nodes import number_of
+from temper.plan.origin import with_vault_remedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +45,8 @@ def items(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def complaint(result: Mapping[str, Any], dump: Dump) -> str:
     """Return why a task failed: its message in full, and what else it says."""
     bad = [pair for pair in items(result) if pair[1].get("failed") or pair[1].get("unreachable")]
-    return "\n".join(f"{label}{_complaint(item, dump)}" for label, item in bad or [("", result)])
+    said = "\n".join(f"{label}{_complaint(item, dump)}" for label, item in bad or [("", result)])
+    return with_vault_remedy(said)
 
 
 def _complaint(result: Mapping[str, Any], dump: Dump) -> str:

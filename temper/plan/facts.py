@@ -271,12 +271,12 @@ class NodeFacts:
     other_engines: tuple[OtherEngine, ...] = ()
     # Whether it forwards packets, and has done so since it was started
     forwards: bool = False
+    # Role -> digest of the part of a plan that the node was brought to since it started
+    in_place: dict[str, str] = field(default_factory=dict)
     # Whether answers to Ansible leave by another interface than its packets come by
     answers_elsewhere: bool = False
     # Whether a file system that is mounted lies on a USB disk
     usb_disk: bool = False
-    # Role -> digest of the part of a plan that the node was brought to since it started
-    in_place: dict[str, str] = field(default_factory=dict)
 
     @property
     def own_pci(self) -> tuple[PciDevice, ...]:

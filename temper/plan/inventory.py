@@ -8,6 +8,7 @@ or groups, it gets those too; what a slice cannot know is refused.
 from __future__ import annotations
 
 import json
+import locale
 import os
 import re
 import subprocess
@@ -55,6 +56,8 @@ OF_A_HELPER = (
 )
 #: Ansible's warning, which it breaks where its line is full.
 UNMATCHED = re.compile(r"not\s+match\s+supplied\s+host\s+pattern,\s+ignoring:\s+(\S+)")
+#: Folders of files of variables beside an inventory.
+VARIABLES = ("group_vars", "host_vars")
 #: Groups of Ansible's own, which say nothing of a node.
 BUILT_IN = ("all", "ungrouped")
 #: Whatever the operator has set: a listing is one document, with the groups' variables at each host.
@@ -66,6 +69,8 @@ PLAIN = {
     "LC_ALL": "C.UTF-8",
 }
 LAST_LINES = 6
+#: What stands before the words of an inventory script that has failed (ansible-core 2.19: script.py).
+OF_A_SCRIPT = "Standard error from inventory script:"
 #: What stands for a variable that Ansible has no value of.
 UNRESOLVED: dict[str, str] = {}
 #: How JSON of Ansible's marks a text that is no template, and one that nobody can read here.
@@ -227,37 +232,45 @@ def read(sources: Sequence[str], limit: str = "") -> Inventory:
 
 def listed(sources: Sequence[str], limit: str = "") -> Inventory:
     """Read inventories as Ansible does, also those without a node of ours. Raises InventoryError."""
+    require_present(sources)
     done = ansible("ansible-inventory", sources, "--list", *(["--limit", limit] if limit else []))
     try:
         found = from_listing(json.loads("" if done.returncode else done.stdout))
     except ValueError:
-        raise InventoryError(
-            f"{_named(sources)}: expected an inventory of Ansible: {last_words(done)}{_broken(sources)}"
-        ) from None
+        why = _broken(done, sources)
+        raise InventoryError(f"{_named(sources)}: expected an inventory of Ansible: {why}") from None
     return replace(found, unmatched=tuple(dict.fromkeys(UNMATCHED.findall(done.stderr))))
 
 
-def _broken(sources: Sequence[str]) -> str:
-    """Return file and line of the first file of variables that is no YAML; empty where all are."""
+def _broken(done: subprocess.CompletedProcess[str], sources: Sequence[str]) -> str:
+    """Return why Ansible cannot read inventories.
+
+    The words of their script, or the first file that is no YAML, with its line; else Ansible's own last ones.
+    """
     from ansible.errors import AnsibleError, AnsibleParserError
     from ansible.parsing.dataloader import DataLoader
 
-    from temper.plan.origin import place_of_error
+    from temper.plan.origin import place_of_error, with_vault_remedy
 
-    loader = DataLoader()
+    _, found, words = done.stderr.partition(OF_A_SCRIPT)
+    if found:
+        return printable(" ".join(words.strip().split("\n\n")[0].split()))
+    loader, vaults = DataLoader(), []
     for source in sources or [os.environ.get("ANSIBLE_INVENTORY", "")]:
-        folder = Path(source) if Path(source).is_dir() else Path(source).parent
-        for path in (
-            path for name in ("group_vars", "host_vars") for path in sorted((folder / name).rglob("*"))
-        ):
+        root = ROOT / source
+        folder = root if root.is_dir() else root.parent
+        own = sorted(root.glob("*")) if root.is_dir() else [root]
+        variables = (path for name in VARIABLES for path in sorted((folder / name).rglob("*")))
+        for path in (*(path for path in own if path.suffix), *variables):
             if path.is_file() and path.suffix in ("", ".yml", ".yaml", ".json"):
                 try:
-                    loader.load_from_file(str(path))
+                    if not loader.load_from_file(str(path)) and path in own:
+                        return f"{path} is empty"
                 except AnsibleParserError as error:
-                    return place_of_error(error)
+                    return printable(f"{error.message.rstrip('.')}{place_of_error(error)}")
                 except AnsibleError:  # a vault, whose password is not asked for here
-                    continue
-    return ""
+                    vaults.append(str(path))
+    return with_vault_remedy(last_words(done), *vaults)
 
 
 def groups_of(sources: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -294,8 +307,45 @@ def _named(sources: Sequence[str]) -> str:
     return ", ".join(sources) or "the default inventory"
 
 
-def ansible(command: str, sources: Sequence[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+def require_present(sources: Sequence[str]) -> None:
+    """Raise InventoryError for an inventory that is not there; a list of hosts has a comma."""
+    if missing := [one for one in sources if "," not in one and not (ROOT / one).exists()]:
+        raise InventoryError(f"expected an inventory, found no file or folder {missing[0]}")
+
+
+def chosen(given: Sequence[str]) -> list[str]:
+    """Return the inventories of a command line, else those of ANSIBLE_INVENTORY, by their whole paths."""
+    named = given or [one for one in os.environ.get("ANSIBLE_INVENTORY", "").split(",") if one]
+    return [one if "," in one else str(Path(one).absolute()) for one in named]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of an ansible-playbook in the caller's folder.
+
+    It has the checkout's settings, and a locale in UTF-8, which Ansible insists on.
+    """
+    settings = os.environ.get("ANSIBLE_CONFIG") or str(ROOT / "ansible.cfg")
+    return {**os.environ, "ANSIBLE_CONFIG": settings, **({} if utf8() else {"LC_ALL": PLAIN["LC_ALL"]})}
+
+
+def utf8() -> bool:
+    """Return whether the operator's locale is one in UTF-8."""
+    before = locale.setlocale(locale.LC_ALL)
+    try:
+        locale.setlocale(locale.LC_ALL, "")
+        return (locale.getlocale()[1] or "").replace("-", "").lower() == "utf8"
+    except locale.Error:
+        return False
+    finally:
+        locale.setlocale(locale.LC_ALL, before)
+
+
+def ansible(
+    command: str, sources: Sequence[str], *arguments: str, **more: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command of Ansible, of this environment, in the checkout, whose settings it takes.
+
+    `more` are variables of its environment.
 
     It takes as long as its inventory and nodes do. Raises InventoryError where it is not installed.
     """
@@ -304,7 +354,7 @@ def ansible(command: str, sources: Sequence[str], *arguments: str) -> subprocess
     try:
         return subprocess.run(  # noqa: S603 - the operator's inventories
             [str(beside) if beside.is_file() else command, *words, *arguments], cwd=ROOT, check=False,
-            capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, **PLAIN},
+            capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, **PLAIN, **more},
         )  # fmt: skip
     except OSError as error:
         raise InventoryError(f"{command} cannot be run: {error}; make setup installs it") from error

@@ -144,8 +144,11 @@ def reason(answer: Mapping[str, Any]) -> str:
     Of a module that broke, Ansible hands on the exception, without a message.
     """
     event = getattr(answer.get("exception"), "event", None)
-    said = (answer.get("msg"), getattr(event, "msg", ""), answer.get("module_stderr"))
-    return next((words[:MOST_CHARACTERS] for words in said if isinstance(words, str) and words), "")
+    said = [answer.get("msg"), getattr(event, "msg", ""), answer.get("module_stderr")]
+    if answer.get("_ansible_parsed") is False:
+        # Of one that did not begin, what came in place of an answer says why: sudo's refusal.
+        said[:1] = [answer.get("module_stderr"), answer.get("module_stdout"), answer.get("msg")]
+    return next((words[:MOST_CHARACTERS] for words in said if isinstance(words, str) and words.strip()), "")
 
 
 def failure(answer: Mapping[str, Any]) -> dict[str, Any]:

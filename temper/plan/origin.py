@@ -14,6 +14,9 @@ try:
 except ImportError:  # Ansible promises no name for it
     Origin = None
 
+#: In each of Ansible's sentences on a vault without its password, or with a wrong one (ansible-core 2.19).
+VAULT = "vault secrets"
+
 
 def place(value: object, key: object = None) -> str:
     """Return file and line of a value, for the end of a sentence; empty where nobody has noted them.
@@ -50,13 +53,28 @@ def place_of_error(error: BaseException | None) -> str:
     return ""
 
 
+def with_vault_remedy(text: str, *files: str) -> str:
+    """Return what Ansible says of a vault that it cannot decrypt, with its `files` and what to type."""
+    if VAULT not in text:
+        return text
+    where = f" ({', '.join(map(_typed, files))})" if files else ""
+    return (
+        f"{text.rstrip('.')}{where}. Name the file that has the vault's password (export "
+        "ANSIBLE_VAULT_PASSWORD_FILE=FILE), or add --ask-vault-pass"
+    )
+
+
+def _typed(path: str | Path) -> str:
+    """Return a path as the operator would type it here."""
+    here = Path.cwd()
+    return os.path.relpath(path, here) if Path(path).is_relative_to(here) else str(path)
+
+
 def shown(origin: Any) -> str:
     """Return an origin in brackets, a path as the operator would type it here."""
     if not origin.path:
         return "" if origin == Origin.UNKNOWN else f" ({origin.description})"
-    here, path = Path.cwd(), Path(origin.path)
-    where = os.path.relpath(path, here) if path.is_relative_to(here) else path
-    return f" ({where}:{origin.line_num})" if origin.line_num else ""
+    return f" ({_typed(origin.path)}:{origin.line_num})" if origin.line_num else ""
 
 
 def stands_at(origin: Any, key: object, value: object) -> bool:

@@ -54,7 +54,8 @@ OPERATOR = "the operator"
 SYSCTL_FILE = "/etc/sysctl.d/90-temper-hardening.conf"
 MODPROBE_FILE = "/etc/modprobe.d/temper-hardening.conf"
 MOUNT_UNIT = "temper-mount-options.service"
-MOUNT_UNIT_FILE = f"/etc/systemd/system/{MOUNT_UNIT}"
+UNITS = "/etc/systemd/system"
+MOUNT_UNIT_FILE = f"{UNITS}/{MOUNT_UNIT}"
 WAIVER_FILE = "/etc/temper/os_hardening_waivers.txt"
 
 # Files that are not for everybody to read, by the beginning of their path.
@@ -327,7 +328,9 @@ class Composer:
             self._set(asker, Kind.AUTHSELECT, name, wanted=True)
         for unit, wanted in settings.get("units", {}).items():
             state, *others = (self.name(word) for word in wanted.replace(" unless ", " ").split())
-            self._set(asker, Kind.UNIT, self.name(unit), UnitWanted(state == "running", unless=tuple(others)))
+            made_here = f"{UNITS}/{unit}" in settings.get("files", {})
+            unit_wanted = UnitWanted(state == "running", made_here, unless=tuple(others))
+            self._set(asker, Kind.UNIT, self.name(unit), unit_wanted)
 
     def name(self, usual: str) -> str:
         """Return what the system calls a package, a unit or a file."""

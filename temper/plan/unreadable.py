@@ -9,6 +9,8 @@ from temper.plan.preview import one_line
 from temper.plan.refusals import Refusal, Remedy, advice, facts_of, refusal, sentences
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from temper.plan.model import Target
 
 SSH_PORT = "22"
@@ -19,13 +21,30 @@ SILENT = "become-silent"
 UNREACHABLE = (
     (re.compile("REMOTE HOST IDENTIFICATION HAS CHANGED"), "host-key-changed"),
     (re.compile("Host key verification failed|host key is known"), "host-key-unknown"),
+    (re.compile("(?i)bad configuration option|command-line line 0"), "ssh-options"),
+    # Of what ssh starts to get there it knows no address.
+    (re.compile("UNKNOWN port 65535|stdio forwarding failed"), "way-closed"),
+    (re.compile('Load key "(?P<key>[^"\n]+)": bad permissions'), "key-readable"),
+    (re.compile(r"no such identity: (?P<key>[^\n]+?): No such file"), "key-absent"),
     (re.compile("Permission denied"), "login-refused"),
     (re.compile("waiting for privilege escalation prompt"), SILENT),
+    (re.compile("Could not resolve hostname"), "name-unknown"),
+    (re.compile("Connection refused|kex_exchange_identification"), "no-ssh-server"),
+)
+#: What ssh says at length of host keys and key files, beside the cause.
+FRAME = re.compile(
+    "@+\\s|IT IS POSSIBLE THAT .*? just been changed\\.|Please contact your system administrator\\."
+    "|It is required that .*? will be ignored\\.|remove with:|ssh-keygen -f .*? -R \\S+",
+    re.DOTALL,
 )
 #: Likewise by what Ansible says of a node that answers (ansible-core 2.19: plugins/action/__init__.py).
 UNREADABLE = (
     (re.compile("(?i)missing .*password|password is required"), "become-password-missing"),
     (re.compile("(?i)incorrect .*password"), "become-password-wrong"),
+    (
+        re.compile("not in the sudoers file|may not run sudo|not allowed to (?:execute|run)"),
+        "become-forbidden",
+    ),
     (re.compile("(?i)interpreter .*not found|python[0-9.]*: (command )?not found"), "python-missing"),
 )
 
@@ -34,13 +53,20 @@ def unreadable(message: str, target: Target, name: str, *, reached: bool) -> Ref
     """Return the problem of a node that nothing can be asked, from what Ansible says of it."""
     facts = {"node": name or target.address} | ways(target)
     if reached:
-        code = next((code for cause, code in UNREADABLE if cause.search(message)), "mend")
+        code, _ = _cause(UNREADABLE, message) or ("mend", {})
         return refusal("node-unreadable", remedy(code, facts), reason=one_line(message))
     # Ansible's own words come before ssh's.
-    reason = one_line(" ".join(message.split()).rpartition("reached over ssh: ")[2])
-    code = next((code for cause, code in UNREACHABLE if cause.search(message)), "reach")
+    reason = one_line(" ".join(FRAME.sub(" ", message).split()).rpartition("reached over ssh: ")[2])
+    code, found = _cause(UNREACHABLE, message) or ("reach", {})
+    facts |= {name: one_line(value) for name, value in found.items()}
     user = target.user or "the current user"
     return refusal("node-unreachable", remedy(code, facts), address=target.address, user=user, reason=reason)
+
+
+def _cause(causes: Iterable[tuple[re.Pattern[str], str]], message: str) -> tuple[str, dict[str, str]] | None:
+    """Return the code of the first cause that a message names, and what else it names."""
+    found = ((cause.search(message), code) for cause, code in causes)
+    return next(((code, match.groupdict()) for match, code in found if match), None)
 
 
 def ways(target: Target) -> dict[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
-from temper.rollout.model import Mode, NodeState, Observation, Outcome, Rollout, Step, StepResult
+from temper.rollout.model import Course, Mode, NodeState, Observation, Outcome, Rollout, Step, StepResult
 from temper.rollout.planner import decide
 from temper.rollout.store import Owner, StoreError
 from validation.model.printable import one_line
@@ -31,6 +31,19 @@ OBSERVATION_S = 30.0
 OBSERVATION_LIMIT_S = 120.0
 #: Where a window opens later than that, the engine ends; the timer starts it again.
 IDLE = timedelta(minutes=20)
+
+#: How a step has ended that is not done, and what becomes of its node, for people.
+ENDED = {
+    Outcome.AGAIN: "decided nothing",
+    Outcome.REFUSED: "was refused",
+    Outcome.FAILED: "failed",
+}
+THEN = {
+    Course.FORWARD: "",
+    Course.BACK: "; the node goes back to the former stack",
+    Course.RELEASE: "; the node is released as it was found",
+    Course.KEEP_OUT: "; the node stays out of service",
+}
 
 
 @dataclass(frozen=True)
@@ -283,7 +296,8 @@ class Engine:
             record = self.store.finish(lease, number, name, step, result, self.clock.now())
             if result.outcome is not Outcome.DONE:
                 why = result.reason.rstrip(".") or "no reason was given"
-                self.say(f"{name}: {step} {result.outcome}: {why}; now {record.state} ({record.course})")
+                said = f"step {step} {ENDED[result.outcome]}: {why}{THEN[record.course]}"
+                self.say(f"{name}: {said}")
 
     async def _cancel(self) -> None:
         """End the steps that are under way; they stay recorded as begun."""

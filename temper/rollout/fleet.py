@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from temper.base import DATA
 from temper.plan.convert import build, checked, from_node
-from temper.plan.inventory import InventoryError, ansible, last_words
+from temper.plan.inventory import InventoryError, ansible, last_words, read
 from temper.plan.kernels import kernel_problem
 from temper.plan.preview import Transaction
 from temper.plan.tables import load_tables
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 class Candidate:
     """A node as preflight planned it. With `problems` it takes no part.
 
-    `jump_level` is its turn among the nodes that others are reached through, 0 for none of them.
+    `jump_level` is its turn among the nodes that others are reached through, 0 for none of them. `address` is
+    what its problems call it, if it was not reached.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Candidate:
     problems: tuple[str, ...] = ()
     transaction: tuple[str, ...] = ()
     jump_level: int = 0
+    address: str = ""
 
 
 def candidates(
@@ -65,7 +67,9 @@ def candidates(
             continue
         level = int(document.get("jump_level", 0))
         if previews is None or not tables or document.get("problems") or not document.get("driver"):
-            found.append(replace(_candidate(name, document, given), jump_level=level))
+            found.append(
+                replace(_candidate(name, document, given), jump_level=level, address=_address(document))
+            )
             continue
         change = kernel_change(document, previews.get(name, {}), tables)
         stack = Candidate(name, given) if only_kernel else _candidate(name, document, given)
@@ -135,6 +139,12 @@ def _with_kernel(stack: Candidate, document: Mapping[str, Any], change: KernelCh
     return replace(stack, cohort=moved, problems=(), transaction=(*stack.transaction, *change.lines))
 
 
+def _address(document: Mapping[str, Any]) -> str:
+    """Return the address at which a node did not answer; empty for one that did."""
+    facts = (one.get("facts", {}) for one in document.get("refusals", ()))
+    return next((str(one["address"]) for one in facts if "address" in one), "")
+
+
 def _hardware(document: Mapping[str, Any]) -> str:
     """Return the GPUs of a node, for people."""
     gpus = [f"{gpu['count']}x {gpu['name']}" for gpu in document.get("gpus", ())]
@@ -198,6 +208,14 @@ def proposal(
     return Rollout(stack, policy, nodes, records, Mode.RUNNING)
 
 
+def _first(reasons: Path) -> str:
+    """Return the first of the reasons that a run has kept for the program that started it."""
+    if not reasons.is_file():
+        return ""
+    with reasons.open(encoding="utf-8") as lines:
+        return str(json.loads(next(lines, "{}")).get("text", ""))
+
+
 def preflight(
     inventory: Sequence[str], stack: str, limit: str = "", wish: str = ""
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -225,9 +243,12 @@ def preflight(
             limit = f"@{names}"
         playbook = f"playbooks/{'kernel_preview' if wish else 'preflight'}.yml"
         chosen = ["--limit", limit] if limit else []
-        done = ansible("ansible-playbook", inventory, playbook, "-e", json.dumps(variables), *chosen)
+        reasons = Path(folder) / "reasons"
+        words = (playbook, "-e", json.dumps(variables), *chosen)
+        done = ansible("ansible-playbook", inventory, *words, TEMPER_REASONS_FILE=str(reasons))
         if not plans.is_file():
-            raise InventoryError(f"preflight made no plans: {last_words(done)}")
+            read(inventory, limit)  # its sentence, where there is no node to plan
+            raise InventoryError(f"preflight made no plans: {_first(reasons) or last_words(done)}")
         document = json.loads(plans.read_text(encoding="utf-8"))
         said = json.loads(kernels.read_text(encoding="utf-8")) if kernels.is_file() else {}
     return document["nodes"], said if wish else None

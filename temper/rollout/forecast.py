@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from temper.base.nodes import RACK, counted, duration, utc
+from temper.base.nodes import RACK, alike, counted, duration, utc
 from temper.rollout.machine import after, begun
 from temper.rollout.model import Mode, NodeState, Observation, Outcome, Record, Rollout, Step, StepResult
 from temper.rollout.planner import decide, limits_of, moment, wave_name
@@ -162,8 +162,12 @@ def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> st
         lines.append(f"It would not end by itself: {seen.obstacle}")
     lines += _transactions(found)
     lines += _without_rack(rollout, seen.left_out)
-    for reason, names in by_key((why, name) for name, why in seen.left_out.items()).items():
-        lines.append(f"left out: {counted(names)}: {reason}")
+    own = {node.name: (node.name, node.address) for node in found}
+    lines += [f"left out: {counted(names)}: {reason}" for names, reason in alike(seen.left_out, own)]
+    if not taking_part:
+        lines.append(
+            "No node takes part, and nothing was changed: correct what is said above, and run this again."
+        )
     return "\n".join(lines)
 
 

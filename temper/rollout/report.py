@@ -98,8 +98,11 @@ def what_to_do(rollout: Rollout, now: datetime, command: Callable[[str], str] = 
                 lines.append(f"  {command(f'{verb} {one}{reason}')}: {meaning}")
     if rollout.mode in (Mode.HELD, Mode.STOPPED):
         waiting = sum(record.state is NodeState.PENDING for record in rollout.records.values())
-        then = f"goes on with {waiting} pending" if waiting else "carries that out"
-        lines.append(f"{'Then ' if lines else ''}{command('resume')}: the roll-out {then}")
+        then = "carries that out, or ends without it" if lines else "ends"
+        then = f"goes on with {waiting} pending" if waiting else then
+        # Where nodes are only on their way, there is nothing to type.
+        if lines or waiting or not any(record.on_its_way for record in rollout.records.values()):
+            lines.append(f"{'Then ' if lines else ''}{command('resume')}: the roll-out {then}")
     elif lines and rollout.mode is Mode.DONE:
         lines.append(f"Then {command('resume')}: the roll-out carries that out")
     if rollout.mode is Mode.DONE and rollout.stack and rollout.succeeded:
@@ -290,7 +293,7 @@ def status_text(
     }
     lines += [f"{counted(names)}: {reason}" for reason, names in list(waiting.items())[:NAMED]]
     if len(waiting) > NAMED:
-        lines.append(f"... and {len(waiting) - NAMED} more: `report --json` has all")
+        lines.append(f"... and {len(waiting) - NAMED} more: {command('report --json')} has all")
     for reason, names in _reasons(rollout, NodeState.LEFT_OUT).items():
         lines.append(f"{counted(names)} left out: {reason.rstrip('.')}")
     lines += what_to_do(rollout, now, command)

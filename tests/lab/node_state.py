@@ -216,6 +216,20 @@ PURGED = (
     Exemption(r"file /var/lib/dkms(/mok\.(key|pub))?", "somebody may have enrolled the key", only="new"),
     Exemption(r"file /usr/lib/modules/[^/]+/(modules\..*|updates(/dkms)?)", "depmod's, or empty", only="new"),
 )
+# What auditd, atop and chrony leave that are removed and not purged, with their folders.
+_LEFT = (
+    r"package (auditd|atop|chrony):.*",
+    r"file /etc/(cron\.d|apparmor\.d(/local)?)",
+    r"file /etc/(dhcp|network|ppp)(/(dhclient-exit-hooks|i[fp]-[a-z-]+)\.d)?",
+    r"file /etc/(audit|chrony)(/.*)?",
+    r"file /etc/(.*/)?([KS]\d\d|usr\.sbin\.)?(atop|audit|chrony)\w*(-rotate|-rules)?(\.(service|timer))?",
+    r"file /var/lib/systemd/deb-systemd-helper-enabled/.*(atop|audit|chrony).*",
+    r"file /var/lib/dpkg/info/(atop|auditd|chrony)\..*",
+)
+REMOVED = (
+    *(Exemption(pattern, "configuration and data are the operator's to delete", "new") for pattern in _LEFT),
+    Exemption(r"file /var/lib/dpkg/(status|statoverride|triggers/File)", "dpkg's notes on these", "content"),
+)
 
 
 def store(state: State, path: Path) -> None:

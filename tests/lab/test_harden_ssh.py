@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from tests.lab.hardening import NODES, ROLLBACK_S, ROOT, SOON, Fleet, changed, wait_until
 
@@ -69,9 +70,11 @@ def audit(address: str) -> list[tuple[str, str, str]]:
     command = [program, "--skip-rate-test", "--json", address]
     report = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
     assert report["cves"] == []
+    kinds = ("kex", "key", "enc", "mac")
+    assert all(report[kind] for kind in kinds), "ssh-audit reads nothing"
     return [
         (kind, entry["algorithm"], complaint)
-        for kind in ("kex", "key", "enc", "mac")
+        for kind in kinds
         for entry in report[kind]
         for severity in ("fail", "warn")
         for complaint in entry["notes"].get(severity, [])
@@ -81,14 +84,22 @@ def audit(address: str) -> list[tuple[str, str, str]]:
 def test_ssh_audit_finds_nothing_but_the_waivers_of_the_documentation(fleet: Fleet) -> None:
     page = (ROOT / "docs/operate/hardening.md").read_text()
     for node in NODES:
-        found = audit(fleet.nodes[node]["address"])
-        assert found, "ssh-audit reads nothing"
         unexpected = [
             (kind, algorithm, complaint)
-            for kind, algorithm, complaint in found
+            for kind, algorithm, complaint in audit(fleet.nodes[node]["address"])
             if f"| `{algorithm}` | {complaint} |" not in page
         ]
         assert unexpected == [], node
+
+
+def test_ssh_audit_finds_nothing_where_every_key_exchange_is_post_quantum(fleet: Fleet) -> None:
+    specs = yaml.safe_load((ROOT / "roles/ssh_hardening/meta/argument_specs.yml").read_text())
+    usual = specs["argument_specs"]["main"]["options"]["ssh_hardening_kex_algorithms"]["default"]
+    quantum = [name for name in usual if name.startswith(("mlkem", "sntrup"))]
+    run = fleet.harden(ssh_hardening_kex_algorithms=quantum)
+    assert run.status == 0, run.output
+    assert [audit(fleet.nodes[node]["address"]) for node in NODES] == [[], []]
+    assert fleet.harden().status == 0
 
 
 def test_settings_that_need_files_are_in_effect_and_go_again(fleet: Fleet) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab import node_state
 from tests.lab.fleet import Fleet, Run, on_node
-from tests.lab.node_state import PURGED, VOLATILE, Exemption
+from tests.lab.node_state import PURGED, REMOVED, VOLATILE, Exemption
 from tests.lab.settings import Lab
 
 if TYPE_CHECKING:
@@ -80,6 +80,6 @@ def test_all_hardening_taken_back_leaves_the_nodes_as_they_were(tmp_path: Path) 
     found = [
         f"{node.name}: {difference}"
         for node, after in node_state.capture_all(NODES).items()
-        for difference in node_state.compare(before[node], after, EXEMPTIONS)
+        for difference in node_state.compare(before[node], after, (*EXEMPTIONS, *REMOVED))
     ]
     assert not found, "\n".join(found)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab import cutoff, node_state
 from tests.lab.fleet import Fleet, Run, assert_refused, installed, loaded_driver, on_node
-from tests.lab.node_state import PURGED, VOLATILE, Exemption
+from tests.lab.node_state import PURGED, REMOVED, VOLATILE, Exemption
 from tests.lab.settings import Lab
 
 if TYPE_CHECKING:
@@ -25,23 +25,12 @@ BOOKWORM, TRIXIE = NODES = FLEET.lab.nodes(FLEET.size)
 #: The inventory goes on to ask for all of it.
 WISHES = {"monitoring_enabled": True, "profiling_tools_install": True}
 UNINSTALL = ("ansible-playbook", "playbooks/uninstall.yml", "--extra-vars", json.dumps(WISHES))
-#: What auditd, atop and chrony leave that are removed and not purged, with their folders.
-LEFT = (
-    r"package (auditd|atop|chrony):.*",
-    r"file /etc/(cron\.d|apparmor\.d(/local)?)",
-    r"file /etc/(dhcp|network|ppp)(/(dhclient-exit-hooks|i[fp]-[a-z-]+)\.d)?",
-    r"file /etc/(audit|chrony)(/.*)?",
-    r"file /etc/(.*/)?([KS]\d\d|usr\.sbin\.)?(atop|audit|chrony)\w*(-rotate|-rules)?(\.(service|timer))?",
-    r"file /var/lib/systemd/deb-systemd-helper-enabled/.*(atop|audit|chrony).*",
-    r"file /var/lib/dpkg/info/(atop|auditd|chrony)\..*",
-)
 EXEMPTIONS = (
     *VOLATILE,
     *PURGED,
     Exemption(r"file /home/ops/\.ansible(/.*)?", "Ansible's own, of each account that it comes by"),
     Exemption(r"file /var/lib/gpu-simulator(/.*)?", "the lab's"),
-    *(Exemption(pattern, "configuration and data are the operator's to delete", "new") for pattern in LEFT),
-    Exemption(r"file /var/lib/dpkg/(status|statoverride|triggers/File)", "dpkg's notes on these", "content"),
+    *REMOVED,
     Exemption(
         r"active unit (ldconfig|systemd-(journal-catalog-update|sysusers|update-done|firstboot))\.service",
         "only the first boot starts it",

@@ -35,6 +35,7 @@ def preflight_leaves(
         return subprocess.CompletedProcess(command, status)
 
     monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(plan, "read", lambda *_: None)
     return commands
 
 
@@ -85,6 +86,20 @@ def test_an_inventory_that_is_not_there_is_named(
     assert main(["plan", "-i", str(elsewhere / "nosuch")]) == 2
     assert str(elsewhere / "nosuch") in capsys.readouterr().err
     main(["plan", "-i", "gpu01,gpu02"])
+    assert len(commands) == 1
+
+
+def test_an_option_that_is_misspelt_is_named(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = preflight_leaves(monkeypatch, {})
+    assert main(["plan", "--limti", "gpu01"]) == 2
+    assert main(["uninstall", "--yes", "--chek"]) == 2
+    assert [line.partition("; did you mean ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "--limit?",
+        "--check?; nothing was changed",
+    ]
+    main(["plan", "--inventory-file", "hosts.yml"])  # Ansible's own
     assert len(commands) == 1
 
 

@@ -143,6 +143,34 @@ SAID = [
         "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\r\nHost key verification failed.",
         ["ssh-keygen -R 192.0.2.7", "compare the fingerprint"],
     ),
+    (
+        False,
+        f"{'@' * 59}\n@    WARNING: UNPROTECTED PRIVATE KEY FILE!    @\n{'@' * 59}\n"
+        "Permissions 0644 for '/k' are too open.\nIt is required that your private key files are NOT "
+        'accessible by others.\nThis private key will be ignored.\nLoad key "/k": bad permissions\n'
+        "ops@192.0.2.7: Permission denied (publickey).",
+        ["WARNING: UNPROTECTED PRIVATE KEY FILE! Permissions 0644", "; type chmod 600 /k"],
+    ),
+    (
+        False,
+        "no such identity: /a/k: No such file or directory\nPermission denied",
+        ["private_key_file, or put"],
+    ),
+    (False, "ssh: Could not resolve hostname n: Name or service not known", ["correct ansible_host"]),
+    (
+        False,
+        "ssh: connect to host 192.0.2.7 port 22: Connection refused",
+        ["its SSH server runs", "ansible_port"],
+    ),
+    (False, "/c: line 2: Bad configuration option: proxycomand", ["correct this file or option of ssh"]),
+    (
+        False,
+        "ssh: connect to host 192.0.2.9 port 22: No route to host\r\n"
+        "kex_exchange_identification: Connection closed by remote host\r\n"
+        "Connection closed by UNKNOWN port 65535",
+        ["jump host or proxy", "ansible_ssh_common_args"],
+    ),
+    (True, "ops is not in the sudoers file.", ["ansible_user", "ssh -t ops@192.0.2.7 sudo -l"]),
     (True, "Missing sudo password", ["--ask-become-pass (-K)", "ansible_become_password", "ansible-vault"]),
     (True, "Incorrect sudo password", ["--ask-become-pass (-K)"]),
     (

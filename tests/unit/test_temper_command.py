@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -140,6 +141,16 @@ def test_the_doctor_names_missing_keys(home: Path, capsys: pytest.CaptureFixture
     assert status == 1
     assert "BAD  SSH keys   none in an agent or in ~/.ssh" in said
     assert "BAD  host keys  unknown of gpu01, gpu02" in said
+
+
+def test_the_doctor_says_what_this_python_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert "make setup" in doctor.packages().remedy
+    monkeypatch.setenv("LC_ALL", "C")
+    assert doctor.language().remedy == "export LC_ALL=C.UTF-8"
 
 
 @pytest.mark.component

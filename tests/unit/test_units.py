@@ -12,13 +12,15 @@ import pytest
 from ansible.module_utils.temper import image
 from ansible.module_utils.temper.access import commit_confirm, firewall
 
-from temper.plan.os_controls import MOUNT_UNIT_TEXT
+from temper.base import DATA
+from temper.plan.os_controls import MOUNT_UNIT_TEXT, load_controls, settings_of
 from temper.plan.roles.settings import render
 from temper.rollout.windows import systemd_units
 from tests.unit.each import each
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = "/usr/bin/python3"
+LOGGED = settings_of(load_controls(DATA / "os_controls")["log-martians"], "cis-level1")
 UNITS = {
     "temper-pull.service": render("pull", "temper-pull.service", python=PYTHON, programs="/usr/local/lib"),
     "temper-metrics.service": render(
@@ -35,6 +37,7 @@ UNITS = {
         "os_tuning", "temper-os-tuning.service", path="/x", shm="50%", folder="/dev/shm"
     ),
     "temper-mount-options.service": MOUNT_UNIT_TEXT.format(commands="ExecStart=/bin/true"),
+    **{Path(path).name: text for path, text in LOGGED["files"].items()},
     image.FIRST_BOOT: image.FIRST_BOOT_TEXT,
     firewall.UNIT: firewall.UNIT_TEXT,
     commit_confirm.BOOT_UNIT: commit_confirm.BOOT_UNIT_TEXT.format(state="/var/lib/temper"),

@@ -177,4 +177,6 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(f"{path}: cannot be written: {error.strerror or error}") from error
+        if error.errno is None:  # named already
+            raise
+        raise OSError(f"{path}: cannot be written: {error.strerror}") from error

@@ -80,9 +80,30 @@ def test_a_limit_chooses_nodes(source: Path) -> None:
         read([str(source)], "login")
 
 
-def test_an_inventory_that_is_none_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InventoryError, match="expected an inventory of Ansible"):
-        read([str(tmp_path / "absent.yml")])
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("absent.yml", None, "found no file or folder .*absent.yml"),
+        ("empty.yml", "---\n", "empty.yml is empty"),
+        ("hosts.yml", "gpu_nodes:\n  hosts\n    gpu01:\n", r"hosts.yml:3\)$"),
+        ("group_vars/gpu_nodes.yml", "a: 1\na: 2\n", r"duplicate .*group_vars/gpu_nodes.yml:2\)$"),
+        ("group_vars/all.yml", f"$ANSIBLE_VAULT;1.1;AES256\n{'61' * 40}\n", "all.yml.*VAULT_PASSWORD_FILE"),
+        ("hosts", "#!/bin/sh\necho the lab is off >&2\nexit 1\n", "Ansible: the lab is off$"),
+    ],
+)
+def test_an_inventory_that_is_none_is_one_sentence(
+    tmp_path: Path, name: str, text: str | None, said: str
+) -> None:
+    source = tmp_path / "inventory.yml"
+    source.write_text(INVENTORY)
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    if text is not None:
+        path.write_text(text)
+        path.chmod(0o755 if name == "hosts" else 0o644)
+    with pytest.raises(InventoryError, match=said) as error:
+        read([str(source if "/" in name else path)])
+    assert "\n" not in str(error.value)
 
 
 TEMPLATES = """

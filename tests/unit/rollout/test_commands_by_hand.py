@@ -124,7 +124,7 @@ def test_only_what_somebody_has_held_can_be_finished(
 ) -> None:
     controller.begin(1)
     assert controller.type("resume", "--finish", "-i", "x") == 2
-    assert "roll-out 1 to new is running: `hold` or `abort` it first" in capsys.readouterr().err
+    assert "roll-out 1 to new is running: first `temper rollout hold --reason WHY" in capsys.readouterr().err
     assert controller.script.calls == []
 
 

@@ -63,7 +63,7 @@ def preflight_leaves(monkeypatch: pytest.MonkeyPatch, plans: dict[str, Any]) -> 
     """Preflight itself is not run: only what it leaves is there. Returns the variables that it is given."""
     asked = []
 
-    def ansible(program: str, _: Any, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def ansible(program: str, _: Any, *arguments: str, **_more: str) -> subprocess.CompletedProcess[str]:
         variables = json.loads(arguments[arguments.index("-e") + 1])
         assert variables["nvidia_stack_busy_ok"], "a node with work is drained, not left out"
         asked.append(variables)
@@ -354,7 +354,7 @@ def test_a_roll_out_of_nothing_is_refused(inventory: Path, capsys: pytest.Captur
 def test_the_command_asks_the_nodes_for_their_kernels(
     inventory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ansible(program: str, _: Any, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def ansible(program: str, _: Any, *arguments: str, **_more: str) -> subprocess.CompletedProcess[str]:
         variables = json.loads(arguments[arguments.index("-e") + 1])
         assert "nvidia_stack_name" not in variables
         assert "playbooks/kernel_preview.yml" in arguments
@@ -418,7 +418,9 @@ def test_the_names_of_a_large_fleet_go_to_ansible_in_a_file(
     """Linux takes 128 KiB for one word of a command line."""
     real, given = run_ansible, []
 
-    def ansible(program: str, sources: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    def ansible(
+        program: str, sources: list[str], *arguments: str, **_: str
+    ) -> subprocess.CompletedProcess[str]:
         given.append(Path(arguments[arguments.index("--limit") + 1].removeprefix("@")).read_text())
         return real(program, sources, "--list-hosts", *arguments)
 
@@ -486,7 +488,7 @@ def test_without_a_roll_out_a_command_says_how_one_begins(
         ["resume", "-i", "x"],
     ):
         assert command.main([*arguments, "--folder", str(tmp_path)]) == 2
-        assert "has no roll-out: `run` begins one" in capsys.readouterr().err
+        assert "has no roll-out: `temper rollout run` begins one" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
 
 

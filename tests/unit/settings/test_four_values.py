@@ -281,7 +281,7 @@ def test_units_run_or_do_not_as_is_stricter() -> None:
             "equal": ((on if wanted["on"] else off).settled(), True),
             "weaker": (on.settled() if not wanted["on"] else off.settled(), off_is_stricter and wanted["on"]),
             "foreign": (masked.settled() or bool(masked.obstacle()), True),
-            "absent": (absent.settled(), True),
+            "absent": (absent.settled(), not wanted["made_here"]),
         }
         violations += [(key, case) for case, (found, expected) in settled.items() if found != expected]
         if bool(masked.obstacle()) != (wanted["on"] and not off_is_stricter):
