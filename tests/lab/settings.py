@@ -43,7 +43,7 @@ class Release:
 BOOKWORM = Release("bookworm", 12)
 TRIXIE = Release("trixie", 13)
 #: A look ahead: what becomes the next one. A mirror that is some weeks old does.
-TESTING = Release("testing", 14, packages=("passwd",), unchecked=True)
+TESTING = Release("testing", 14, packages=("mount", "passwd"), unchecked=True)
 
 
 @dataclass(frozen=True)
