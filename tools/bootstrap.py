@@ -368,9 +368,9 @@ def make_environment(layer: str) -> None:
 
 
 def install_command() -> None:
-    """Put the command `temper` into .venv, and on the path of its Python this checkout and former names."""
+    """Put the command `temper` into .venv, and on the path of its Python this checkout."""
     (site_packages,) = (VENV / "lib").glob("python3*/site-packages")
-    (site_packages / "temper.pth").write_text(f"{ROOT}\n{ROOT}/tools/former\n")
+    (site_packages / "temper.pth").write_text(f"{ROOT}\n")
     COMMAND.write_text(f"#!{VENV}/bin/python\nfrom temper.cli.main import main\n\nraise SystemExit(main())\n")
     COMMAND.chmod(0o755)
 

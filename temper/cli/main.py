@@ -168,12 +168,6 @@ def _run(words: list[str]) -> int:
     return status
 
 
-def former(name: str) -> int:
-    """Run a command that was started by its former name, and say the new one."""
-    print(f"python3 -m {name} is now: temper {name}", file=sys.stderr)
-    return main([name, *sys.argv[1:]])
-
-
 def _written(stream: TextIO | None) -> bool:
     """Return whether all that was printed has been written.
 

@@ -50,7 +50,7 @@ def build(kind: type[Row], data: Mapping[str, object], where: str) -> Row:
         if key in data:
             found[field.name] = checked(hints[field.name], data[key], f"{where}.{key}")
         elif field.default is MISSING and field.default_factory is MISSING:
-            raise ValueError(f"{where}: expected the key {key}, found {', '.join(map(str, data))}")
+            raise ValueError(f"{where}: expected the key {key}, found {list(data)!r:.200}")
     make: Callable[..., Row] = kind
     return make(**found)
 
@@ -81,7 +81,7 @@ def checked(hint: object, value: object, where: str) -> object:
     elif isinstance(hint, type) and isinstance(value, hint):
         convert: Callable[[object], object] = hint
         return convert(value)
-    raise ValueError(f"{where}: expected {getattr(hint, '__name__', hint)}, found {value!r}")
+    raise ValueError(f"{where}: expected {getattr(hint, '__name__', hint)}, found {value!r:.100}")
 
 
 def from_node(values: Mapping[str, object], where: str) -> dict[str, object]:

@@ -15,6 +15,7 @@ from validation.model.gpu_models import OWN_DRIVERS
 MOST_CPUS = 1 << 16
 MOST_DEVICES = 1024
 PCI_ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+PCI_ID = re.compile(r"[0-9a-f]{4}")
 # A GPU with an output for a monitor is a VGA controller, one without is a 3D controller.
 VGA_CLASS = "0300"
 GPU_CLASSES = (VGA_CLASS, "0302")
@@ -312,10 +313,9 @@ class NodeFacts:
                 f"node_facts.pci: expected at most {MOST_DEVICES} devices, found {len(self.pci)}"
             )
         for device in self.pci:
-            if not PCI_ADDRESS.fullmatch(device.address):
-                raise ValueError(
-                    f"node_facts.pci: expected the address of a device, found {device.address!r}"
-                )
+            if not (PCI_ADDRESS.fullmatch(device.address) and PCI_ID.fullmatch(device.device_id)):
+                found = f"{device.address!r:.60} and {device.device_id!r:.60}"
+                raise ValueError(f"node_facts.pci: expected address and id of a device, found {found}")
             if not DRIVER.fullmatch(device.driver):
                 raise ValueError(f"node_facts.pci: expected the name of a driver, found {device.driver!r}")
         for python in self.pythons:

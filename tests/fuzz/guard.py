@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 #: CPU time that one input may cost, and memory beyond what the tests themselves need.
 LONGEST_S = 5.0
 MOST_BYTES = 1 << 30
+#: Characters of an error.
+LONGEST_SENTENCE = 5000
 #: CPU time after which a process is ended that takes no signal: its reader does not return to Python, say.
 #: One that sleeps for so long waits for something that never comes; one that is ready to run does not count.
 PATIENCE_S = 30.0
@@ -67,9 +69,10 @@ class Reader:
             given = self.input(seed)
             try:
                 found = self.read(given)
-            except self.errors:
-                return "", ""
-            said = self.wrong(given, found) if self.wrong else ""
+            except self.errors as error:
+                said = "" if is_sentence(str(error)) else f"{place_of(error)} says no short sentence"
+            else:
+                said = self.wrong(given, found) if self.wrong else ""
         except HangError as error:
             return "hang", place_of(error)
         except MemoryError as error:
@@ -77,6 +80,11 @@ class Reader:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
             return "unhandled", f"{place_of(error)} {type(error).__name__}"
         return ("wrong", said) if said else ("", "")
+
+
+def is_sentence(text: str) -> bool:
+    """Return whether a terminal can show an error, and a person read it."""
+    return text.isprintable() and len(text) <= LONGEST_SENTENCE
 
 
 @cache

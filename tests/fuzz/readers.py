@@ -29,7 +29,15 @@ from ansible.module_utils.temper.access import (
 from ansible.module_utils.temper.driver import gpu_settings, mig, secure_boot, smi
 from ansible.module_utils.temper.engines import cdi_nccl, config_dump, daemon_json, others, toolkit_config
 from ansible.module_utils.temper.kernel import grub, upgrade
-from ansible.module_utils.temper.packaging import apt, apt_preview, apt_sources, openpgp, packages, rpm_files
+from ansible.module_utils.temper.packaging import (
+    apt,
+    apt_preview,
+    apt_sources,
+    dnf,
+    openpgp,
+    packages,
+    rpm_files,
+)
 from ansible.module_utils.temper.settings import audit, files, modprobe, pam_lines, record, system
 from ansible.module_utils.temper.settings.base import RefusedError, SettingError
 from ansible.module_utils.temper.settings.site_lines import UnreadableError
@@ -39,12 +47,14 @@ from pull import agent, configuration
 from pull.repository import OBJECT, refs_in
 from pull.result import from_statement
 from temper.base import DATA
+from temper.base.nodes import printable
 from temper.base.programs import Answer
 from temper.compliance import document, scans, waivers
 from temper.compliance.outside.claims import ClaimsError, read_claims
 from temper.compliance.outside.hello import HelloError, read_hello
 from temper.fleet import collected
 from temper.fleet.stream import StreamError
+from temper.plan.fleet import FleetPlan
 from temper.plan.module_answers import AnswerError, failure, role_answers
 from temper.plan.module_answers import node_facts as facts_of
 from temper.plan.node_plan import NodePlan
@@ -336,11 +346,8 @@ def defaults() -> list[Any]:
 
 
 def statements() -> list[Any]:
-    """Return the document of a statement, and one of version 2, in which a node is like another one."""
-    whole = json.loads("".join(document.text(made_up.statement(3))))
-    first, second, _ = whole["nodes"]
-    like = second | {"like": first["node"], "controls": second["controls"][:1]}
-    return [whole, whole | {"schema_version": 2, "nodes": [first, like]}]
+    """Return the document of a statement."""
+    return [json.loads("".join(document.text(made_up.statement(3))))]
 
 
 def expectations() -> list[Any]:
@@ -516,6 +523,20 @@ def planned(facts: Any) -> dict[str, Any]:
     return preflight_plan({"ansible_facts": {"temper": facts}}, VARIABLES, KNOWN)
 
 
+@cache
+def honest_plan() -> dict[str, Any]:
+    """Return the plan of a node that is as it should be."""
+    return planned(node())
+
+
+def odd_plan(_given: Any, found: dict[str, Any]) -> str:
+    """Say whether the plan of a node or of the fleet has what a terminal acts on; both can be written."""
+    fleet = FleetPlan.from_dict({"gpu01": honest_plan(), "gpu02": found})
+    json.dumps(fleet.as_dict())
+    texts = (found["text"], *found["problems"], *found["warnings"], fleet.text())
+    return "a control character" if any(printable(text) != text for text in texts) else ""
+
+
 def misedited(text: str, after: str) -> str:
     """Say what the edited file has lost or gained beside one key; of what is no TOML nothing is expected."""
     try:
@@ -658,6 +679,18 @@ READERS = (
         "dpkg-query, what packages need", lambda text: sorted(apt.parse_needs(text)), of("needs"), NODE_ERRORS
     ),
     Reader("dnf's table", lambda text: test_dnf.Scripted().parse(text), these(test_dnf.TABLE), NODE_ERRORS),
+    Reader(
+        "rpm -qa",
+        lambda text: process.each_line("rpm", text, dnf.installed),
+        these("kernel\t5.14-1\tx86_64\n"),
+        NODE_ERRORS,
+    ),
+    Reader(
+        "dnf's sizes",
+        lambda text: process.each_line("dnf", text, dnf.sized),
+        these("x\t1-1\tx86_64\t10\t20\n"),
+        NODE_ERRORS,
+    ),
     Reader("rpm -q", rpm_files.identities, of("rpm"), NODE_ERRORS),
     Reader("rpm headers", rpm_header, these(test_rpm_files.HEADER), NODE_ERRORS),
     Reader("apt-get indextargets", lambda text: apt_sources.parse(text, "Debian"), these(APT), NODE_ERRORS),
@@ -775,7 +808,7 @@ READERS = (
         others_pulled,
         weight=3,
     ),
-    Reader("facts to plan", planned, lambda: [node()], (ValueError,), weight=6),
+    Reader("facts to plan", planned, lambda: [node()], (), odd_plan, weight=6),
     Reader(
         "plan of a node",
         lambda found: NodePlan.from_fact(found if isinstance(found, dict) else {}),

@@ -850,26 +850,6 @@ def test_the_module_waits_for_the_driver_only_where_it_is_told_to(
     assert waits == [60]
 
 
-@pytest.mark.component
-def test_an_nvidia_smi_that_cannot_be_killed_is_left_behind(
-    program: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program("nvidia-smi", "while :; do :; done")
-    started: list[subprocess.Popen[bytes]] = []
-    kill = subprocess.Popen.kill
-
-    def survive(process: subprocess.Popen[bytes]) -> None:
-        """Stands for a process that a wedged GPU holds in the kernel."""
-        started.append(process)
-
-    monkeypatch.setattr(subprocess.Popen, "kill", survive)
-    monkeypatch.setattr(loaded_state, "COMMAND_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(process, "KILL_TIMEOUT_S", 0.1)
-    assert loaded_state.compute_processes() == ([], "nvidia-smi did not answer within 0.1 s")
-    kill(started[0])
-    started[0].wait()
-
-
 # ---------------------------------------------------------------- the module
 
 

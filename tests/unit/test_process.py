@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,25 @@ def test_process_that_does_not_end_in_time_is_killed(monkeypatch: pytest.MonkeyP
     (child,) = killed
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
+
+
+def test_process_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wedged GPU holds its caller in the kernel, where no signal reaches it."""
+    started: list[subprocess.Popen[str]] = []
+    kill = subprocess.Popen.kill
+
+    def survive(child: subprocess.Popen[str]) -> None:
+        started.append(child)
+
+    monkeypatch.setattr(subprocess.Popen, "kill", survive)
+    monkeypatch.setattr(process, "KILL_TIMEOUT_S", 0.1)
+    since = time.monotonic()
+    with pytest.raises(process.CommandError, match=r"has not come to an end within 0\.1 s"):
+        process.run(["sleep", "60"], timeout_s=0.1)
+    assert time.monotonic() - since < 30
+    assert not process.succeeds(["false"])
+    kill(started[0])
+    started[0].wait()
 
 
 def test_file_descriptors_are_given_back() -> None:

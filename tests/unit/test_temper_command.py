@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import subprocess
 import sys
 from importlib import metadata
@@ -56,19 +55,6 @@ def test_the_table_of_exit_statuses_has_those_of_the_command_and_of_playbooks() 
     # Of those that Ansible has, one is not used any more.
     assert playbooks == {int(code) for code in ExitCode} - {ExitCode.UNICODE_ERROR}
     assert payload == {EXIT_PASS, EXIT_FAIL, EXIT_ENVIRONMENT, INTERRUPTED}
-
-
-@each("compliance", "fleet", "pages", "rollout")
-def test_a_former_name_answers_with_the_new_one(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", [name, "--help"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(ROOT / f"tools/former/{name}.py"), run_name="__main__")
-    assert ended.value.code == 0
-    said = capsys.readouterr()
-    assert said.err == f"python3 -m {name} is now: temper {name}\n"
-    assert said.out.startswith(f"usage: temper {name}")
 
 
 #: What takes long to import, and no help needs; of the rest, `help` imports more only for these.

@@ -25,7 +25,7 @@ from ansible.module_utils.temper.packaging.packages import (
     closed,
     recorded_holds,
 )
-from ansible.module_utils.temper.process import each_line, parsed
+from ansible.module_utils.temper.process import each_line, parsed, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -288,7 +288,7 @@ class Dnf:
                 columns = line.split()
                 if len(columns) < TRANSACTION_COLUMNS:
                     raise PackageError(
-                        f"dnf's table of the transaction has an unknown row: {' '.join(columns)}.", output
+                        f"dnf's table of the transaction has an unknown row: {shown(line.strip())}.", output
                     )
                 name, architecture, version = columns[:3]
                 previous = known[name].version if name in known and section != "install" else ""

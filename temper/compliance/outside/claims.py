@@ -43,10 +43,12 @@ def read_claims(said: object) -> Claims:
         raise ClaimsError(f"expected an object, found {type(said).__name__}")
     try:
         found: Claims = build(Claims, from_node(said, "self_report"), "self_report")
-        if found.client:
-            ipaddress.ip_address(found.client)
     except ValueError as error:
         raise ClaimsError(str(error)) from None
+    try:
+        ipaddress.ip_address(found.client or "::")
+    except ValueError:
+        raise ClaimsError(f"self_report.client: expected an address, found {found.client[:60]!r}") from None
     if strange := [port for port in found.listening if not 0 < port < 1 << 16]:
         raise ClaimsError(f"self_report.listening: expected ports from 1 to 65535, found {strange[0]}")
     for texts, form in ((found.accounts, ACCOUNT), (found.host_keys, KEY)):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import string
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -57,7 +55,6 @@ from validation.model.contract import State as Measured
 from validation.report import fleet_report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from temper.report.compliance import Settings
@@ -115,37 +112,6 @@ def evil_one(made: Statement) -> NodeStatement:
 GOOD = others(fleet(said()))
 
 
-def mutations(value: Any, chance: random.Random) -> Any:
-    """The value with one of its parts, at any depth, replaced, removed, doubled or nested."""
-    strange: list[Any] = [
-        None, True, 5, -1, 1.5, 10**400, "", ESCAPES, "x" * 100_000, [], {}, [[]], {"": {}}, "../x", "{{ x }}"
-    ]  # fmt: skip
-    if isinstance(value, dict) and value and chance.random() < 0.8:
-        name = chance.choice(list(value))
-        done = dict(value)
-        way = chance.random()
-        if way < 0.1:
-            del done[name]
-        elif way < 0.2:
-            done["".join(chance.choices(string.printable, k=5))] = done[name]
-        else:
-            done[name] = mutations(value[name], chance)
-        return done
-    if isinstance(value, list) and value and chance.random() < 0.8:
-        place = chance.randrange(len(value))
-        return [*value[:place], mutations(value[place], chance), *value[place + chance.randrange(2) :]]
-    if isinstance(value, str) and value[:1] in ("[", "{") and chance.random() < 0.9:
-        return json.dumps(mutations(json.loads(value), chance))
-    return chance.choice(strange)
-
-
-def text_mutations(chance: random.Random) -> Iterator[object]:
-    for _ in range(40):
-        place = chance.randrange(len(said()))
-        yield said()[:place]
-        yield said()[:place] + chance.choice(["\x00", "\ud800", "]", '"', DEEP]) + said()[place + 1 :]
-
-
 HANDMADE: dict[str, object] = {
     "nothing": "",
     "a number": 5,
@@ -176,20 +142,6 @@ def test_an_answer_of_any_form_costs_that_node_only(name: str) -> None:
     assert evil_one(made).verdict is Verdict.NOT_CHECKED
     assert printable(evil_one(made).reason) == evil_one(made).reason
     assert len(evil_one(made).reason) < 9000
-
-
-def test_mutations_of_an_answer_cost_that_node_only(tmp_path: Path) -> None:
-    chance = random.Random(20261125)
-    whole = json.loads(said())
-    evil = [json.dumps(mutations(whole, chance)) for _ in range(250)]
-    verdicts = set()
-    for number, one in enumerate([*evil, *text_mutations(chance)]):
-        made = fleet(one)
-        assert others(made) == GOOD, one[:1000] if isinstance(one, str) else one
-        verdicts.add(evil_one(made).verdict)
-        if number % 25 == 0:
-            assert_whole(tmp_path / str(number), made)
-    assert Verdict.NOT_CHECKED in verdicts
 
 
 def assert_whole(folder: Path, made: Statement) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import io
 import json
-from collections.abc import Iterator
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,16 @@ from temper.report import make
 from temper.report import node as node_pages
 from tests.unit.each import each
 from tests.unit.validation import hostile_results as hostile
-from tests.unit.validation.hostile_results import EVIL, OTHERS, REMOVED, Made, as_json, good, report
+from tests.unit.validation.hostile_results import (
+    EVIL,
+    OTHERS,
+    REMOVED,
+    Made,
+    as_json,
+    changed,
+    good,
+    report,
+)
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.model.contract import MOST_AHEAD, ContractError, Finding, State, dumps, loads, refuse_future
 from validation.model.contract import node_result as read
@@ -26,17 +35,7 @@ from validation.report.fleet_report import text
 from validation.verdict.judge import judge_fleet, judge_node
 from validation.verdict.verdicts import FleetVerdict
 
-#: Of the mutations that are refused, and of those that are read, each so-manieth is made a report of.
-REFUSED_STEP, READ_STEP = 401, 29
-
-
-@pytest.fixture(scope="module")
-def mutations() -> dict[bool, list[tuple[str, Any]]]:
-    """All of them, by whether the reader refuses them. None may raise anything but ContractError."""
-    found: dict[bool, list[tuple[str, Any]]] = {True: [], False: []}
-    for name, value in hostile.mutations():
-        found[hostile.is_refused(value)].append((name, value))
-    return found
+RESULT = as_json(good(EVIL))
 
 
 @pytest.fixture(scope="module")
@@ -45,44 +44,52 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return report(tmp_path_factory.mktemp("without"), REMOVED)
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> Iterator[Path]:
-    """A new folder each time."""
-    return (tmp_path / str(number) for number in range(10_000))
+GPU, NUMBERS = RESULT["gpus"][0], RESULT["tests"][1]["measurements"]
 
 
-def test_a_refused_result_leaves_the_others_byte_for_byte(
-    mutations: dict[bool, list[tuple[str, Any]]], without: Made, folders: Iterator[Path]
-) -> None:
-    for name, value in mutations[True][::REFUSED_STEP]:
-        made = report(next(folders), value)
-        assert made.verdicts[EVIL]["reasons"][0].startswith("its result cannot be read: "), name
-        for node in OTHERS:
-            assert made.of(node) == without.of(node), name
-            assert made.verdicts[node] == without.verdicts[node], name
+@each(
+    7,
+    [RESULT],
+    RESULT | {"add_host": {"host_name": "evil"}},
+    changed(RESULT, ("node",), "\ud800"),
+    changed(RESULT, ("duration_s",), math.nan),
+    changed(RESULT, ("gpus",), [GPU | {"index": number, "uuid": f"GPU-{number}"} for number in range(65)]),
+    changed(
+        RESULT, ("tests", 1, "measurements"), [NUMBERS[0] | {"name": f"n{n}_tflops"} for n in range(200_000)]
+    ),
+    # Votes of one GPU on what is usual.
+    changed(RESULT, ("tests", 1, "measurements"), NUMBERS + [NUMBERS[0] | {"value": 1e6}] * 50),
+)
+def test_a_refused_result_leaves_the_others_byte_for_byte(value: Any, without: Made, tmp_path: Path) -> None:
+    made = report(tmp_path, value)
+    assert made.verdicts[EVIL]["reasons"][0].startswith("its result cannot be read: ")
+    for node in OTHERS:
+        assert made.of(node) == without.of(node)
+        assert made.verdicts[node] == without.verdicts[node]
 
 
+@each(
+    changed(RESULT, ("tests", 1, "measurements", 0, "value"), 1e300),
+    changed(RESULT, ("tests", 1, "findings", 0, "text"), "a\n\ngpu02: fail\n  - burn it\x1b[2J\u202e\u2028"),
+    changed(
+        RESULT, ("tests", 1, "findings", 0, "action"), "{{ lookup('pipe', 'id') }}<script>alert(1)</script>"
+    ),
+    changed(RESULT, ("tests", 1, "details", "telemetry"), {"\x1b[2J": [{}] * 20_000}),
+    changed(RESULT, ("gpus", 0, "uuid"), "../../../etc/passwd"),
+)
 def test_a_strange_result_that_is_read_leaves_the_others_complete(
-    mutations: dict[bool, list[tuple[str, Any]]], without: Made, folders: Iterator[Path]
+    value: Any, without: Made, tmp_path: Path
 ) -> None:
-    for name, value in mutations[False][::READ_STEP]:
-        made = report(next(folders), value)
-        assert "could not be made" not in made.out, name
-        assert made.status == without.status == 1, f"{name}: {made.out}"
-        assert without.files.keys() <= made.files.keys(), name
-        for node in OTHERS:
-            # The fleet's median may have moved; what it says of the others has not.
-            assert made.verdicts[node] | {"tests": []} == without.verdicts[node] | {"tests": []}, name
-        for file in ("report/report.txt", *(one for one in made.files if one.endswith(".html"))):
-            assert made.files[file].replace("\n", "").replace("\t", "").isprintable(), f"{name}: {file}"
-        assert {node for node in OTHERS if f"\n{node}: " in made.files["report/report.txt"]} == set(OTHERS)
-
-
-def test_sizes_are_refused_early() -> None:
-    sizes = {"20000 GPUs", "200000 numbers", "65 GPUs", "votes"}
-    assert {
-        name for name, value in hostile.mutations() if name in sizes and hostile.is_refused(value)
-    } == sizes
+    made = report(tmp_path, value)
+    assert "could not be made" not in made.out
+    assert made.status == without.status == 1, made.out
+    assert without.files.keys() <= made.files.keys()
+    for node in OTHERS:
+        # The fleet's median may have moved; what it says of the others has not.
+        assert made.verdicts[node] | {"tests": []} == without.verdicts[node] | {"tests": []}
+    for file in ("report/report.txt", *(one for one in made.files if one.endswith(".html"))):
+        assert made.files[file].replace("\n", "").replace("\t", "").isprintable(), file
+    assert {node for node in OTHERS if f"\n{node}: " in made.files["report/report.txt"]} == set(OTHERS)
 
 
 def test_one_page_of_all_nodes_has_the_others_too(tmp_path: Path) -> None:
