@@ -233,7 +233,9 @@ def usb_disk(root: Path) -> bool:
         parts = [path.name for path in (device / "slaves").glob("*")]
         return bool(re.search(r"/usb\d+/", str(device))) or any(map(on_usb, parts))
 
-    sources = {one.source for one in mounts(root / "proc/self/mountinfo") if one.source.startswith("/dev/")}
+    table = root / "proc/self/mountinfo"
+    found = mounts(table) if table.exists() else []
+    sources = {one.source for one in found if one.source.startswith("/dev/")}
     return any(on_usb(Path(source).resolve().name) for source in sources)
 
 

@@ -57,6 +57,7 @@ class Fleet:
             **os.environ,
             "LAB_NAME": self.lab.name,
             "LAB_NODES": str(self.size),
+            "LAB_TESTING": "1" if self.lab.testing else "",
             "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_STDOUT_CALLBACK": "default",
             "LC_ALL": "C.UTF-8",

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from tests.lab import host_apt, sysctl_tree
@@ -35,8 +36,12 @@ def root_file_system(lab: Lab, release: Release) -> Path:
         LabError: it could not be built; the message says why.
     """
     apt = host_apt.read()
+    if release.unchecked:
+        apt = replace(apt, options=(*apt.options, ("Acquire::Check-Valid-Until", "false")))
     sources = apt.sources_text(release.codename)
-    key = digest([_ROOT_RECIPE, *PACKAGES, sources, apt.options_text(), *map(str, apt.proxies)])
+    key = digest(
+        [_ROOT_RECIPE, *PACKAGES, *release.packages, sources, apt.options_text(), *map(str, apt.proxies)]
+    )
     name = f"rootfs-{release.codename}-{key}"
     log = lab.cache / "logs" / f"{name}.log"
 
@@ -49,8 +54,9 @@ def root_file_system(lab: Lab, release: Release) -> Path:
 
 def _debootstrap(release: Release, root: Path, sources: str, apt: host_apt.HostApt, log: Path) -> None:
     root.chmod(0o755)
+    included = ",".join([*PACKAGES, *release.packages])
     command = [
-        *("mmdebstrap", "--mode=root", "--variant=apt", f"--include={','.join(PACKAGES)}"),
+        *("mmdebstrap", "--mode=root", "--variant=apt", f"--include={included}"),
         # The result is thrown away if anything goes wrong, so dpkg need not wait for the disk.
         "--dpkgopt=force-unsafe-io",
         # Nodes start with package lists; without them each would fetch its own.

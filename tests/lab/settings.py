@@ -25,10 +25,16 @@ PAYLOAD_TREE_ON_NODE = "/opt/temper/venv"
 
 @dataclass(frozen=True)
 class Release:
-    """A Debian release that nodes can run."""
+    """A Debian release that nodes can run.
+
+    `packages` are those that a server has without being asked on other releases; `unchecked` takes a mirror's
+    lists that have expired.
+    """
 
     codename: str
     version: int
+    packages: tuple[str, ...] = ()
+    unchecked: bool = False
 
     def __str__(self) -> str:
         return f"Debian {self.version}"
@@ -36,14 +42,20 @@ class Release:
 
 BOOKWORM = Release("bookworm", 12)
 TRIXIE = Release("trixie", 13)
+#: A look ahead: what becomes the next one. A mirror that is some weeks old does.
+TESTING = Release("testing", 14, packages=("mount", "passwd"), unchecked=True)
 
 
 @dataclass(frozen=True)
 class Lab:
-    """One lab: its name decides every other name and address, so that labs never meet."""
+    """One lab: its name decides every other name and address, so that labs never meet.
+
+    Its nodes run Debian 12 and 13, or all of them Debian testing.
+    """
 
     name: str = DEFAULT_NAME
     cache: Path = DEFAULT_CACHE
+    testing: bool = False
 
     def __post_init__(self) -> None:
         # NAME-gpu01 has to fit into the 15 characters of an interface's name.
@@ -55,10 +67,11 @@ class Lab:
 
     @classmethod
     def from_environment(cls) -> Lab:
-        """The lab that LAB_NAME and TEMPER_LAB_CACHE ask for."""
+        """The lab that LAB_NAME, TEMPER_LAB_CACHE and LAB_TESTING ask for."""
         return cls(
             name=os.environ.get("LAB_NAME") or DEFAULT_NAME,
             cache=Path(os.environ.get("TEMPER_LAB_CACHE") or DEFAULT_CACHE).absolute(),
+            testing=bool(os.environ.get("LAB_TESTING")),
         )
 
     @property
@@ -145,7 +158,7 @@ class Node:
     @property
     def release(self) -> Release:
         """The node's distribution."""
-        return BOOKWORM if self.number % 2 else TRIXIE
+        return TESTING if self.lab.testing else BOOKWORM if self.number % 2 else TRIXIE
 
     @property
     def profile(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import itertools
+import re
 import tempfile
 import time
 from dataclasses import dataclass, field, fields, replace
@@ -77,6 +78,8 @@ OUR_FILES = (RULES, FLUSHING_DROP_IN, LINK, UNIT_FILE)
 MOST_CLOSED = 6
 #: A user may listen on thousands of ports.
 MOST_LISTED = 40
+#: How many elements a set has, which nft 1.1.7 says of its size.
+COUNT = re.compile(r"^(\s*size \d+)\s+# count \d+$", re.MULTILINE)
 #: What nft says of a table that is not there; its status is that of any error.
 NO_TABLE = "No such file or directory"
 LIMITS = tuple(limit.name for limit in fields(Limits))
@@ -233,7 +236,7 @@ def proof(lines: list[str]) -> str:
 def live_table() -> str:
     """Return the table as the kernel has it, without what it has counted; empty where there is none."""
     try:
-        return run(["nft", "--stateless", "--terse", "list", "table", *TABLE.split()])
+        return COUNT.sub(r"\1", run(["nft", "--stateless", "--terse", "list", "table", *TABLE.split()]))
     except CommandError as error:
         if NO_TABLE in str(error):
             return ""
@@ -246,7 +249,7 @@ def trial_table(text: str) -> str:
         file.write(text)
         file.flush()
         script = f'nft -f "$1" && nft --stateless --terse list table {TABLE}'
-        return run(["unshare", "--net", "sh", "-c", script, "sh", file.name])
+        return COUNT.sub(r"\1", run(["unshare", "--net", "sh", "-c", script, "sh", file.name]))
 
 
 def needs_daemon_reload(*, written: bool) -> bool:

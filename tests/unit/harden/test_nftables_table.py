@@ -656,3 +656,10 @@ def test_record_that_nobody_can_read_is_refused_with_what_to_do(node: Path) -> N
     other_firewall.ENDED.write_text("{}")
     with pytest.raises(RecordError, match=str(other_firewall.ENDED)):
         allowed(state="absent").obstacle()
+
+
+def test_how_many_elements_a_set_has_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As nft 1.1.7 lists it."""
+    listed = "\tset ssh_new4 {\n\t\ttype ipv4_addr\n\t\tsize 65535{}\n\t\tflags dynamic\n\t}}\n"
+    monkeypatch.setattr(firewall, "run", lambda _: listed.replace("{}", "\t# count 1").replace("}}", "}"))
+    assert firewall.live_table() == listed.replace("{}", "").replace("}}", "}")
