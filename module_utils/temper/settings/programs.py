@@ -92,8 +92,8 @@ def ask(plans: Sequence[Mapping[str, Any]]) -> ProgramAnswers:
                 ask_nft(plan, found)
         if plan["role"] == "os_hardening":
             with found.of(plan["role"]):
-                for reason in Role(Unheard(), plan, {}).obstacles():
-                    found.refuse(plan["role"], reason, advises=True)
+                for obstacle in Role(Unheard(), plan, {}).obstacles():
+                    found.refuse(plan["role"], obstacle, advises=True)
     return found
 
 
