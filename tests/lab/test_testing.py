@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.lab import node_state
 from tests.lab.fleet import BIN, Fleet, Run, assert_refused, on_node
 from tests.lab.hardening import SUDO_RS
 from tests.lab.settings import CHECKOUT, Lab
-from tests.lab.test_take_back import ABSENT
+from tests.lab.test_take_back import ABSENT, EXEMPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,6 +84,7 @@ def test_what_a_system_without_rows_is_told_comes_before_any_change() -> None:
 
 
 def test_with_the_rows_of_its_predecessor_it_is_hardened_stays_so_and_is_given_back(ahead: Path) -> None:
+    before = node_state.capture_all([NODE])[NODE]
     first = harden(ahead, **STRICT)
     assert first.status == 0, first.output
     assert "sudo-log" in first.said, first.output
@@ -95,3 +97,5 @@ def test_with_the_rows_of_its_predecessor_it_is_hardened_stays_so_and_is_given_b
     assert gone.status == 0, gone.output
     assert becomes_root()
     assert harden(ahead, **ABSENT).changed(NODE) == 0
+    after = node_state.capture_all([NODE])[NODE]
+    assert list(node_state.compare(before, after, (*EXEMPTIONS, *node_state.REMOVED))) == []
