@@ -377,9 +377,13 @@ def answers_elsewhere(found: list[dict[str, Any]]) -> bool:
     if not login or ":" in login.client:  # IPv6 has no such filter
         return False
     own = [address for one in found for address in one["addresses"]]
+    if login.client in own:  # it came from this node
+        return False
     to_client = interface_to(login.client, own, login.server) if login.server in own else ""
     return bool(to_client) and not any(
-        one["name"] == to_client and login.server in one["addresses"] for one in found
+        # An address of a service stands on no wire.
+        (one["name"] == to_client or one.get("kind") == "dummy") and login.server in one["addresses"]
+        for one in found
     )
 
 

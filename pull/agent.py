@@ -25,8 +25,9 @@ STATE = Path("/var/lib/temper/pull")
 #: What outlives a run: the last commit that was verified, with the tags; the clone; the newest result, and
 #: why it was not taken.
 ACCEPTED, CLONE, RESULT, UNDELIVERED = "accepted.json", "repository.git", "result.json", "undelivered"
-#: What does not.
-PASSING = ("checkout", "scratch", f"{CLONE}.*", f".{RESULT}.*", f".{UNDELIVERED}.*")
+#: What does not: this program's own, and what its former versions have left.
+OWN = ("checkout", "scratch", f"{CLONE}.*", f".{RESULT}.*", f".{UNDELIVERED}.*")
+FORMER = ("commits", "current", ".current.new", "home", "check-*", "repair-*")
 #: As long as a repair can take, and some.
 LEASE_S = PLAY_TIMEOUT_S + 600.0
 ACCEPTED_VERSION = 1
@@ -131,7 +132,7 @@ class Agent:
 
     def tidy(self) -> Path:
         """Remove what does not outlive a run; return a folder for what this one leaves. Raises OSError."""
-        for path in [path for pattern in PASSING for path in self.state.glob(pattern)]:
+        for path in [path for pattern in (*OWN, *FORMER) for path in self.state.glob(pattern)]:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:

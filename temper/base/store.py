@@ -10,20 +10,21 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from validation.processes.files import own, own_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 #: Its name, in the folder of validation's reports unless somebody says otherwise.
 HISTORY = "history.sqlite"
 #: "Tmpr": what marks a database as one of these (PRAGMA application_id).
 APPLICATION_ID = 0x546D7072
-#: Of the file as a whole: of the table `part`.
+#: Of the file as a whole: of the table `part`. 1 was a file of compliance alone.
 FILE_VERSION = 2
 #: Another run may be writing; it takes seconds for thousands of nodes.
 PATIENCE_S = 60.0
@@ -39,11 +40,16 @@ class HistoryError(Exception):
 
 @dataclass(frozen=True)
 class Part:
-    """One owner of tables in the file: a name, their version, and the statements that make them."""
+    """One owner of tables in the file: a name, their version, and the statements that make them.
+
+    `later` has for each former version the statements that turn its tables into those of the next one. A
+    reader finds former tables until something is written.
+    """
 
     name: str
     version: int
     tables: tuple[str, ...]
+    later: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Store:
@@ -81,6 +87,17 @@ class Store:
         except (sqlite3.Error, OSError) as error:
             raise self._unusable("written", error) from error
 
+    def rewrite(self) -> None:
+        """Write the file anew, so that nothing which was removed is left in it."""
+        try:
+            with closing(
+                sqlite3.connect(self.path, timeout=self.patience_s, isolation_level=None)
+            ) as connection:
+                connection.execute("VACUUM")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
+            raise self._unusable("written", error) from error
+
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection | None]:
         """Provide a view of the file at one moment; None where nothing of this part is there yet."""
@@ -114,7 +131,7 @@ class Store:
         )
 
     def _refuse_strangers(self, connection: sqlite3.Connection) -> None:
-        """Refuse what another program, or another version of this one, has made."""
+        """Refuse what another program, or a newer version of this one, has made."""
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -124,9 +141,9 @@ class Store:
             )
         if tables and application != APPLICATION_ID:
             raise HistoryError(f"{self.path} is no history of Temper: name another file, or move it away")
-        if tables and (found := self._version(connection)) not in (0, self.part.version):
+        if tables and (found := self._version(connection)) > self.part.version:
             raise HistoryError(
-                f"{self.path} has its part {self.part.name} in version {found}, and this Temper reads "
+                f"{self.path} has its part {self.part.name} in version {found}, and this Temper reads up to "
                 f"{self.part.version}: {NEWER}"
             )
 
@@ -143,11 +160,13 @@ class Store:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {FILE_VERSION}")
-        if self._version(connection):
+        found = self._version(connection)
+        if found == self.part.version:
             return
-        for statement in self.part.tables:
+        steps = [self.part.later[number] for number in range(found, self.part.version)] if found else []
+        for statement in chain(*steps) if found else self.part.tables:
             connection.execute(statement)
-        connection.execute("INSERT INTO part VALUES (?, ?)", (self.part.name, self.part.version))
+        connection.execute("INSERT OR REPLACE INTO part VALUES (?, ?)", (self.part.name, self.part.version))
 
     def _unusable(self, purpose: str, error: Exception) -> HistoryError:
         outcome = "; nothing was recorded" if purpose == "written" else ""

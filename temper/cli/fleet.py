@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from temper.base import ROOT
 from temper.base.nodes import alike, counted, number_of, printable
@@ -334,7 +334,7 @@ def _run(arguments: argparse.Namespace) -> int:
     # Before the run is recorded: what cannot be is none that could be gone on with.
     known.require_same(job.nodes, variables, helpers=bool(helpers_of(arguments.helpers)))
     with _alone():
-        journal = Journal(HISTORY)
+        journal = _without_values(Journal(HISTORY))
         before = journal.last()
         unended = journal.unended()
         for other, cut_off in unended:
@@ -390,7 +390,7 @@ def _tags(playbook: str, given: list[str]) -> list[str]:
 def _resume(arguments: argparse.Namespace) -> int:
     """Go on with a run."""
     with _alone():
-        journal = Journal(HISTORY)
+        journal = _without_values(Journal(HISTORY))
         name, job = _cut_off(journal, arguments.run)
         job = replace(job, variables=variables_again(name, job, arguments.extra_vars))
         known = inventory.read(job.sources)
@@ -408,7 +408,7 @@ def _abort(arguments: argparse.Namespace) -> int:
     from temper.fleet.run import FleetRun, places
 
     with _alone():
-        journal = GivingUp(HISTORY)
+        journal = _without_values(GivingUp(HISTORY))
         name, job, before = _meant(journal, arguments.run) if arguments.run else (*_cut_off(journal), "")
         known = inventory.read(job.sources)
         attempts = {node: one.attempt for node, one in journal.nodes(name).items() if one.state not in GOOD}
@@ -440,6 +440,16 @@ def _abort(arguments: argparse.Namespace) -> int:
         for nodes, text in alike(silent, {}):
             _say(f"  {counted(nodes)}: {text}")
         return int(bool(silent))
+
+
+AnyJournal = TypeVar("AnyJournal", bound=Journal)
+
+
+def _without_values(journal: AnyJournal) -> AnyJournal:
+    """Return the journal, from which values of `-e` that an earlier Temper recorded are gone."""
+    if runs := journal.forget_values():
+        _say(f"removed the values of -e recorded with {', '.join(runs)}: change those that are secret.")
+    return journal
 
 
 def _may_hold_nodes(journal: Journal, name: str, job: Job, ended: str) -> bool:

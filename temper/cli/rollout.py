@@ -482,7 +482,7 @@ def _inventory(given: argparse.Namespace) -> list[str]:
 
 
 def _take_inventory(given: argparse.Namespace, store: RolloutStore, number: int) -> None:
-    """Use the roll-out's inventory where the command line names none."""
+    """Use the roll-out's inventory where the command line names none; earlier versions recorded none."""
     given.inventory = given.inventory or [Path(one) for one in store.inventory(number)]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from temper.compliance.alike import Once
-from temper.compliance.model import ControlResult, Statement
-from validation.model.contract import ContractError, encoded, json_text, loads
+from temper.compliance.model import ControlResult, NodeStatement, Statement
+from validation.model.contract import ContractError, decode, encoded, json_text, parse
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ SUMMARY = "summary.json"
 FILE, COMPRESSED = "statement.json", "statement.json.gz"
 #: A statement of more nodes is compressed: a node has 80 kB, and 11 kB compressed.
 MOST_PLAIN = 1000
+#: Versions in which a node may be `like` another, or in which no node is.
+FORMER = (1, 2)
 
 
 def write(folder: Path, statement: Statement) -> None:
@@ -64,5 +66,38 @@ def of_report(folder: Path) -> Statement:
 
 
 def read(content: str | bytes) -> Statement:
-    """Return the statement of a document. Raises ContractError."""
-    return loads(Statement, content)
+    """Return the statement of a document of this version or an earlier one. Raises ContractError."""
+    value = parse(content)
+    if isinstance(value, dict) and value.get("schema_version") in FORMER:
+        return _whole(decode(_FormerStatement, value))
+    return decode(Statement, value)
+
+
+@dataclass(frozen=True)
+class _FormerNode(NodeStatement):
+    """A node that has the controls of the node that it is `like`, but for those of the same id of its own."""
+
+    like: str = ""
+
+
+@dataclass(frozen=True)
+class _FormerStatement(Statement):
+    nodes: tuple[_FormerNode, ...]
+
+
+def _whole(statement: _FormerStatement) -> Statement:
+    """Return the statement with all controls of each node. Raises ContractError."""
+    nodes: dict[str, NodeStatement] = {}
+    for node in statement.nodes:
+        controls = node.controls
+        if node.like:
+            if node.like not in nodes:
+                raise ContractError(
+                    f"{node.node} is like {node.like}: expected that node before it, found none"
+                )
+            own = {control.id: control for control in controls}
+            controls = tuple(own.get(control.id, control) for control in nodes[node.like].controls)
+        nodes[node.node] = NodeStatement(
+            node.node, node.verdict, node.reason, node.system, node.gpus, node.driver, controls
+        )
+    return Statement(**(vars(statement) | {"nodes": tuple(nodes[node.node] for node in statement.nodes)}))

@@ -39,7 +39,7 @@ class Manifest:
     """Digests (SHA-256) of all files of a report, and what made it.
 
     `previous` is the name of the report before, empty for the first; `previous_sha256` that of its manifest.
-    `number` counts all reports so far, this one included.
+    `number` counts all reports so far, this one included; 0 in those of version 1.
     """
 
     made_at: str
@@ -221,18 +221,45 @@ def faults(report: Path, recorded: str, manifest: Manifest) -> Iterator[str]:
 
 def breaks(recorded: Mapping[str, str], manifests: Mapping[str, Manifest], number: int) -> Iterator[str]:
     """Find where the chain of reports is cut, thinned, or in another order."""
-    last = 0
-    for name, before in zip(recorded, ["", *recorded], strict=False):
+    last, numbered = 0, False
+    for name, before in pairs(list(recorded), manifests):
         last += 1
         if (manifest := manifests.get(name)) is None:
             continue
         if (manifest.previous, manifest.previous_sha256) != (before, recorded.get(before, "")):
             yield f"{name}: it follows {manifest.previous or 'no report'}, expected {before or 'none'}"
-        if manifest.number != last:
+        numbered = numbered or bool(manifest.number)
+        if numbered and manifest.number != last:
             yield f"{name}: it is report {manifest.number} of the chain, expected {last}"
             last = manifest.number
     if number > last:
         yield f"the history has counted {number} reports, and its last one is {last}: the newest are gone"
+
+
+def pairs(names: Sequence[str], manifests: Mapping[str, Manifest]) -> Iterator[tuple[str, str]]:
+    """Return each report with the one that it should follow.
+
+    Those of version 1 have no number, and each followed the one that was the newest by the clock.
+    """
+    former = 0
+    while former < len(names) and not getattr(manifests.get(names[former]), "number", 0):
+        former += 1
+    newest = ""
+    for name in by_links(names[:former], manifests):
+        yield name, newest
+        newest = max(newest, name)
+    yield from zip(names[former:], ["", *names][former:], strict=False)
+
+
+def by_links(names: Iterable[str], manifests: Mapping[str, Manifest]) -> Iterator[str]:
+    """Return reports by the clock's order, but none before the one that it follows."""
+    waiting, before = list(names), {""}
+    while waiting:
+        following = (one for one in waiting if one not in manifests or manifests[one].previous in before)
+        name = next(following, waiting[0])
+        waiting.remove(name)
+        before.add(name)
+        yield name
 
 
 def lost(recorded: Sequence[tuple[str, str]], heads: Iterable[Head]) -> Iterator[str]:

@@ -6,21 +6,31 @@ A control's state has a beginning, a drift also an end.
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from temper.base.store import PATIENCE_S, HistoryError, Part, Store
+from temper.base.store import DAMAGED, PATIENCE_S, HistoryError, Part, Store
 from temper.compliance.evidence import Head
-from temper.compliance.model import State
+from temper.compliance.model import HARDENING, State
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     from temper.compliance.model import ControlResult, Statement
 
+# Because of AUTOINCREMENT, SQLite remembers how many reports there ever were.
+REPORT = (
+    "CREATE TABLE report (sequence INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, made_at TEXT, "
+    "manifest_sha256 TEXT)"
+)
+BY_CLOCK = "SELECT name, made_at, manifest_sha256 FROM former ORDER BY made_at, name"
+INTO_REPORT = "INSERT INTO report (name, made_at, manifest_sha256)"
+#: The id of a control; those of the hardening had no role in front of them up to version 2.
+FULL = f"CASE WHEN instr({{0}}, '/') THEN {{0}} ELSE '{HARDENING}/' || {{0}} END".format
 PART = Part(
     "compliance",
     3,
@@ -29,11 +39,23 @@ PART = Part(
         "WITHOUT ROWID",
         "CREATE TABLE drift (node TEXT, control TEXT, began TEXT, ended TEXT)",
         "CREATE INDEX open_drift ON drift (node, control) WHERE ended IS NULL",
-        # Because of AUTOINCREMENT, SQLite remembers how many reports there ever were.
-        "CREATE TABLE report (sequence INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, made_at TEXT, "
-        "manifest_sha256 TEXT)",
+        REPORT,
     ),
+    # Version 1 put the reports in order by the clock.
+    {
+        1: ("ALTER TABLE report RENAME TO former", REPORT, f"{INTO_REPORT} {BY_CLOCK}", "DROP TABLE former"),
+        2: (
+            f"UPDATE state SET control = {FULL('control')}",  # noqa: S608 - our names
+            f"UPDATE drift SET control = {FULL('control')}",  # noqa: S608 - likewise
+        ),
+    },
 )
+#: A history of compliance alone, as it was before: what its rows are written with, and read with.
+ALONE = {
+    "INSERT INTO state VALUES (?, ?, ?, ?)": f"SELECT node, {FULL('control')}, state, since FROM state",  # noqa: S608 - likewise
+    "INSERT INTO drift VALUES (?, ?, ?, ?)": f"SELECT node, {FULL('control')}, began, ended FROM drift",  # noqa: S608 - likewise
+    f"{INTO_REPORT} VALUES (?, ?, ?)": BY_CLOCK.replace("former", "report"),
+}
 
 
 @dataclass(frozen=True)
@@ -65,6 +87,24 @@ class History:
         self.path = path
         self._store = Store(path, PART, patience_s)
 
+    def take_over(self, former: Path) -> None:
+        """Add what is in a file of compliance alone, which was its history before, unless that was done.
+
+        The file stays, and is not read again.
+        """
+        if not former.is_file() or self.reports():
+            return
+        try:
+            with closing(sqlite3.connect(f"{former.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+                rows = {name: connection.execute(query).fetchall() for name, query in ALONE.items()}
+        except sqlite3.Error as error:
+            raise HistoryError(
+                f"the history {former} cannot be taken over into {self.path}: {error}; {DAMAGED}"
+            ) from error
+        with self._store.writing() as connection:
+            for statement, of_table in rows.items():
+                connection.executemany(statement, of_table)
+
     def states(self) -> dict[str, Mapping[str, Known]]:
         """Return the last known state of each control of each node.
 
@@ -80,10 +120,7 @@ class History:
             last = connection.execute("SELECT name FROM report ORDER BY sequence DESC").fetchone()
             if (last[0] if last else "") != previous:
                 raise HistoryError(f"another check has ended while this one ({report}) was made: check again")
-            connection.execute(
-                "INSERT INTO report (name, made_at, manifest_sha256) VALUES (?, ?, ?)",
-                (report, now, manifest_sha256),
-            )
+            connection.execute(f"{INTO_REPORT} VALUES (?, ?, ?)", (report, now, manifest_sha256))
             adrift = set(connection.execute("SELECT node, control FROM drift WHERE ended IS NULL"))
             known = dict(_states(connection))
             differing: dict[tuple[int, int], tuple[ControlResult, ...]] = {}
@@ -128,7 +165,7 @@ class History:
     def drifts(self) -> list[Drift]:
         """Return every drift, by their beginnings."""
         rows = self._rows(
-            "SELECT drift.node, drift.control, began, ended, state FROM drift "
+            f"SELECT drift.node, {FULL('drift.control')}, began, ended, state FROM drift "  # noqa: S608 - likewise
             "LEFT JOIN state USING (node, control) ORDER BY began, drift.node, drift.control"
         )
         return [
@@ -138,7 +175,13 @@ class History:
 
     def reports(self) -> dict[str, str]:
         """Return the digest of each report's manifest, by its folder's name, in the order of their making."""
-        return dict(self._rows("SELECT name, manifest_sha256 FROM report ORDER BY sequence"))
+        with self._store.reading() as connection:
+            if not connection:
+                return {}
+            order = "sequence" if _numbered(connection) else "made_at, name"
+            return dict(
+                connection.execute(f"SELECT name, manifest_sha256 FROM report ORDER BY {order}")  # noqa: S608 - our names
+            )
 
     def head(self) -> Head | None:
         """Return the last report; None where there is none."""
@@ -147,18 +190,26 @@ class History:
         return Head(max(self.number(), len(recorded)), *last) if last else None
 
     def number(self) -> int:
-        """Return how many reports there ever were, also those whose rows are gone."""
-        rows = self._rows("SELECT seq FROM sqlite_sequence WHERE name = 'report'")
-        return int(rows[0][0]) if rows else 0
+        """Return how many reports there ever were, also those whose rows are gone; 0 where nobody counted."""
+        with self._store.reading() as connection:
+            if not connection or not _numbered(connection):
+                return 0
+            row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'report'").fetchone()
+            return int(row[0]) if row else 0
 
     def _rows(self, query: str) -> list[Any]:
         with self._store.reading() as connection:
             return connection.execute(query).fetchall() if connection else []
 
 
+def _numbered(connection: sqlite3.Connection) -> bool:
+    """Return whether reports have numbers: those of version 1 get them when the next one is recorded."""
+    return any(row[1] == "sequence" for row in connection.execute("PRAGMA table_info(report)"))
+
+
 NOTHING: Mapping[str, Known] = {}
 STATES = (
-    "SELECT node, json_group_array(json_array(control, state, since)) "
+    f"SELECT node, json_group_array(json_array({FULL('control')}, state, since)) "  # noqa: S608 - likewise
     "FROM (SELECT * FROM state ORDER BY node, control) GROUP BY node"
 )
 

@@ -9,6 +9,8 @@ from functools import cached_property
 from validation.model.contract import StringEnum
 
 #: Of the statement's JSON.
+#: Since 3 each node has all of its controls: in 2 it could be `like` another. Since 4 it has counts, and
+#: controls of the hardening are called `os_hardening/NAME`, as all others `ROLE/NAME`.
 SCHEMA_VERSION = 4
 HARDENING = "os_hardening"
 #: How many places a reason names.
@@ -16,8 +18,13 @@ MOST_PLACES = 3
 
 
 def canonical(control: str) -> str:
-    """Return the id of a control; those of the hardening may be given without their role."""
+    """Return the id of a control; those of the hardening had no role in front of them before."""
     return control if "/" in control else f"{HARDENING}/{control}"
+
+
+def former(control: str) -> str:
+    """Return the id that a control had before: what is made of it stays the same from run to run."""
+    return control.removeprefix(f"{HARDENING}/")
 
 
 class State(StringEnum):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from temper.compliance.alike import Once, uuid_of
 from temper.compliance.document import file_name
-from temper.compliance.model import ControlResult, State
+from temper.compliance.model import ControlResult, State, former
 from validation.model.contract import Encoded, encoded, json_text
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class ControlOutcome(NamedTuple):
 def place(outcome: ControlOutcome) -> str:
     """Return the UUID of an observation, the same in every run."""
     measured = str(outcome.measured or "")
-    return uuid("observation", outcome.control, str(outcome.state), measured, outcome.description)
+    return uuid("observation", former(outcome.control), str(outcome.state), measured, outcome.description)
 
 
 def observations(statement: Statement) -> Iterator[Encoded]:
@@ -198,7 +198,7 @@ def observation(outcome: ControlOutcome, subjects: list[str], statement: Stateme
 def finding(node: NodeStatement, control: ControlResult) -> dict[str, Any]:
     """Return a control that is not satisfied on a node."""
     return {
-        "uuid": uuid("finding", node.node, control.id),
+        "uuid": uuid("finding", node.node, former(control.id)),
         "title": line(f"{control.title} ({node.node})"),
         "description": control.why or control.title,
         "target": {
@@ -225,7 +225,7 @@ def risks(statement: Statement) -> Iterator[dict[str, Any]]:
     for (name, waiver), places in accepted.items():
         first = examples[name, waiver]
         yield {
-            "uuid": uuid("risk", name, waiver),
+            "uuid": uuid("risk", former(name), waiver),
             "title": line(f"Accepted: {first.title}"),
             "description": f"{name} is not as the benchmark or the inventory asks, and that is accepted.",
             "statement": waiver or "No reason was given.",

@@ -7,7 +7,7 @@ import hmac
 import json
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -145,9 +145,27 @@ class Journal:
 
     def _job(self, run: str, text: str) -> Job:
         try:
-            return build(Job, {**json.loads(text), "variables": {}}, "job")
+            data = json.loads(text)
+            # Of a Temper that recorded values: `forget_values` takes them away.
+            names = tuple(data.get("variables") or ())
+            return build(Job, {"extra": names, **data, "variables": {}}, "job")
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise HistoryError(f"{self.store.path}: run {run} cannot be read: {error}; {DAMAGED}") from error
+
+    def forget_values(self) -> list[str]:
+        """Remove the values of variables that an earlier Temper recorded; returns the runs that had some."""
+        old = []
+        with self.store.reading() as connection:
+            rows = connection.execute("SELECT id, job FROM fleet_run").fetchall() if connection else []
+        for run, text in rows:
+            job = self._job(run, text)
+            if values := json.loads(text).get("variables"):
+                old.append((_recorded(replace(job, seal=sealed(values))), run))
+        if old:
+            with self.store.writing() as connection:
+                connection.executemany("UPDATE fleet_run SET job = ? WHERE id = ?", old)
+            self.store.rewrite()
+        return [run for _, run in old]
 
     def unended(self) -> list[tuple[str, Job]]:
         """Return the runs that have not ended, the newest first."""

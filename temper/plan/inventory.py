@@ -307,16 +307,21 @@ def _named(sources: Sequence[str]) -> str:
     return ", ".join(sources) or "the default inventory"
 
 
+def expanded(name: str) -> Path:
+    """Return a path with a home and variables put in, as Ansible reads it."""
+    return Path(os.path.expandvars(name)).expanduser()
+
+
 def require_present(sources: Sequence[str]) -> None:
     """Raise InventoryError for an inventory that is not there; a list of hosts has a comma."""
-    if missing := [one for one in sources if "," not in one and not (ROOT / one).exists()]:
+    if missing := [one for one in sources if "," not in one and not (ROOT / expanded(one)).exists()]:
         raise InventoryError(f"expected an inventory, found no file or folder {missing[0]}")
 
 
 def chosen(given: Sequence[str]) -> list[str]:
     """Return the inventories of a command line, else those of ANSIBLE_INVENTORY, by their whole paths."""
     named = given or [one for one in os.environ.get("ANSIBLE_INVENTORY", "").split(",") if one]
-    return [one if "," in one else str(Path(one).absolute()) for one in named]
+    return [one if "," in one else str(expanded(one).absolute()) for one in named]
 
 
 def environment() -> dict[str, str]:

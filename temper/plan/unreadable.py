@@ -31,10 +31,13 @@ UNREACHABLE = (
     (re.compile("Could not resolve hostname"), "name-unknown"),
     (re.compile("Connection refused|kex_exchange_identification"), "no-ssh-server"),
 )
+#: Characters of a message that are read: a node can say anything before the login.
+MOST_READ = 16 << 10
 #: What ssh says at length of host keys and key files, beside the cause.
 FRAME = re.compile(
-    "@+\\s|IT IS POSSIBLE THAT .*? just been changed\\.|Please contact your system administrator\\."
-    "|It is required that .*? will be ignored\\.|remove with:|ssh-keygen -f .*? -R \\S+",
+    "(?<!@)@+\\s|IT IS POSSIBLE THAT .{0,400}? just been changed\\."
+    "|Please contact your system administrator\\.|It is required that .{0,400}? will be ignored\\."
+    "|remove with:|ssh-keygen -f .{0,400}? -R \\S+",
     re.DOTALL,
 )
 #: Likewise by what Ansible says of a node that answers (ansible-core 2.19: plugins/action/__init__.py).
@@ -57,7 +60,9 @@ def unreadable(message: str, target: Target, name: str, *, reached: bool) -> Ref
         code, _ = _cause(UNREADABLE, message) or ("mend", {})
         return refusal("node-unreadable", remedy(code, facts), reason=one_line(message))
     # Ansible's own words come before ssh's.
-    reason = one_line(" ".join(FRAME.sub(" ", message).split()).rpartition("reached over ssh: ")[2])
+    reason = one_line(
+        " ".join(FRAME.sub(" ", message[:MOST_READ]).split()).rpartition("reached over ssh: ")[2]
+    )
     code, found = _cause(UNREACHABLE, message) or ("reach", {})
     facts |= {name: one_line(value) for name, value in found.items()}
     user = target.user or "the current user"

@@ -61,7 +61,8 @@ def _of_test(test: TestResult) -> Iterator[Advice]:
 def _said(details: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what the details of one process say."""
     advice = details.get("advice")
-    for subject, texts in _lists(advice).items():
+    # Of a result of before 2026-11-23, which advised on this alone.
+    for subject, texts in ({"DataLoader": [advice]} if isinstance(advice, str) else _lists(advice)).items():
         yield from ((subject, text) for text in texts if isinstance(text, str))
     for mixed in MIXED:
         for way, gain in _numbers(details.get(f"{mixed}_gain_over")):

@@ -190,6 +190,7 @@ def check(
     written whole does not count.
     """
     history = History(settings.validations / HISTORY)
+    history.take_over(settings.directory / HISTORY)
     before = history.states()
     known = list(nodes)
     measured = validations(settings.validations, {node.name for node in known}, now)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from temper.report.to_do import Step
     from validation.verdict.verdicts import NodeVerdict
 
+#: Controls have areas: what stands before the slash of their name. In former statements, those of the
+#: hardening have none.
 #: Of long lists, how much the page of the fleet shows; the pages of the nodes have all.
 MOST_CHANGES, MOST_ATTENTION, MOST_FAILING, MOST_METRICS, MOST_GPUS, MOST_NOTES = 20, 100, 60, 240, 500, 60
 #: The sentence of a cell that did not pass, at most.

@@ -293,7 +293,7 @@ def _faults(verdict: NodeVerdict | None) -> Iterator[Fault]:
     alike: dict[tuple[str, str, str, str, str, str], list[str]] = {}
     for one, test in sorted(found, key=lambda one: -one[0].state.severity):
         gpu = "" if one.device is None else f"GPU {one.device}"
-        key = one.state.value, test, one.code, gpu, one.action, one.machine_action
+        key = one.state.value, test, one.code, gpu, one.action, one.machine_action or ""
         alike.setdefault(key, []).append(one.text)
     for (state, test, code, gpu, action, machine_action), texts in alike.items():
         yield Fault(state, test, code, gpu, tuple(texts), action, machine_action)

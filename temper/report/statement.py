@@ -16,7 +16,7 @@ from xml.sax import saxutils
 from temper.base.nodes import ranges
 from temper.compliance import document, oscal
 from temper.compliance.alike import Once, uuid_of
-from temper.compliance.model import ControlResult, State, Verdict, WaivedBy
+from temper.compliance.model import ControlResult, State, Verdict, WaivedBy, former
 from temper.report import origin
 from temper.report import write as pages
 from temper.report.inputs import Report
@@ -347,4 +347,4 @@ def unchecked(node: NodeStatement) -> dict[str, Any]:
 
 def fingerprint(node: str, control: str) -> str:
     """Return names a control on a node, the same in every run."""
-    return uuid_of(f"temper:{node}:{control}")
+    return uuid_of(f"temper:{node}:{former(control)}")

@@ -56,11 +56,13 @@ PATIENCE_S = 30
 LEASE_TTL = timedelta(minutes=2)
 _RECORD = tuple(field.name for field in fields(Record))
 _COLUMNS = ", ".join(f'"{name}"' for name in _RECORD)  # "then" is a word of SQL
+#: Columns that were added to the table of roll-outs; an older Temper neither needs nor minds them, so the
+#: version stays.
+ADDED = {name: f"{name} TEXT NOT NULL DEFAULT ''" for name in ("origin", "inventory")}
 TABLES = f"""
 CREATE TABLE rollout (
   number INTEGER PRIMARY KEY, stack TEXT NOT NULL, policy TEXT NOT NULL, created_at TEXT NOT NULL,
-  mode TEXT NOT NULL, reason TEXT NOT NULL, sentence TEXT NOT NULL DEFAULT '', origin TEXT NOT NULL,
-  inventory TEXT NOT NULL
+  mode TEXT NOT NULL, reason TEXT NOT NULL, sentence TEXT NOT NULL DEFAULT '', {", ".join(ADDED.values())}
 );
 CREATE UNIQUE INDEX one_at_a_time ON rollout (mode IS NOT 'done') WHERE mode IS NOT 'done';
 CREATE TABLE node (
@@ -199,6 +201,10 @@ class RolloutStore:
                     for statement in filter(str.strip, TABLES.split(";")):
                         connection.execute(statement)
                     connection.execute(f"PRAGMA user_version = {VERSION}")
+                columns = {column[1] for column in connection.execute("PRAGMA table_info(rollout)")}
+                for name, column in ADDED.items():
+                    if name not in columns:
+                        connection.execute(f"ALTER TABLE rollout ADD COLUMN {column}")
                 yield connection
                 connection.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
@@ -353,13 +359,14 @@ class RolloutStore:
         """
         with self._open() as connection:
             row = connection.execute("SELECT origin FROM rollout WHERE number = ?", (number,)).fetchone()
-        return f"{row[0]}/{number}"
+        # One that was begun before this was recorded is known by what its controller was called then.
+        return f"{(row and row[0]) or _origin(self.path.parent)}/{number}"
 
     def inventory(self, number: int) -> list[str]:
-        """Return the inventory that a roll-out was begun with."""
+        """Return the inventory that a roll-out was begun with; none of one that an earlier version began."""
         with self._open() as connection:
             row = connection.execute("SELECT inventory FROM rollout WHERE number = ?", (number,)).fetchone()
-        return list(map(str, json.loads(row[0])))
+        return list(map(str, json.loads(row[0]))) if row and row[0] else []
 
     def mode(self, number: int) -> tuple[Mode, str]:
         """Return what a roll-out does, and why."""

@@ -349,8 +349,11 @@ def defaults() -> list[Any]:
 
 
 def statements() -> list[Any]:
-    """Return the document of a statement."""
-    return [json.loads("".join(document.text(made_up.statement(3))))]
+    """Return the document of a statement, and one of version 2, in which a node is like another one."""
+    whole = json.loads("".join(document.text(made_up.statement(3))))
+    first, second, _ = whole["nodes"]
+    like = second | {"like": first["node"], "controls": second["controls"][:1]}
+    return [whole, whole | {"schema_version": 2, "nodes": [first, like]}]
 
 
 def expectations() -> list[Any]:

@@ -134,6 +134,9 @@ def test_a_file_system_on_a_usb_disk_is_found_also_below_others(
     ("198.51.100.1", "192.0.2.9", "", False),
     # An address of loopback, as routers announce them, says nothing of the interface.
     ("198.51.100.1", "203.0.113.9", "eth1", False),
+    ("198.51.100.1", "192.0.2.10", "eth1", False),
+    # The controller is this node.
+    ("192.0.2.9", "192.0.2.9", "lo", False),
     ("2001:db8::1", "2001:db8::9", "eth1", False),
     ("", "", "eth1", False),
 )
@@ -146,6 +149,7 @@ def test_answers_that_take_another_interface_are_noticed(
     found = [
         {"name": "eth0", "addresses": ["192.0.2.9", "2001:db8::9"]},
         {"name": "eth1", "addresses": ["198.51.100.9"]},
+        {"name": "service", "addresses": ["192.0.2.10"], "kind": "dummy"},
     ]
     assert node_facts.answers_elsewhere(found) is expected
 

@@ -51,6 +51,7 @@ def readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Readers:
     ):
         monkeypatch.setattr(module, name, tmp_path / module.__name__)
     monkeypatch.setattr(record, "RECORDS", tmp_path)
+    monkeypatch.setattr(record, "FORMER", {})
     return {
         tmp_path / "os_tuning.json": lambda: record.Record("os_tuning").save(),
         accounts.RECORD: lambda: accounts.AccountsRecord(accounts.RECORD).write(),
@@ -104,6 +105,10 @@ def test_records_without_a_version_are_read_as_they_were_written(readers: Reader
     accounts.RECORD.write_text('{\n  "version": {"created": true, "present": true, "sudo": false}\n}\n')
     other_firewall.ENDED.write_text('{"name": "ufw", "at_boot": true}')
     engine_settings.STATE.write_text('{\n "records": {"podman": {"managed": true}}\n}\n')
+    upgrade.RECORD.write_text(
+        '{"former": "6.1.0-1", "release": "6.1.0-2", "version": "6.1.2-1", "packages": '
+        '{"linux-image-6.1.0-2": "6.1.2-1"}, "added": ["linux-image-6.1.0-2"], "back": {}, "automatic": []}'
+    )
     (tmp_path / "lease.json").write_text(
         '{\n "owner": "night-1@ctl",\n "fencing": 7,\n "ttl_s": 60.0,\n "since": "",\n "heartbeat": "",\n '
         '"boot_id": "",\n "beat_s": 1.5,\n "attempt": 0,\n "former": ""\n}\n'
@@ -112,8 +117,13 @@ def test_records_without_a_version_are_read_as_they_were_written(readers: Reader
     assert accounts.AccountsRecord(accounts.RECORD).accounts == {"version": known}
     assert other_firewall.ended() == other_firewall.known("ufw", at_boot=True)
     assert engine_settings.load_state() == {"records": {"podman": {"managed": True}}}
+    noted = upgrade.noted()
+    assert noted
+    assert (noted.version, noted.added) == ("6.1.2-1", ["linux-image-6.1.0-2"])
     assert lease.read(tmp_path / "lease.json").fencing == 7
+    noted.write()
     accounts.AccountsRecord(accounts.RECORD).write()
+    assert upgrade.noted() == noted
     assert accounts.AccountsRecord(accounts.RECORD).accounts == {"version": known}
 
 

@@ -105,7 +105,8 @@ def advised(found: Finding) -> Finding:
     entry = catalogue().get(found.code)
     cases = tuple(entry.cases.values()) if entry else ()
     actions = [case.machine_action for case in cases if "; ".join(case.remedy) == found.action]
-    if found.machine_action in actions:
+    # A result of an earlier schema has no machine action.
+    if actions and found.machine_action in (None, *actions):
         return found
     return replace(
         found,

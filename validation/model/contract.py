@@ -45,10 +45,13 @@ from validation.model.telemetry import Course, PowerLimit, Seen
 
 #: Each document has a version of its own: what one run on a node found, and the rounds of a burn-in that it
 #: is made of; the summary of a report; what is expected of nodes; what passes between the nodes of a fabric.
+#: Since 4 findings say what a machine can do.
 RESULT_VERSION = 4
 SUMMARY_VERSION = 4
 EXPECTATIONS_VERSION = 3
 FABRIC_VERSION = 7
+#: A result of version 3 has no machine actions, and says the same otherwise.
+READABLE_RESULTS = frozenset({3, RESULT_VERSION})
 #: Bytes of a document, and of one that a single node has written: a standard run on eight GPUs writes 50 kB.
 MOST_DOCUMENT_BYTES = 4 << 30
 MOST_RESULT_BYTES = 16 << 20
@@ -111,7 +114,7 @@ class Finding:
     """One thing that is not as it should be.
 
     `code` is stable, for suppression and history. `action` says to people what to do, `machine_action` to
-    programs.
+    programs; that is null in a result of schema version 3, which did not say.
     """
 
     code: Name
@@ -119,7 +122,7 @@ class Finding:
     text: str
     action: str = ""
     device: Index | None = None
-    machine_action: MachineAction = MachineAction.NONE
+    machine_action: MachineAction | None = None
 
 
 #: What a number or a checksum was taken under, by name.
@@ -313,15 +316,18 @@ class NodeResult:
 
 
 def node_result(value: Any, known_tests: typing.Collection[str] | None = None) -> NodeResult:
-    """Return a result from what the json module gives.
+    """Return a result from what the json module gives, in the form of this version.
 
     Raises ContractError, also for a schema version that is not readable, and for a result that contradicts
     itself or has a test that is none of `known_tests`: what is not understood must not pass.
     """
     version = value.get("schema_version") if isinstance(value, dict) else None
-    if isinstance(version, int) and version != RESULT_VERSION:
-        raise ContractError(f"a result of schema version {version}; this program reads {RESULT_VERSION}")
-    result = decode(NodeResult, value)
+    if isinstance(version, int) and version not in READABLE_RESULTS:
+        raise ContractError(
+            f"a result of schema version {version}; this program reads "
+            f"{' and '.join(map(str, sorted(READABLE_RESULTS)))}"
+        )
+    result = dataclasses.replace(decode(NodeResult, value), schema_version=RESULT_VERSION)
     _refuse_twice("tests", (test.id for test in result.tests))
     _refuse_twice("gpus", (f"GPU {gpu.index}" for gpu in result.gpus))
     for kind in ("measurements", "findings", "digests"):

@@ -94,10 +94,10 @@ def acting_as(uid: int, gid: int) -> Iterator[None]:
         yield
         return
     groups, umask = os.getgroups(), os.umask(0o077)
-    os.setgroups([])
-    os.setegid(gid)
-    os.seteuid(uid)
     try:
+        os.setgroups([])
+        os.setegid(gid)
+        os.seteuid(uid)
         yield
     finally:
         os.seteuid(0)

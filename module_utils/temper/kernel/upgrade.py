@@ -91,11 +91,13 @@ class Driver:
 
 def noted() -> Upgrade | None:
     """Return the upgrade that is under way on this node; None where there is none. Raises RecordError."""
-    _, fields = records.load(RECORD, {"upgrade": (dict,)}, RECORD_VERSION)
+    # In version 1 `version` is the kernel's.
+    version, fields = records.load(RECORD, {"version": (str,)}, RECORD_VERSION)
     if not fields:
         return None
+    noted = fields if version == 1 else fields.get("upgrade", {})
     try:
-        upgrade = Upgrade(**fields.get("upgrade", {}))
+        upgrade = Upgrade(**noted)
         if not all(records.is_of(value, UPGRADE_KINDS[name]) for name, value in asdict(upgrade).items()):
             raise TypeError("a field is of another type than expected")
     except TypeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from ansible.module_utils.temper.settings import base
 from ansible.module_utils.temper.settings.kinds import rebuild
 
 RECORDS = Path("/var/lib/temper/settings")
+#: Where earlier versions kept the only record that there was.
+FORMER = {"os_hardening": Path("/var/lib/temper/os_hardening.json")}
 
 
 class Record:
@@ -19,7 +22,9 @@ class Record:
 
     def __init__(self, role: str) -> None:
         self.path = RECORDS / f"{role}.json"
-        _, data = records.load(self.path, {"originals": (dict, dict), "pending": (list, str)})
+        self.former = FORMER.get(role)
+        path = self.former if self.former and not os.path.lexists(self.path) else self.path
+        _, data = records.load(path, {"originals": (dict, dict), "pending": (list, str)})
         #: Key -> {"spec", "state"}: enough to restore a setting that nobody asks for any more.
         self.originals: dict[str, dict[str, Any]] = data.get("originals", {})
         #: The keys of settings whose change has not been carried through.
@@ -29,7 +34,7 @@ class Record:
                 if "state" not in original or not rebuild(key, original["spec"]):
                     raise ValueError(f"{key} has no state")
         except (*MISREAD, OSError) as error:  # a path may be longer than any file's
-            raise records.damaged(self.path, repr(error)) from error
+            raise records.damaged(path, repr(error)) from error
 
     def save(self) -> None:
         """Write it, or remove it where it is empty."""
@@ -40,6 +45,8 @@ class Record:
             self.path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # other roles have theirs there, or it is not there
                 self.path.parent.rmdir()
+        if self.former:
+            self.former.unlink(missing_ok=True)
 
 
 def noted(key: str) -> list[Any]:

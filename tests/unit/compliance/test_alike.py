@@ -131,6 +131,33 @@ def test_the_document_of_a_large_fleet_is_compressed_and_read_back(
         document.of_report(tmp_path / "large")
 
 
+def as_version_2(*nodes: dict[str, Any]) -> str:
+    """A document in which nodes may be like another one."""
+    written = json.loads("".join(document.text(replace(FLEET, nodes=()))))
+    return json.dumps(written | {"schema_version": 2, "nodes": nodes})
+
+
+def test_a_statement_of_version_2_is_read_with_all_controls_of_each_node() -> None:
+    first, second, third = (json.loads(json.dumps(asdict(one))) for one in FLEET.nodes[:3])
+    own = [one for one in third["controls"] if one not in first["controls"]]
+    assert 0 < len(own) < len(first["controls"])
+    given = as_version_2(
+        first | {"like": ""}, second | {"like": ""}, third | {"like": "gpu01", "controls": own}
+    )
+    assert document.read(given) == replace(FLEET, schema_version=2, nodes=FLEET.nodes[:3])
+
+
+def test_a_statement_of_version_1_is_read() -> None:
+    old = json.loads("".join(document.text(replace(FLEET, nodes=FLEET.nodes[:1]))))
+    assert document.read(json.dumps(old | {"schema_version": 1})).nodes == FLEET.nodes[:1]
+
+
+def test_a_node_that_is_like_one_that_is_not_there_is_refused() -> None:
+    told = json.loads(json.dumps(asdict(FLEET.nodes[0])))
+    with pytest.raises(ContractError, match="is like gpu99: expected that node before it"):
+        document.read(as_version_2(told | {"like": "gpu99"}))
+
+
 @each("", "temper:gpu01:os_tuning/x", "ä\0ö")
 def test_a_uuid_is_that_of_the_standard_library(name: str) -> None:
     assert uuid_of(name) == str(uuid5(NAMESPACE_URL, name))
@@ -192,7 +219,10 @@ def test_each_result_of_sarif_names_its_own_node_and_fingerprint() -> None:
         assert result["ruleId"] == one.id
         assert result["locations"] == [{"logicalLocations": [{"name": told.node, "kind": "resource"}]}]
         assert result["partialFingerprints"] == {
-            "temper/v1": str(uuid5(NAMESPACE_URL, f"temper:{told.node}:{one.id}"))
+            # As it was when controls of the hardening had no role in front of them.
+            "temper/v1": str(
+                uuid5(NAMESPACE_URL, f"temper:{told.node}:{one.id.removeprefix('os_hardening/')}")
+            )
         }
         assert ("suppressions" in result) == (one.state is State.WAIVED)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import tarfile
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -25,6 +26,8 @@ from validation.model.contract import loads
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+#: As the code of version 1 wrote them: three reports, and five of which the second has the date 2036.
+FORMER = Path(__file__).with_name("reports_of_version_1.tar.xz")
 AHEAD = timedelta(days=3650)
 
 
@@ -44,6 +47,12 @@ def remove(reports: Path, *numbers: int) -> None:
     for number in numbers:
         shutil.rmtree(reports / names[number - 1])
         execute(reports, "DELETE FROM report WHERE name = ?", names[number - 1])
+
+
+def former(name: str, folder: Path) -> Path:
+    with tarfile.open(FORMER) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / name / "compliance"
 
 
 def test_a_clock_that_was_ahead_once_breaks_no_report(settings: Settings) -> None:
@@ -157,3 +166,36 @@ def test_the_command_prints_a_head_that_it_verifies_also_from_a_file(
     assert command.main(["verify", *given, "--head", "3 no head"]) == 2
     with pytest.raises(EvidenceError, match="no head"):
         heads_of("3 no head")
+
+
+@pytest.mark.parametrize("name", ["plain", "ahead"])
+def test_reports_of_version_1_verify_as_they_are_and_continued(
+    settings: Settings, tmp_path: Path, name: str
+) -> None:
+    reports = former(name, tmp_path)
+    before = (reports.parent / HISTORY).read_bytes()
+    assert problems(reports) == []
+    assert (reports.parent / HISTORY).read_bytes() == before
+    mine = Settings(reports, reports.parent, settings.data, (), timedelta(days=30))
+    states, drifts = History(reports.parent / HISTORY).states(), History(reports.parent / HISTORY).drifts()
+    assert states
+    assert drifts
+    for hours in (10, 11):
+        check([checked("gpu99")], mine, NOW + timedelta(hours=hours))
+    assert problems(reports) == []
+    known = History(reports.parent / HISTORY)
+    assert known.states().items() >= states.items()
+    assert known.number() == len(known.reports()) == {"plain": 5, "ahead": 7}[name]
+
+
+@pytest.mark.parametrize("continued", [False, True])
+@pytest.mark.parametrize(("name", "number"), [("plain", 1), ("plain", 2), ("ahead", 1), ("ahead", 5)])
+def test_reports_of_version_1_that_were_removed_with_their_rows_are_noticed(
+    settings: Settings, tmp_path: Path, name: str, number: int, continued: bool
+) -> None:
+    reports = former(name, tmp_path)
+    if continued:
+        mine = Settings(reports, reports.parent, settings.data, (), timedelta(days=30))
+        check([checked()], mine, NOW + timedelta(hours=10))
+    remove(reports, number)
+    assert problems(reports)

@@ -1,6 +1,11 @@
 """The history: states have a beginning, drifts an end, and a file that cannot be used stays as it is."""
 
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
+import textwrap
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +21,7 @@ from tests.unit.compliance.fleets import NOW, RULES, checked, observation, waive
 
 SSHD = "sshd:PasswordAuthentication"
 PLACE = ("gpu01", f"ssh_hardening/{SSHD}")
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -92,6 +98,23 @@ def test_a_drift_that_somebody_waives_is_waived_and_has_not_ended(history: Histo
     assert history.drifts() == [Drift(*PLACE, hour(0), hour(4))]
 
 
+def test_a_history_with_the_former_ids_of_controls_is_gone_on_with(history: History) -> None:
+    check(history, 0)
+    umask = "os_hardening/umask"
+    with sqlite3.connect(history.path) as connection:
+        connection.execute("UPDATE part SET version = 2 WHERE name = 'compliance'")
+        connection.execute("UPDATE state SET control = replace(control, 'os_hardening/', '')")
+        connection.execute("INSERT INTO drift VALUES ('gpu01', 'umask', 'then', NULL)")
+    # Of a copy that nobody can write to, the ids are the same.
+    assert history.states()["gpu01"][umask].since == hour(0)
+    assert history.drifts() == [Drift("gpu01", umask, "then")]
+    made = statement([checked()], replace(RULES, now=NOW + timedelta(hours=1)), history.states())
+    assert made.changed == ()
+    check(history, 1)
+    assert history.states()["gpu01"][umask].since == hour(0)
+    assert all("/" in control for control in history.states()["gpu01"])
+
+
 def test_a_check_that_another_one_has_overtaken_is_refused(history: History) -> None:
     check(history, 0)
     check(history, 1)
@@ -99,3 +122,89 @@ def test_a_check_that_another_one_has_overtaken_is_refused(history: History) -> 
     with pytest.raises(HistoryError, match="late"):
         history.record(made, "late", "1" * 64, "report 0")
     assert list(history.reports()) == ["report 0", "report 1"]
+
+
+def test_a_history_of_a_newer_version_is_refused_and_left_alone(history: History) -> None:
+    check(history, 0)
+    with sqlite3.connect(history.path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(HistoryError, match="99"):
+        check(history, 1, State.FAIL)
+    with sqlite3.connect(history.path) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    assert history.states()[PLACE[0]][PLACE[1]].state is State.PASS
+
+
+def test_a_file_that_is_no_history_is_refused_and_left_alone(history: History) -> None:
+    history.path.parent.mkdir()
+    history.path.write_text("something else, and long enough not to be taken for an empty database\n" * 20)
+    before = history.path.read_bytes()
+    with pytest.raises(HistoryError, match=str(history.path)):
+        history.states()
+    assert history.path.read_bytes() == before
+
+
+def test_a_file_of_compliance_alone_is_taken_over_once(history: History, tmp_path: Path) -> None:
+    """The form of before: the same tables, no parts."""
+    check(history, 0)
+    check(history, 1, State.FAIL)
+    former = tmp_path / "former.sqlite"
+    with sqlite3.connect(history.path) as source, sqlite3.connect(former) as target:
+        source.backup(target)
+        target.execute("DROP TABLE part")
+        target.execute("PRAGMA application_id = 0")
+        target.execute("PRAGMA user_version = 1")
+    new = History(tmp_path / "new" / "history.sqlite")
+    for _ in range(2):
+        new.take_over(former)
+        assert (new.states(), new.drifts(), new.reports()) == (
+            history.states(),
+            history.drifts(),
+            history.reports(),
+        )
+    former.write_text("nothing that anybody could read, and long enough to be looked at" * 20)
+    new.take_over(former)
+    with pytest.raises(HistoryError, match=r"former\.sqlite"):
+        History(tmp_path / "newer" / "history.sqlite").take_over(former)
+
+
+@pytest.mark.component
+def test_a_writer_that_is_killed_leaves_what_was_there(history: History) -> None:
+    check(history, 0)
+    writer = textwrap.dedent(
+        f"""
+        import os, signal
+        from pathlib import Path
+        from temper.compliance import history
+        from tests.unit.compliance.test_history import State, check
+        history.History._mark_drift = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        check(history.History(Path({str(history.path)!r})), 1, State.FAIL)
+        """
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", writer], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert history.states()[PLACE[0]][PLACE[1]].state is State.PASS
+    assert history.drifts() == []
+    assert check(history, 2, State.FAIL) == hour(2)
+
+
+def test_validations_and_checks_live_in_one_file(history: History) -> None:
+    from temper.judge.history_store import History as Runs
+    from tests.unit.validation.test_history_store import run
+
+    runs = Runs(history.path)
+    check(history, 0)
+    assert runs.append([run(1)]) == 1
+    check(history, 1, State.FAIL)
+    assert dict(runs.past(["gpu01"]))["gpu01"].runs == (run(1),)
+    assert history.drifts() == [Drift(*PLACE, hour(1))]
+
+
+def test_a_second_writer_of_the_same_moment_is_one_sentence(history: History) -> None:
+    check(history, 0)
+    late = History(history.path, patience_s=0.1)
+    with History(history.path)._store.writing(), pytest.raises(HistoryError, match=r"in use.*nothing was"):
+        check(late, 1, State.FAIL)
+    assert check(late, 2, State.FAIL) == hour(2)

@@ -40,7 +40,7 @@ from temper.cli.fleet import (
 from temper.fleet import identities
 from temper.fleet.bundle import python_version
 from temper.fleet.collected import Said
-from temper.fleet.journal import Job, Journal, NodeRecord, sealed
+from temper.fleet.journal import Job, Journal, NodeRecord, same, sealed
 from temper.fleet.run import HERE, Events, FleetRun
 from temper.fleet.slices import ATTEMPTS, Board, NodeOutcome, Place, Slice
 from temper.fleet.worker import release, slim
@@ -667,6 +667,26 @@ def test_no_value_of_a_variable_is_recorded(tmp_path: Path) -> None:
     journal.begin("one", replace(job(Path("site.yml"), password="s3cret"), extra=("password",), seal="x"))
     assert not [file for file in tmp_path.iterdir() if b"s3cret" in file.read_bytes()]
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_values_that_an_earlier_temper_recorded_are_removed_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "runs.sqlite"
+    journal = Journal(path)
+    variables = {"password": "s3cret"}
+    old = {"playbook": "site.yml", "sources": [], "limit": "", "options": [], "nodes": list(NODES)}
+    with journal.store.writing() as connection:
+        row = ("one", json.dumps(old | {"variables": variables}))
+        connection.execute("INSERT INTO fleet_run (id, job) VALUES (?, ?)", row)
+    path.chmod(0o644)
+    assert journal.forget_values() == ["one"]
+    assert not [file for file in tmp_path.iterdir() if b"s3cret" in file.read_bytes()]
+    assert path.stat().st_mode & 0o777 == 0o600
+    last = journal.last()
+    assert last
+    assert last[1].extra == ("password",)
+    assert same(last[1].seal, variables)
+    assert not same(last[1].seal, {"password": "other"})
+    assert journal.forget_values() == []
 
 
 def test_who_resumes_gives_the_same_variables_again(tmp_path: Path) -> None:

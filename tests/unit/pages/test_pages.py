@@ -318,6 +318,7 @@ def loader(advised: Any) -> dict[str, Any]:
         ["a step in fp16 is 2.50 times as fast as in fp32", "3 of 340 steps in fp16 were skipped"],
     ),
     ("data_loading", loader({"DataLoader": ["num_workers=8"]}), ["num_workers=8"]),
+    ("data_loading", loader("num_workers=8"), ["num_workers=8"]),  # of earlier results
     # In no known form.
     ("gpu_amp", {"GPU 0": {"bf16_gain_over": "?"}, "GPU 1": None}, []),
     *(("data_loading", loader(said), []) for said in (7, ["x"], {"DataLoader": "x"}, {"DataLoader": [7]})),

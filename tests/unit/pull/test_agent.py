@@ -198,6 +198,14 @@ def test_a_record_that_this_program_cannot_read_stays_and_lets_no_commit_in(worl
     assert path.read_text() == text
 
 
+def test_a_record_of_the_first_version_is_read(world: World) -> None:
+    world.run()
+    known = world.accepted
+    del known["schema_version"]
+    (world.state / "accepted.json").write_text(json.dumps(known))
+    assert world.run().state == "checked"
+
+
 @pytest.mark.parametrize(
     ("error", "code"), [(ZeroDivisionError("x"), "fault"), (StoppedError("SIGTERM"), "stopped")]
 )

@@ -3,6 +3,7 @@
 import http.server
 import shutil
 import subprocess
+import tarfile
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,8 @@ from tests.unit.pull.world import World
 pytestmark = pytest.mark.component
 
 TAGS = {"tags": "fleet-*", "branch": ""}
+#: What the agent of the version before has left: two releases, and the folders that it worked in.
+FORMER = Path(__file__).with_name("state_of_version_1.tar.xz")
 
 
 @pytest.fixture
@@ -654,3 +657,58 @@ def test_where_the_server_is_away_the_accepted_tag_is_judged_again(world: World)
     )
     world.trust(line("grace", key(world.folder, "grace")))
     assert world.run(**TAGS).code == "bad-signature"
+
+
+@pytest.fixture
+def taken_over(world: World) -> World:
+    """A node with the state of the former agent, whose server has what it knew."""
+    with tarfile.open(FORMER) as tar:
+        tar.extractall(world.folder, filter="data")
+    world.trust((world.folder / "keyring").read_text(), line("grace", world.mallory))
+    shutil.rmtree(world.source.folder / ".git")
+    clone = str(world.state / "repository.git")
+    world.source.git("init", "--quiet", "--initial-branch=main")
+    world.source.git("fetch", "--quiet", clone, "refs/temper/tags/*:refs/tags/*")
+    world.source.git("reset", "--quiet", "--hard", "fleet-2")
+    return world
+
+
+def test_the_state_of_the_former_agent_is_taken_over(taken_over: World) -> None:
+    before = taken_over.accepted
+    (taken_over.state / "deploy_key").write_text("of the operator")
+    result = taken_over.run(**TAGS)
+    assert (result.state, result.commit, result.ref) == ("checked", before["commit"], "fleet-2")
+    assert result.delivery_problem == "the server is away"
+    kept = {"accepted.json", "repository.git", "result.json", "checkout", "scratch", "deploy_key"}
+    assert {path.name for path in taken_over.state.iterdir()} == kept
+    assert taken_over.accepted == before
+    commit = taken_over.source.commit(None)
+    taken_over.source.tag("fleet-3", taken_over.mallory)
+    assert taken_over.run(**TAGS).commit == commit
+
+
+def test_the_former_agents_commit_is_judged_again_without_a_server(taken_over: World) -> None:
+    taken_over.away()
+    result = taken_over.run(**TAGS)
+    assert (result.state, result.code, result.ref, result.signer) == (
+        "checked",
+        "not-fetched",
+        "fleet-2",
+        "ada",
+    )
+
+
+def former_tag_moved(world: World) -> None:
+    world.source.commit(None)
+    world.source.tag("fleet-2", world.mallory, "--force")
+
+
+def former_tag_gone(world: World) -> None:
+    world.source.git("tag", "--delete", "fleet-2")
+
+
+@pytest.mark.parametrize(("code", "attack"), [("tag-moved", former_tag_moved), ("older", former_tag_gone)])
+def test_what_the_former_agent_knew_still_refuses(
+    taken_over: World, code: str, attack: Callable[[World], None]
+) -> None:
+    require_refused(taken_over, code, attack, **TAGS)

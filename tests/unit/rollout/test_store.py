@@ -218,6 +218,21 @@ def test_a_roll_out_keeps_its_name_on_another_host_and_in_another_spelling(
     assert elsewhere.identity(2) == f"standby.example:{store.path.parent}/2"
 
 
+def test_a_roll_out_of_an_older_temper_keeps_the_name_that_it_had(
+    store: RolloutStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sqlite3.connect(store.path) as connection:
+        for column in ("origin", "inventory"):
+            connection.execute(f"ALTER TABLE rollout DROP COLUMN {column}")
+    monkeypatch.chdir(store.path.parent.parent)
+    as_given = RolloutStore(Path("reports") / store.path.name)
+    assert as_given.identity(1) == f"{socket.gethostname()}:reports/1"
+    rollout = as_given.load(1)
+    assert rollout
+    assert len(rollout.nodes) == 3
+    assert as_given.inventory(1) == []
+
+
 # By hand
 
 

@@ -119,6 +119,7 @@ class Node:
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     node = Node(tmp_path)
     monkeypatch.setattr(record, "RECORDS", node.record.parent)
+    monkeypatch.setattr(record, "FORMER", {})
     monkeypatch.setattr(engine, "UNIT_DIRECTORIES", (f"{tmp_path}/etc/systemd/",))
     monkeypatch.setattr(engine, "ssh_login", lambda: None)
     # Whatever else runs on this machine, a lab with simulated GPUs say.

@@ -134,6 +134,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
     monkeypatch.setattr(kinds, "folded_class", class_of)
     monkeypatch.setattr(record, "RECORDS", world.records)
+    monkeypatch.setattr(record, "FORMER", {"os_hardening": tmp_path / "os_hardening.json"})
     monkeypatch.setattr(system, "PROC_SYS", tmp_path / "proc-sys")
     monkeypatch.setattr(system, "SYSCTL_DIRECTORIES", ())
     return world
@@ -614,6 +615,20 @@ def test_accounts_are_looked_at_where_nobody_is_listed_any_more(
     world.warned = {"account": ["ada is no longer listed, and still let in"]}
     settle_all(role_plan("admin_accounts", []))
     assert warnings[:1] == world.warned["account"]
+
+
+def test_the_record_of_an_earlier_version_is_taken_over(world: World, settle_all: Run) -> None:
+    file = world.path / "login"
+    file.write_text("ours\n")
+    original = {"spec": {"path": str(file), "content": "", "directories": []}, "state": None}
+    former = world.path / "os_hardening.json"
+    former.write_text(json.dumps({"originals": {f"file:{file}": original}, "pending": []}))
+    settle_all(role_plan("os_hardening", [world.file("other")], atomic=True))
+    assert not file.exists()
+    assert not former.exists()
+    assert list(json.loads((world.records / "os_hardening.json").read_text())["originals"]) == [
+        f"file:{world.path}/other"
+    ]
 
 
 def test_no_part_of_a_plan_makes_results_unreadable(world: World, settle_all: Run) -> None:

@@ -30,6 +30,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(system, "PROC_SYS", sys)
     monkeypatch.setattr(system, "SYSCTL_DIRECTORIES", (str(tmp_path / "sysctl.d"),))
     monkeypatch.setattr(record, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(record, "FORMER", {})
     monkeypatch.setattr(observe, "MODULES", tmp_path / "modules")
     return tmp_path
 

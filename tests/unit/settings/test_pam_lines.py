@@ -37,6 +37,7 @@ auth required
 @pytest.fixture(autouse=True)
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(record, "FORMER", {})
 
 
 def test_a_line_is_read_with_its_brackets_comments_and_continuations(pam: Path) -> None:

@@ -488,6 +488,7 @@ def module(
 ) -> Callable[..., dict[str, Any]]:
     """Carry a plan out, or say in check mode what would be done."""
     monkeypatch.setattr(record, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(record, "FORMER", {})
     return partial(carried_out, run_module)
 
 

@@ -66,6 +66,7 @@ def a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(system, "PROC_SYS", tmp_path / "proc-sys")
     monkeypatch.setattr(system, "SYSCTL_DIRECTORIES", (str(tmp_path / "sysctl.d"),))
     monkeypatch.setattr(record, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(record, "FORMER", {})
     return tmp_path
 
 

@@ -124,8 +124,18 @@ def test_a_number_that_is_none_is_never_read(text: str) -> None:
 
 
 def test_a_result_of_another_schema_version_is_refused() -> None:
-    with pytest.raises(ContractError, match="schema version 1; this program reads 4"):
+    with pytest.raises(ContractError, match="schema version 1; this program reads 3 and 4"):
         contract.node_result(changed(["schema_version"], 1))
+
+
+def test_a_result_of_version_3_is_read_and_says_no_machine_action() -> None:
+    value = changed(["schema_version"], 3)
+    for test in value["tests"]:
+        for finding in test["findings"]:
+            del finding["machine_action"]
+    found = contract.node_result(value)
+    assert found.schema_version == contract.RESULT_VERSION
+    assert {finding.machine_action for test in found.tests for finding in test.findings} == {None}
 
 
 def test_states_have_one_order() -> None:

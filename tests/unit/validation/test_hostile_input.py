@@ -124,7 +124,7 @@ def test_an_expectation_that_no_node_can_meet_is_refused(wrong: dict[str, Any]) 
     [
         ({"node": "gpu02"}, "its result cannot be read: it is one of node gpu02"),
         ({"tests": [encode(one_test("splendid"))]}, "splendid is no test that this program knows"),
-        ({"schema_version": 1}, "a result of schema version 1; this program reads 4"),
+        ({"schema_version": 1}, "a result of schema version 1; this program reads 3 and 4"),
     ],
 )
 def test_a_result_that_cannot_be_judged_costs_its_node_the_verdict_and_no_other(
