@@ -125,7 +125,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     try:
         status = _run(list(sys.argv[1:] if command_line is None else command_line))
-    except BrokenPipeError:  # whoever read has gone, as with "| head"
+    except BrokenPipeError:  # the reader has closed the pipe, as head does
         _to_nowhere()
         return NOT_CARRIED_OUT
     return status if _written(sys.stdout) else NOT_CARRIED_OUT

@@ -122,7 +122,7 @@ class Board:
         return max(free, key=lambda place: place.jobs - used.count(place.name), default=None)
 
     def end(self, part: Slice, outcomes: Mapping[str, NodeOutcome]) -> None:
-        """Note that a slice has ended. A node that was not heard of comes again, alone."""
+        """Note that a slice has ended. A node without a result is run again, alone."""
         place = self._place(self.running.pop(part))
         place.losses = 0
         self.outcomes.update({node: outcomes[node] for node in part.nodes if node in outcomes})

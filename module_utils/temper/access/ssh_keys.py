@@ -100,10 +100,11 @@ def acting_as(uid: int, gid: int) -> Iterator[None]:
         os.seteuid(uid)
         yield
     finally:
+        # First what cannot fail: a user namespace may refuse the groups here as it did above.
+        os.umask(umask)
         os.seteuid(0)
         os.setegid(0)
         os.setgroups(groups)
-        os.umask(umask)
 
 
 def read_regular(path: Path, *, follow: bool = False) -> tuple[bytes, os.stat_result] | None:
