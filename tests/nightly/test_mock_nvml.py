@@ -1,7 +1,7 @@
 """Read what Debian's nvidia-smi says of every model of NVIDIA's mock NVML.
 
-TEMPER_MOCK_NVML names the folder of a mock that somebody built: libnvidia-ml.so.1 and configs/*.yaml, one a
-model. TEMPER_MOCK_NVML_RECORD names a folder that gets what nvidia-smi said, as in
+TEMPER_MOCK_NVML names the folder of a mock that somebody built (NVIDIA/k8s-test-infra, pkg/gpu/mocknvml: `make`,
+with Go and gcc, leaves both there): libnvidia-ml.so.1 and configs/*.yaml, one a model. TEMPER_MOCK_NVML_RECORD names a folder that gets what nvidia-smi said, as in
 tests/unit/validation/mock_nvml.
 """
 
