@@ -760,9 +760,10 @@ def carry_out(
             break
         result["changed"] |= outcome.changed
         result["roles"][plan["role"]] = asdict(outcome)
+        # One that waits to be confirmed, too: should it be taken back, the programs have still taken it.
+        note_in_place(node, plan)
         if outcome.needs:
             break
-        note_in_place(node, plan)
     else:
         if not result["changed"]:
             result["ahead"] = read_ahead(node, ahead or [], secrets)
