@@ -494,8 +494,7 @@ class Role:
             if setting.in_parts:
                 # In the order of their first notes, so that the record changes with what it says alone.
                 original["state"] = {**original["state"], **state, **original["state"]}
-            if setting.order != EXACTLY:
-                original["spec"] = setting.as_made()
+            original["spec"] = setting.as_made()
 
     def note_packages(self, former: Mapping[str, str | None], failed: bool = False) -> None:
         """Record packages before a transaction changes them; of one that failed, what it has not brought."""
