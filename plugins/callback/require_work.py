@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import ansible.context as context
 from ansible.playbook.role import Role
@@ -17,9 +18,6 @@ if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
 from temper.base.selection import NOTHING_DONE, no_nodes, unknown_tags  # noqa: E402 - needs the path above
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DOCUMENTATION = """
 name: require_work
