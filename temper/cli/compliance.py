@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base import DATA, ROOT
 from temper.base.nodes import number_of, utc
@@ -22,15 +23,11 @@ from temper.cli import json_document
 from temper.compliance import document, scans, tailoring
 from temper.compliance.evidence import EvidenceError, heads_of, verify
 from temper.compliance.history import History
+from temper.compliance.model import NodeStatement, Statement
 from temper.plan.os_controls import load_controls
 from temper.plan.tables import read_yaml
 from validation.model.contract import ContractError
 from validation.model.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from temper.compliance.model import NodeStatement, Statement
 
 REPORTS = ROOT / "reports" / "compliance"
 USAGE_ERROR = 2

@@ -8,18 +8,15 @@ entities, and has limits on bytes, depth, rules, and a single tag or comment.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, BinaryIO
 from xml.parsers import expat
 
 from temper.compliance.model import State
 from temper.compliance.tailoring import CONTENT, XCCDF, Known, exemptions, owners_of
 from validation.model.contract import StringEnum
 from validation.model.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import BinaryIO
 
 #: An ARF has the data stream and what OVAL has collected: some 60 MB.
 MOST_BYTES = 512 << 20

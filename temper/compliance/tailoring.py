@@ -6,18 +6,14 @@ Source of the format: NIST IR 7275 revision 4 (XCCDF 1.2), section 6.7.
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from temper.compliance.model import State, WaivedBy
+from temper.compliance.model import NodeStatement, State, WaivedBy
 from temper.plan.os_controls import concerns, lacking, waiver_of
 from temper.plan.os_systems import systems
 from validation.model.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from temper.compliance.model import NodeStatement
 
 HARDENING = "os_hardening"
 XCCDF = "http://checklists.nist.gov/xccdf/1.2"
