@@ -20,11 +20,11 @@ from temper.plan.model import Driver, Offer, Runtime
 from temper.plan.refusals import advice, refusal
 from temper.plan.repositories import nvidia_repositories, repository_key_problems
 from temper.plan.rules import absences, from_nvidia, kernel_modules, stack_problems, stack_warnings
+from temper.plan.tables import Stack
 from temper.plan.versions import dotted, parts
 
 if TYPE_CHECKING:
     from temper.plan.request import Request
-    from temper.plan.tables import Stack
 
 # NVIDIA's packages register both flavours under one name.
 DKMS_NAME = "nvidia"

@@ -8,9 +8,10 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.files import File, put_back, replace_file, saved
 from ansible.module_utils.temper.process import run
@@ -20,16 +21,12 @@ from ansible.module_utils.temper.settings.base import (
     Fault,
     Setting,
     SettingError,
+    State,
     kept_value,
     word_on_faults,
 )
 from ansible.module_utils.temper.settings.site_lines import UnreadableError, text_of
 from ansible.module_utils.temper.settings.strictness import implicit, stricter, strictest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ansible.module_utils.temper.settings.base import State
 
 FAILLOCK = Path("/etc/security/faillock.conf")
 LOGIN_DEFS = Path("/etc/login.defs")
