@@ -34,11 +34,11 @@ PACKAGES = "auditd chrony cron dnf dnf-plugins-core firewalld libpam-pwquality l
 INSTALLED = (
     "audit authselect bash chrony cracklib-dicts cronie crypto-policies crypto-policies-scripts dnf "
     "dnf-automatic dnf-plugins-core firewalld grub2-tools kernel libpwquality logrotate nftables "
-    "openssh openssh-server pam policycoreutils policycoreutils-python-utils python3-dnf-plugin- "
-    "versionlock rpm rsyslog selinux-policy-targeted shadow-utils sudo systemd"
+    "openssh openssh-clients openssh-server pam policycoreutils policycoreutils-python-utils "
+    "python3-dnf-plugin-versionlock rpm rsyslog selinux-policy-targeted shadow-utils sudo systemd"
 )
 #: What the repository has besides.
-OFFERED = "aide audispd-plugins sssd tmux"
+OFFERED = "aide audispd-plugins gnutls-utils nss-tools sssd tmux"
 #: Debian's package manager, which no program of the node may meet.
 HIDDEN = "apt apt-cache apt-config apt-get apt-key apt-mark dpkg dpkg-deb dpkg-divert dpkg-query dpkg-split"
 #: Debian's names of services, and Enterprise Linux's.

@@ -35,6 +35,12 @@ STRICT = {
     + WITHOUT_STIG.name
     + "' else 'stig' }}"
 }
+#: An upgrade whose package brings its file in the place of the changed one.
+UPGRADE = (
+    "cd $(mktemp -d); apt-get download -qq libpam-modules; "
+    "dpkg --force-confask,confnew --install *.deb >/dev/null; "
+    "grep -c ^unlock_time /etc/security/faillock.conf || :"
+)
 MASK = "awk '$1 == \"UMASK\" {print $2}' /etc/login.defs"
 #: What programs make of it in the strictest profile: a script, and its output on every node.
 SAID = {
@@ -131,6 +137,7 @@ def test_ubuntus_shape_is_hardened_by_its_own_benchmark_stays_so_and_is_given_ba
         FLEET.command("reboot", node.name)
     assert {node.name: said(node) for node in NODES} == {node.name: SAID for node in NODES}
     settled(**STRICT)
+    assert [on_node(node, UPGRADE).strip() for node in NODES] == ["0"] * len(NODES)
     harden(**ABSENT)
     settled(**ABSENT)
     found = []
