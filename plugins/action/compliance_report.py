@@ -29,6 +29,7 @@ from temper.report.compliance import (  # noqa: E402 - likewise
     check,
     checked_nodes,
     elsewhere,
+    named,
     settings_of,
 )
 
@@ -78,6 +79,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             raise AnsibleActionFail(f"The report of compliance could not be written: {error}.") from None
         return result | {
             "changed": False,
+            "warnings": list(named(asked).warnings),
             "text": f"{statement_text.text(statement)}Report: {folder}/report.html",
             "sentence": statement.sentence,
             "good": statement.verdict is Verdict.COMPLIANT,

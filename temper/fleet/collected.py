@@ -106,7 +106,7 @@ def plans(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
     known = {name for part in parts for name in part["nodes"]}
     absent = {name: without_plan(reason) for name, reason in silent.items() if name not in known}
     fleet = FleetPlan.merged([{"nodes": absent, "settings": {}, "waived": {}}, *map(readable, parts)])
-    same = twins({name: plan.machine for name, plan in fleet.plans.items()})
+    same = twins(fleet.plans).refused
     path = ROOT / PLANS
     own(path.parent)
     write_atomically(path, json.dumps(fleet.as_dict(), indent=1) + "\n", 0o600)
@@ -207,7 +207,7 @@ def compliance(
     """State the compliance of all nodes. `sources` are the inventories, `known` is what they say."""
     # Late: the pages of reports take longer to import than all else of `temper fleet`.
     from temper.report import statement as report
-    from temper.report.compliance import check, checked_nodes, elsewhere, settings_of
+    from temper.report.compliance import check, checked_nodes, elsewhere, named, settings_of
 
     parts = documents(folders, "compliance")
     if not parts:
@@ -219,6 +219,7 @@ def compliance(
         for name, reason in silent.items()
         if name not in heard
     ]
+    warned = "".join(f"warning: {one}\n" for one in named(asked).warnings)
     try:
         nodes = checked_nodes(asked, known.names)
         wanted = {word: chosen[name] for word, name in STATEMENT.items()}
@@ -228,6 +229,6 @@ def compliance(
         statement, folder = check(nodes, settings, datetime.now(UTC), elsewhere(known.members, heard))
     except (ValueError, OSError, HistoryError, EvidenceError) as error:
         return Said(f"The report of compliance could not be written: {error}", 2)
-    text = f"{report.text(statement)}Report: {folder}/report.html"
+    text = f"{report.text(statement)}{warned}Report: {folder}/report.html"
     states = {node.node: node.verdict.outcome for node in statement.nodes}
     return Said(text, 0 if statement.verdict is Verdict.COMPLIANT else 1, states)
