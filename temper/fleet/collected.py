@@ -18,7 +18,7 @@ from temper.compliance.evidence import EvidenceError
 from temper.compliance.model import Verdict
 from temper.judge.outcomes import states_in
 from temper.plan.convert import checked
-from temper.plan.fleet import FleetPlan
+from temper.plan.fleet import FleetPlan, digest
 from temper.plan.identity import twins
 from temper.plan.node_plan import NodePlan, refused
 from temper.plan.refusals import refusal, texts
@@ -141,6 +141,10 @@ def report_command(chosen: Mapping[str, Any], sources: Sequence[str], now: datet
 def readable(part: Mapping[str, Any]) -> Mapping[str, Any]:
     """Plans of a slice; where one is of another form, the nodes are refused with that as their reason."""
     try:
+        # Nodes of other slices may have the same digest.
+        for key, value in (*part["settings"].items(), *part["waived"].items()):
+            if key != digest(json.dumps(value)):
+                raise ValueError(f"expected the digest of what it stands for, found {key!r:.40}")
         FleetPlan.merged([part])
         for fact in part["nodes"].values():
             " ".join(fact["problems"])  # texts, and nothing else
