@@ -105,7 +105,7 @@ def twins(nodes: Mapping[str, Known]) -> Twins:
     must not be changed twice at once.
     """
     same: dict[str, set[str]] = defaultdict(set)
-    lying: list[list[str]] = []
+    lying: set[frozenset[str]] = set()
     for names in by_key((one, name) for name, node in nodes.items() for one in node.machine).values():
         pairs = [*combinations(sorted(names), 2)]
         apart = {pair for pair in pairs if differ(*(nodes[name].host_keys for name in pair))}
@@ -113,7 +113,7 @@ def twins(nodes: Mapping[str, Known]) -> Twins:
             if (one, other) not in apart:
                 same[one].add(other)
                 same[other].add(one)
-        lying += [sorted(set().union(*apart))] if apart else []
+        lying |= {frozenset().union(*apart)} if apart else set()
     refused = {
         name: refusal(
             "node-named-twice",
@@ -123,7 +123,8 @@ def twins(nodes: Mapping[str, Known]) -> Twins:
         )
         for name, others in same.items()
     }
-    return Twins(refused, tuple(dict.fromkeys(map(warning, lying))))
+    most = [sorted(names) for names in lying if not any(names < others for others in lying)]
+    return Twins(refused, tuple(map(warning, sorted(most))))
 
 
 def differ(one: Iterable[str], other: Iterable[str]) -> bool:
@@ -144,7 +145,7 @@ def evidence(host_keys: Sequence[Iterable[str]]) -> str:
 def warning(names: Sequence[str]) -> str:
     """Say that nodes claim to be one machine."""
     return (
-        f"{shown(names)} say that they are one machine (same ids, same addresses or network cards) and have "
-        "different SSH host keys, so each is worked on: one is a copy, or says what is not so. Compare "
-        "/etc/machine-id and `ip address` there"
+        f"{shown(names)} say that they are one machine (same ids, same addresses or network cards). Their "
+        "different SSH host keys prove that they are not, so none is refused for it: one is a copy, or says "
+        "what is not so. Compare /etc/machine-id and `ip address` there"
     )
