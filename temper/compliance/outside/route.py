@@ -6,12 +6,8 @@ import os
 import socket
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from temper.plan.ssh_client import Connection, SshClient, known_keys
-
-if TYPE_CHECKING:
-    from temper.plan.ssh_client import Plugin
+from temper.plan.ssh_client import Connection, Plugin, SshClient, known_keys
 
 #: Addresses of one name.
 MOST_ADDRESSES = 4
