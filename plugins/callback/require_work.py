@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import ansible.context as context
 from ansible.inventory.manager import split_host_pattern
@@ -20,9 +21,6 @@ if ROOT not in sys.path:
 from temper.base.selection import NOTHING_DONE, no_nodes, unknown_names, unknown_tags  # noqa: E402 - needs the path above
 from temper.plan.extra_vars import wrong_option  # noqa: E402 - likewise
 from temper.plan.unread_files import questions  # noqa: E402 - likewise
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DOCUMENTATION = """
 name: require_work

@@ -11,24 +11,20 @@ import re
 import shutil
 import stat
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base import ROOT
 from temper.base.nodes import counted, number_of, ranges
 from temper.base.programs import ask
 from temper.cli import json_document
-from temper.plan.inventory import InventoryError, chosen, expanded, read, utf8
+from temper.plan.inventory import Inventory, InventoryError, chosen, expanded, read, utf8
 from temper.plan.unread_files import questions
 from validation.model.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from temper.plan.inventory import Inventory
 
 LAB = ROOT / "inventory" / "lab"
 REPORTS = ROOT / "reports"

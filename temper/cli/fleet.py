@@ -16,11 +16,12 @@ import secrets
 import shlex
 import shutil
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from temper.base import ROOT
 from temper.base.nodes import alike, counted, number_of, printable
@@ -39,10 +40,6 @@ from temper.plan.extra_vars import ExtraVarsError, variables_of
 from temper.plan.fleet_addresses import fleet as fleet_addresses
 from validation.processes.files import own
 from validation.processes.interrupts import end_on_signals
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
 
 FOLDER = ROOT / "reports" / "fleet"
 HISTORY = FOLDER / "runs.sqlite"

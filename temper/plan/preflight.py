@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base import DATA, ROOT
 from temper.plan.contradictions import profiles_of
@@ -32,9 +33,6 @@ from temper.plan.tables import load_models, load_tables
 from temper.plan.unreadable import unreadable
 from validation.model.contract import ContractError
 from validation.model.expectations import file_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MODULE_UTILS = ROOT / "module_utils" / "temper"
 CDI_NCCL = MODULE_UTILS / "engines" / "cdi_nccl.py"
