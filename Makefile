@@ -157,6 +157,9 @@ bench: packages setup payload ## Time a ping, site.yml and the hardening roles, 
 	$(PAYLOAD_PYTHON) -m tests.bench.corruption --trials 4
 	$(BIN)/python -m tests.bench.pages
 	$(BIN)/python -m tests.bench.slices
+	$(BIN)/python -m tests.bench.scale --nodes 100
+	$(BIN)/python -m tests.unit.validation.test_autotune_search 300
+	$(BIN)/python -m tests.unit.rollout.test_gate_rates 20
 	$(BIN)/python -m tests.bench $(ARGS)
 
 .PHONY: os-values

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
@@ -27,9 +28,6 @@ from temper.plan.preflight import preflight_plan  # noqa: E402 - likewise
 from temper.plan.security import installed  # noqa: E402 - likewise
 from temper.plan.tables import load_tables  # noqa: E402 - likewise
 from temper.plan.unreadable import SILENT, unreadable  # noqa: E402 - likewise
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class ActionModule(NodeAction):

@@ -10,11 +10,12 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ansible.constants as constants
 import ansible.context as context
@@ -43,9 +44,6 @@ from temper.output.results import (  # noqa: E402 - likewise
 )
 from temper.output.run import Note, Run, Stage, before_verdict  # noqa: E402 - likewise
 from temper.plan.origin import place_of_error, with_vault_remedy  # noqa: E402 - likewise
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 DOCUMENTATION = """
 name: temper

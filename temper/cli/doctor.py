@@ -11,23 +11,20 @@ import re
 import shutil
 import stat
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base import ROOT
 from temper.base.nodes import counted, number_of, ranges
 from temper.base.programs import ask
 from temper.cli import json_document
-from temper.plan.inventory import InventoryError, chosen, read, utf8
+from temper.plan.inventory import Inventory, InventoryError, chosen, read, utf8
+from temper.plan.unread_files import questions
 from validation.model.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from temper.plan.inventory import Inventory
 
 LAB = ROOT / "inventory" / "lab"
 REPORTS = ROOT / "reports"
@@ -126,6 +123,9 @@ def inventory(given: Sequence[str]) -> Iterator[Finding]:
         return
     note = ", the lab on this machine" if sources == [str(LAB)] else ""
     yield Finding("inventory", f"{name}{note}: {counted(known.nodes)}")
+    for question in questions(sources, known.names, known.names):
+        found, _, remedy = question.rpartition("; ")
+        yield Finding("variables", found, remedy)
     if sources != [str(LAB)] and (nodes := _by_ssh(known)):
         yield _key(nodes)
         yield _host_keys(nodes)

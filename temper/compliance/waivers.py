@@ -6,18 +6,15 @@ at another hour in every zone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from difflib import get_close_matches
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base.nodes import utc
 from temper.compliance.model import WaiverFault, WaiverFinding, canonical
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
 
 #: How long before its end a waiver is spoken of.
 NOTICE = timedelta(days=30)

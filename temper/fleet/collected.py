@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -26,9 +28,6 @@ from validation.model.contract import EXPECTATIONS_VERSION
 from validation.processes.files import own, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     from temper.plan.inventory import Inventory
 
 PLANS = "reports/plan.json"

@@ -6,19 +6,17 @@ a jump host rebooted while other slices reach their nodes through it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temper.fleet.collected import CollectedError, documents
-from temper.fleet.journal import Journal
+from temper.fleet.journal import Job, Journal, NodeRecord
 from temper.plan.convert import build
 from temper.plan.identity import twins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from temper.fleet.journal import Job, NodeRecord
     from temper.fleet.run import FleetRun
 
 PLAYBOOK = "temper/fleet/identify.yml"

@@ -6,23 +6,19 @@ import hashlib
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base.nodes import number_of
 from temper.plan.convert import plain
 from temper.plan.identity import twins
+from temper.plan.model import FleetNetworks
 from temper.plan.node_plan import NodePlan, refused
 from temper.plan.refusals import refusal
 from validation.model.grouping import by_key
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from temper.plan.model import FleetNetworks
 
 SCHEMA_VERSION = 2
 NODES_SHOWN = 4

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from temper.plan.convert import build, from_node
-from temper.plan.facts import Interface  # noqa: TC001 - `build` reads the hint
+from temper.plan.facts import Interface
 from temper.plan.preview import shown
 from temper.plan.refusals import Refusal, refusal
 from validation.model.grouping import by_key

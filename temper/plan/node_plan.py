@@ -28,7 +28,7 @@ from temper.plan.refusals import CatalogueError, Refusal, refusal, texts
 from temper.plan.tables import LockedClocks
 from temper.plan.wanted import Kind, Wanted, check, read
 from validation.model.contract import ContractError, StringEnum, decode, parse
-from validation.model.expectations import Expectation  # noqa: TC001 - from_dict resolves the types of fields
+from validation.model.expectations import Expectation
 
 SCHEMA_VERSION = 2
 

@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,8 +29,6 @@ from temper.plan.ssh_ways import Client, Way, parsed, way
 from validation.model.printable import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from temper.plan.jump_hosts import JumpHost
 
 AT_ONCE = 8

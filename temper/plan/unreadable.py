@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from temper.plan.model import Target
 from temper.plan.preview import one_line
 from temper.plan.refusals import Refusal, Remedy, advice, facts_of, refusal, sentences
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from temper.plan.model import Target
 
 SSH_PORT = "22"
 #: Of a node that takes the connection and gives no answer. Ansible names what it waited for.

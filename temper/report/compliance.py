@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base.nodes import utc
 from temper.base.store import HISTORY
@@ -14,7 +15,9 @@ from temper.base.version import version
 from temper.compliance import answers, evidence, metrics, waivers
 from temper.compliance.answers import brief, label
 from temper.compliance.history import History
+from temper.compliance.model import Statement
 from temper.compliance.statement import CLOCKS, CheckedNode, LastValidation, Rules, statement
+from temper.compliance.waivers import Waiver
 from temper.plan.identity import twins
 from temper.plan.os_controls import load_controls
 from temper.plan.tables import load_tables
@@ -25,12 +28,6 @@ from validation.model.contract import ContractError, Machine, decode, loads, par
 from validation.processes.files import own
 from validation.report.fleet_report import point_latest_to
 from validation.verdict.verdicts import FleetVerdict
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from temper.compliance.model import Statement
-    from temper.compliance.waivers import Waiver
 
 #: A report's folder: when it was made, in UTC.
 FOLDER = "%Y-%m-%dT%H-%M-%SZ"

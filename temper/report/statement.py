@@ -8,28 +8,24 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from xml.sax import saxutils
 
 from temper.base.nodes import ranges
 from temper.compliance import document, oscal
 from temper.compliance.alike import Once, uuid_of
-from temper.compliance.model import ControlResult, State, Verdict, WaivedBy, former
+from temper.compliance.model import ControlResult, NodeStatement, State, Statement, Verdict, WaivedBy, former
 from temper.report import origin
 from temper.report import write as pages
 from temper.report.inputs import Report
+from temper.report.origin import Origin
 from validation.model.contract import Encoded, dumps, encoded, json_text
 from validation.model.printable import aligned, first_of, printable
 from validation.processes.files import write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from temper.compliance.model import NodeStatement, Statement
-    from temper.report.origin import Origin
 
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 MOST_CHANGES = 20

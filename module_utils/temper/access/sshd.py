@@ -13,17 +13,15 @@ import re
 import shlex
 import socket
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.temper.access.listeners import UNKNOWN, sockets
+from ansible.module_utils.temper.access.listeners import UNKNOWN, Listener, sockets
 from ansible.module_utils.temper.process import CommandError, complete, parsed, run, shown, succeeds, which
 from ansible.module_utils.temper.settings.base import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ansible.module_utils.temper.access.listeners import Listener
     from ansible.module_utils.temper.access.ssh_login import Login
 
 MAIN = Path("/etc/ssh/sshd_config")
@@ -71,8 +69,7 @@ LISTEN_ANEW_IN_SHELL = (
     f"systemctl reset-failed {SOCKET} {SERVICES[0]}; systemctl restart {SOCKET} {SERVICES[0]} || failed=1; fi"
 )
 
-if TYPE_CHECKING:
-    Effective = dict[str, list[str]]  # keyword in lower case -> its values, sorted
+Effective = dict[str, list[str]]  # keyword in lower case -> its values, sorted
 
 
 def parse_effective(dump: str) -> Effective:

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from temper.compliance.model import State
+from temper.compliance.model import Observation, State
 from temper.compliance.outside.claims import Claims, read_claims
 from temper.compliance.outside.expected import Expected, expected, role_plans
 from temper.compliance.outside.judge import LOGIN_AS_ROOT, METHODS, PORTS, judge, unseen
 from temper.compliance.outside.look import Look, Looking, look, look_at_ssh
-from temper.compliance.outside.route import RouteError, route
+from temper.compliance.outside.route import Route, RouteError, route
 from validation.model.contract import ContractError
 from validation.model.printable import printable
 
 # isort: split
+
 from ansible.module_utils.temper.settings.base import RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from temper.compliance.model import Observation
-    from temper.compliance.outside.route import Route
 
 #: Of Ansible's connection plugin.
 SSH = "ssh"

@@ -6,15 +6,12 @@ import os
 import shlex
 import socket
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from temper.plan.ssh_client import Connection, SshClient
 from temper.plan.ssh_ways import DEFAULT_PORT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PROGRAM_S = 10
 #: Addresses of one name.

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from temper.plan.node_plan import Reaction, RoleOptions, RolePlan, Stage
 from temper.plan.os_controls import SYSCTL_FILE
 from temper.plan.os_systems import hardened, systems
 from temper.plan.refusals import Refusal, refusal, texts
-
-if TYPE_CHECKING:
-    from temper.plan.roles.context import Context
-    from temper.plan.variables import OsHardening
+from temper.plan.roles.context import Context
+from temper.plan.variables import OsHardening
 
 ROLE = "os_hardening"
 UNHARDENED = "hardening-system"

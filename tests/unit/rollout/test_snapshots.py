@@ -27,8 +27,9 @@ SAID = f"btrfs snapshot /.temper-snapshots/{NAME} of 2026-11-22T22:49:35Z, witho
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    answers = {"snapshot": played(snapshot=SAID), "install": played(boot_id="one")}
-    return World(tmp_path, StandInAnsible(answers))
+    return World(
+        tmp_path, StandInAnsible({"snapshot": played(snapshot=SAID), "install": played(boot_id="one")})
+    )
 
 
 def asked(world: World) -> list[tuple[str, object, object]]:
