@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from temper.base import ROOT
 from temper.base.nodes import alike, counted, number_of, printable
+from temper.base.options import told as described
 from temper.base.outcome import BAD, GOOD, numbers, tally, worst
 from temper.base.selection import NOTHING_DONE, unknown_names, unknown_tags
 from temper.base.store import HistoryError
@@ -111,7 +112,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
         *(UsageError, ExtraVarsError, inventory.InventoryError, BundleError, CollectedError, HistoryError),
         OSError,
     ) as error:
-        print(f"fleet: {error}", file=sys.stderr)
+        print(f"fleet: {described(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         again = " ".join(["temper fleet resume", *map(str, stop.args)])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from temper.base import ROOT as ROOT
+from temper.base.options import told
 from temper.base.store import HistoryError
 from temper.compliance.answers import unpacked
 from temper.compliance.evidence import EvidenceError
@@ -231,7 +232,7 @@ def compliance(
         # Of silent nodes neither groups nor waivers were heard: they are not checked, too.
         statement, folder = check(nodes, settings, datetime.now(UTC), elsewhere(known.members, heard))
     except (ValueError, OSError, HistoryError, EvidenceError) as error:
-        return Said(f"The report of compliance could not be written: {error}", 2)
+        return Said(f"The report of compliance could not be written: {told(error)}", 2)
     text = f"{report.text(statement)}{warned}Report: {folder}/report.html"
     states = {node.node: node.verdict.outcome for node in statement.nodes}
     return Said(text, 0 if statement.verdict is Verdict.COMPLIANT else 1, states)
