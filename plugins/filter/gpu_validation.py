@@ -129,7 +129,7 @@ def validation_fabric(
         if "result" not in outcome or outcome.get("batch") not in batches:
             continue
         member = _member(variables, node, settings["library"])
-        # By its own word. So many ranks that the rest has no room left would cost all others their measurement.
+        # By its own word. All ranks together have a limit, beyond which nobody is measured.
         if member["ranks"] > contract().MOST_GPUS:
             continue
         members.append(member)
