@@ -80,7 +80,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             raise AnsibleActionFail(reason) from None
         return result | {
             "changed": False,
-            "text": f"{statement_text.text(statement)}Report: {folder}/report.html",
+            "text": f"{statement_text.text(statement, short=True)}Report: {folder}/report.html",
             "sentence": statement.sentence,
             "good": statement.verdict is Verdict.COMPLIANT,
             "states": {node.node: node.verdict.outcome for node in statement.nodes},
