@@ -30,6 +30,7 @@ from temper.report.compliance import (  # noqa: E402 - likewise
     check,
     checked_nodes,
     elsewhere,
+    named,
     settings_of,
 )
 
@@ -80,6 +81,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             raise AnsibleActionFail(reason) from None
         return result | {
             "changed": False,
+            "warnings": list(named(asked).warnings),
             "text": f"{statement_text.text(statement, short=True)}Report: {folder}/report.html",
             "sentence": statement.sentence,
             "good": statement.verdict is Verdict.COMPLIANT,
