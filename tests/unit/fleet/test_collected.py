@@ -228,7 +228,7 @@ def test_plans_of_slices_are_one_file(tmp_path: Path, monkeypatch: pytest.Monkey
 
     said = collected.plans(folders(tmp_path, "plan", part("gpu02"), part("gpu01")), SILENT)
     assert said
-    assert "0 of 3 nodes planned, 3 refused" in said.text
+    assert "0 of 3 nodes planned, 3 not" in said.text
     document = json.loads((tmp_path / "reports" / "plan.json").read_text())
     assert list(document["nodes"]) == ["gpu01", "gpu02", "gpu09"]
     assert document["nodes"]["gpu09"]["problems"] == ["the helper died"]
