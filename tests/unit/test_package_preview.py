@@ -5,11 +5,8 @@ import hashlib
 import json
 import shutil
 import signal
-import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from tests.unit.each import each
 from tests.unit.needs import root_and
 from tests.unit.openpgp_keys import KeyRing
 from tests.unit.planning_nodes import assert_says
+from tests.unit.serving import Files, serving_files
 from tests.unit.settings.role_plans import item, role_plan
 
 Run = Callable[..., dict[str, Any]]
@@ -234,26 +232,18 @@ def test_a_repository_that_another_key_signed_is_a_problem(
     assert f"NO_PUBKEY {key_ring.keys['rsa4096'][-16:]}" in problem
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """A web server that keeps connections open, as real ones do, and writes no log."""
+class KeepsOpen(Files):
+    """Keeps connections open, as real web servers do."""
 
     protocol_version = "HTTP/1.1"
-
-    def log_message(self, *arguments: object) -> None:
-        pass
 
 
 @pytest.fixture
 def web(nvidia: Archive, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address at which a web server offers NVIDIA's repository."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(nvidia.path)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving_files(nvidia.path, KeepsOpen) as url:
+        yield url
 
 
 def test_a_repository_that_refuses_connections_is_a_problem_soon(
