@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import ansible.context as context
+from ansible import constants
 from ansible.errors import AnsibleError
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.inventory import BaseInventoryPlugin
@@ -32,6 +33,8 @@ description:
   - Ends the run with status 1 and a sentence where C(-e) has another form, because of which every plugin
     fails, where the file is not there, is no YAML, or is a script that fails. It leaves plugins to Ansible.
 """
+#: For a script that has failed, and is asked once more for its words.
+SCRIPT_S = 60
 #: As Ansible ends where its command line or inventory is wrong.
 STATUS = 1
 
@@ -43,6 +46,8 @@ class InventoryModule(BaseInventoryPlugin):  # type: ignore[misc]  # Ansible shi
 
     def verify_file(self, path: str) -> bool:
         """Return False, unless there is a sentence to end with: what is raised otherwise, Ansible drops."""
+        if not constants.INVENTORY_ANY_UNPARSED_IS_FAILED:  # the operator goes on without it
+            return False
         if sentence := extra_vars_problem() or problem(path):
             self.display.error(f"{sentence.rstrip('.')}. {NOTHING_DONE}", wrap_text=False)
             raise SystemExit(STATUS)
@@ -68,13 +73,18 @@ def problem(path: str) -> str:
         require_present([path])
     except InventoryError as error:
         return str(error)
-    return words_of_script(path) if os.access(path, os.X_OK) else unreadable(Path(path))
+    if os.access(path, os.X_OK):
+        return words_of_script(path)
+    # One without a suffix may be in the form of INI, of which Ansible knows what is wrong.
+    return unreadable(Path(path)) if Path(path).suffix else ""
 
 
 def words_of_script(path: str) -> str:
     """Return what a script says of its failure, which Ansible hides among the errors of other plugins."""
     try:
-        done = subprocess.run([path, "--list"], capture_output=True, text=True, check=False)  # noqa: S603
-    except (OSError, ValueError):  # ValueError: it says no text
+        done = subprocess.run(  # noqa: S603 - the operator's own script
+            [path, "--list"], capture_output=True, text=True, check=False, timeout=SCRIPT_S
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired):  # ValueError: it says no text
         return ""
     return f"{path} ended with status {done.returncode}: {last_words(done)}" if done.returncode else ""
