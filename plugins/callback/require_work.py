@@ -17,7 +17,7 @@ ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
-from temper.base.selection import NOTHING_DONE, no_nodes, unknown_tags  # noqa: E402 - needs the path above
+from temper.base.selection import NOTHING_DONE, no_nodes, unknown_tags
 
 DOCUMENTATION = """
 name: require_work

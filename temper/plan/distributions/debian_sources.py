@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from temper.plan.facts import AptSource, NodeFacts
 from temper.plan.model import Repository
 from temper.plan.refusals import Refusal, refusal
-
-if TYPE_CHECKING:
-    from temper.plan.facts import AptSource, NodeFacts
-    from temper.plan.variables import NvidiaStack
+from temper.plan.variables import NvidiaStack
 
 # nvidia-kernel-dkms is in non-free, its firmware in non-free-firmware, persistenced and NCCL in contrib. What
 # a security update depends on can be in main.
