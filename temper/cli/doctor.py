@@ -23,6 +23,7 @@ from temper.base.nodes import counted, number_of, ranges
 from temper.base.programs import ask
 from temper.cli import json_document
 from temper.plan.inventory import Inventory, InventoryError, chosen, read, utf8
+from temper.plan.unread_files import questions
 from validation.model.printable import printable
 
 LAB = ROOT / "inventory" / "lab"
@@ -122,6 +123,9 @@ def inventory(given: Sequence[str]) -> Iterator[Finding]:
         return
     note = ", the lab on this machine" if sources == [str(LAB)] else ""
     yield Finding("inventory", f"{name}{note}: {counted(known.nodes)}")
+    for question in questions(sources, known.names, known.names):
+        found, _, remedy = question.rpartition("; ")
+        yield Finding("variables", found, remedy)
     if sources != [str(LAB)] and (nodes := _by_ssh(known)):
         yield _key(nodes)
         yield _host_keys(nodes)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import fcntl
-import json
 import os
 import re
 import secrets
@@ -20,14 +19,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 from temper.base import ROOT
 from temper.base.nodes import alike, counted, number_of, printable
 from temper.base.outcome import BAD, GOOD, numbers, tally, worst
-from temper.base.selection import NOTHING_DONE, unknown_tags
+from temper.base.selection import NOTHING_DONE, unknown_names, unknown_tags
 from temper.base.store import HistoryError
 from temper.cli import json_document
 from temper.fleet import identities, pulled
@@ -36,6 +35,7 @@ from temper.fleet.collected import CHOSEN, CollectedError, Said, compliance, def
 from temper.fleet.journal import Job, Journal, NodeRecord, same, sealed
 from temper.fleet.slices import Board
 from temper.plan import inventory
+from temper.plan.extra_vars import ExtraVarsError, variables_of
 from temper.plan.fleet_addresses import fleet as fleet_addresses
 from validation.processes.files import own
 from validation.processes.interrupts import end_on_signals
@@ -107,7 +107,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
     try:
         status: int = arguments.function(arguments)
     except (
-        *(UsageError, inventory.InventoryError, BundleError, CollectedError, HistoryError),
+        *(UsageError, ExtraVarsError, inventory.InventoryError, BundleError, CollectedError, HistoryError),
         OSError,
     ) as error:
         print(f"fleet: {error}", file=sys.stderr)
@@ -195,50 +195,8 @@ def _words(text: str) -> str:
     return text
 
 
-def variables_of(texts: Sequence[str]) -> dict[str, Any]:
-    """Variables as `-e` gives them: name=value, JSON or YAML in braces, or @FILE. Raises UsageError."""
-    import yaml
-    from ansible.errors import AnsibleError
-    from ansible.parsing.splitter import parse_kv
-
-    found: dict[str, Any] = {}
-    for text in texts:
-        # A value may be a secret.
-        name = re.match(r"\{?\s*['\"]?(\w+)['\"]?\s*[=:]", text)
-        shown = text if text.startswith("@") else f"{name[1]}=..." if name else "..."
-        if text.startswith(("@", "{")):
-            try:
-                content = Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
-                given = yaml.safe_load(content)
-            except OSError as error:
-                raise UsageError(f"-e {shown}: expected a file with variables: {error.strerror}") from error
-            except (ValueError, yaml.YAMLError) as error:
-                mark = getattr(error, "problem_mark", None)
-                where = f", line {mark.line + 1}" if mark else ""
-                problem = getattr(error, "problem", None) or "it is none"
-                raise UsageError(
-                    f"-e {shown}: expected variables in JSON or YAML{where}: {problem}"
-                ) from None
-            if not isinstance(given, dict):
-                raise UsageError(f"-e {shown}: expected names with values, found {type(given).__name__}.")
-            found |= given
-        else:
-            try:
-                pairs = parse_kv(text)
-            except AnsibleError:
-                raise UsageError(f"-e {shown}: expected name=value, with quotes that end.") from None
-            if not pairs or not all(name.isidentifier() and name != "_raw_params" for name in pairs):
-                raise UsageError(f"-e {shown}: expected name=value, JSON in braces, or @FILE.")
-            found |= pairs
-    try:
-        plain: dict[str, Any] = json.loads(json.dumps(found, default=_day))
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"-e: expected values that JSON has: {error}") from error
-    return plain
-
-
 def told(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return what is recorded of `-e`: files by their paths, and of all else the names. Raises UsageError."""
+    """Return what is recorded of `-e`: files by their paths, of all else the names. Raises ExtraVarsError."""
     return tuple(
         word
         for text in texts
@@ -263,13 +221,6 @@ def variables_again(name: str, job: Job, texts: Sequence[str]) -> dict[str, Any]
             f"or temper fleet abort {name} gives its nodes back."
         )
     return found
-
-
-def _day(value: object) -> str:
-    """Return a day or a time that YAML has found, as text again. Raises TypeError."""
-    if isinstance(value, date):
-        return value.isoformat()
-    raise TypeError(f"found {type(value).__name__}")
 
 
 def helpers_of(names: str) -> list[str]:
@@ -313,13 +264,15 @@ def sources_of(given: Sequence[str]) -> tuple[str, ...]:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Begin a run."""
+    from ansible.inventory.manager import split_host_pattern
+
     playbook = playbook_of(arguments.playbook)
     variables = variables_of(arguments.extra_vars)
     sources = sources_of(arguments.inventory)
     known = inventory.read(sources)
+    if sentence := unknown_names(split_host_pattern(arguments.limit), known.names):
+        raise UsageError(f"{sentence} {NOTHING_DONE}")
     chosen = inventory.read(sources, arguments.limit) if arguments.limit else known
-    if chosen.unmatched:
-        _say(f"--limit: no host and no group matches {', '.join(chosen.unmatched)}")
     options = _tags(playbook, arguments.tags)
     options += ["--check", "--diff"] if arguments.check else []
     options += ["--forks", str(arguments.forks)] if arguments.forks else []

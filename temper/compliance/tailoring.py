@@ -39,6 +39,11 @@ class Exempted:
     reason: str
     control: str = ""
 
+    @property
+    def remark(self) -> str:
+        """What the auditor reads beside the rule."""
+        return f"Waived with the control {self.control}: {self.reason}" if self.control else self.reason
+
 
 def products(table: Mapping[str, Any]) -> list[str]:
     """Return the names of the data streams that data/scap/streams.yml has."""
@@ -62,8 +67,17 @@ def rules_of(table: Mapping[str, Any], product: str, profile: str) -> list[str]:
     return sorted(rule for group in groups for rule in group["rules"])
 
 
+def profiles_of(table: Mapping[str, Any], product: str) -> list[str]:
+    """Return the profiles of os_hardening that a stream measures: Debian's has no STIG, Ubuntu's no ANSSI."""
+    return [profile for profile in PROFILES if rules_of(table, product, profile)]
+
+
 #: Of several controls of a role the first of these counts.
 WORST = (State.FAIL, State.NOT_CHECKED, State.PASS, State.NOT_APPLICABLE, State.WAIVED)
+
+#: The controls of other roles whose waiver covers all rules of the role; each of the rest is about one file,
+#: package or unit.
+WHOLE_ROLES = ("firewall/firewall", "ssh_hardening/sshd")
 
 
 @dataclass(frozen=True)
@@ -101,7 +115,7 @@ def of_node(node: NodeStatement) -> Known:
         role, _, name = control.id.partition("/")
         own = name if role == HARDENING else role
         states[own] = min(states.get(own, control.state), control.state, key=WORST.index)
-        if control.state is State.WAIVED:
+        if control.state is State.WAIVED and (role == HARDENING or control.id in WHOLE_ROLES):
             until = f" (until {control.waived_until})" if control.waived_until else ""
             waived[control.waived_by or WaivedBy.OPERATOR][own] = control.waiver + until
     return Known(waived[WaivedBy.PROFILE], waived[WaivedBy.OPERATOR], states, node.system)
@@ -131,8 +145,7 @@ def exemptions(controls: Mapping[str, Any], table: Mapping[str, Any], known: Kno
         if waiver is None and rule not in kept:
             waiver = known.of_profile.get(owner)
         if waiver is not None:
-            text = printable(f"Waived with the control {owner}: {waiver}")
-            found[rule] = Exempted(rule, text, owner)
+            found[rule] = Exempted(rule, printable(waiver), owner)
         elif reason := without.get(owner) or scanner.get(rule):
             found[rule] = Exempted(rule, reason)
         elif rule in forms and known.in_force(owner):
@@ -166,7 +179,7 @@ def tailoring(product: str, profile: str, made_at: str, rules: list[Exempted], n
     element(own, "title", f"Temper's profile {profile} for {product}, {of_what}")
     for one in rules:
         chosen = element(own, "select", idref=f"{CONTENT}_rule_{one.rule}", selected="false")
-        element(chosen, "remark", one.reason)
+        element(chosen, "remark", one.remark)
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 

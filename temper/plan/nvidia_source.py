@@ -106,9 +106,11 @@ def unseen_warnings(stack: Stack, request: Request) -> list[str]:
         return []
     there = stack.nccl_package in request.node.packages.values()
     if distribution.name in stack.nccl_doubtful and not there:
+        own = distribution.name in request.tables.distro_drivers
+        remedies = f"{'set nvidia_stack_source: distro, or ' if own else ''}use a mirror that has it"
         found.append(
             f"NVIDIA's repository for {distribution.name} may lack NCCL {stack.nccl_package}; if the "
-            "simulation does not find it, set nvidia_stack_source: distro, or use a mirror that has it"
+            f"simulation does not find it, {remedies}"
         )
     if distribution.name not in stack.seen:
         found.append(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.lab import node as machine
+from tests.lab.process import run
 from tests.lab.settings import CHECKOUT, Lab, Node
 
 BIN = Path(sys.executable).parent
@@ -103,6 +104,12 @@ class Fleet:
             timeout=self.timeout_s,
         )
         return Run(result.returncode, result.stdout + result.stderr)
+
+
+def new_key(folder: Path, name: str = "key") -> Path:
+    """Make a pair of SSH keys without a passphrase; return the private one's path."""
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)])
+    return folder / name
 
 
 def on_node(node: Node, script: str, timeout_s: float = 600) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.fleet import BIN, Fleet, Run, on_node
+from tests.lab.fleet import BIN, Fleet, Run, new_key, on_node
 from tests.lab.gpu_simulator import profiles
 from tests.lab.settings import CHECKOUT, Lab, Node
 
@@ -57,8 +57,7 @@ def test_every_problem_of_a_node_stands_in_one_list_and_nothing_is_changed() -> 
 
 
 def test_a_node_that_cannot_be_reached_is_named_and_does_not_stop_the_others(tmp_path: Path) -> None:
-    key = tmp_path / "id_ed25519"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    key = new_key(tmp_path)
     nobody = LAB.nodes(90)[-1].address
     extra = tmp_path / "more.yml"
     extra.write_text(

@@ -1,13 +1,13 @@
 """Administrators on real nodes: added, rotated, revoked, and given back; Ansible's own account stays in."""
 
 import itertools
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.lab.fleet import new_key
 from tests.lab.hardening import NODES, ROLLBACK_S, SOON, Fleet, changed
 
 pytestmark = pytest.mark.lab
@@ -21,12 +21,6 @@ chage -d 0 -M 30 dave
 install -d -m 700 -o dave /home/dave/.ssh
 install -m 640 -o dave /dev/null /home/dave/.ssh/authorized_keys2
 """
-
-
-def new_key(folder: Path, name: str) -> Path:
-    path = folder / name
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
-    return path
 
 
 def user(name: str, *keys: Path, **more: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.lab import lab as labs
-from tests.lab.fleet import Fleet, Run, on_node
+from tests.lab.fleet import Fleet, Run, new_key, on_node
 from tests.lab.hardening import SOON, wait_until
 from tests.lab.process import run
 from tests.lab.settings import Lab
@@ -127,11 +127,6 @@ def operator_with(*groups: str) -> dict[str, Any]:
 
 def keygen(*arguments: str | Path) -> None:
     run(["ssh-keygen", "-q", *map(str, arguments)])
-
-
-def new_key(folder: Path, name: str, kind: str = "ed25519") -> Path:
-    keygen("-t", kind, "-N", "", "-f", folder / name)
-    return folder / name
 
 
 def after_other_keys(_node: Node, folder: Path) -> Way:
@@ -374,28 +369,25 @@ def lab() -> Iterator[None]:
         yield
 
 
-def usual() -> dict[str, str]:
+def options_of(node: Node, way: Way) -> list[str]:
     """Return ssh's options, the operator's own or not."""
-    return {
-        "UserKnownHostsFile": str(LAB.known_hosts),
+    usual = {
+        "UserKnownHostsFile": str(node.lab.known_hosts),
         "GlobalKnownHostsFile": "/dev/null",
         "StrictHostKeyChecking": "yes",
         "IdentitiesOnly": "yes",
-        "IdentityFile": str(LAB.ssh_key),
+        "IdentityFile": str(node.lab.ssh_key),
     }
-
-
-def options_of(way: Way) -> list[str]:
-    found = usual() | way.options
+    found = usual | way.options
     several = [("IdentityFile", file) for file in found.pop("IdentityFile").split()]
     return [f"-o{name}={value}" for name, value in [*found.items(), *several]]
 
 
-def becomes_root(node: Node, way: Way) -> bool:
+def becomes_root(node: Node, way: Way = Way()) -> bool:
     """Return whether the operator becomes root by a new login."""
     address = way.variables.get("ansible_host", node.address)
     become = "sudo -S -p '' id -u" if way.password else "sudo -n id -u"
-    command = ["ssh", "-F/dev/null", *options_of(way), "-oBatchMode=yes", "-oConnectTimeout=20"]
+    command = ["ssh", "-F/dev/null", *options_of(node, way), "-oBatchMode=yes", "-oConnectTimeout=20"]
     done = subprocess.run(
         [*command, *(["-tt"] if way.terminal else []), f"ops@{address}", become],
         input=f"{way.password}\n",
@@ -409,7 +401,7 @@ def becomes_root(node: Node, way: Way) -> bool:
 
 def harden(node: Node, way: Way, folder: Path, *arguments: str, **variables: Any) -> Run:
     """Harden one node; of the way in the others have nothing."""
-    common = {"ansible_ssh_common_args": " ".join(["-F/dev/null", *options_of(way)])}
+    common = {"ansible_ssh_common_args": " ".join(["-F/dev/null", *options_of(node, way)])}
     inventory = folder / "operator.yml"
     inventory.write_text(json.dumps({"gpu_nodes": {"hosts": {node.name: common | way.variables}}}))
     given = {

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.lab.fleet import new_key
 from tests.lab.hardening import ENVIRONMENT, NODES, ROOT, SOON, Fleet, changed, wait_until
 
 pytestmark = pytest.mark.lab
@@ -165,8 +166,7 @@ def test_account_without_the_right_of_sudo_changes_nothing(fleet: Fleet, name: s
 
 def test_certificate_that_has_expired_is_undone(fleet: Fleet, tmp_path: Path) -> None:
     """The site's authority lets Ansible in; the shared connection is from before the certificate's end."""
-    authority, key = tmp_path / "authority", tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(authority)], check=True)
+    authority, key = new_key(tmp_path, "authority"), tmp_path / "key"
     shutil.copy(str(fleet.status["ssh_key"]), key)
     shutil.copy(f"{fleet.status['ssh_key']}.pub", f"{key}.pub")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.lab import node_state
-from tests.lab.fleet import Fleet, Run, on_node
+from tests.lab.fleet import Fleet, Run, new_key, on_node
 from tests.lab.node_state import PURGED, REMOVED, VOLATILE, Exemption
 from tests.lab.settings import Lab
 
@@ -61,8 +60,7 @@ def harden(**variables: object) -> Run:
 
 def test_all_hardening_taken_back_leaves_the_nodes_as_they_were(tmp_path: Path) -> None:
     """First the defaults, then much more: what a later run finds must not be taken for what was there."""
-    key = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    key = new_key(tmp_path)
     alice = {"name": "alice", "keys": [key.with_suffix(".pub").read_text()], "groups": ["adm"]}
     for node in NODES:
         on_node(node, TUNING)

@@ -16,6 +16,7 @@ from tests.lab import node_state
 from tests.lab.fleet import BIN, Fleet, Run, assert_refused, on_node
 from tests.lab.hardening import SUDO_RS
 from tests.lab.settings import CHECKOUT, Lab
+from tests.lab.test_lock_out_trials import becomes_root
 from tests.lab.test_take_back import ABSENT, EXEMPTIONS
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ NODE = FLEET.lab.node(1)
 LEFT_OUT = (".git", ".venv", "reports", "__pycache__", ".*_cache")
 STRICT = {"os_hardening_profile": "cis-level2"}
 UUTILS = "for program in /usr/lib/cargo/bin/coreutils/*; do ln -sf $program /usr/bin; done"
-LOGIN = ["ssh", "-F/dev/null", "-oBatchMode=yes", "-oIdentitiesOnly=yes", "-oStrictHostKeyChecking=yes"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,14 +69,6 @@ def harden(checkout: Path, **variables: object) -> Run:
     return Run(done.returncode, done.stdout + done.stderr)
 
 
-def becomes_root() -> bool:
-    """Return whether the operator becomes root by a new login."""
-    known = [f"-oUserKnownHostsFile={FLEET.lab.known_hosts}", f"-oIdentityFile={FLEET.lab.ssh_key}"]
-    command = [*LOGIN, *known, f"ops@{NODE.address}", "sudo -n id -u"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    return done.stdout.strip() == "0"
-
-
 def test_what_a_system_without_rows_is_told_comes_before_any_change() -> None:
     run = harden(CHECKOUT, **STRICT)
     assert_refused(run, "is not supported", "os_hardening has controls for")
@@ -88,14 +80,14 @@ def test_with_the_rows_of_its_predecessor_it_is_hardened_stays_so_and_is_given_b
     first = harden(ahead, **STRICT)
     assert first.status == 0, first.output
     assert "sudo-log" in first.said, first.output
-    assert becomes_root()
+    assert becomes_root(NODE)
     FLEET.command("reboot", NODE.name)
-    assert becomes_root()
+    assert becomes_root(NODE)
     again = harden(ahead, **STRICT)
     assert (again.status, again.changed(NODE)) == (0, 0), again.output
     gone = harden(ahead, **ABSENT)
     assert gone.status == 0, gone.output
-    assert becomes_root()
+    assert becomes_root(NODE)
     assert harden(ahead, **ABSENT).changed(NODE) == 0
     after = node_state.capture_all([NODE])[NODE]
     assert list(node_state.compare(before, after, (*EXEMPTIONS, *node_state.REMOVED))) == []

@@ -242,7 +242,7 @@ def test_the_doctor_says_why_an_inventory_cannot_be_read(
 
 
 @pytest.mark.component
-def test_the_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_looks_at_this_machine() -> None:
     said = "\n".join(doctor.text(check()) for check in doctor.ALONE)
     for words in (f"{ROOT}, commit", "ansible-core", "GiB free for reports"):
         assert words in said

@@ -492,8 +492,7 @@ class Role:
             if setting.in_parts:
                 # In the order of their first notes, so that the record changes with what it says alone.
                 original["state"] = {**original["state"], **state, **original["state"]}
-            if setting.order != EXACTLY:
-                original["spec"] = setting.as_made()
+            original["spec"] = setting.as_made()
 
     def note_packages(self, former: Mapping[str, str | None], failed: bool = False) -> None:
         """Record packages before a transaction changes them; of one that failed, what it has not brought."""
@@ -758,9 +757,10 @@ def carry_out(
             break
         result["changed"] |= outcome.changed
         result["roles"][plan["role"]] = asdict(outcome)
+        # One that waits to be confirmed, too: should it be taken back, the programs have still taken it.
+        note_in_place(node, plan)
         if outcome.needs:
             break
-        note_in_place(node, plan)
     else:
         if not result["changed"]:
             result["ahead"] = read_ahead(node, ahead or [], secrets)

@@ -216,8 +216,9 @@ class Keyword(Setting):
         self._replace([self.line])
 
     def restore(self, state: State) -> None:
-        """Put the former lines back."""
-        if state is not None and self.path.is_file():
+        """Put the former lines back, unless somebody has replaced ours, as an upgrade of the package may."""
+        lines = self.read()
+        if state is not None and lines is not None and (not self.wanted or self.value in self._values(lines)):
             self._replace(state)
 
     def change(self) -> list[Difference]:

@@ -172,6 +172,16 @@ def test_a_node_is_measured_by_the_waivers_of_its_statement_and_their_end() -> N
     assert ET.fromstring(text) is not None  # noqa: S314 - our own
 
 
+@each(("ssh_hardening/sshd", True), ("ssh_hardening/file:/etc/ssh/temper_moduli", False))
+def test_what_an_operator_accepts_of_one_file_of_a_role_excuses_no_other_rule(
+    name: str, excused: bool
+) -> None:
+    waived = ControlResult(name, "", State.WAIVED, waiver="x", waived_by=WaivedBy.OPERATOR)
+    known = tailoring.of_node(NodeStatement("gpu01", Verdict.COMPLIANT, controls=(waived,)))
+    found = tailoring.exempted(CONTROLS, TABLE, "debian13", "cis-level2", known)
+    assert ("sshd_disable_root_login" in {one.rule for one in found}) == excused
+
+
 def test_the_document_is_what_xccdf_asks_for() -> None:
     rules = [tailoring.Exempted("a_rule", "a < b & c", "umask"), tailoring.Exempted("other", "x")]
     text = tailoring.tailoring("debian13", "gpu", "2026-11-26T00:00:00Z", rules)
@@ -184,11 +194,21 @@ def test_the_document_is_what_xccdf_asks_for() -> None:
         (f"{CONTENT}_rule_a_rule", "false"),
         (f"{CONTENT}_rule_other", "false"),
     ]
-    assert profile.findtext("x:select/x:remark", namespaces=names) == "a < b & c"
+    assert profile.findtext("x:select/x:remark", namespaces=names) == (
+        "Waived with the control umask: a < b & c"
+    )
 
 
-@pytest.mark.parametrize(("arguments", "named"), [(["--product", "debian14"], "debian13"), ([], "debian13")])
-def test_an_unknown_stream_is_refused_with_those_that_are_known(
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--product", "debian14"], "debian13"),
+        ([], "debian13"),
+        (["--product", "debian13", "--profile", "stig"], "anssi-high"),
+        (["--product", "ubuntu2404", "--profile", "anssi-high"], "stig"),
+    ],
+)
+def test_a_stream_or_profile_that_there_is_not_is_refused_with_those_that_there_are(
     arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["tailoring", *arguments]) == 2

@@ -315,9 +315,14 @@ def test_a_directory_in_the_place_of_the_second_key_file_is_let_be(home: Path) -
 
 
 @needs_root
-def test_key_files_are_the_accounts_own_and_come_back_as_they_were(home: Path) -> None:
+def test_key_files_are_the_accounts_own_and_come_back_as_they_were(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = (KeyFile("a\udcff\n", 0o640), KeyFile("b\n", 0o600))
+    labelled: list[Path] = []
+    monkeypatch.setattr(administrators, "label", labelled.append)
     administrators.write_key_files(account_in(home), before)
+    assert labelled == [home / ".ssh"]
     path = home / ".ssh/authorized_keys"
     assert (path.stat().st_uid, path.read_bytes()) == (NOBODY, b"a\xff\n")
     assert tuple(map(administrators.read_key_file, (path, home / ".ssh/authorized_keys2"))) == before

@@ -469,7 +469,7 @@ def test_password_expires_by_its_age_or_on_request(
     assert ssh_access._password_expired(last_change, maximum_days, TODAY) is expired
 
 
-def test_home_that_root_may_not_read_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_that_root_may_not_read_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a file server with root_squash, sshd reads keys as the account."""
 
     def refuse(*_args: Any, **_options: Any) -> str:
