@@ -1,7 +1,5 @@
 """Facts of servers that do not exist, for plans that are printed or tested."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from temper.plan.machine import GIB

@@ -1,7 +1,5 @@
 """End a run with the verdict on its nodes. On the controller alone."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

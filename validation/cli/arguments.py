@@ -1,7 +1,5 @@
 """The command line's options, and the forms that their values must have."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import socket
