@@ -22,6 +22,7 @@ from temper.plan.node_plan import refused
 from temper.plan.os_controls import OPERATOR, demanded, load_controls
 from temper.plan.preflight import preflight_plan
 from temper.plan.security import installed
+from temper.plan.ssh_client import host_keys
 from temper.plan.tables import load_tables
 from temper.plan.unreadable import SILENT, unreadable
 
@@ -43,7 +44,7 @@ class ActionModule(NodeAction):
         if boolean(self._task.args["outside"]):
             outside = Outside(self._connection, self._task.args["addresses"])
         read = self.ask("node_facts", {}, variables)
-        known = self.known(variables)
+        known = self.known(variables) | {"host_keys": host_keys(self._connection)}
         facts = node_facts(read).get("temper")
         if facts is None:
             return result | {"problem": self.reason(read, known), "warnings": self.warnings}
@@ -68,7 +69,8 @@ class ActionModule(NodeAction):
         driver, components = facts["nvidia"]["loaded_version"], load_tables(DATA).security
         versions = installed(facts["packages"], driver, components, facts["network_firmware"])
         said = answer(plan, compared["observations"], driver, seen, versions)
-        return result | {"answer": said, "machine": plan["machine"], "warnings": self.warnings}
+        which = {key: plan[key] for key in ("machine", "host_keys")}
+        return result | {"answer": said, **which, "warnings": self.warnings}
 
     def reason(self, answer: dict[str, Any], known: dict[str, Any]) -> str:
         """Return why there is no answer, in a sentence."""

@@ -15,13 +15,14 @@ if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
 from temper.base.nodes import with_rack
+from temper.base.options import told
 from temper.base.store import HistoryError
 from temper.compliance.answers import packed
 from temper.compliance.evidence import EvidenceError
 from temper.compliance.model import Verdict
 from temper.plan.convert import plain
 from temper.report import statement as statement_text
-from temper.report.compliance import CHOSEN, WaiverError, check, checked_nodes, elsewhere, settings_of
+from temper.report.compliance import CHOSEN, WaiverError, check, checked_nodes, elsewhere, named, settings_of
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
@@ -66,9 +67,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             statement, folder = check(nodes, settings, datetime.now(UTC), others)
         except (OSError, HistoryError, EvidenceError) as error:
             # Without its causes: Ansible would say the same sentence once for each.
-            raise AnsibleActionFail(f"The report of compliance could not be written: {error}.") from None
+            reason = f"The report of compliance could not be written: {told(error)}."
+            raise AnsibleActionFail(reason) from None
         return result | {
             "changed": False,
+            "warnings": list(named(asked).warnings),
             "text": f"{statement_text.text(statement)}Report: {folder}/report.html",
             "sentence": statement.sentence,
             "good": statement.verdict is Verdict.COMPLIANT,

@@ -20,7 +20,7 @@ from temper.base import ROOT
 from temper.base.nodes import counted, number_of, ranges
 from temper.base.programs import ask
 from temper.cli import json_document
-from temper.plan.inventory import Inventory, InventoryError, chosen, read, utf8
+from temper.plan.inventory import Inventory, InventoryError, chosen, expanded, read, utf8
 from temper.plan.unread_files import questions
 from validation.model.printable import printable
 
@@ -88,6 +88,16 @@ def language() -> Finding:
     """Check that Ansible starts in the operator's locale."""
     found = "UTF-8" if utf8() else "not UTF-8, without which Ansible does not start"
     return Finding("locale", found, "" if utf8() else "export LC_ALL=C.UTF-8")
+
+
+def settings() -> Finding:
+    """Check that Ansible reads the checkout's settings; it ignores those in a folder that all may change."""
+    path, named = ROOT / "ansible.cfg", os.environ.get("ANSIBLE_CONFIG")
+    if named and expanded(named).absolute() != path:
+        return Finding("settings", f"ANSIBLE_CONFIG is {named}, which has no roles", "unset ANSIBLE_CONFIG")
+    if not named and ROOT.stat().st_mode & stat.S_IWOTH:
+        return Finding("settings", f"all may write to {ROOT}: Ansible ignores {path}", f"chmod o-w {ROOT}")
+    return Finding("settings", str(path))
 
 
 def space() -> Finding:
@@ -185,7 +195,7 @@ def _asked(command: list[str]) -> str:
 
 #: Characters of the longest subject.
 WIDTH = len("host keys")
-ALONE: tuple[Callable[[], Finding], ...] = (checkout, python, packages, language, space, reports)
+ALONE: tuple[Callable[[], Finding], ...] = (checkout, python, packages, language, settings, space, reports)
 
 
 def text(one: Finding) -> str:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from temper.base import ROOT
 from temper.base.nodes import alike, counted, number_of, printable
+from temper.base.options import told as described
 from temper.base.outcome import BAD, GOOD, numbers, tally, worst
 from temper.base.selection import NOTHING_DONE, unknown_names, unknown_tags
 from temper.base.store import HistoryError
@@ -35,6 +36,7 @@ from temper.fleet.slices import Board
 from temper.plan import inventory
 from temper.plan.extra_vars import ExtraVarsError, variables_of
 from temper.plan.fleet_addresses import fleet as fleet_addresses
+from temper.plan.identity import twins
 from validation.processes.files import own
 from validation.processes.interrupts import end_on_signals
 
@@ -108,7 +110,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
         *(UsageError, ExtraVarsError, inventory.InventoryError, BundleError, CollectedError, HistoryError),
         OSError,
     ) as error:
-        print(f"fleet: {error}", file=sys.stderr)
+        print(f"fleet: {described(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         again = " ".join(["temper fleet resume", *map(str, stop.args)])
@@ -507,14 +509,20 @@ def _carry_out(
         )
         if unnamed := identities.unnamed(job.nodes, named):
             _say(f"no answer which machine it is, so a second name would not show: {counted(unnamed)}")
-        twins = {node: why for node, why in identities.refusals(named).items() if node in left}
-        for node in twins:
+        found = twins(named)
+        for warning in found.warnings:
+            _say(f"warning: {warning}")
+        refused = {node: why.text for node, why in found.refused.items() if node in left}
+        for node in refused:
             journal.start(name, [node], attempts.get(node, 0) + 1, HERE)
-        refused = [
-            NodeRecord(node, attempts.get(node, 0) + 1, HERE, "refused", why) for node, why in twins.items()
-        ]
-        journal.end(name, refused)
-        before, left = journal.nodes(name), [node for node in left if node not in twins]
+        journal.end(
+            name,
+            [
+                NodeRecord(node, attempts.get(node, 0) + 1, HERE, "refused", why)
+                for node, why in refused.items()
+            ],
+        )
+        before, left = journal.nodes(name), [node for node in left if node not in refused]
     board = Board.of(
         *(left, arguments.slice, places(helpers, arguments.jobs), attempts),
         {node: one.level for node, one in named.items()},

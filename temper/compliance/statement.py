@@ -50,6 +50,7 @@ TITLES = {
     REBOOT: "The node runs what is installed",
     "security-updates": "No update of security waits",
     "administrators": "Only listed accounts can become root",
+    "ssh-servers": "All SSH servers have the hardened settings",
 }
 #: What this machine sees of a node, and the role that repairs it.
 OUTSIDE_TITLES = {

@@ -135,7 +135,7 @@ def exemptions(controls: Mapping[str, Any], table: Mapping[str, Any], known: Kno
         {rule: row["reason"].strip() for row in rows if concerns(row, known.system) for rule in row["rules"]}
         for rows in (table["forms"], table["scanner"])
     )
-    kept = frozenset(table["kept"]["rules"] if concerns(table["kept"], known.system) else ())
+    kept = {rule for row in table["kept"] if concerns(row, known.system) for rule in row["rules"]}
     without = {role: lacking(row, known.system) for role, row in table["roles"].items()}
     found = {}
     for rule, owner in owners_of(controls, table).items():

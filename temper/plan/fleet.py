@@ -150,7 +150,7 @@ class FleetPlan:
             for name, fact in sorted(documents.items())
             if fact.get("architecture")
         }
-        for name, same in twins({name: plan.machine for name, plan in plans.items()}).items():
+        for name, same in twins(plans).refused.items():
             # A slice that has both names has said it.
             if same not in plans[name].refusals:
                 plans[name] = replace(plans[name], refusals=(*plans[name].refusals, same))
@@ -190,7 +190,11 @@ class FleetPlan:
                 lines += [f"  {difference}" for difference in found[:DIFFERENCES_SHOWN]]
             if len(found) > DIFFERENCES_SHOWN:
                 lines.append(f"  and {len(found) - DIFFERENCES_SHOWN} more, see the file")
-        warnings = (*network_warnings(self.plans), *mig_warnings(self.plans.values()))
+        warnings = (
+            *twins(self.plans).warnings,
+            *network_warnings(self.plans),
+            *mig_warnings(self.plans.values()),
+        )
         lines += [f"warning: {warning}" for warning in warnings]
         return CREDENTIALS.sub("***@", "\n".join(lines))
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from temper.base import ROOT
+from temper.base import ROOT, typed
 from temper.base.nodes import RACK_VARIABLES, counted, with_rack
 from temper.base.selection import NOTHING_DONE, no_nodes
 from validation.model.printable import printable
@@ -271,7 +271,8 @@ def unreadable(path: Path, vaults: list[str] | None = None, *, may_be_empty: boo
         if not (DataLoader().load_from_file(str(path)) or may_be_empty):
             return f"{path} is empty"
     except AnsibleParserError as error:
-        return printable(f"expected YAML, found none: {_yaml_problem(error)}{place_of_error(error)}")
+        where = place_of_error(error) or f" ({typed(path)})"
+        return printable(f"expected YAML, found none: {_yaml_problem(error)}{where}")
     except AnsibleError:
         (vaults if vaults is not None else []).append(str(path))
     return ""
@@ -280,6 +281,8 @@ def unreadable(path: Path, vaults: list[str] | None = None, *, may_be_empty: boo
 def _yaml_problem(error: Exception) -> str:
     """Return what YAML itself says, where Ansible's message is a guess at the cause."""
     cause = error.__cause__
+    if isinstance(cause, OSError):
+        return str(cause.strerror)
     if not (problem := getattr(cause, "problem", "")):
         return str(getattr(error, "message", error)).rstrip(".")
     begins = getattr(cause, "context_mark", None)

@@ -139,8 +139,10 @@ class NodePlan:
     text: str = ""
     hint: str = ""
     settled: bool = False
-    # The node; `machine` are digests of what only this machine has (temper/plan/identity.py)
+    # The node; `machine` are digests of what only this machine has by its own word, `host_keys` are what this
+    # machine has made sure of (temper/plan/identity.py)
     machine: tuple[str, ...] = ()
+    host_keys: tuple[str, ...] = ()
     # Its turn among the nodes that others are reached through, which reboot last; 0 for none of them
     jump_level: int = 0
     system: str | None = None

@@ -125,10 +125,11 @@ def preflight_plan(
     Every setting of every role, or every reason to refuse the node.
 
     `result` is what the task with module node_facts returned, `host_variables` the node's variables. `known`
-    is what the controller knows: the node's `address`, `user` and `port` in the inventory, `today`
-    ("2026-11-21"), the `fleet` and the `jump_hosts` as action fleet_ways returns them, and whether this run
-    `installs` the stack, `hardens` the system, or `takes_back` all that Temper has made. `preview` is what
-    module package_preview returned, `programs_said` what node_programs did, where they have been asked.
+    is what the controller knows: the node's `address`, `user` and `port` in the inventory, its `host_keys`
+    (ssh_client.host_keys), `today` ("2026-11-21"), the `fleet` and the `jump_hosts` as action fleet_ways
+    returns them, and whether this run `installs` the stack, `hardens` the system, or `takes_back` all that
+    Temper has made. `preview` is what module package_preview returned, `programs_said` what node_programs
+    did, where they have been asked.
     """
     checked = role_variables(host_variables, argument_specs())
     variables = typed_variables(checked["values"] | (TAKEN_BACK if known.get("takes_back") else {}))
@@ -181,6 +182,7 @@ def preflight_plan(
             plan,
             refusals=(*problems, *plan.refusals),
             machine=() if plan.image else machine_of(node),
+            host_keys=tuple(known.get("host_keys", ())),
             jump_level=jump.level if jump else 0,
         ),
         variables,

@@ -42,13 +42,14 @@ def _ignored(folder: Path, names: Collection[str]) -> Iterator[str]:
     own = by_key((name, path) for name, path in files if name)
     without = sorted({*names} - own.keys())
     for name, paths in own.items():
-        cutoff = NEARLY if _is_example(paths[0]) else ALIKE
-        close = difflib.get_close_matches(name, without, n=1, cutoff=cutoff)
         if name in names:
             first, *others = sorted(paths, key=lambda path: ENDINGS.index(path.name.removeprefix(name)))
             for path in others:
                 yield f"{typed(path)}: Ansible ignores it, because it reads {typed(first)}; keep one of them"
-        elif close or not _is_example(paths[0]):
+            continue
+        example = _is_example(paths[0])
+        close = difflib.get_close_matches(name, without, n=1, cutoff=NEARLY if example else ALIKE)
+        if close or not example:
             hint = f"did you mean {close[0]}?" if close else "rename it, or remove it"
             yield f"{typed(paths[0])} belongs to no {KINDS[folder.name]}, so Ansible ignores it; {hint}"
 
@@ -69,5 +70,6 @@ def _named(path: Path, names: Collection[str]) -> str:
 
 def _is_example(path: Path) -> bool:
     """Return whether a file is the example's, unchanged: it is for a group that the operator left out."""
-    own = EXAMPLE / path.parent.name / path.name
-    return path.is_file() and own.is_file() and path.read_bytes() == own.read_bytes()
+    with suppress(OSError):
+        return path.read_bytes() == (EXAMPLE / path.parent.name / path.name).read_bytes()
+    return False

@@ -16,7 +16,7 @@ from temper.compliance.history import History
 from temper.compliance.model import Statement
 from temper.compliance.statement import CLOCKS, CheckedNode, LastValidation, Rules, statement
 from temper.compliance.waivers import Waiver
-from temper.plan.identity import twins
+from temper.plan.identity import Node, Twins, twins
 from temper.plan.os_controls import load_controls
 from temper.plan.tables import load_tables
 from temper.report import origin
@@ -83,7 +83,7 @@ def checked_nodes(asked: Iterable[Mapping[str, Any]], known: Collection[str]) ->
     One machine under two names is none of them. Raises WaiverError before anything is written.
     """
     nodes, wrong, names, given = [], [], set(known), list(asked)
-    same = twins({one["name"]: machine(one["answer"]) for one in given})
+    same = named(given).refused
     for one in given:
         found, problems = waivers.read(one["waivers"], names)
         said = {"problem": same[one["name"]].text} if one["name"] in same else one["answer"]
@@ -94,10 +94,9 @@ def checked_nodes(asked: Iterable[Mapping[str, Any]], known: Collection[str]) ->
     return nodes
 
 
-def machine(answer: Mapping[str, Any]) -> list[str]:
-    """Return which machine an answer is from, as its plan says it."""
-    said = answer.get("machine")
-    return [one for one in said if isinstance(one, str)] if isinstance(said, list) else []
+def named(asked: Iterable[Mapping[str, Any]]) -> Twins:
+    """Return which nodes are one machine by their answers, and which only say so."""
+    return twins({one["name"]: Node.from_dict(one["answer"]) for one in asked})
 
 
 def checked_node(

@@ -25,7 +25,6 @@ REACTIONS = (
         ("sh", "-c", "auditctl -s | grep -q '^enabled 2' || augenrules --load"),
         unit="auditd.service",
     ),
-    Reaction(("/etc/crypto-policies/policies/modules/",), ("update-crypto-policies",)),
     Reaction(
         ("/etc/audit/auditd.conf",),
         ("systemctl", "kill", "--signal=HUP", "auditd.service"),

@@ -104,7 +104,7 @@ TABLE: dict[str, Any] = {
     "roles": {"ssh_hardening": {"rules": ["root_login"]}},
     "forms": [{"rules": ["mask"], "reason": "PAM does it."}],
     "scanner": [],
-    "kept": {"rules": ["su_kept"]},
+    "kept": [{"rules": ["su_kept"]}],
     "streams": [],
 }
 

@@ -239,6 +239,22 @@ def test_keys_are_read_with_the_rights_of_the_account(home: Path) -> None:
     assert secret.read_text() == "root's"
 
 
+@needs_root
+def test_a_namespace_that_refuses_groups_leaves_root_and_its_umask(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_groups: list[int]) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setgroups", refuses)
+    before = os.umask(0o027)
+    try:
+        with pytest.raises(PermissionError), ssh_keys.acting_as(NOBODY, NOBODY):
+            pytest.fail("it touches files with the groups of root")
+        assert (os.geteuid(), os.getegid()) == (0, 0)
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+
+
 @each(
     os.mkfifo,
     lambda keys: keys.mkdir(),
