@@ -157,6 +157,4 @@ def ssh_servers(servers: Callable[[], list[str]]) -> dict[str, Any]:
     if not found:
         return condition(key, "pass")
     reason = f"sshd has settings that nobody hardens or checks: {'; '.join(found)}"
-    return condition(
-        key, "fail", f"{reason}; end it, or start it without -f, so that it reads the settings of the node"
-    )
+    return condition(key, "fail", f"{reason}; end it, or have the node's own sshd listen there")

@@ -72,7 +72,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         return result | {
             "changed": False,
             "warnings": list(named(asked).warnings),
-            "text": f"{statement_text.text(statement)}Report: {folder}/report.html",
+            "text": f"{statement_text.text(statement, short=True)}Report: {folder}/report.html",
             "sentence": statement.sentence,
             "good": statement.verdict is Verdict.COMPLIANT,
             "states": {node.node: node.verdict.outcome for node in statement.nodes},

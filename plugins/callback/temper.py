@@ -196,7 +196,8 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
             color = COLORS.get(change[1] if change else kind)
             color = getattr(constants, color, None) if color else None
             self._display.display(line, color=color, stderr=stderr)
-        sys.stdout.flush()
+        with suppress(BrokenPipeError):  # as behind head: the run goes on, and its status says how it ends
+            sys.stdout.flush()
         self.spoke_s = time.monotonic()
 
     def head(self) -> None:

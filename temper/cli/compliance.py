@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import groupby
@@ -89,13 +90,16 @@ def verify_all(given: argparse.Namespace) -> int:
 def drifts(given: argparse.Namespace) -> int:
     """Print each drift with its beginning and its end."""
     found = History(history_of(given)).drifts()
-    lines = [
-        printable(
-            f"{one.began} to {one.ended or 'now':<20}  {one.node}  {one.control}"
-            f"{', waived' if one.waived else ''}"
+    checked: set[str] | None = None
+    with suppress(EvidenceError, ContractError, OSError):  # a history alone says when each began, too
+        checked = {node.node for node in document.of_report(there(given.reports / "latest")).nodes}
+    lines = []
+    for one in found:
+        unseen = checked is not None and not one.ended and one.node not in checked
+        notes = [", waived" * one.waived, f", {one.node} is not in the newest report" * unseen]
+        lines.append(
+            printable(f"{one.began} to {one.ended or 'now':<20}  {one.node}  {one.control}{''.join(notes)}")
         )
-        for one in found
-    ]
     json_document.show(given, {"drifts": [asdict(one) for one in found]}, "\n".join(lines))
     return 0
 

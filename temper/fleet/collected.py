@@ -229,6 +229,6 @@ def compliance(
         statement, folder = check(nodes, settings, datetime.now(UTC), elsewhere(known.members, heard))
     except (ValueError, OSError, HistoryError, EvidenceError) as error:
         return Said(f"The report of compliance could not be written: {told(error)}", 2)
-    text = f"{report.text(statement)}{warned}Report: {folder}/report.html"
+    text = f"{report.text(statement, short=True)}{warned}Report: {folder}/report.html"
     states = {node.node: node.verdict.outcome for node in statement.nodes}
     return Said(text, 0 if statement.verdict is Verdict.COMPLIANT else 1, states)

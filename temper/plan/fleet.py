@@ -176,11 +176,12 @@ class FleetPlan:
         return without_secrets(document | {"cohorts": plain(self.cohorts)})
 
     def text(self) -> str:
-        """Return a few lines: how many nodes are refused, and what differs among nodes with the same GPUs."""
+        """Return a few lines: how many nodes have a plan, and what differs among those with the same GPUs."""
         refused = [name for name, document in self.documents.items() if document["problems"]]
         total = len(self.documents)
         lines = [f"{total - len(refused)} of {number_of(total, 'node')} planned"]
-        lines[0] += f", {len(refused)} refused" + (f": {some(refused)}" if refused else "")
+        # Refused or silent: the run says of each which.
+        lines[0] += f", {len(refused)} not: {some(refused)}" if refused else ""
         for cohort in self.cohorts:
             found = cohort.differences
             if found:

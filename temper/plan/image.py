@@ -74,6 +74,9 @@ def as_image(
             nvlink_switch_managed=False,
             cpu=Cpu(1, 1, 1),
             interfaces=(),
+            # Nobody knows yet; the first run on the machine does, and has to come in before it.
+            answers_elsewhere=True,
+            usb_disk=True,
             services=(),
             # Modules are signed where the operator gives the key: the image may meet Secure Boot.
             secure_boot="enabled" if mok_sha256 else "disabled",

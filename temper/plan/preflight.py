@@ -107,10 +107,10 @@ def with_the_driver_that_is_there(plan: NodePlan) -> NodePlan:
     return replace(plan, refusals=others, warnings=(*plan.warnings, *warnings))
 
 
-def _unread(problems: list[Refusal], warnings: list[str]) -> dict[str, Any]:
-    """Return the fact of a node of which nothing is known but the inventory."""
+def _unread(problems: list[Refusal], warnings: list[str]) -> NodePlan:
+    """Return the plan of a node of which nothing is known but the inventory."""
     text = "\n".join(f"warning: {one}" for one in warnings)
-    return NodePlan(refusals=tuple(problems), warnings=tuple(warnings), text=text).as_fact()
+    return NodePlan(refusals=tuple(problems), warnings=tuple(warnings), text=text)
 
 
 def preflight_plan(
@@ -149,12 +149,12 @@ def preflight_plan(
     if facts is None:
         reached = not result.get("unreachable", False)
         problem = unreadable(str(result.get("msg", "")), target, name, reached=reached)
-        return _unread([*problems, problem], checked["warnings"])
+        return _unread([*problems, problem], checked["warnings"]).as_fact()
     try:
         node = NodeFacts.from_dict(facts)
     except (ValueError, TypeError, AttributeError) as error:
         problem = refusal("node-facts", reason=str(error))
-        return _unread([*problems, problem], checked["warnings"])
+        return _unread([*problems, problem], checked["warnings"]).as_fact()
     if variables.preflight.image:
         node, of_tree = as_image(node, variables.preflight, load_tables(DATA), certificate.sha256)
         problems += of_tree

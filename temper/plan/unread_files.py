@@ -48,9 +48,9 @@ def _ignored(folder: Path, names: Collection[str]) -> Iterator[str]:
                 yield f"{typed(path)}: Ansible ignores it, because it reads {typed(first)}; keep one of them"
             continue
         example = _is_example(paths[0])
-        close = difflib.get_close_matches(name, without, n=1, cutoff=NEARLY if example else ALIKE)
+        close = difflib.get_close_matches(name, without, n=2, cutoff=NEARLY if example else ALIKE)
         if close or not example:
-            hint = f"did you mean {close[0]}?" if close else "rename it, or remove it"
+            hint = f"did you mean {' or '.join(close)}?" if close else "rename it, or remove it"
             yield f"{typed(paths[0])} belongs to no {KINDS[folder.name]}, so Ansible ignores it; {hint}"
 
 

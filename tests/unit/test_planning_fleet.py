@@ -35,8 +35,8 @@ def differing(found: FleetPlan) -> dict[str, dict[str, list[str]]]:
 
 def test_equal_nodes_differ_in_nothing_and_another_system_is_named_once() -> None:
     found = fleet(a=plan(), b=plan())
-    assert (differing(found), found.text()) == ({}, "2 of 2 nodes planned, 0 refused")
-    assert fleet(a=plan()).text() == "1 of 1 node planned, 0 refused"
+    assert (differing(found), found.text()) == ({}, "2 of 2 nodes planned")
+    assert fleet(a=plan()).text() == "1 of 1 node planned"
     assert differing(fleet(a=plan(), b=plan(system("ubuntu", "22.04")))) == {
         "system": {"debian-12": ["a"], "ubuntu-22.04": ["b"]}
     }
@@ -49,7 +49,7 @@ def test_nodes_with_other_gpus_are_not_compared() -> None:
         "2x L4, x86_64",
         "8x H100 SXM 80 GB, x86_64",
     ]
-    assert found.text() == "3 of 3 nodes planned, 0 refused"
+    assert found.text() == "3 of 3 nodes planned"
 
 
 def test_another_stack_is_named_once_with_what_is_none_of_its_consequences() -> None:
@@ -87,7 +87,7 @@ def test_refused_and_unreachable_nodes_are_in_the_document_by_name() -> None:
     )
     found = fleet(a=plan(), lost=lost, refused=plan(nvidia_stack_name="r999"), silent=None)
     document = found.as_dict()
-    assert found.text().startswith("1 of 4 nodes planned, 3 refused: lost, refused, silent\n")
+    assert found.text().startswith("1 of 4 nodes planned, 3 not: lost, refused, silent\n")
     assert "cannot be reached" in document["nodes"]["lost"]["problems"][0]
     assert "no stack is named r999" in document["nodes"]["refused"]["problems"][0]
     assert document["nodes"]["silent"]["problems"]

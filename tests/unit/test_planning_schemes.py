@@ -38,14 +38,6 @@ def driver(found: dict[str, Any]) -> set[str]:
 # ---------------------------------------------------------------- Ubuntu
 
 
-def test_ubuntu_26_begins_with_branch_595() -> None:
-    found = plan(system("ubuntu", "26.04"))
-    assert (found["problems"], found["stack"]) == ([], "r595-cuda13.3")
-    assert_says(
-        problem(system("ubuntu", "26.04", pci=gpus(V100))), "ubuntu-26.04 begins with driver branch 595"
-    )
-
-
 @each("22.04", "24.04")
 def test_up_to_580_ubuntus_names_end_in_the_branch(release: str) -> None:
     found = plan(system("ubuntu", release))

@@ -1,10 +1,7 @@
 """Repositories are configured with the pinned key, or nothing is written."""
 
 import os
-import threading
 from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +10,12 @@ from ansible.module_utils.temper.packaging import repositories
 
 from tests.unit import openpgp_keys
 from tests.unit.openpgp_keys import KeyRing
+from tests.unit.serving import serving_files
 from tests.unit.settings.role_plans import item
 
 Run = Callable[..., dict[str, Any]]
 
 pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves files without a log."""
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 @pytest.fixture
@@ -34,13 +25,8 @@ def web(tmp_path: Path, key_ring: KeyRing, monkeypatch: pytest.MonkeyPatch) -> I
     folder.mkdir()
     (folder / "key").write_bytes(key_ring.export("ed25519"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield folder, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving_files(folder) as url:
+        yield folder, url
 
 
 @pytest.fixture

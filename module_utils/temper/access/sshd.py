@@ -387,14 +387,19 @@ def _is_sshd(process: int, proc: Path) -> bool:
     """Return whether root runs the node's sshd as this process."""
     try:
         status = (proc / str(process) / "status").read_text(encoding="utf-8", errors="replace")
-        program = str((proc / str(process) / "exe").readlink())
+        found = _program(process, proc)
     except OSError:
         return False
     uids = re.search(r"^Uid:((?:\s+\d+){4})$", status, re.MULTILINE)
     ours = which("sshd")
-    # An upgrade puts another file in the place of the one that runs.
-    found = program[: -len(" (deleted)")] if program.endswith(" (deleted)") else program
     return bool(uids and set(uids[1].split()) == {"0"} and ours and found == os.path.realpath(ours))
+
+
+def _program(process: int, proc: Path) -> str:
+    """Return the path of a process's program. Raises OSError."""
+    path = str((proc / str(process) / "exe").readlink())
+    # An upgrade puts another file in the place of the one that runs.
+    return path[: -len(" (deleted)")] if path.endswith(" (deleted)") else path
 
 
 def started_with(effective: Effective, proc: Path = Path("/proc")) -> list[str]:
@@ -443,7 +448,10 @@ def command_line(process: int | None, proc: Path) -> tuple[list[tuple[str, str]]
 
 
 def other_servers(proc: Path = Path("/proc")) -> list[str]:
-    """Return the sshds that others reach and that read another file than `MAIN`, in words for people."""
+    """Return root's sshds that others reach and that read another file than `MAIN`, in words for people.
+
+    They were started with it, or are another program than the node's sshd.
+    """
     ports = {
         one.inode: one.port for one in sockets("tcp", proc) if one.uid == 0 and not is_loopback(one.address)
     }
@@ -451,13 +459,15 @@ def other_servers(proc: Path = Path("/proc")) -> list[str]:
     for process, _, target in open_files(proc):
         if port := ports.get(target[len("socket:[") : -1]):
             holders.setdefault(int(process), set()).add(port)
-    found = []
+    ours, found = os.path.realpath(which("sshd") or ""), []
     for number, own in sorted(holders.items()):
-        files = [value for name, value in command_line(number, proc)[0] if name == "-f"]
-        if files and os.path.realpath(files[-1]) != os.path.realpath(MAIN) and _is_sshd(number, proc):
-            found.append(
-                f"process {number} on port {', '.join(map(str, sorted(own)))} reads {shown(files[-1])}"
-            )
+        with contextlib.suppress(OSError):  # it has ended
+            program = _program(number, proc)
+            files = [value for name, value in command_line(number, proc)[0] if name == "-f"]
+            other = bool(files) and os.path.realpath(files[-1]) != os.path.realpath(MAIN)
+            if os.path.basename(program) == "sshd" and (other or program != ours):  # noqa: PTH119 - no file here
+                does = f"reads {shown(files[-1])}" if files else f"is {shown(program)}"
+                found.append(f"process {number} on port {', '.join(map(str, sorted(own)))} {does}")
     return found
 
 
