@@ -591,7 +591,7 @@ def test_no_value_is_repeated_where_variables_are_of_another_form(text: str) -> 
 
 
 def test_a_value_that_cannot_be_recorded_is_one_sentence() -> None:
-    with pytest.raises(UsageError, match="-e: expected values that JSON has"):
+    with pytest.raises(ExtraVarsError, match="-e: expected values that JSON has"):
         variables_of(["{a: !!set {b}}"])
 
 
