@@ -1,7 +1,5 @@
 """Facts of servers that do not exist, for plans that are printed or tested."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from temper.plan.machine import GIB
@@ -23,7 +21,7 @@ PYTHONS = {
 def pci(*devices: tuple[str, str]) -> list[dict[str, str]]:
     """NVIDIA's devices, given by id and class, at one address after the other."""
     return [
-        {"address": f"0000:{index:02x}:00.0", "vendor_id": "10de", "device_id": device, "class_id": kind}
+        {"address": f"0000:{index:02x}:00.0", "device_id": device, "class_id": kind}
         for index, (device, kind) in enumerate(devices)
     ]
 

@@ -1,7 +1,5 @@
 """See which nodes are reached through a jump host, before it changes: commit_confirm looks again."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,12 +7,10 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from temper.plan.jump_hosts import named, read  # noqa: E402 - needs the path above
-from temper.plan.ssh_client import look_at  # noqa: E402 - likewise
+from temper.plan.jump_hosts import named, read
+from temper.plan.ssh_client import look_at
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types

@@ -1,7 +1,5 @@
 """End a run with the verdict on its nodes. On the controller alone."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
-from temper.judge.outcomes import states_in  # noqa: E402 - needs the path above
-from temper.plan.convert import plain  # noqa: E402 - likewise
+from temper.judge.outcomes import states_in
+from temper.plan.convert import plain
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types

@@ -1,7 +1,5 @@
 """Ends a run that can do nothing, or has done nothing, with a sentence and a status that is not 0."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +16,9 @@ ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
-from temper.base.selection import NOTHING_DONE, no_nodes, unknown_names, unknown_tags  # noqa: E402 - needs the path above
-from temper.plan.extra_vars import wrong_option  # noqa: E402 - likewise
-from temper.plan.unread_files import questions  # noqa: E402 - likewise
+from temper.base.selection import NOTHING_DONE, no_nodes, unknown_names, unknown_tags
+from temper.plan.extra_vars import wrong_option
+from temper.plan.unread_files import questions
 
 DOCUMENTATION = """
 name: require_work

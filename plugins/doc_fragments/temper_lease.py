@@ -1,7 +1,5 @@
 """The option of modules that change a node only while their run has it."""
 
-from __future__ import annotations
-
 
 class ModuleDocFragment:
     """Its documentation."""

@@ -1,7 +1,5 @@
 """Ends a run whose inventory or `-e` cannot be read with one sentence, and not with each plugin's error."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -16,14 +14,12 @@ from ansible.plugins.inventory import BaseInventoryPlugin
 from ansible.utils.vars import load_extra_vars
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from temper.base.selection import NOTHING_DONE  # noqa: E402 - needs the path above
-from temper.plan.extra_vars import wrong_option  # noqa: E402 - likewise
-from temper.plan.inventory import InventoryError, last_words, require_present, unreadable  # noqa: E402 - likewise
-from temper.plan.origin import VAULT  # noqa: E402 - likewise
+from temper.base.selection import NOTHING_DONE
+from temper.plan.extra_vars import wrong_option
+from temper.plan.inventory import InventoryError, last_words, require_present, unreadable
+from temper.plan.origin import VAULT
 
 DOCUMENTATION = """
 name: unreadable

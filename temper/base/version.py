@@ -1,7 +1,5 @@
 """Temper's version."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

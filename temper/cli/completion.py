@@ -3,8 +3,6 @@
 The script is static, so that a TAB starts no Python. zsh takes it after `bashcompinit`.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import shlex

@@ -3,8 +3,6 @@
 Nothing is changed, and no node is asked.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """A statement as its JSON (schemas/statement.schema.json), and back."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from collections.abc import Iterator

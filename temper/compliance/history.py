@@ -3,8 +3,6 @@
 A control's state has a beginning, a drift also an end.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping

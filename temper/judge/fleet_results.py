@@ -1,7 +1,5 @@
 """What was measured on the nodes of a fleet, and what is expected of each."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -10,14 +8,7 @@ from typing import Any, TypeGuard
 
 from validation.checks.registry import TESTS
 from validation.findings.catalogue import advised
-from validation.model.contract import (
-    ContractError,
-    NodeResult,
-    decode,
-    node_result,
-    parse,
-    refuse_future,
-)
+from validation.model.contract import ContractError, NodeResult, decode, node_result, parse, refuse_future
 from validation.model.expectations import Expectation, fleet_from
 from validation.model.printable import one_line
 from validation.model.usage import UsageError

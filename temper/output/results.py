@@ -1,7 +1,5 @@
 """What the result of a task says to the operator."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -1,14 +1,8 @@
 """NVIDIA's signed repositories; a mirror or another key comes from the inventory."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from temper.plan.model import Repository
 from temper.plan.refusals import Refusal, refusal
-
-if TYPE_CHECKING:
-    from temper.plan.request import Request
+from temper.plan.request import Request
 
 
 def nvidia_repositories(request: Request) -> tuple[Repository, ...]:

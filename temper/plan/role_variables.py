@@ -1,7 +1,5 @@
 """Check an inventory's variables against the argument specs of all roles, before anything is planned."""
 
-from __future__ import annotations
-
 import difflib
 import ipaddress
 import math

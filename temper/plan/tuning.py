@@ -1,18 +1,13 @@
 """What the operating system of a node can be tuned to, and what it cannot have."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from temper.plan.facts import Tunables
 from temper.plan.machine import GIB
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.role_variables import size_bytes
 from temper.plan.variables import OsTuning
-
-if TYPE_CHECKING:
-    from temper.plan.facts import Tunables
 
 KEEP = "keep"
 AUTO = "auto"

@@ -1,19 +1,14 @@
 """Files of variables that Ansible passes over without a word, because of their names."""
 
-from __future__ import annotations
-
 import difflib
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from temper.base import ROOT, typed
 from temper.base.selection import ALIKE, NEARLY
 from validation.model.grouping import by_key
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
 
 #: The folders of such files beside an inventory, and what their files are named after.
 KINDS = {"group_vars": "group", "host_vars": "host"}

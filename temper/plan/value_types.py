@@ -1,17 +1,11 @@
 """Whether a value is of the type that its argument spec names, and what was expected in plain words."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible.module_utils.errors import (
-    ArgumentTypeError,
-    ElementError,
-    SubParameterTypeError,
-)
+from ansible.module_utils.errors import ArgumentTypeError, ElementError, SubParameterTypeError
 
 from temper.plan.origin import place
 

@@ -1,7 +1,5 @@
 """Version numbers of NVIDIA's drivers, of CUDA, and of packages."""
 
-from __future__ import annotations
-
 from functools import cache
 
 

@@ -3,8 +3,6 @@
 Read from YAML. What is wrong with a file is said all at once, before anything is done.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 import re

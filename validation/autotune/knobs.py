@@ -1,20 +1,15 @@
 """Which settings this node has, their values at the start, and what is tried in their place."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.autotune import clocks
+from validation.autotune.between import Group
 from validation.autotune.search import Knob
 from validation.checks.loading import worker_counts
 from validation.checks.node import Node
-
-if TYPE_CHECKING:
-    from validation.autotune.between import Group
 
 #: Objectives: a training step (step.py) on the CPU and on all GPUs, and checks of the payload.
 TRAINING, GPU_TRAINING = "cpu_training", "gpu_training"

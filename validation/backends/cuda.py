@@ -1,7 +1,5 @@
 """One NVIDIA GPU, timed with CUDA events."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import time

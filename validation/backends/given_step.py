@@ -1,7 +1,5 @@
 """A training step of the user's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,17 +4,11 @@ Correctness is checked apart from timing, by another route than the one that was
 for NaN.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 import torch.distributed
 
+from validation.model.shapes import MatmulShape
 from validation.processes.child import collective_call
-
-if TYPE_CHECKING:
-    from validation.model.shapes import MatmulShape
 
 #: Written to empty a cache: twice the largest (B200, 126 MB), and what mamf-finder writes.
 FLUSH_BYTES = 256 << 20

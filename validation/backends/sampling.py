@@ -1,18 +1,13 @@
 """How something is timed: warm up, then sample until time and count suffice; median and spread."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
+from validation.backends.protocol import Backend, Operation
 from validation.model.contract import Measurement
+from validation.model.plans import Timing
 from validation.model.quantities import NOISY_SPREAD
-
-if TYPE_CHECKING:
-    from validation.backends.protocol import Backend, Operation
-    from validation.model.plans import Timing
 
 #: Runs between two looks at the clock: bounded, so that a slow machine does not overrun, and a fast one is
 #: not paused too often.

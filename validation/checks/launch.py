@@ -1,7 +1,5 @@
 """How checks start their measuring processes: on the CPU, on all GPUs at once, or on one after the other."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -9,19 +7,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.backends.factory import make
+from validation.backends.protocol import Backend
+from validation.checks.check import Check
 from validation.checks.measured import each_gpu, failures, result, stay_near, watch
+from validation.checks.node import Node
 from validation.model.contract import Finding, GpuIdentity, Measured, TestResult
 from validation.processes.child import Request
 from validation.processes.pool import ProcessOutcome, run_children
-
-if TYPE_CHECKING:
-    from validation.backends.protocol import Backend
-    from validation.checks.check import Check
-    from validation.checks.node import Node
-
 
 Stage = Callable[[str], None]
 

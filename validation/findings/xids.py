@@ -1,7 +1,5 @@
 """What NVIDIA's catalogue of Xid errors says that decides what is found: made from data/xids.yml."""
 
-from __future__ import annotations
-
 import json
 import pkgutil
 from dataclasses import dataclass, field

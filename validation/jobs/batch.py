@@ -15,8 +15,6 @@ Each batch is tried in a process of its own: one that runs out of memory, dies o
 for the next, and cannot end the search.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

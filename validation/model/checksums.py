@@ -10,8 +10,6 @@ degraded as long as its own products pass their check, which allows for rounding
 Kernels of `gpu_corruption` that are no products have no such excuse: there a minority fails.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

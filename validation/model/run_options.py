@@ -1,7 +1,5 @@
 """What the operator asks of a run besides its plan."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

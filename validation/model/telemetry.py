@@ -1,7 +1,5 @@
 """What this program reads of a test's details, which are free otherwise: typed and bounded."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated
 

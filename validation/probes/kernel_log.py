@@ -3,8 +3,6 @@
 That are Xid errors, as a rule. A GPU that the driver finds gone before it uses it has no Xid.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

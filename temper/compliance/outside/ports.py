@@ -1,7 +1,5 @@
 """Which TCP ports of a node answer, by bounded connects from one thread. Nothing is sent to what answers."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import selectors

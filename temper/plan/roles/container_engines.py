@@ -1,7 +1,5 @@
 """The GPUs for Docker, containerd, CRI-O and Podman."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from temper.plan.node_plan import PlannedSetting, RoleOptions, RolePlan, Stage
