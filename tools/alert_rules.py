@@ -5,6 +5,8 @@
 tests/unit/monitoring/test_rules.py fails when they are not what this would write.
 """
 
+from __future__ import annotations
+
 import re
 import sys
 from dataclasses import dataclass

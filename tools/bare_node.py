@@ -1,5 +1,7 @@
 """Facts of servers that do not exist, for plans that are printed or tested."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from temper.plan.machine import GIB

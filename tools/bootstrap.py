@@ -13,6 +13,8 @@ Standard library only: it runs before anything is installed. Exit status: 0 read
 sentence on standard error says why and what to do.
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import fcntl

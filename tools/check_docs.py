@@ -6,6 +6,8 @@ The tables of docs/operate/validation.md, and the tests that gpu_validation_requ
 tests/unit/validation/test_check_docs.py fails when they are not what this would write.
 """
 
+from __future__ import annotations
+
 import inspect
 import re
 import sys

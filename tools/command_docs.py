@@ -5,6 +5,8 @@
 From the parsers of the programs, the first comment of each playbook, and the Makefile.
 """
 
+from __future__ import annotations
+
 import argparse
 import re
 import sys

@@ -5,6 +5,8 @@
 tests/unit/harden/test_os_controls.py fails when a page is not what this would write.
 """
 
+from __future__ import annotations
+
 import re
 import sys
 from typing import Any

@@ -6,6 +6,8 @@ Grafana's data source is a variable of each, so that they can be provisioned any
 links lead to them; ids are Grafana's to give.
 """
 
+from __future__ import annotations
+
 import json
 import sys
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Write files that are made from others, where they are not what they should be."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -5,6 +5,8 @@
 tests/unit/validation/test_catalogue.py fails when they are not what this would write.
 """
 
+from __future__ import annotations
+
 import json
 import sys
 from pathlib import Path

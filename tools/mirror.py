@@ -8,6 +8,8 @@ the listed checksum. What is there already is not fetched again. Logins come fro
 its form (`--netrc FILE`). Exit status: 0 complete; 1 not, and a sentence on standard error says why.
 """
 
+from __future__ import annotations
+
 import argparse
 import base64
 import contextlib

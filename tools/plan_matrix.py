@@ -6,6 +6,8 @@ The plans are those of the roles' defaults on a bare node. tests/unit/test_plan_
 is not what this would write, and compares the plans with rules of its own.
 """
 
+from __future__ import annotations
+
 import itertools
 import sys
 from collections.abc import Iterator, Mapping

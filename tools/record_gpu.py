@@ -15,6 +15,8 @@ tests to be held against.
 Exit status: 0 all was recorded, 1 a part is missing, 2 there is nothing to record.
 """
 
+from __future__ import annotations
+
 import argparse
 import os
 import re

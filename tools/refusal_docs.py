@@ -5,6 +5,8 @@
 tests/unit/test_refusals.py fails when it is not what this would write.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Mapping
 from pathlib import Path

@@ -5,6 +5,8 @@
 tests/unit/test_documentation.py fails when a file is not what this would write.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import sys
@@ -36,6 +38,8 @@ HEAD = """\
 A class for each role, with the role's variables without their prefix: `Variables.firewall.ssh_ports` is
 `firewall_ssh_ports`. Made by `make docs` from roles/*/meta/argument_specs.yml: change those.
 \"\"\"
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal

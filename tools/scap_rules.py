@@ -6,6 +6,8 @@ A rule that is new has no answer yet, and tests/unit/compliance/test_tailoring.p
 data/os_controls or data/scap/rules.yml has one.
 """
 
+from __future__ import annotations
+
 import sys
 import textwrap
 import xml.etree.ElementTree as ET

@@ -5,6 +5,8 @@
 tests/unit/test_schemas.py fails when a file is not what this would write.
 """
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Iterator

@@ -6,6 +6,8 @@ The fleet is tests/unit/pages/made_up.py's, the same every time; fonts and the b
 that no test compares pixels. Exit status: 0, or 1 where a picture is larger than it should be.
 """
 
+from __future__ import annotations
+
 import sys
 import tempfile
 from dataclasses import replace

@@ -7,6 +7,8 @@ A file, requirements/torch/VERSION.txt, is for the newest patch of a release in 
 for every Python and machine at once, from wheels alone. Only indexes are read, no wheel.
 """
 
+from __future__ import annotations
+
 import subprocess
 import sys
 import tempfile

@@ -1,5 +1,7 @@
 """Confirm a change of a way in, through a new connection, once all that it must leave open is proven."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Read a node, make its plan, and have the node compare itself with it. Changes nothing."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Mapping

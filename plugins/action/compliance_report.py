@@ -1,5 +1,7 @@
 """Judge what all nodes answered, write the report, and end with the verdict. On the controller alone."""
 
+from __future__ import annotations
+
 import json
 import sys
 from datetime import UTC, datetime

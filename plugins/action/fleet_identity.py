@@ -1,5 +1,7 @@
 """Ask a node which machine it is, and hand that over to the controller of several runs."""
 
+from __future__ import annotations
+
 import json
 import sys
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Write the plans of all nodes into one file on the controller; say where nodes differ that should not."""
 
+from __future__ import annotations
+
 import json
 import stat
 import sys

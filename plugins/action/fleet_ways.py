@@ -1,5 +1,7 @@
 """Look up the addresses of the fleet, and find the nodes that others are reached through."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor

@@ -1,5 +1,7 @@
 """See which nodes are reached through a jump host, before it changes: commit_confirm looks again."""
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Read a node, make its plan, and have the node simulate it: see temper/plan/preflight.py."""
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Reboot a node and wait for it, as Ansible's own action does; but only where it is still this run's."""
 
+from __future__ import annotations
+
 import sys
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Refuse a node before anything is changed on it: a failure that says `refused`."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from ansible.plugins.action import ActionBase

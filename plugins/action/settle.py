@@ -1,5 +1,7 @@
 """Carry out one role's part of a node's plan, together with that of the roles after it in the play."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import sys

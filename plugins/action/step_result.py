@@ -1,5 +1,7 @@
 """Report the result of a step of an upgrade to the roll-out: see temper/rollout/node_step.py."""
 
+from __future__ import annotations
+
 import sys
 from dataclasses import fields
 from pathlib import Path

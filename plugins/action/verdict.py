@@ -1,5 +1,7 @@
 """End a run with the verdict on its nodes. On the controller alone."""
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 from typing import Any

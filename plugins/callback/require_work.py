@@ -1,5 +1,7 @@
 """Ends a run that can do nothing, or has done nothing, with a sentence and a status that is not 0."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterator
 from pathlib import Path

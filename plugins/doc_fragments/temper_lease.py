@@ -1,5 +1,7 @@
 """The option of modules that change a node only while their run has it."""
 
+from __future__ import annotations
+
 
 class ModuleDocFragment:
     """Its documentation."""

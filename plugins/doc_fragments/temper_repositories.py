@@ -1,5 +1,7 @@
 """Options of modules that read repositories of a node's plan."""
 
+from __future__ import annotations
+
 
 class ModuleDocFragment:
     """Their documentation."""

@@ -3,6 +3,8 @@
 Pure functions. They pass things on and name reasons; validation/verdict/judge.py says what a result means.
 """
 
+from __future__ import annotations
+
 import importlib
 import json
 import sys

@@ -1,5 +1,7 @@
 """Gives the list of what a mirror has to serve to Ansible."""
 
+from __future__ import annotations
+
 import importlib
 import sys
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Whether a role has anything to do in this run: see temper/plan/quiet.py."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Ends a run whose inventory or `-e` cannot be read with one sentence, and not with each plugin's error."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

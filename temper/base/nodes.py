@@ -1,5 +1,7 @@
 """Many nodes in few words: ranges of names, texts that are alike but for the node, times."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime

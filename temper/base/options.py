@@ -1,5 +1,7 @@
 """Read options that an operator writes in YAML. What is wrong with a file is said all at once."""
 
+from __future__ import annotations
+
 import difflib
 import os
 import re

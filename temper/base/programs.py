@@ -4,6 +4,8 @@ The payload and the modules of nodes run without this package, and have runners 
 (validation/processes/command.py, module_utils/temper/process.py). temper/plan/inventory.py runs Ansible.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal

@@ -1,5 +1,7 @@
 """What a command line selects: nodes and tags. A run that selects nothing has proven nothing."""
 
+from __future__ import annotations
+
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping

@@ -5,6 +5,8 @@ What is written is written in one transaction, by one writer at a time: a proces
 file as it was. Readers wait for nobody, and need no right to write.
 """
 
+from __future__ import annotations
+
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,7 @@
 """Temper's version."""
 
+from __future__ import annotations
+
 import tomllib
 from pathlib import Path
 

@@ -3,6 +3,8 @@
 The script is static, so that a TAB starts no Python. zsh takes it after `bashcompinit`.
 """
 
+from __future__ import annotations
+
 import argparse
 import importlib
 import shlex

@@ -3,6 +3,8 @@
 Nothing is written: a copy on a medium that is read only will do.
 """
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections import Counter

@@ -3,6 +3,8 @@
 Nothing is changed, and no node is asked.
 """
 
+from __future__ import annotations
+
 import argparse
 import os
 import re

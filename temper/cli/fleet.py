@@ -5,6 +5,8 @@ Exit status: 0 every node is done and all is well, 1 a node or a verdict is bad,
 Both, and `status`, take the name of a run.
 """
 
+from __future__ import annotations
+
 import argparse
 import difflib
 import fcntl

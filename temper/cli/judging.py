@@ -5,6 +5,8 @@ Exit status: 0 passed (degraded counts as passed unless --fail-on-degraded), 1 a
 line is wrong, 130 interrupted. Status 1 is never anything else: a full disk or a closed pipe is 2.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import secrets

@@ -4,6 +4,8 @@ Each command is imported when it is asked for: `temper --help` takes no second, 
 missing says so alone.
 """
 
+from __future__ import annotations
+
 import contextlib
 import difflib
 import importlib

@@ -12,6 +12,8 @@ The exit status is that of the verdict, 2 where the check was not carried out, 4
 not be sent or not be recorded.
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import os

@@ -3,6 +3,8 @@
 temper pages --validation reports/latest --compliance reports/compliance/latest --output fleet
 """
 
+from __future__ import annotations
+
 import argparse
 import sys
 from pathlib import Path

@@ -8,6 +8,8 @@ Exit status: 0 every node has a plan, 1 a node is refused or does not answer, 2 
 interrupted.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import subprocess

@@ -9,6 +9,8 @@ ended in another way once it had begun; 2 not carried out: the command line or t
 or the answer was no; 130 interrupted.
 """
 
+from __future__ import annotations
+
 import argparse
 import subprocess
 import sys

@@ -5,6 +5,8 @@ same is then told by what they are, not by what is in them, which for hundreds o
 nodes takes longer than all the rest.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable
 from typing import Generic, TypeVar

@@ -4,6 +4,8 @@ An answer is a node's own word. It may say that all is well, and no more: it spe
 for, what it leaves out is not checked, and an answer of any other form or size is this node's problem alone.
 """
 
+from __future__ import annotations
+
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -1,5 +1,7 @@
 """A statement as its JSON (schemas/statement.schema.json), and back."""
 
+from __future__ import annotations
+
 import gzip
 import zlib
 from collections.abc import Iterator

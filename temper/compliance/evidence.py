@@ -6,6 +6,8 @@ decides the order. Who can change everything on the controller can also make all
 earlier: against that, sign with a key that is not kept there, and keep the chain's head elsewhere.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 import re

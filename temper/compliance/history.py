@@ -3,6 +3,8 @@
 A control's state has a beginning, a drift also an end.
 """
 
+from __future__ import annotations
+
 import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping

@@ -3,6 +3,8 @@
 Each node has a file of its own, so that a check of some nodes leaves what is known of the others.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections import Counter
 from datetime import datetime

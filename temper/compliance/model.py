@@ -1,5 +1,7 @@
 """What a statement of compliance is made of, and its form as JSON (schemas/statement.schema.json)."""
 
+from __future__ import annotations
+
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property

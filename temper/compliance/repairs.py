@@ -5,6 +5,8 @@ could otherwise have an operator type what it likes, and Ansible renders the arg
 a template on the controller.
 """
 
+from __future__ import annotations
+
 import re
 import shlex
 from collections.abc import Sequence

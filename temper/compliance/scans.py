@@ -5,6 +5,8 @@ The results are of a foreign program on a foreign machine: an XCCDF 1.2 document
 entities, and has limits on bytes, depth, rules, and a single tag or comment.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 Source of the format: NIST IR 7275 revision 4 (XCCDF 1.2), section 6.7.
 """
 
+from __future__ import annotations
+
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,6 +4,8 @@ A waived control is still measured. No waiver is without an end, and an end is a
 at another hour in every zone.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta

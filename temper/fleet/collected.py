@@ -1,5 +1,7 @@
 """One report from what slices have handed over: the same code judges, that judges a single run."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys

@@ -1,5 +1,7 @@
 """What is known of runs, in one file that survives the controller: a run that was cut off goes on."""
 
+from __future__ import annotations
+
 import hashlib
 import hmac
 import json

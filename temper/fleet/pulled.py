@@ -5,6 +5,8 @@ that it is named after, one that is too large or of another form is a problem by
 spoke is judged by this machine's clock as well as by the node's.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import os

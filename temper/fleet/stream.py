@@ -5,6 +5,8 @@ archive in base64, and `{"eof": true}` behind it. ansible-runner's own reader fo
 takes modes from them; here the files that a slice hands over are read out of it, and nothing else is written.
 """
 
+from __future__ import annotations
+
 import base64
 import io
 import json

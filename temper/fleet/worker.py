@@ -10,6 +10,8 @@ with all its processes.
 So it does where the worker itself is killed: temper/rollout/guard.py says how.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import shutil

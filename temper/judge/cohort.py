@@ -1,5 +1,7 @@
 """The rest of the fleet as a judge of each node: its numbers, and the bits of its products."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 from temper.judge import fleet_checksums

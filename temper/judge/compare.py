@@ -4,6 +4,8 @@ Numbers pair by node, test, metric, conditions and GPU (by UUID; by index where 
 of different methods do not compare, and that is said.
 """
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import hypot

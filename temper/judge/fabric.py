@@ -1,5 +1,7 @@
 """Between nodes: the verdict on each node's part in the network, from what all together and the pairs did."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -6,6 +6,8 @@ to blame: of one pair it is not known which end is bad, or whether it is the way
 good nodes that was bad measures again before that way is blamed.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -5,6 +5,8 @@ a newer GPU: what differs together with the driver says so. Three equals at leas
 say which is wrong. Nobody fails for other bits of a product alone, because another kernel may have made them.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

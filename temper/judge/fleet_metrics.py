@@ -3,6 +3,8 @@
 Each node has a file of its own, so that a report of some nodes leaves what is known of the others.
 """
 
+from __future__ import annotations
+
 from validation.metrics.exposition import Exposition, gauge
 from validation.model.bounds import moment
 from validation.model.contract import State, worst

@@ -1,5 +1,7 @@
 """What was measured on the nodes of a fleet, and what is expected of each."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -8,6 +8,8 @@ slower), metric and conditions, GPU (by its UUID) and torch, and only with runs 
 one upgrades to be faster or to be rid of a fault, so another one compares, and is named.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace

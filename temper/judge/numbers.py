@@ -1,5 +1,7 @@
 """Is my number right? What is published, measured and asked for of a GPU model, by data/gpu_models.yml."""
 
+from __future__ import annotations
+
 import difflib
 import re
 from collections.abc import Iterator, Mapping

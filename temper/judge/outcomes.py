@@ -1,5 +1,7 @@
 """Convert verdicts of validation into the states of nodes that all outputs count."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from validation.model.contract import ContractError, State, loads

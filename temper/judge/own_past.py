@@ -4,6 +4,8 @@ Before a history was one file, it was a folder with a file for each node and a l
 are read once, stay where they are, and are not read again.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial

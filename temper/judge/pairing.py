@@ -4,6 +4,8 @@ The same is what one test measured under one name and equal conditions on one GP
 A GPU is known by its UUID, because a reboot may number GPUs anew.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from validation.model import checksums

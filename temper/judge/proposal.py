@@ -4,6 +4,8 @@ A proposal is written to a place that is free, or that holds an earlier proposal
 first lines have a checksum of the rest. A file of the operator's is never replaced.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import re

@@ -1,5 +1,7 @@
 """Read results of nodes from files and folders."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from validation.checks.registry import TESTS

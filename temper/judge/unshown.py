@@ -1,5 +1,7 @@
 """What cannot be made of one node's result costs that alone: it is named, and the rest is complete."""
 
+from __future__ import annotations
+
 import traceback
 from collections.abc import Callable
 from pathlib import Path

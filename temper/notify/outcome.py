@@ -1,5 +1,7 @@
 """How a check ended, from the report that it wrote, and what people have to hear of it."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field

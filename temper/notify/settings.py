@@ -1,5 +1,7 @@
 """Whom to tell, and how: read from YAML. Secrets are in files of their own."""
 
+from __future__ import annotations
+
 import ipaddress
 import re
 import ssl

@@ -1,5 +1,7 @@
 """What people were told last of each scheduled check, as a part of the fleet's history."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from temper.base.store import PATIENCE_S, Part, Store

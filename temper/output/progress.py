@@ -1,5 +1,7 @@
 """What a run is waiting for, in one line; and the line itself, which moves on a terminal."""
 
+from __future__ import annotations
+
 import shutil
 from collections import Counter
 from collections.abc import Mapping

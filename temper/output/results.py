@@ -1,5 +1,7 @@
 """What the result of a task says to the operator."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

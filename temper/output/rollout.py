@@ -1,5 +1,7 @@
 """Show the progress of a roll-out in the last line of a terminal: nodes, their steps, the expected end."""
 
+from __future__ import annotations
+
 import contextlib
 import sys
 from collections.abc import Callable, Mapping

@@ -1,5 +1,7 @@
 """What happened in a run, stage by stage, and the lines that say it."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """What a stack of NVIDIA's has beside the driver, under the distribution's names."""
 
+from __future__ import annotations
+
 from collections.abc import Collection
 
 from temper.plan.refusals import Refusal, advice, refusal

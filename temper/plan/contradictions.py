@@ -1,5 +1,7 @@
 """What an inventory says twice, and differently: found before anything is planned."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 
 # The end of the names of instances that can draw.

@@ -4,6 +4,8 @@ Its packages have other names than NVIDIA's, and its versions move with the dist
 Debian's modules are built by DKMS, Canonical's come built and signed with every kernel of Ubuntu's.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

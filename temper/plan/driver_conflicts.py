@@ -1,5 +1,7 @@
 """Drivers of two sources on one node: never mixed, because others own the same files."""
 
+from __future__ import annotations
+
 import re
 
 from temper.plan.distributions import Distribution

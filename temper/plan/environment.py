@@ -1,5 +1,7 @@
 """NCCL's settings and thread counts of a node."""
 
+from __future__ import annotations
+
 import contextlib
 import ipaddress
 import re

@@ -1,5 +1,7 @@
 """What validation expects of a node that was made as planned."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Variables of the command line, `-e`, as Ansible takes them; what is wrong with one is a sentence."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterable

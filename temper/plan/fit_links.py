@@ -5,6 +5,8 @@ What a node reports shows that; where an interface leads, it does not show. So d
 an interface that never joins a fleet's nodes for jobs is replaced.
 """
 
+from __future__ import annotations
+
 import fnmatch
 import ipaddress
 import re

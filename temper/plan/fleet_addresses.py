@@ -1,5 +1,7 @@
 """The addresses of the fleet's nodes, as this machine knows them."""
 
+from __future__ import annotations
+
 import ipaddress
 import socket
 from collections import Counter

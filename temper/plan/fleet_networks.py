@@ -1,5 +1,7 @@
 """NCCL's interface from the networks that join all nodes of the fleet, as the operator names them."""
 
+from __future__ import annotations
+
 import ipaddress
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass

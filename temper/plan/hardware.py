@@ -1,5 +1,7 @@
 """GPUs and what joins them, from PCI ids: a new server has no driver to ask."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """The tree of an image: a plan for GPUs that are not there, and nothing of it is live."""
 
+from __future__ import annotations
+
 import difflib
 from dataclasses import replace
 

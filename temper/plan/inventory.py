@@ -5,6 +5,8 @@ the same again. Templates are passed on as they are, and mean the same in a slic
 or groups, it gets those too; what a slice cannot know is refused.
 """
 
+from __future__ import annotations
+
 import json
 import locale
 import os

@@ -1,5 +1,7 @@
 """What is wrong with the machine itself, whatever is to be installed on it."""
 
+from __future__ import annotations
+
 from temper.plan.distributions import Distribution
 from temper.plan.facts import NodeFacts
 from temper.plan.refusals import Refusal, refusal

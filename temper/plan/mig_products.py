@@ -1,5 +1,7 @@
 """The products that gpu_settings_mig names, beside those that a node has."""
 
+from __future__ import annotations
+
 import difflib
 import re
 from collections import Counter

@@ -1,5 +1,7 @@
 """What a mirror has to serve for a set of planned nodes. Pure functions, on the controller."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

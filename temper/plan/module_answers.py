@@ -5,6 +5,8 @@ controller. A node that somebody has taken over can answer anything. So an actio
 names, each of the type that it must have.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar

@@ -4,6 +4,8 @@ Ansible forks a process for each node's task, and before that imports an action 
 them come from (a filter it does not): what is imported and read here is imported and read once a run.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import Any
 

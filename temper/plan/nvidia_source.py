@@ -1,5 +1,7 @@
 """The source `nvidia`: one stack of data/stacks.yml from NVIDIA's repositories or a mirror of them."""
 
+from __future__ import annotations
+
 import difflib
 from dataclasses import replace
 

@@ -1,5 +1,7 @@
 """Where a value of the inventory stands: file and line, as Ansible notes them beside what it reads."""
 
+from __future__ import annotations
+
 import linecache
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The systems that os_hardening knows: by which benchmark each is measured, and where it differs."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache

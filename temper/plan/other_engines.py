@@ -1,5 +1,7 @@
 """Container engines that role container_engines does not set up: what an operator does for their GPUs."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 from temper.plan.facts import OtherEngine

@@ -1,5 +1,7 @@
 """Options of pip as its configuration file has them: in a process list, all would read their passwords."""
 
+from __future__ import annotations
+
 import re
 import shlex
 

@@ -1,5 +1,7 @@
 """The plan of one node: what is installed and set there, or every reason to refuse it."""
 
+from __future__ import annotations
+
 from dataclasses import fields, replace
 
 from temper.plan import distro_source, nvidia_source

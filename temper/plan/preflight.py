@@ -1,5 +1,7 @@
 """From what preflight collects to the fact `preflight_plan`: the border between Ansible and this package."""
 
+from __future__ import annotations
+
 import hashlib
 import ssl
 from collections.abc import Collection, Mapping

@@ -4,6 +4,8 @@ Ansible forks a process for each node's task. Where the first task of a stage ha
 for the others, and there is nothing to report, their roles end before that.
 """
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 

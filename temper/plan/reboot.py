@@ -1,5 +1,7 @@
 """Predict whether only a reboot loads the planned driver, and refuse where that is not allowed."""
 
+from __future__ import annotations
+
 from temper.plan.facts import GPU_CLASSES, NodeFacts
 from temper.plan.node_plan import NodePlan
 from temper.plan.refusals import Refusal, Remedy, advice, refusal

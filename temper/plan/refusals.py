@@ -4,6 +4,8 @@ The sentences are data: data/refusals.yml. A rule names a code and gives the fac
 Codes are stable.
 """
 
+from __future__ import annotations
+
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """NVIDIA's signed repositories; a mirror or another key comes from the inventory."""
 
+from __future__ import annotations
+
 from temper.plan.model import Repository
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.request import Request

@@ -1,5 +1,7 @@
 """Check an inventory's variables against the argument specs of all roles, before anything is planned."""
 
+from __future__ import annotations
+
 import difflib
 import ipaddress
 import math

@@ -3,6 +3,8 @@
 Each refusal names the rule and what was found; nvidia_source.py adds the remedy, a stack that fits.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from temper.plan.model import Gpu

@@ -1,5 +1,7 @@
 """What Slurm has to know of a node's GPUs: gres.conf, cgroup.conf, and the words for slurm.conf."""
 
+from __future__ import annotations
+
 import itertools
 import re
 from collections import Counter

@@ -1,5 +1,7 @@
 """In which order the values of a setting stand, from data/strictness.yml."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path

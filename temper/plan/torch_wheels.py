@@ -4,6 +4,8 @@ Whether a wheel is published for a Python and a machine decides whether it can b
 and its CUDA, whether it can use the node's GPUs.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

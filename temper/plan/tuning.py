@@ -1,5 +1,7 @@
 """What the operating system of a node can be tuned to, and what it cannot have."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 

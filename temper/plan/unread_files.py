@@ -1,5 +1,7 @@
 """Files of variables that Ansible passes over without a word, because of their names."""
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress

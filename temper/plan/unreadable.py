@@ -1,5 +1,7 @@
 """Why nothing could be asked of a node, in the words of Ansible and ssh, and what to type about it."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable
 

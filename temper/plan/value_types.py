@@ -1,5 +1,7 @@
 """Whether a value is of the type that its argument spec names, and what was expected in plain words."""
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any

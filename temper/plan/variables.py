@@ -4,6 +4,8 @@ A class for each role, with the role's variables without their prefix: `Variable
 `firewall_ssh_ports`. Made by `make docs` from roles/*/meta/argument_specs.yml: change those.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any, Literal
 

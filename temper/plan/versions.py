@@ -1,5 +1,7 @@
 """Version numbers of NVIDIA's drivers, of CUDA, and of packages."""
 
+from __future__ import annotations
+
 from functools import cache
 
 

@@ -3,6 +3,8 @@
 The form in JSON is what module_utils/temper/settings reads on the node.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache

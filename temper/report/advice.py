@@ -1,5 +1,7 @@
 """What measurements recommend to whoever trains on a node: settings, gains and savings, as numbers."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,5 +1,7 @@
 """What is another than last time: the first thing that a report shows."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 

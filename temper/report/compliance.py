@@ -1,5 +1,7 @@
 """From what a run knows of all nodes to the report in its folder. Reads and writes files of this machine."""
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -1,5 +1,7 @@
 """What a report is made from: verdicts and results of validation, a statement of compliance."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

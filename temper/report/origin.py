@@ -1,5 +1,7 @@
 """Where a report comes from: the fleet, its inventories, the controller, and the groups of its nodes."""
 
+from __future__ import annotations
+
 import os
 import platform
 import shlex

@@ -1,5 +1,7 @@
 """Whether the nodes that are not good have their rack in common."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Collection, Mapping
 from math import comb

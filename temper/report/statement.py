@@ -3,6 +3,8 @@
 What was not checked is a pass in none of them.
 """
 
+from __future__ import annotations
+
 import re
 import shlex
 from collections import Counter

@@ -5,6 +5,8 @@ has a title and a description that say in words what it shows; one that repeats 
 hidden from screen readers instead.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """How numbers, conditions and states are written."""
 
+from __future__ import annotations
+
 import hashlib
 import math
 import re

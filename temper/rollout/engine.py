@@ -4,6 +4,8 @@ It may be killed at any moment. Whoever runs it next takes the lease with a high
 every step that was under way out again, as the table of transitions says.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace

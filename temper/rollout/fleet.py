@@ -1,5 +1,7 @@
 """Which nodes take part: from an inventory's groups and the plans that preflight made."""
 
+from __future__ import annotations
+
 import json
 import tempfile
 from collections.abc import Mapping, Sequence

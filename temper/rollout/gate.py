@@ -10,6 +10,8 @@ bounded number of times. A number that did not fall never fails a node. Everythi
 states, not of numbers.
 """
 
+from __future__ import annotations
+
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

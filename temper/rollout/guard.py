@@ -11,6 +11,8 @@ So two processes guard each other: one works, and one waits for it. Where either
 that has run out of memory, the other one ends what was started.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import os

@@ -1,5 +1,7 @@
 """How a node moves: from its record and the outcome of a step to its next record. Pure."""
 
+from __future__ import annotations
+
 import contextlib
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -4,6 +4,8 @@ A node is in a state, and on a course: forward to the new stack, back to the for
 found, or kept out of service. `TRANSITIONS` is the whole machine; `machine.py` reads it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime

@@ -6,6 +6,8 @@ to all. Its noise is taken from the runs themselves, each as the median of its G
 node at once (heat, power, other work) is in it, and is not averaged away by their number.
 """
 
+from __future__ import annotations
+
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

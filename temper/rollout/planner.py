@@ -4,6 +4,8 @@ It starts nothing and waits for nothing: it says which steps to start, until whe
 why the roll-out holds or stops. Whatever keeps nodes from starting is said: no fleet stalls in silence.
 """
 
+from __future__ import annotations
+
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

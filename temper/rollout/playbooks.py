@@ -4,6 +4,8 @@ Through ansible-runner, which gives events instead of text, ends what it has sta
 can carry the same run out elsewhere.
 """
 
+from __future__ import annotations
+
 import asyncio
 import os
 import shutil

@@ -3,6 +3,8 @@
 Read from YAML. What is wrong with a file is said all at once, before anything is done.
 """
 
+from __future__ import annotations
+
 import difflib
 import math
 import re

@@ -6,6 +6,8 @@ window from 02:30 opens at the jump, and one from 01:00 to 05:00 lasts 3 hours. 
 lasts 5. A window past midnight belongs to the day on which it opens. Exclusions beat windows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta

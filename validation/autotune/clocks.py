@@ -4,6 +4,8 @@ In the journal they stand under the file that says what the role wants. What is 
 which is gone with the next boot, as the clocks are.
 """
 
+from __future__ import annotations
+
 import json
 import subprocess
 from pathlib import Path

@@ -1,5 +1,7 @@
 """What a search found on a node: the document that it leaves, and what people read of it."""
 
+from __future__ import annotations
+
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,5 +1,7 @@
 """Which settings this node has, their values at the start, and what is tried in their place."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

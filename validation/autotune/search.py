@@ -13,6 +13,8 @@ stages, each with trials of its own, so that a lucky number is never counted twi
     final    all that was kept, together, against the start: what does not hold up is not kept
 """
 
+from __future__ import annotations
+
 import random
 import statistics
 from collections.abc import Generator, Mapping, Sequence

@@ -5,6 +5,8 @@ for a CPU, while the others keep theirs busy with waiting: what a large matrix p
 step several times its time.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 

@@ -4,6 +4,8 @@ Each trial has processes of its own. What a process happens to get (pages, cores
 the same for its whole life, and would look like a gain if one process served one side and another the other.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import os

@@ -1,5 +1,7 @@
 """Tune this node: make its knobs, drive the search with trials, restore what trials changed."""
 
+from __future__ import annotations
+
 import contextlib
 import datetime
 import os

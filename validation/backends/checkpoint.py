@@ -1,5 +1,7 @@
 """A checkpoint of the training model: saved and loaded with torch, through a file that tells its progress."""
 
+from __future__ import annotations
+
 import io
 import os
 import pickle

@@ -4,6 +4,8 @@ It has no biases, and normalises without weights: what is trained are the weight
 last layer, so that one layout in memory must give the gradients of any other up to rounding.
 """
 
+from __future__ import annotations
+
 import torch
 import torch.nn.functional
 

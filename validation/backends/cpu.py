@@ -1,5 +1,7 @@
 """The CPU as a device: real numbers on any machine, and the same code paths as on GPUs."""
 
+from __future__ import annotations
+
 import os
 import sys
 import time

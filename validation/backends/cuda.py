@@ -1,5 +1,7 @@
 """One NVIDIA GPU, timed with CUDA events."""
 
+from __future__ import annotations
+
 import ctypes
 import itertools
 import time

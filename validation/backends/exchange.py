@@ -4,6 +4,8 @@ A buffer of `size_bytes` is the larger one of a collective, as nccl-tests count:
 scattered, what is sent.
 """
 
+from __future__ import annotations
+
 import datetime
 import functools
 import math

@@ -1,5 +1,7 @@
 """Make the real backend: torch is imported only here, in a measuring process."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 

@@ -1,5 +1,7 @@
 """A DataLoader over the files of a folder: read past the page cache, handed over as bytes."""
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 import os

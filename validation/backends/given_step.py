@@ -1,5 +1,7 @@
 """A training step of the user's own."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

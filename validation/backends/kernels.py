@@ -5,6 +5,8 @@ passes it by. Each kernel says which unit it leans on. Those with an `expected` 
 themselves; all others are compared: with their first run, with other GPUs, other nodes, earlier days.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """What libraries are: in which version they are loaded, and for which GPUs they were built."""
 
+from __future__ import annotations
+
 import ctypes
 import re
 from collections.abc import Callable

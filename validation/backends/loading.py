@@ -1,5 +1,7 @@
 """A DataLoader over a data set that costs its workers what images do: decompress, crop, flip, normalise."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import multiprocessing

@@ -1,5 +1,7 @@
 """Host memory that tensors take: the most at a time, and a budget. A GPU's allocator has both itself."""
 
+from __future__ import annotations
+
 import itertools
 import tempfile
 import weakref

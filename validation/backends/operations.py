@@ -4,6 +4,8 @@ Correctness is checked apart from timing, by another route than the one that was
 for NaN.
 """
 
+from __future__ import annotations
+
 import torch
 import torch.distributed
 

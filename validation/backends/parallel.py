@@ -1,5 +1,7 @@
 """A training step on all ranks of a group at once, as DistributedDataParallel does it."""
 
+from __future__ import annotations
+
 import torch
 import torch.distributed
 from torch.nn.parallel import DistributedDataParallel

@@ -1,5 +1,7 @@
 """How something is timed: warm up, then sample until time and count suffice; median and spread."""
 
+from __future__ import annotations
+
 import statistics
 from collections.abc import Callable
 from functools import partial

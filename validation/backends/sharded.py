@@ -1,5 +1,7 @@
 """A training step on all ranks of a group with weights in shards, as torch's FSDP does it."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """What a Chrome trace of training steps says, in numbers: where the time went."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 from collections.abc import Iterable

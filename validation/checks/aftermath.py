@@ -4,6 +4,8 @@ Many faults show only under load. A test whose process came back says nothing of
 of a memory row that waits to be remapped, or of a link that went down behind it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from validation.checks import health

@@ -1,5 +1,7 @@
 """The largest batch that a training step fits in memory with, found by trying, and its speed."""
 
+from __future__ import annotations
+
 import dataclasses
 import gc
 import math

@@ -4,6 +4,8 @@ Registry, plans, estimate, documents and the choices of inventories are derived 
 with an `id` is a check; its docstring is what docs/operate/validation.md says it measures.
 """
 
+from __future__ import annotations
+
 import abc
 import dataclasses
 import time

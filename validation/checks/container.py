@@ -4,6 +4,8 @@ No image is pulled: one that is already on the node serves, with `nvidia-smi` in
 the NVIDIA Container Toolkit brings that along. The container has no network and is removed.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import os

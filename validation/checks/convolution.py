@@ -1,5 +1,7 @@
 """A convolution step: what channels_last and cuDNN's autotuning gain, and whether gradients stay the same."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Callable

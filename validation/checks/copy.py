@@ -1,5 +1,7 @@
 """Copies: memory to memory on the CPU, and between pinned host memory and each GPU."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar

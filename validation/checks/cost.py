@@ -4,6 +4,8 @@ The costs are assumptions for a server with eight GPUs and persistence mode. One
 quick plan, which is 53 s here (2026-11-26); what a model costs was read off it.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """The driver's part of health: is it loaded, has all of it one version, what did it complain about."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from validation.checks.node import Node

@@ -1,5 +1,7 @@
 """Drives: what NVMe drives say of their own health. Nothing is installed for it, and nothing is written."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterator
 

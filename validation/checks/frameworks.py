@@ -1,5 +1,7 @@
 """Compatibility as frameworks see it: does torch work with this driver on these GPUs, and if not, why."""
 
+from __future__ import annotations
+
 import ctypes
 import dataclasses
 import os

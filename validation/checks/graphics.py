@@ -1,5 +1,7 @@
 """Graphics without a display: can programs draw on every GPU by EGL?"""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator
 
 from validation.checks.check import DRIVER, Check, Need, Scope

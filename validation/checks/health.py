@@ -3,6 +3,8 @@
 Needs no torch, changes nothing.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import re
 from collections import Counter

@@ -1,5 +1,7 @@
 """How checks start their measuring processes: on the CPU, on all GPUs at once, or on one after the other."""
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import os

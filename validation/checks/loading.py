@@ -1,5 +1,7 @@
 """Data loading: how many samples a second come from how many workers, and what shared memory allows."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import os

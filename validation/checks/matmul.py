@@ -1,5 +1,7 @@
 """Matrix multiplication: FLOP/s of fixed shapes, and whether the product is right."""
 
+from __future__ import annotations
+
 import dataclasses
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator

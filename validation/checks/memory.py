@@ -1,5 +1,7 @@
 """The GPUs' own memory: bandwidth, a pattern test, and copies from GPU to GPU."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator

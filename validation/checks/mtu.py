@@ -1,5 +1,7 @@
 """MTU: do packets as large as an interface allows get through, or do they vanish on the way?"""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 

@@ -1,5 +1,7 @@
 """Training on all ranks at once: what each rank more adds, and whether gradients are the mean of all."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import tempfile

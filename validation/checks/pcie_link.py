@@ -4,6 +4,8 @@ nvidia-smi's maximum number of lanes is the card's alone, its maximum generation
 Where nobody sees the port, as in a virtual machine, that a lane or a generation is missing fails nothing.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 

@@ -1,5 +1,7 @@
 """Platform: how GPUs and network adapters hang on this machine, and what of it slows them down."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Iterator
 

@@ -1,5 +1,7 @@
 """Automatic mixed precision: what a training step gains from it, and whether it still learns the same."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """A profile of some training steps: where their time goes, and the trace for whoever wants to look at it."""
 
+from __future__ import annotations
+
 import gzip
 import os
 import tempfile

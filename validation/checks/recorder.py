@@ -3,6 +3,8 @@
 It runs in measuring processes, on any backend.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial

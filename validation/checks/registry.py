@@ -3,6 +3,8 @@
 Every module of this folder is looked through, so that a new check is one new file.
 """
 
+from __future__ import annotations
+
 import importlib
 import pkgutil
 from collections.abc import Iterator

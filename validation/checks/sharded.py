@@ -1,5 +1,7 @@
 """Training with weights in shards (FSDP) beside copies of them (DDP): memory, speed, gradients."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 

@@ -1,5 +1,7 @@
 """Gradient accumulation and activation checkpointing: what memory they save, and equal gradients."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 from validation.backends.protocol import Backend

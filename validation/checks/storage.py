@@ -1,5 +1,7 @@
 """How fast the node reads where its training data is."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import time

@@ -1,5 +1,7 @@
 """How fast a training job's checkpoint is saved and loaded, and whether it comes back as it was."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial

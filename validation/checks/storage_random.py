@@ -1,5 +1,7 @@
 """How fast the node reads small pieces anywhere in a file, as samples of training data lie in one."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

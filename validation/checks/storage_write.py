@@ -1,5 +1,7 @@
 """How fast the node writes where its training data is, or its checkpoints go."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
 

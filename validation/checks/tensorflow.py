@@ -1,5 +1,7 @@
 """TensorFlow, in the Python that the operator names: does it work with this driver on these GPUs?"""
 
+from __future__ import annotations
+
 import json
 import pkgutil
 from collections.abc import Callable, Iterator

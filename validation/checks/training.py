@@ -1,5 +1,7 @@
 """What the training-shaped checks share: the model they train, and how they run on the CPU or on all GPUs."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar

@@ -3,6 +3,8 @@
 Neither is asked before ranks hang, and both within seconds: a rank that does not answer costs its word alone.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,6 +3,8 @@
 The same source gives the same bytes, on any machine: a node whose copy is current is then left alone.
 """
 
+from __future__ import annotations
+
 import io
 import json
 import zipfile

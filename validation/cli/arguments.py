@@ -1,5 +1,7 @@
 """The command line's options, and the forms that their values must have."""
 
+from __future__ import annotations
+
 import argparse
 import math
 import socket

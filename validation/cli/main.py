@@ -5,6 +5,8 @@ environment kept something required from running, or the command line is wrong, 
 never anything else: a full disk or a closed pipe is 2.
 """
 
+from __future__ import annotations
+
 import contextlib
 import io
 import os

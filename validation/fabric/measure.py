@@ -1,5 +1,7 @@
 """On a node: its ranks of a collective between nodes."""
 
+from __future__ import annotations
+
 import fcntl
 import socket
 import struct

@@ -5,6 +5,8 @@ node's Python seldom reads YAML. A check names a code and gives the facts; it wo
 stable.
 """
 
+from __future__ import annotations
+
 import difflib
 import json
 import pkgutil

@@ -1,5 +1,7 @@
 """What NVIDIA's catalogue of Xid errors says that decides what is found: made from data/xids.yml."""
 
+from __future__ import annotations
+
 import json
 import pkgutil
 from dataclasses import dataclass, field

@@ -15,6 +15,8 @@ Each batch is tried in a process of its own: one that runs out of memory, dies o
 for the next, and cannot end the search.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import re

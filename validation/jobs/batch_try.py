@@ -1,5 +1,7 @@
 """The child's side of a batch search: one batch of a step of the user's own, tried and timed."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 

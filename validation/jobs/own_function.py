@@ -1,5 +1,7 @@
 """A function of the user's own, named so that another process can find it."""
 
+from __future__ import annotations
+
 import importlib
 import importlib.util
 import sys

@@ -4,6 +4,8 @@ https://prometheus.io/docs/instrumenting/exposition_formats/. No timestamps: tha
 with any.
 """
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Iterable

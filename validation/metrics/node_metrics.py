@@ -4,6 +4,8 @@ Nothing is measured, so that it may run beside jobs. What a GPU or its driver di
 counter that could not be read is not 0.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 
 from validation.checks.health import Health

@@ -4,6 +4,8 @@ A document may come from a machine that somebody has taken over. What has no bou
 ones of its type.
 """
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
 from datetime import datetime, timezone

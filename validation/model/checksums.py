@@ -10,6 +10,8 @@ degraded as long as its own products pass their check, which allows for rounding
 Kernels of `gpu_corruption` that are no products have no such excuse: there a minority fails.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

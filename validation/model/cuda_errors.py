@@ -4,6 +4,8 @@ The words are cudaGetErrorString's (CUDA 13.1, driver_types.h), which torch and 
 have the error's name alone.
 """
 
+from __future__ import annotations
+
 import re
 
 from validation.model.not_run import MEMORY, SEARCHED

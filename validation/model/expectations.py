@@ -5,6 +5,8 @@ and no file but itself. Nothing here is required: without expectations a run sti
 nothing was compared.
 """
 
+from __future__ import annotations
+
 import marshal
 from collections.abc import Hashable
 from dataclasses import dataclass, field

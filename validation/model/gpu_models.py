@@ -3,6 +3,8 @@
 The one-file build carries it as JSON, because a node's Python seldom has YAML; a checkout reads the file.
 """
 
+from __future__ import annotations
+
 import json
 import pkgutil
 from collections.abc import Iterable, Mapping

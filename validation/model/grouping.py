@@ -1,5 +1,7 @@
 """What has a key in common, together."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import TypeVar
 

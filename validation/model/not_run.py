@@ -1,5 +1,7 @@
 """Errors of a measuring process: their words, and which are the environment's."""
 
+from __future__ import annotations
+
 import re
 import sys
 

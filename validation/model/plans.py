@@ -4,6 +4,8 @@ A budget ends what goes on but is much too slow. It is many times what a test ne
 that a slow or busy machine never fails by time-out. What makes no progress ends earlier (Check.patience_s).
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 
 

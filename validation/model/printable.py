@@ -1,5 +1,7 @@
 """Text for people from words that somebody else has chosen: a node, a driver, a job."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Sequence
 

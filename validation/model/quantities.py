@@ -1,5 +1,7 @@
 """How a measured number is written, and what its name says of it."""
 
+from __future__ import annotations
+
 from functools import cache
 
 from validation.model.contract import ContractError, Measurement, TestResult

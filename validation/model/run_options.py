@@ -1,5 +1,7 @@
 """What the operator asks of a run besides its plan."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -6,6 +6,8 @@ over many found to be the fastest: a model's own where its table entry has a val
 architecture's. Which shape is the fastest on this GPU, with this cuBLAS, a short search finds (`candidates`).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple

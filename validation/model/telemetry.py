@@ -1,5 +1,7 @@
 """What this program reads of a test's details, which are free otherwise: typed and bounded."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from typing import Annotated
 

@@ -6,6 +6,8 @@ driver 595 on Blackwell (published logs, read 2026-11-21). Bit errors that a lin
 symbol errors) are its daily work and not counted.
 """
 
+from __future__ import annotations
+
 import re
 
 from validation.findings.catalogue import finding

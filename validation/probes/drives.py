@@ -1,5 +1,7 @@
 """What NVMe drives say of their health, by nvme-cli or smartctl, whichever is installed."""
 
+from __future__ import annotations
+
 import json
 import shutil
 from dataclasses import dataclass, field

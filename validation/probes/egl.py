@@ -4,6 +4,8 @@ Constants and functions are those of the Khronos registry (egl.h, eglext.h, gl2.
 may crash or hang: only a process of its own may call it.
 """
 
+from __future__ import annotations
+
 import ctypes
 from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_ubyte, c_uint, c_void_p

@@ -4,6 +4,8 @@ The dump has the keys of torch/csrc/distributed/c10d/FlightRecorder.hpp, as torc
 gloo's collectives are recorded, too, where torch has `_dump_fr_trace_json`.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import pickle

@@ -1,5 +1,7 @@
 """Samples of clocks, power and links of every GPU, taken while something runs, and their summary."""
 
+from __future__ import annotations
+
 import re
 import statistics
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 That are Xid errors, as a rule. A GPU that the driver finds gone before it uses it has no Xid.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import os

@@ -1,5 +1,7 @@
 """This machine, as its kernel and Python environment describe it. No torch is imported, nothing changed."""
 
+from __future__ import annotations
+
 import importlib.util
 import os
 import platform

@@ -1,5 +1,7 @@
 """Whether packets as large as an interface's MTU reach the neighbours that answer small ones."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ Since NCCL 2.24 each process has a thread that knows of all others and answers o
 2.28.7 as JSON (NCCL's user guide, "RAS"; src/ras/client_support.cc of releases 2.24.3 to 2.30.7).
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import re

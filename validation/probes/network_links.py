@@ -1,5 +1,7 @@
 """On a node: what its links to other nodes carry, to know whether a collective between nodes is fast."""
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Iterable, Mapping

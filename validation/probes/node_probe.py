@@ -6,6 +6,8 @@ torch probes, with a budget, and says at which stage it is; it stays for the nex
 costs a tenth of a second. What it brings home are facts, which the checks judge.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """NUMA: which node a device hangs on, which one is farthest from it, and binding a process to a node."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import platform

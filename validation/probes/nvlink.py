@@ -1,5 +1,7 @@
 """NVLink as `nvidia-smi nvlink --status` shows it: which links of each GPU are up."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """What readers of other programs' output share: one error, and the words of users as one short line."""
 
+from __future__ import annotations
+
 #: The most that a sentence quotes of a word that a user may have chosen.
 MOST_CHARACTERS = 300
 

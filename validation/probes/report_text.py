@@ -6,6 +6,8 @@ what is before a GPU's <processes> is the driver's. A name can add a GPU and tak
 the report says how many there are.
 """
 
+from __future__ import annotations
+
 import contextlib
 import re
 import xml.etree.ElementTree as ET

@@ -5,6 +5,8 @@ The last line of what it prints is JSON: `missing`, why TensorFlow cannot be imp
 bytes or null), and `mixed_precision`, what is wrong with it, or empty.
 """
 
+from __future__ import annotations
+
 import ctypes
 import json
 import operator

@@ -1,5 +1,7 @@
 """How GPUs and network adapters hang on this machine: NUMA, IOMMU, PCIe bridges, RDMA ports, from sysfs."""
 
+from __future__ import annotations
+
 import platform
 import re
 import struct

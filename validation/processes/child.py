@@ -10,6 +10,8 @@ next step should take. On SIGUSR1 it says in which function it is, even from wit
 and what else it was told to say then.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import faulthandler

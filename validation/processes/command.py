@@ -5,6 +5,8 @@ when a GPU is wedged, which is when its answer matters most. It waits for whoeve
 reads a program that never stops printing until memory is full.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import os

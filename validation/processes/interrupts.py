@@ -1,5 +1,7 @@
 """Signals that end a program with the processes that it has started, as Ctrl-C does."""
 
+from __future__ import annotations
+
 import signal
 from types import FrameType
 from typing import NoReturn

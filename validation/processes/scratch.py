@@ -4,6 +4,8 @@ The run holds a lock on its folder. Where it is killed itself the kernel lets go
 removes every folder of this user that nobody holds.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import os

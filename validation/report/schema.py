@@ -5,6 +5,8 @@
 A test fails when the files are not what this would write.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import types

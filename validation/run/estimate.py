@@ -3,6 +3,8 @@
 docs/operate/validation.md shows the sum of the quick plan; a test keeps it there, and under a minute.
 """
 
+from __future__ import annotations
+
 from validation.checks.cost import IdleNode, total
 from validation.checks.registry import CHECKS
 from validation.model.plans import Plan

@@ -1,5 +1,7 @@
 """Run a plan's tests on this node, one after the other, once or for hours, and put the results together."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import datetime

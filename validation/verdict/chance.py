@@ -1,5 +1,7 @@
 """How far numbers scatter, and what of a difference is chance: robust, and fit for few values."""
 
+from __future__ import annotations
+
 import statistics
 from collections.abc import Iterable, Sequence
 from math import inf, log, sqrt

@@ -4,6 +4,8 @@ A GPU is as bad as the worst that was found on it. Where a test of GPUs failed a
 collective, say), nobody can tell which is to blame: then those on which nothing was found are degraded.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 
 from validation.checks.check import Scope

@@ -7,6 +7,8 @@ judges of numbers say (references.py, cohort.py, history.py); did a required tes
 stays visible and is never counted as passed.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """The first judge: published numbers for this GPU model, from data/gpu_models.yml."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar

@@ -4,6 +4,8 @@ A test whose process ended well has said so itself. This looks whether there is 
 the reason may be that there is not.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterator
 

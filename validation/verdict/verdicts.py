@@ -1,5 +1,7 @@
 """Verdicts on a GPU, a test, a node and a fleet: their form, as the summary of a report has it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -1,5 +1,7 @@
 """What a node itself says of its ways in (module_utils/temper/access/self_report.py), read and bounded."""
 
+from __future__ import annotations
+
 import ipaddress
 import re
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """What a node's plan lets a stranger find: methods of a login, algorithms, open ports. Pure."""
 
+from __future__ import annotations
+
 import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """What an SSH server says before any secret: its version and its lists of algorithms (RFC 4253). Pure."""
 
+from __future__ import annotations
+
 import string
 import struct
 from dataclasses import dataclass

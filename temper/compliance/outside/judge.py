@@ -3,6 +3,8 @@
 Where the two contradict each other, what was seen counts, and the reason says both.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterator, Sequence
 
 from temper.compliance.model import Change, Observation, State

@@ -1,5 +1,7 @@
 """One look at one node: the ports that answer, and its SSH servers. Nothing here judges."""
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Callable, Sequence

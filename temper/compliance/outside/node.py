@@ -1,5 +1,7 @@
 """A node seen from outside, for Ansible's actions: its plan and its connection in, observations out."""
 
+from __future__ import annotations
+
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future

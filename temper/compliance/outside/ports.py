@@ -1,5 +1,7 @@
 """Which TCP ports of a node answer, by bounded connects from one thread. Nothing is sent to what answers."""
 
+from __future__ import annotations
+
 import errno
 import itertools
 import selectors

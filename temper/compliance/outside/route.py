@@ -1,5 +1,7 @@
 """How Ansible's ssh reaches a node, and which keys this machine knows of it, as ssh itself says."""
 
+from __future__ import annotations
+
 import os
 import socket
 import subprocess

@@ -6,6 +6,8 @@ PerSourcePenalties count a connection without a login, one second each. So one c
 and after the first few they keep to one a second, so that penalties do not add up to a refusal.
 """
 
+from __future__ import annotations
+
 import base64
 import contextlib
 import hashlib

@@ -1,5 +1,7 @@
 """The families of distributions: a class each, and the releases of a family as rows of the tables."""
 
+from __future__ import annotations
+
 from temper.plan.distributions.base import REPOSITORY_ARCHITECTURES, Distribution
 from temper.plan.distributions.debian import Debian
 from temper.plan.distributions.rhel import EnterpriseLinux

@@ -1,5 +1,7 @@
 """Debian: NVIDIA's names are the same for every driver branch."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Container, Iterable
 from dataclasses import replace

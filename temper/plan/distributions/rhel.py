@@ -1,5 +1,7 @@
 """Enterprise Linux: rpm packages, and module streams in releases 8 and 9."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import replace
 from typing import ClassVar

@@ -1,5 +1,7 @@
 """Ubuntu: NVIDIA's names end in the branch up to 580, and do not from 590 on."""
 
+from __future__ import annotations
+
 import re
 
 from temper.plan.distributions.debian import Debian

@@ -4,6 +4,8 @@ The same context gives the same plan: nothing here reads the node, the inventory
 machine's files only the roles' templates.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 from temper.plan.expectation import expectation

@@ -1,5 +1,7 @@
 """Named administrators with their SSH keys and sudo."""
 
+from __future__ import annotations
+
 from temper.plan.node_plan import PlannedSetting, RoleOptions, RolePlan, Stage
 from temper.plan.roles.context import Context
 from temper.plan.wanted import AccountWanted, Kind

@@ -1,5 +1,7 @@
 """NCCL's settings and thread counts, by every way in which a job starts: docs/operate/jobs.md says why."""
 
+from __future__ import annotations
+
 from temper.plan.environment import portable
 from temper.plan.node_plan import PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
 from temper.plan.roles.container_engines import TOOLKIT

@@ -1,5 +1,7 @@
 """The GPUs for Docker, containerd, CRI-O and Podman."""
 
+from __future__ import annotations
+
 from dataclasses import asdict
 
 from temper.plan.node_plan import PlannedSetting, RoleOptions, RolePlan, Stage

@@ -1,5 +1,7 @@
 """The nftables input filter, in a table of its own."""
 
+from __future__ import annotations
+
 from temper.plan.jump_hosts import NEW_IN_A_MINUTE, OPEN, with_room
 from temper.plan.node_plan import RoleOptions, RolePlan, Stage
 from temper.plan.roles import monitoring

@@ -3,6 +3,8 @@
 Nodes whose lines are the same are shown together, so a line has whatever makes two nodes unlike.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 
 from temper.plan import role_variables  # noqa: F401 - makes module_utils/ importable

@@ -1,5 +1,7 @@
 """Persistence mode, clocks, power limits, modes and MIG layouts of the GPUs, now and at every boot."""
 
+from __future__ import annotations
+
 import json
 
 from temper.plan.convert import plain

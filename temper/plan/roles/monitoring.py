@@ -1,5 +1,7 @@
 """The health of the GPUs as metrics for Prometheus, written by a timer for the distribution's exporter."""
 
+from __future__ import annotations
+
 import json
 
 from temper.plan.convert import plain

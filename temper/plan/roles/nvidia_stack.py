@@ -1,5 +1,7 @@
 """Driver, CUDA and container toolkit: repositories, packages, files and services."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from temper.plan.distributions import package_family

@@ -1,5 +1,7 @@
 """The controls of data/os_controls, as the profile and the operator's waivers have them."""
 
+from __future__ import annotations
+
 from pathlib import PurePath
 
 from temper.plan.node_plan import Reaction, RoleOptions, RolePlan, Stage

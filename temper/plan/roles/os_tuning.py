@@ -1,5 +1,7 @@
 """Limits, kernel parameters and the kernel's values in /sys for GPU jobs. See docs/operate/tuning.md."""
 
+from __future__ import annotations
+
 from temper.plan.node_plan import PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
 from temper.plan.role_variables import argument_specs
 from temper.plan.roles.context import Context

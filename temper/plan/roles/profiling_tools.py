@@ -1,5 +1,7 @@
 """Profilers of GPUs and system, and who may use them."""
 
+from __future__ import annotations
+
 from temper.plan.node_plan import PlannedSetting, RoleOptions, RolePlan, Stage
 from temper.plan.roles.context import Context
 from temper.plan.roles.settings import file, package, rebuild_initramfs, sysctl, sysctl_file, unit

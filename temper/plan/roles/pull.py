@@ -1,5 +1,7 @@
 """A node that applies its fleet's signed configuration by itself: program, keyring, timer."""
 
+from __future__ import annotations
+
 import json
 
 from temper.plan.node_plan import RoleOptions, RolePlan, Stage

@@ -1,5 +1,7 @@
 """Settings in the form in which a plan has them: kind, key and what is wanted."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path

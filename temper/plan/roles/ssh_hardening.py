@@ -1,5 +1,7 @@
 """sshd: who may log in and how, and with which algorithms."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 
 from temper.plan.jump_hosts import JumpHost, named, planned_forwarding, with_room

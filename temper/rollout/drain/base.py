@@ -5,6 +5,8 @@ the node was in service. Where the scheduler can keep it, our mark is there as w
 does not carry it any more is somebody else's, and is not returned.
 """
 
+from __future__ import annotations
+
 import re
 import time
 from collections.abc import Callable, Collection, Sequence

@@ -1,5 +1,7 @@
 """Commands of the operator in place of a scheduler, and no scheduler at all."""
 
+from __future__ import annotations
+
 import re
 import time
 from collections.abc import Collection

@@ -7,6 +7,8 @@ then named from the API, because the answer does not name it. Pods of DaemonSets
 drain --help).
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,5 +1,7 @@
 """The scheduler's own programs: no shell, a bound, and one sentence when they give no answer."""
 
+from __future__ import annotations
+
 import shlex
 from collections.abc import Sequence
 

@@ -10,6 +10,8 @@ allows it; RESUME ends that, too (scontrol(1)). A reason that is there is not re
 set_node_down_ptr).
 """
 
+from __future__ import annotations
+
 import re
 import time
 from collections.abc import Collection
