@@ -271,6 +271,8 @@ def _run(arguments: argparse.Namespace) -> int:
     playbook = playbook_of(arguments.playbook)
     variables = variables_of(arguments.extra_vars)
     sources = sources_of(arguments.inventory)
+    # Ansible takes longer than a second to its first word.
+    print("Reading the inventory.", file=sys.stderr, flush=True)
     known = inventory.read(sources)
     if sentence := unknown_names(split_host_pattern(arguments.limit), known.names):
         raise UsageError(f"{sentence} {NOTHING_DONE}")
