@@ -100,7 +100,7 @@ def said(node: Node) -> dict[str, str]:
 
 def a_closed_account_is_opened_by_its_key(node: Node) -> None:
     """With the STIG no time opens it, and still nobody is locked out who has a key."""
-    word = "Right-9-password-of-a-trial"
+    word = "Ri9-ke8.To3-vu2"
     su = "echo {} | runuser -u nobody -- su ops -c true 2>&1 || :"
     on_node(node, f"cp -p /etc/shadow /etc/shadow- /root/; echo ops:{word} | chpasswd")
     on_node(node, f"for n in 1 2 3 4 5; do {su.format('wrong')}; done")
