@@ -5,7 +5,19 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+# Targets run one after the other. Only those of `make test` run two at a time: what keeps one core busy or waits for
+# nodes (lint, Molecule, smoke tests, which start from Molecule's nodes) beside what needs all cores (unit, component).
+ifdef SIDE_BY_SIDE
+component: | unit
+molecule: | lint
+lab-smoke: | molecule
+# apt locks its lists.
+monitoring: | payload
+browser: | monitoring
+schedulers: | browser
+else
 .NOTPARALLEL:
+endif
 
 # Ansible insists on UTF-8, and a fresh server has no other such locale.
 export LC_ALL := C.UTF-8
@@ -36,7 +48,9 @@ site: packages setup ## Boot the lab, make its bare nodes hardened, tuned, valid
 	@$(BIN)/ansible-playbook site.yml $(ARGS)
 
 .PHONY: test
-test: packages setup-dev lint unit component molecule lab-smoke ## Run everything that must pass before a merge: lint, types, unit, component, Molecule and the smoke tests on nodes
+test: packages setup-dev ## Run everything that must pass before a merge: lint, types, unit, component, Molecule and the smoke tests on nodes
+	@# The output of each is printed when it ends.
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync SIDE_BY_SIDE=1 unit lint component molecule lab-smoke
 
 ##@ The lab
 
@@ -143,6 +157,9 @@ bench: packages setup payload ## Time a ping, site.yml and the hardening roles, 
 	$(PAYLOAD_PYTHON) -m tests.bench.corruption --trials 4
 	$(BIN)/python -m tests.bench.pages
 	$(BIN)/python -m tests.bench.slices
+	$(BIN)/python -m tests.bench.scale --nodes 100
+	$(BIN)/python -m tests.unit.validation.test_autotune_search 300
+	$(BIN)/python -m tests.unit.rollout.test_gate_rates 20
 	$(BIN)/python -m tests.bench $(ARGS)
 
 .PHONY: os-values

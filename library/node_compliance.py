@@ -56,6 +56,7 @@ import json
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.temper import node_conditions
 from ansible.module_utils.temper.access.self_report import self_report
+from ansible.module_utils.temper.access.sshd import other_servers
 from ansible.module_utils.temper.driver import gpus
 from ansible.module_utils.temper.settings.observe import measured, observe
 
@@ -72,7 +73,7 @@ def main() -> None:
     )
     found = {plan["role"]: observe(plan) for plan in json.loads(module.params["roles"])}
     found["demanded"] = measured(json.loads(module.params["demanded"]))
-    found["node"] = node_conditions.conditions(module.params["administrators"], gpus.pending())
+    found["node"] = node_conditions.conditions(module.params["administrators"], gpus.pending(), other_servers)
     module.exit_json(changed=False, observations=found, self_report=self_report())
 
 

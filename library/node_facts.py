@@ -84,7 +84,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.temper import image, lease, process
-from ansible.module_utils.temper.access.network_interfaces import interface_to
+from ansible.module_utils.temper.access.network_interfaces import interface_to, is_guests
 from ansible.module_utils.temper.access.ssh_login import ssh_login
 from ansible.module_utils.temper.driver.holders import target_name
 from ansible.module_utils.temper.driver.kernel_modules import dkms_records, installed_kernels
@@ -96,6 +96,10 @@ from ansible.module_utils.temper.packaging import apt_sources, node, packages
 from ansible.module_utils.temper.settings import in_place, sysfs
 from ansible.module_utils.temper.settings.base import SettingError
 
+#: An address that nobody has (TEST-NET-3, RFC 5737): answers to it go where those to strangers do.
+AFAR = "203.0.113.1"
+#: Kinds of interfaces that strangers' packets come by.
+WIRED = ("", "bond", "bridge", "team", "vlan")
 #: No kernel counts more (CONFIG_NR_CPUS).
 MOST_CPUS = 65536
 #: Of a number of 64 bits.
@@ -225,7 +229,10 @@ def disks(root: Path) -> list[dict[str, Any]]:
 
 
 def usb_disk(root: Path) -> bool:
-    """Return whether a file system that is mounted lies on a USB disk, also below RAID, LVM or encryption."""
+    """Return whether a file system of this node lies on a USB disk, also below RAID, LVM or encryption.
+
+    It is the node's where the root is, or fstab names its place. A stick that somebody has mounted is not.
+    """
     blocks = root / "sys/class/block"
 
     def on_usb(name: str) -> bool:
@@ -235,7 +242,9 @@ def usb_disk(root: Path) -> bool:
 
     table = root / "proc/self/mountinfo"
     found = mounts(table) if table.exists() else []
-    sources = {one.source for one in found if one.source.startswith("/dev/")}
+    lines = (line.split("#")[0].split() for line in read(root / "etc/fstab").splitlines())
+    places = {"/", *(words[1] for words in lines if len(words) > 1)}
+    sources = {one.source for one in found if one.point in places and one.source.startswith("/dev/")}
     return any(on_usb(Path(source).resolve().name) for source in sources)
 
 
@@ -369,20 +378,30 @@ def forwards(root: Path) -> bool:
 
 
 def answers_elsewhere(found: list[dict[str, Any]]) -> bool:
-    """Return whether answers to Ansible leave by another interface than the one that has its address.
+    """Return whether answers leave by another interface than the one that has the address.
 
-    The strict filter of senders, net.ipv4.conf.all.rp_filter 1, drops what comes by such a way.
+    The strict filter of senders, net.ipv4.conf.all.rp_filter 1, drops what comes by such a way. IPv6 has no
+    such filter. The login of Ansible shows it. Where that does not come by IPv4, or there is none, as on a
+    node that pulls, the routes say whether it can be: whoever comes from afar may use any address.
     """
-    login = ssh_login()
-    if not login or ":" in login.client:  # IPv6 has no such filter
-        return False
     own = [address for one in found for address in one["addresses"]]
-    if login.client in own:  # it came from this node
-        return False
-    to_client = interface_to(login.client, own, login.server) if login.server in own else ""
+    login = ssh_login()
+    if login and ":" not in login.client:
+        if login.client in own:  # it came from this node
+            return False
+        return login.server in own and elsewhere(found, login.client, login.server)
+    wired = [one for one in found if one.get("kind", "") in WIRED and not is_guests(one["name"])]
+    addresses = [address for one in wired for address in one["addresses"] if ":" not in address]
+    return any(elsewhere(found, AFAR, address) for address in addresses)
+
+
+def elsewhere(found: list[dict[str, Any]], client: str, server: str) -> bool:
+    """Return whether answers from an address of the node to a client leave by an interface without it."""
+    own = [address for one in found for address in one["addresses"]]
+    to_client = interface_to(client, own, server)
     return bool(to_client) and not any(
         # An address of a service stands on no wire.
-        (one["name"] == to_client or one.get("kind") == "dummy") and login.server in one["addresses"]
+        (one["name"] == to_client or one.get("kind") == "dummy") and server in one["addresses"]
         for one in found
     )
 

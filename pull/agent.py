@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import traceback
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,8 +18,6 @@ from pull.result import CHECKED, FAILED, HELD, MOST_CONTROLS, NOT_FETCHED, REFUS
 from pull.shared import files, lease, records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pull.configuration import Configuration
 
 STATE = Path("/var/lib/temper/pull")

@@ -6,15 +6,14 @@ import http.client
 import signal
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote, urlsplit
 
 from pull.repository import one_line, ssh_command
 from pull.shared import PROGRAMS, EndedError, run
 
 if TYPE_CHECKING:
-    from types import FrameType
-    from typing import NoReturn
     from urllib.parse import SplitResult
 
     from pull.configuration import Configuration

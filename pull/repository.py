@@ -12,7 +12,9 @@ import re
 import shlex
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +22,6 @@ from pull.shared import PROGRAMS, EndedError, process, run
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
     from pull.configuration import Configuration
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -19,9 +20,6 @@ from temper.judge import fleet_metrics
 from tools.documents import ROOT, write
 from validation.findings.catalogue import catalogue
 from validation.metrics import node_metrics
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DATA = ROOT / "data" / "alerts.yml"
 RULES = ROOT / "monitoring" / "rules"

@@ -30,15 +30,12 @@ import tarfile
 import tempfile
 import time
 import zipfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.lab import host_apt, payload_python, requirements
 from tests.lab.process import LabError
 from tests.lab.settings import Lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"

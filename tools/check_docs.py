@@ -11,15 +11,12 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from typing import TYPE_CHECKING
 
 from tools.documents import ROOT, write
+from validation.checks.check import Check
 from validation.checks.registry import CHECKS, PROVE_A_GPU, TESTS
 from validation.model.plans import PLANS, WHOLE
 from validation.run import estimate
-
-if TYPE_CHECKING:
-    from validation.checks.check import Check
 
 PAGE = ROOT / "docs/operate/validation.md"
 SPECS = ROOT / "roles" / "gpu_validation" / "meta" / "argument_specs.yml"

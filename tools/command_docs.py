@@ -10,16 +10,13 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from temper.cli import completion
 from temper.cli import main as command_line
 from tools.documents import ROOT, write
 from validation.cli import arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 PAGE = ROOT / "docs/reference/commands.md"
 INTRODUCTION = """\

@@ -208,6 +208,9 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
         by = "every profile" if len(profiles) == len(PROFILES) else ", ".join(profiles)
         lines.append(f"- **Waived** by {by}: {reason}")
     lines += [f"- **Waived** where {where}: {control[key]}" for key, where in WHERE.items() if key in control]
+    lines += [
+        f"- **Not set** on `{system}`: {why.strip()}" for system, why in control.get("lacking", {}).items()
+    ]
     return [*lines, ""]
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -17,9 +18,6 @@ from tools.documents import ROOT, write
 from validation.findings import xids
 from validation.findings.catalogue import CARRIED, Catalogue, machine_actions, severities
 from validation.model.contract import decode
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DATA = ROOT / "data" / "findings"
 PAGE = ROOT / "docs/reference/findings.md"

@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
+from temper.base.options import told
+
 TIMEOUT_S = 60
 CHUNK_BYTES = 1 << 20
 RELEASE_FILE = re.compile(r"^ ([0-9a-f]{64}) +(\d+) (Packages(?:\.\w+)?)$", re.MULTILINE)
@@ -179,7 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
         mirror = Mirror(options.directory, read_logins(options.netrc))
         count = mirror.fill(json.loads(options.list.read_text()))
     except (MirrorError, OSError, json.JSONDecodeError, KeyError) as error:
-        print(f"The mirror is not complete: {error}", file=sys.stderr)
+        print(f"The mirror is not complete: {told(error)}", file=sys.stderr)
         return 1
     print(f"{options.directory} serves {count} package{'' if count == 1 else 's'}.")
     return 0

@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.plan.facts import NodeFacts
 from temper.plan.model import Target
+from temper.plan.node_plan import NodePlan
 from temper.plan.plan import node_plan
 from temper.plan.role_variables import argument_specs, role_variables, typed_variables
 from temper.plan.tables import load_tables
 from tools.bare_node import PYTHONS, bare_node, pci
 from tools.documents import ROOT, write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from temper.plan.node_plan import NodePlan
 
 PAGE = ROOT / "docs/reference/plan_matrix.md"
 TABLES = load_tables(ROOT / "data")

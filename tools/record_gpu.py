@@ -26,18 +26,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from validation.model.contract import ContractError, NodeResult, loads
+from validation.model.contract import ContractError, Digest, Measurement, NodeResult, TestResult, loads
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from validation.model.contract import Digest, Measurement, TestResult
-
-    Key = tuple[str, str, int | None, str]
+Key = tuple[str, str, int | None, str]
 
 COMMAND = ["nvidia-smi", "-q", "-x"]
 #: What else a driver says in words; a card answers "Not Supported" where it has nothing of it.

@@ -8,14 +8,11 @@ tests/unit/test_refusals.py fails when it is not what this would write.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 from temper.plan.refusals import sentences
 from tools.documents import ROOT, write
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 PAGE = ROOT / "docs/reference/refusals.md"
 

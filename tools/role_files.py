@@ -10,16 +10,14 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from textwrap import dedent, indent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from tools.documents import ROOT, write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 ROLES = ROOT / "roles"
 SPECS = "meta/argument_specs.yml"

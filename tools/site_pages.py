@@ -6,14 +6,13 @@ A hook of mkdocs (mkdocs.yml). So one relative link is right in a checkout and o
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mkdocs.config.defaults import MkDocsConfig
 
 PAGES = ("*.md", "docs/**/*.md", "examples/**/*.md", "roles/*/README.md")

@@ -79,7 +79,7 @@ def replace_file(path: Path, data: bytes, mode: int, uid: int = 0, gid: int = 0)
 
     Only root can give a file to another account: who acts as somebody else writes that one's own.
     """
-    make_directories(path.parent)
+    new = make_directories(path.parent)
     # In the same directory, as a rename must not cross file systems. No *.conf pattern takes this name in.
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -97,9 +97,14 @@ def replace_file(path: Path, data: bytes, mode: int, uid: int = 0, gid: int = 0)
     finally:
         Path(temporary).unlink(missing_ok=True)
     _sync_entries(path.parent)
+    label(*new, path)
+
+
+def label(*paths: Path) -> None:
+    """Give files and directories the labels that SELinux's policy has for them, where it is on."""
     if SELINUX.exists() and (restorecon := which("restorecon")):
         # It fails where the file system has no labels (NFS, say), and nothing is amiss there.
-        succeeds([restorecon, str(path)])
+        succeeds([restorecon, *map(str, paths)])
 
 
 def read_regular(path: Path, most_bytes: int = MOST_BYTES, *, follow: bool = False) -> bytes:
@@ -167,9 +172,13 @@ def _sync_entries(directory: Path) -> None:
             raise
 
 
-def make_directories(path: Path) -> None:
-    """Make a directory and those above it that are missing, readable for all whatever the umask is."""
-    for directory in (*reversed(path.parents), path):
-        if not directory.exists():
-            directory.mkdir()
-            directory.chmod(0o755)
+def make_directories(path: Path) -> list[Path]:
+    """Make a directory and those above it that are missing, readable for all whatever the umask is.
+
+    Returns those that it has made.
+    """
+    made = [directory for directory in (*reversed(path.parents), path) if not directory.exists()]
+    for directory in made:
+        directory.mkdir()
+        directory.chmod(0o755)
+    return made

@@ -7,7 +7,7 @@ import os
 import pwd
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,20 @@ def condition(key: str, state: str, reason: str = "", repair: Sequence[Sequence[
     return {**found, "changes": [], "repair": list(repair)}
 
 
-def conditions(administrators: Sequence[str] | None, pending: Sequence[str] = ()) -> list[dict[str, Any]]:
+def conditions(
+    administrators: Sequence[str] | None, pending: Sequence[str] = (), servers: Callable[[], list[str]] = list
+) -> list[dict[str, Any]]:
     """Return all of them. `administrators` may become root; None where nobody says who may.
 
-    `pending` are sentences about what else waits for a reboot.
+    `pending` are sentences about what else waits for a reboot; `servers` (sshd.other_servers) returns some
+    about the sshds that are not hardened.
     """
-    return [reboot(pending), security_updates(), unlisted_administrators(administrators)]
+    return [
+        reboot(pending),
+        security_updates(),
+        unlisted_administrators(administrators),
+        ssh_servers(servers),
+    ]
 
 
 def natural(text: str) -> list[Any]:
@@ -91,9 +99,14 @@ def apt_updates(key: str) -> dict[str, Any]:
         return condition(key, "not-checked", reason, [["update-apt-lists"]])
     now = time.time()
     # apt gives a list the time that its server says: one that is yet to come would be new for ever.
-    age_days = (now - max((stamp for stamp in stamps if stamp <= now), default=0.0)) / 86400
-    if age_days > LISTS_MAX_AGE_DAYS:
+    past = [stamp for stamp in stamps if stamp <= now]
+    age_days = (now - max(past, default=now)) / 86400
+    reason = ""
+    if not past:
+        reason = "all package lists are from the future by this node's clock: set it right, if it is wrong"
+    elif age_days > LISTS_MAX_AGE_DAYS:
         reason = f"the package lists are {age_days:.0f} days old (expected at most {LISTS_MAX_AGE_DAYS})"
+    if reason:
         return condition(
             key, "not-checked", f"{reason}; `apt-get update` renews them", [["update-apt-lists"]]
         )
@@ -132,3 +145,16 @@ def unlisted_administrators(listed: Sequence[str] | None) -> dict[str, Any]:
         for name in sorted(names & set(unlisted))
     ]
     return condition(key, "fail", reason, repair)
+
+
+def ssh_servers(servers: Callable[[], list[str]]) -> dict[str, Any]:
+    """Return whether each sshd that others reach reads the settings that are hardened and checked."""
+    key = "ssh-servers"
+    try:
+        found = servers()
+    except (CommandError, OSError) as error:
+        return condition(key, "not-checked", str(error))
+    if not found:
+        return condition(key, "pass")
+    reason = f"sshd has settings that nobody hardens or checks: {'; '.join(found)}"
+    return condition(key, "fail", f"{reason}; end it, or have the node's own sshd listen there")

@@ -12,6 +12,8 @@ import math
 import os
 import stat
 import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
@@ -25,11 +27,8 @@ else:
 
     SettingError = Exception
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
-    Kinds = Mapping[str, tuple[type, ...]]
+Kinds = Mapping[str, tuple[type, ...]]
 
 VERSION = 1
 #: A writer is done with its draft in milliseconds: an older one is of a writer that was killed.

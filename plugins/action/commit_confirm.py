@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
@@ -19,11 +20,8 @@ from temper.plan.jump_hosts import JumpHost, cut_off, forbidden, read  # noqa: E
 from temper.plan.module_answers import failure  # noqa: E402 - likewise
 from temper.plan.ssh_client import look_at, look_on_the_way  # noqa: E402 - likewise
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    #: From a node's name, all jump hosts and its variables: what a failed result says, None where it holds.
-    Proof = Callable[[str, Mapping[str, JumpHost], dict[str, Any]], dict[str, Any] | None]
+#: From a node's name, all jump hosts and its variables: what a failed result says, None where it holds.
+Proof = Callable[[str, Mapping[str, JumpHost], dict[str, Any]], dict[str, Any] | None]
 
 #: Causes of a failed result, one a line: Ansible's reader of documentation warns of more.
 FORBIDDEN = "forwarding-forbidden"

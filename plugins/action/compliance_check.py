@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
@@ -25,11 +26,9 @@ from temper.plan.node_plan import refused  # noqa: E402 - likewise
 from temper.plan.os_controls import OPERATOR, demanded, load_controls  # noqa: E402 - likewise
 from temper.plan.preflight import preflight_plan  # noqa: E402 - likewise
 from temper.plan.security import installed  # noqa: E402 - likewise
+from temper.plan.ssh_client import host_keys  # noqa: E402 - likewise
 from temper.plan.tables import load_tables  # noqa: E402 - likewise
 from temper.plan.unreadable import SILENT, unreadable  # noqa: E402 - likewise
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class ActionModule(NodeAction):
@@ -49,7 +48,7 @@ class ActionModule(NodeAction):
         if boolean(self._task.args["outside"]):
             outside = Outside(self._connection, self._task.args["addresses"])
         read = self.ask("node_facts", {}, variables)
-        known = self.known(variables)
+        known = self.known(variables) | {"host_keys": host_keys(self._connection)}
         facts = node_facts(read).get("temper")
         if facts is None:
             return result | {"problem": self.reason(read, known), "warnings": self.warnings}
@@ -74,7 +73,8 @@ class ActionModule(NodeAction):
         driver, components = facts["nvidia"]["loaded_version"], load_tables(DATA).security
         versions = installed(facts["packages"], driver, components, facts["network_firmware"])
         said = answer(plan, compared["observations"], driver, seen, versions)
-        return result | {"answer": said, "machine": plan["machine"], "warnings": self.warnings}
+        which = {key: plan[key] for key in ("machine", "host_keys")}
+        return result | {"answer": said, **which, "warnings": self.warnings}
 
     def reason(self, answer: dict[str, Any], known: dict[str, Any]) -> str:
         """Return why there is no answer, in a sentence."""

@@ -17,6 +17,7 @@ if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
 from temper.base.nodes import with_rack  # noqa: E402 - likewise
+from temper.base.options import told  # noqa: E402 - likewise
 from temper.base.store import HistoryError  # noqa: E402 - likewise
 from temper.compliance.answers import packed  # noqa: E402 - likewise
 from temper.compliance.evidence import EvidenceError  # noqa: E402 - likewise
@@ -29,6 +30,7 @@ from temper.report.compliance import (  # noqa: E402 - likewise
     check,
     checked_nodes,
     elsewhere,
+    named,
     settings_of,
 )
 
@@ -75,10 +77,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             statement, folder = check(nodes, settings, datetime.now(UTC), others)
         except (OSError, HistoryError, EvidenceError) as error:
             # Without its causes: Ansible would say the same sentence once for each.
-            raise AnsibleActionFail(f"The report of compliance could not be written: {error}.") from None
+            reason = f"The report of compliance could not be written: {told(error)}."
+            raise AnsibleActionFail(reason) from None
         return result | {
             "changed": False,
-            "text": f"{statement_text.text(statement)}Report: {folder}/report.html",
+            "warnings": list(named(asked).warnings),
+            "text": f"{statement_text.text(statement, short=True)}Report: {folder}/report.html",
             "sentence": statement.sentence,
             "good": statement.verdict is Verdict.COMPLIANT,
             "states": {node.node: node.verdict.outcome for node in statement.nodes},

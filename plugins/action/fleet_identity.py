@@ -16,9 +16,10 @@ from temper.plan.identity import Identity, machine_of  # noqa: E402 - needs the 
 from temper.plan.jump_hosts import read  # noqa: E402 - likewise
 from temper.plan.module_answers import node_facts  # noqa: E402 - likewise
 from temper.plan.node_action import NodeAction  # noqa: E402 - likewise
+from temper.plan.ssh_client import host_keys  # noqa: E402 - likewise
 
 FILE = "identity.json"
-KEYS = ("machine", "level")
+KEYS = ("machine", "level", "host_keys")
 
 
 class ActionModule(NodeAction):
@@ -31,7 +32,7 @@ class ActionModule(NodeAction):
     _VALID_ARGS = frozenset(("answers", "collect"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """`machine` are digests of what only it has, `level` is its turn among jump hosts."""
+        """`machine` and `host_keys` say which one it is, `level` is its turn among jump hosts."""
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         if collect := self._task.args.get("collect"):
@@ -46,4 +47,5 @@ class ActionModule(NodeAction):
             machine = machine_of(Identity.from_dict(answer.get("temper", {})))
         except ValueError:
             machine = ()
-        return result | {"changed": False, "machine": list(machine), "level": jump.level if jump else 0}
+        found = {"machine": list(machine), "host_keys": list(host_keys(self._connection))}
+        return result | {"changed": False, **found, "level": jump.level if jump else 0}

@@ -17,7 +17,7 @@ if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
 from temper.plan.fleet import FleetPlan, grouped  # noqa: E402 - needs the path above
-from temper.plan.identity import twins  # noqa: E402 - likewise
+from temper.plan.identity import Node, twins  # noqa: E402 - likewise
 from temper.plan.node_plan import refused  # noqa: E402 - likewise
 from validation.processes.files import own, write_atomically  # noqa: E402 - likewise
 
@@ -52,7 +52,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         # Of the nodes that preflight has come to: under `serial` others are yet to come.
         names = [name for name in variables["ansible_play_hosts_all"] if STARTED in hostvars[name]]
         plans = {name: hostvars[name].get("preflight_plan") for name in names}
-        same = twins({name: (plan or {}).get("machine", ()) for name, plan in plans.items()})
+        same = twins({name: Node.from_dict(plan or {}) for name, plan in plans.items()}).refused
         plans |= {name: refused(plans[name], twin) for name, twin in same.items()}
         fleet = FleetPlan.from_dict(plans)
         batch = {name: plans.get(name) or {} for name in variables["ansible_play_batch"]}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.plugins.action import ActionBase
 
@@ -18,9 +19,6 @@ from temper.plan.convert import plain  # noqa: E402 - likewise
 from temper.plan.fleet_addresses import AT_ONCE, fleet, resolve  # noqa: E402 - needs the path above
 from temper.plan.jump_hosts import SshNode, jump_hosts, named  # noqa: E402 - likewise
 from temper.plan.ssh_client import SshClient, connections  # noqa: E402 - likewise
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 
 def addresses(names: Collection[str]) -> dict[str, set[str]]:

@@ -23,7 +23,7 @@ from temper.plan.reboot import FORBIDDEN  # noqa: E402 - likewise
 from temper.plan.refusals import refusal  # noqa: E402 - likewise
 from temper.plan.roles import firewall, nvidia_stack, os_hardening, ssh_hardening  # noqa: E402 - likewise
 from temper.plan.run_tags import reaches  # noqa: E402 - likewise
-from temper.plan.ssh_client import look_on_the_way  # noqa: E402 - likewise
+from temper.plan.ssh_client import host_keys, look_on_the_way  # noqa: E402 - likewise
 
 #: What forbids a run and not its simulation, so that all reasons stand in one list.
 OF_THE_RUN = {FORBIDDEN, os_hardening.UNHARDENED, os_hardening.UNMEASURED}
@@ -68,6 +68,8 @@ class ActionModule(NodeAction):
         if boolean(self._task.args.get("image", False), strict=False):
             asked |= {"image": True, "image_kernel": self._task.args["image_kernel"]}
         node = self.ask("node_facts", asked, variables)
+        # Of a node that has answered: one that ssh has not known before is known by now.
+        known["host_keys"] = host_keys(self._connection) if self.reached else ()
         plan = refused(preflight_plan(node, own, known), *self.unseen(variables))
         if not self.reached:
             jumps = read(variables.get("__preflight_ways"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import ansible.context as context
+from ansible.inventory.manager import split_host_pattern
 from ansible.playbook.role import Role
 from ansible.playbook.task_include import TaskInclude
 from ansible.plugins.callback import CallbackBase
@@ -16,20 +18,21 @@ ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
-from temper.base.selection import NOTHING_DONE, no_nodes, unknown_tags  # noqa: E402 - needs the path above
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from temper.base.selection import NOTHING_DONE, no_nodes, unknown_names, unknown_tags  # noqa: E402 - needs the path above
+from temper.plan.extra_vars import wrong_option  # noqa: E402 - likewise
+from temper.plan.unread_files import questions  # noqa: E402 - likewise
 
 DOCUMENTATION = """
 name: require_work
 type: aggregate
 short_description: Nothing is green on nothing
 description:
-  - Ends a run with status 1 before its first play where no play has a node, or C(--tags) names a
-    tag that no task has; and after the last playbook where no task was carried out on any node. Ansible
-    ends all of these with status 0.
-  - Warns of a tag in C(--skip-tags) that no task has.
+  - Ends a run with status 1 before its first play where no play has a node, C(-e) has no value,
+    C(--limit) has a name that no node and no group has, or C(--tags) names a tag that no task has; and
+    after the last playbook where no task was carried out on any node. Ansible ends all of these with
+    status 0.
+  - Warns of a tag in C(--skip-tags) that no task has, and of files of variables that Ansible ignores,
+    because no group or host has their name.
   - It is no output. So it works with every callback for standard output, and needs not be enabled.
 """
 #: As Ansible ends where its command line or inventory is wrong.
@@ -80,28 +83,33 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible ships no ty
             return
         parts = [part for play in plays for part in parts_of(play)]
         known = {tag for part in parts for tag in part.tags}
+        own = Path(str(playbook._file_name)).resolve() in OWN
         # What is included during the run may have other tags, and so may another playbook.
-        certain = Path(str(playbook._file_name)).resolve() in OWN or not any(map(is_included_late, parts))
+        certain = own or not any(map(is_included_late, parts))
         if certain and self.total == 1:
             if sentence := unknown_tags("--tags", plays[0].only_tags, known):
                 self.end(sentence)
             # It takes nothing away, and the configuration may have it for other playbooks.
             if sentence := unknown_tags("--skip-tags", plays[0].skip_tags, known):
                 self._display.warning(sentence)
-        # The pattern of a play may be a template, which has its value later.
-        patterns = [pattern for play in plays for pattern in patterns_of(play)]
-        if any("{{" in pattern or "{%" in pattern for pattern in patterns):
-            return
-        variables = [play.get_variable_manager().get_vars(play=play) for play in plays]
-        if not any(found["ansible_play_hosts_all"] for found in variables):
-            self.end(
-                no_nodes(
-                    patterns,
-                    str(context.CLIARGS.get("subset") or ""),
-                    variables[0]["groups"],
-                    map(str, variables[0].get("ansible_inventory_sources") or ()),
-                )
-            )
+        variables = plays[0].get_variable_manager().get_vars(play=plays[0])
+        # Words without a value, which Ansible drops. A file may be a vault, and has been read by now.
+        given = (
+            text for text in map(str, context.CLIARGS.get("extra_vars") or ()) if text[:1] not in ("@", "{")
+        )
+        if sentence := wrong_option(given):
+            self.end(sentence)
+        groups, limit = variables["groups"], str(context.CLIARGS.get("subset") or "")
+        if sentence := unknown_names(split_host_pattern(limit), {*groups, *groups["all"]}):
+            self.end(sentence)
+        # The pattern of a play may be a template, which has its value later; ours are for some of the nodes.
+        fixed = [play for play in plays if not any("{{" in one or "{%" in one for one in patterns_of(play))]
+        found = (play.get_variable_manager().get_vars(play=play) for play in fixed)
+        sources = [*map(str, variables.get("ansible_inventory_sources") or ())]
+        if (own or fixed == plays) and not any(one["ansible_play_hosts_all"] for one in found):
+            self.end(no_nodes([name for play in fixed for name in patterns_of(play)], limit, groups, sources))
+        for sentence in questions(sources, groups, groups["all"]):
+            self._display.warning(sentence)
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Refuse to call a run good in which no node did anything; comes after each playbook."""

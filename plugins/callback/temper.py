@@ -10,11 +10,12 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ansible.constants as constants
 import ansible.context as context
@@ -43,9 +44,6 @@ from temper.output.results import (  # noqa: E402 - likewise
 )
 from temper.output.run import Note, Run, Stage, before_verdict  # noqa: E402 - likewise
 from temper.plan.origin import place_of_error, with_vault_remedy  # noqa: E402 - likewise
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 DOCUMENTATION = """
 name: temper
@@ -198,7 +196,8 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
             color = COLORS.get(change[1] if change else kind)
             color = getattr(constants, color, None) if color else None
             self._display.display(line, color=color, stderr=stderr)
-        sys.stdout.flush()
+        with suppress(BrokenPipeError):  # as behind head: the run goes on, and its status says how it ends
+            sys.stdout.flush()
         self.spoke_s = time.monotonic()
 
     def head(self) -> None:

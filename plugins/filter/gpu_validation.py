@@ -128,7 +128,11 @@ def validation_fabric(
         variables, outcome = hostvars[node], _outcome(hostvars, node)
         if "result" not in outcome or outcome.get("batch") not in batches:
             continue
-        members.append(_member(variables, node, settings["library"]))
+        member = _member(variables, node, settings["library"])
+        # By its own word. All ranks together have a limit, beyond which nobody is measured.
+        if member["ranks"] > contract().MOST_GPUS:
+            continue
+        members.append(member)
         for number, attempt in enumerate(variables.get("__gpu_validation_rounds") or []):
             while len(rounds) <= number:
                 rounds.append({})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -12,9 +13,6 @@ if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
 from temper.plan.quiet import QUIET, in_fact  # noqa: E402 - needs the path above
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 
 def has_nothing_to_do(role: str, facts: Mapping[str, Any], stage: Iterable[str]) -> bool:

@@ -16,6 +16,8 @@ ALIKE = 0.7
 NEARLY = 0.84
 #: The name of a group or a node; other patterns combine or match names.
 PLAIN = re.compile(r"[\w.-]+")
+#: Names that Ansible knows without an inventory.
+LOCAL = ("all", "ungrouped", "localhost", "127.0.0.1")
 #: What callers add where the run has not begun.
 NOTHING_DONE = "Nothing was done."
 
@@ -28,6 +30,20 @@ def unknown_tags(option: str, asked: Collection[str], known: Collection[str]) ->
     close = difflib.get_close_matches(unknown[0], sorted(known), n=1)
     hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(sorted(known)) or 'no tag'}."
     return f"{option}: no task of this playbook has the tag {', '.join(unknown)}; {hint}"
+
+
+def unknown_names(patterns: Iterable[str], known: Collection[str]) -> str:
+    """Return a sentence about the names in a --limit that no node and no group has; empty if none.
+
+    Ansible warns alone, and then leaves out what was asked for, or takes what was excluded.
+    """
+    words = [pattern.lstrip("!&") for pattern in patterns]
+    unknown = [word for word in words if PLAIN.fullmatch(word) and word not in (*LOCAL, *known)]
+    if not unknown:
+        return ""
+    close = difflib.get_close_matches(unknown[0], sorted(known), n=1, cutoff=ALIKE)
+    hint = f"did you mean {close[0]}?" if close else "correct the name, or leave it out."
+    return f"--limit: no node and no group has the name {', '.join(unknown)}; {hint}"
 
 
 def misspelt(words: Iterable[str], known: Collection[str]) -> str:

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from validation.processes.files import own, own_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 #: Its name, in the folder of validation's reports unless somebody says otherwise.
 HISTORY = "history.sqlite"

@@ -8,12 +8,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from temper.cli import main as command_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 #: A file's name is completed where no word of ours fits.
 SCRIPT = """\

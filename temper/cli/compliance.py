@@ -8,10 +8,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base import DATA, ROOT
 from temper.base.nodes import number_of, utc
@@ -21,15 +24,11 @@ from temper.cli import json_document
 from temper.compliance import document, scans, tailoring
 from temper.compliance.evidence import EvidenceError, heads_of, verify
 from temper.compliance.history import History
+from temper.compliance.model import NodeStatement, Statement
 from temper.plan.os_controls import load_controls
 from temper.plan.tables import read_yaml
 from validation.model.contract import ContractError
 from validation.model.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from temper.compliance.model import NodeStatement, Statement
 
 REPORTS = ROOT / "reports" / "compliance"
 USAGE_ERROR = 2
@@ -93,13 +92,16 @@ def verify_all(given: argparse.Namespace) -> int:
 def drifts(given: argparse.Namespace) -> int:
     """Print each drift with its beginning and its end."""
     found = History(history_of(given)).drifts()
-    lines = [
-        printable(
-            f"{one.began} to {one.ended or 'now':<20}  {one.node}  {one.control}"
-            f"{', waived' if one.waived else ''}"
+    checked: set[str] | None = None
+    with suppress(EvidenceError, ContractError, OSError):  # a history alone says when each began, too
+        checked = {node.node for node in document.of_report(there(given.reports / "latest")).nodes}
+    lines = []
+    for one in found:
+        unseen = checked is not None and not one.ended and one.node not in checked
+        notes = [", waived" * one.waived, f", {one.node} is not in the newest report" * unseen]
+        lines.append(
+            printable(f"{one.began} to {one.ended or 'now':<20}  {one.node}  {one.control}{''.join(notes)}")
         )
-        for one in found
-    ]
     json_document.show(given, {"drifts": [asdict(one) for one in found]}, "\n".join(lines))
     return 0
 
@@ -127,23 +129,31 @@ def scan(given: argparse.Namespace) -> int:
     rows = scans.compared(found, controls, scap_table(), tailoring.of_node(node))
     disagreeing = [row for row in rows if row.relation.disagrees]
     counts = Counter(row.relation for row in rows)
-    lines = [
-        f"{row.relation:<13}  {row.rule}: scanner {row.result}; "
-        f"{row.control or 'no control'} {row.state or 'not in the report'}"
-        f"{f': {row.reason}' if row.reason else ''}"
-        for row in rows
-        if row.relation not in (scans.Relation.AGREE, scans.Relation.NOT_JUDGED)
-    ]
-    numbers = ", ".join(f"{number} {relation}" for relation, number in counts.items())
-    lines.append(
+    total = (
         f"{node.node} (results of {found.target or 'no machine'}), {found.profile or 'no profile'}, "
-        f"beside the report of {statement.made_at}: "
-        f"{number_of(len(disagreeing), 'disagreement')} ({numbers})"
+        f"beside the report of {statement.made_at}: {number_of(len(disagreeing), 'disagreement')}"
     )
+    lines = [*comparison(rows, counts), total]
     shown = {"node": node.node, "target": found.target, "profile": found.profile}
     details = {"report": statement.made_at, "counts": counts, "rules": [asdict(row) for row in rows]}
     json_document.show(given, {**shown, **details}, "\n".join(map(printable, lines)))
     return int(bool(disagreeing))
+
+
+def comparison(rows: list[scans.Compared], counts: Mapping[scans.Relation, int]) -> Iterator[str]:
+    """Yield what people read of compared rules: those with the same control and reason stand together."""
+    for relation, number in counts.items():
+        yield f"{number} {relation}: {relation.meaning}"
+        if relation in (scans.Relation.AGREE, scans.Relation.NOT_JUDGED):
+            continue
+        for (control, state, reason), alike in groupby(
+            (row for row in rows if row.relation is relation),
+            key=lambda row: (row.control, row.state, row.reason),
+        ):
+            rules = (row.rule if row.result == "fail" else f"{row.rule} ({row.result})" for row in alike)
+            yield f"  {control or 'no control'} ({state or 'not in the report'}): {', '.join(rules)}"
+            if reason:
+                yield f"    {reason}"
 
 
 def scap_table() -> dict[str, Any]:
@@ -157,6 +167,11 @@ def tailor(given: argparse.Namespace) -> int:
     controls = load_controls(DATA / "os_controls")
     if given.product not in (known := tailoring.products(table)):
         raise ValueError(f"--product: expected {' or '.join(known)}, found {given.product or 'nothing'}")
+    if given.profile not in (measured := tailoring.profiles_of(table, given.product)):
+        raise ValueError(
+            f"--profile: expected what the stream of {given.product} measures ({', '.join(measured)}), "
+            f"found {given.profile}"
+        )
     system, made_at = tailoring.system_of(given.product), utc(datetime.now(UTC))
     known_controls = tailoring.of_profile(controls, given.profile, system)
     if given.node:

@@ -11,23 +11,20 @@ import re
 import shutil
 import stat
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base import ROOT
 from temper.base.nodes import counted, number_of, ranges
 from temper.base.programs import ask
 from temper.cli import json_document
-from temper.plan.inventory import InventoryError, chosen, read, utf8
+from temper.plan.inventory import Inventory, InventoryError, chosen, expanded, read, utf8
+from temper.plan.unread_files import questions
 from validation.model.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from temper.plan.inventory import Inventory
 
 LAB = ROOT / "inventory" / "lab"
 REPORTS = ROOT / "reports"
@@ -95,6 +92,16 @@ def language() -> Finding:
     return Finding("locale", found, "" if utf8() else "export LC_ALL=C.UTF-8")
 
 
+def settings() -> Finding:
+    """Check that Ansible reads the checkout's settings; it ignores those in a folder that all may change."""
+    path, named = ROOT / "ansible.cfg", os.environ.get("ANSIBLE_CONFIG")
+    if named and expanded(named).absolute() != path:
+        return Finding("settings", f"ANSIBLE_CONFIG is {named}, which has no roles", "unset ANSIBLE_CONFIG")
+    if not named and ROOT.stat().st_mode & stat.S_IWOTH:
+        return Finding("settings", f"all may write to {ROOT}: Ansible ignores {path}", f"chmod o-w {ROOT}")
+    return Finding("settings", str(path))
+
+
 def space() -> Finding:
     """Check that reports have room."""
     free_gib = shutil.disk_usage(REPORTS if REPORTS.is_dir() else ROOT).free / 2**30
@@ -126,6 +133,9 @@ def inventory(given: Sequence[str]) -> Iterator[Finding]:
         return
     note = ", the lab on this machine" if sources == [str(LAB)] else ""
     yield Finding("inventory", f"{name}{note}: {counted(known.nodes)}")
+    for question in questions(sources, known.names, known.names):
+        found, _, remedy = question.rpartition("; ")
+        yield Finding("variables", found, remedy)
     if sources != [str(LAB)] and (nodes := _by_ssh(known)):
         yield _key(nodes)
         yield _host_keys(nodes)
@@ -187,7 +197,7 @@ def _asked(command: list[str]) -> str:
 
 #: Characters of the longest subject.
 WIDTH = len("host keys")
-ALONE: tuple[Callable[[], Finding], ...] = (checkout, python, packages, language, space, reports)
+ALONE: tuple[Callable[[], Finding], ...] = (checkout, python, packages, language, settings, space, reports)
 
 
 def text(one: Finding) -> str:

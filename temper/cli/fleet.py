@@ -10,23 +10,24 @@ from __future__ import annotations
 import argparse
 import difflib
 import fcntl
-import json
 import os
 import re
 import secrets
 import shlex
 import shutil
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from temper.base import ROOT
 from temper.base.nodes import alike, counted, number_of, printable
+from temper.base.options import told as described
 from temper.base.outcome import BAD, GOOD, numbers, tally, worst
-from temper.base.selection import NOTHING_DONE, unknown_tags
+from temper.base.selection import NOTHING_DONE, unknown_names, unknown_tags
 from temper.base.store import HistoryError
 from temper.cli import json_document
 from temper.fleet import identities, pulled
@@ -35,13 +36,11 @@ from temper.fleet.collected import CHOSEN, CollectedError, Said, compliance, def
 from temper.fleet.journal import Job, Journal, NodeRecord, same, sealed
 from temper.fleet.slices import Board
 from temper.plan import inventory
+from temper.plan.extra_vars import ExtraVarsError, variables_of
 from temper.plan.fleet_addresses import fleet as fleet_addresses
+from temper.plan.identity import twins
 from validation.processes.files import own
 from validation.processes.interrupts import end_on_signals
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
 
 FOLDER = ROOT / "reports" / "fleet"
 HISTORY = FOLDER / "runs.sqlite"
@@ -110,10 +109,10 @@ def main(command_line: Sequence[str] | None = None) -> int:
     try:
         status: int = arguments.function(arguments)
     except (
-        *(UsageError, inventory.InventoryError, BundleError, CollectedError, HistoryError),
+        *(UsageError, ExtraVarsError, inventory.InventoryError, BundleError, CollectedError, HistoryError),
         OSError,
     ) as error:
-        print(f"fleet: {error}", file=sys.stderr)
+        print(f"fleet: {described(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         again = " ".join(["temper fleet resume", *map(str, stop.args)])
@@ -198,50 +197,8 @@ def _words(text: str) -> str:
     return text
 
 
-def variables_of(texts: Sequence[str]) -> dict[str, Any]:
-    """Variables as `-e` gives them: name=value, JSON or YAML in braces, or @FILE. Raises UsageError."""
-    import yaml
-    from ansible.errors import AnsibleError
-    from ansible.parsing.splitter import parse_kv
-
-    found: dict[str, Any] = {}
-    for text in texts:
-        # A value may be a secret.
-        name = re.match(r"\{?\s*['\"]?(\w+)['\"]?\s*[=:]", text)
-        shown = text if text.startswith("@") else f"{name[1]}=..." if name else "..."
-        if text.startswith(("@", "{")):
-            try:
-                content = Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
-                given = yaml.safe_load(content)
-            except OSError as error:
-                raise UsageError(f"-e {shown}: expected a file with variables: {error.strerror}") from error
-            except (ValueError, yaml.YAMLError) as error:
-                mark = getattr(error, "problem_mark", None)
-                where = f", line {mark.line + 1}" if mark else ""
-                problem = getattr(error, "problem", None) or "it is none"
-                raise UsageError(
-                    f"-e {shown}: expected variables in JSON or YAML{where}: {problem}"
-                ) from None
-            if not isinstance(given, dict):
-                raise UsageError(f"-e {shown}: expected names with values, found {type(given).__name__}.")
-            found |= given
-        else:
-            try:
-                pairs = parse_kv(text)
-            except AnsibleError:
-                raise UsageError(f"-e {shown}: expected name=value, with quotes that end.") from None
-            if not pairs or not all(name.isidentifier() and name != "_raw_params" for name in pairs):
-                raise UsageError(f"-e {shown}: expected name=value, JSON in braces, or @FILE.")
-            found |= pairs
-    try:
-        plain: dict[str, Any] = json.loads(json.dumps(found, default=_day))
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"-e: expected values that JSON has: {error}") from error
-    return plain
-
-
 def told(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return what is recorded of `-e`: files by their paths, and of all else the names. Raises UsageError."""
+    """Return what is recorded of `-e`: files by their paths, of all else the names. Raises ExtraVarsError."""
     return tuple(
         word
         for text in texts
@@ -266,13 +223,6 @@ def variables_again(name: str, job: Job, texts: Sequence[str]) -> dict[str, Any]
             f"or temper fleet abort {name} gives its nodes back."
         )
     return found
-
-
-def _day(value: object) -> str:
-    """Return a day or a time that YAML has found, as text again. Raises TypeError."""
-    if isinstance(value, date):
-        return value.isoformat()
-    raise TypeError(f"found {type(value).__name__}")
 
 
 def helpers_of(names: str) -> list[str]:
@@ -316,13 +266,17 @@ def sources_of(given: Sequence[str]) -> tuple[str, ...]:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Begin a run."""
+    from ansible.inventory.manager import split_host_pattern
+
     playbook = playbook_of(arguments.playbook)
     variables = variables_of(arguments.extra_vars)
     sources = sources_of(arguments.inventory)
+    # Ansible takes longer than a second to its first word.
+    print("Reading the inventory.", file=sys.stderr, flush=True)
     known = inventory.read(sources)
+    if sentence := unknown_names(split_host_pattern(arguments.limit), known.names):
+        raise UsageError(f"{sentence} {NOTHING_DONE}")
     chosen = inventory.read(sources, arguments.limit) if arguments.limit else known
-    if chosen.unmatched:
-        _say(f"--limit: no host and no group matches {', '.join(chosen.unmatched)}")
     options = _tags(playbook, arguments.tags)
     options += ["--check", "--diff"] if arguments.check else []
     options += ["--forks", str(arguments.forks)] if arguments.forks else []
@@ -559,14 +513,20 @@ def _carry_out(
         )
         if unnamed := identities.unnamed(job.nodes, named):
             _say(f"no answer which machine it is, so a second name would not show: {counted(unnamed)}")
-        twins = {node: why for node, why in identities.refusals(named).items() if node in left}
-        for node in twins:
+        found = twins(named)
+        for warning in found.warnings:
+            _say(f"warning: {warning}")
+        refused = {node: why.text for node, why in found.refused.items() if node in left}
+        for node in refused:
             journal.start(name, [node], attempts.get(node, 0) + 1, HERE)
-        refused = [
-            NodeRecord(node, attempts.get(node, 0) + 1, HERE, "refused", why) for node, why in twins.items()
-        ]
-        journal.end(name, refused)
-        before, left = journal.nodes(name), [node for node in left if node not in twins]
+        journal.end(
+            name,
+            [
+                NodeRecord(node, attempts.get(node, 0) + 1, HERE, "refused", why)
+                for node, why in refused.items()
+            ],
+        )
+        before, left = journal.nodes(name), [node for node in left if node not in refused]
     board = Board.of(
         *(left, arguments.slice, places(helpers, arguments.jobs), attempts),
         {node: one.level for node, one in named.items()},

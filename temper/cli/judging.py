@@ -12,8 +12,8 @@ import json
 import secrets
 import sys
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from temper.base import ROOT, store
 from temper.base.nodes import number_of
@@ -34,9 +34,6 @@ from validation.model.printable import one_line, printable
 from validation.model.usage import UsageError
 from validation.processes.interrupts import end_on_signals
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 HISTORY = ROOT / "reports" / store.HISTORY
 INTERRUPTED = 130

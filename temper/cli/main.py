@@ -12,14 +12,12 @@ import importlib
 import io
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from temper.base.version import version
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: What every command ends with.
 GOOD, BAD, NOT_CARRIED_OUT, NOT_FINISHED, NOT_TOLD = range(5)

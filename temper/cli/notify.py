@@ -24,23 +24,17 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from temper.base.nodes import printable, utc
 from temper.base.options import OptionsError
 from temper.base.store import HISTORY, HistoryError
 from temper.cli.main import NOT_CARRIED_OUT, NOT_TOLD
 from temper.notify.outcome import CHECKS, REPORTS, CheckOutcome, CheckState, is_news, message, names, outcome
-from temper.notify.settings import read
+from temper.notify.settings import Settings, read
 from temper.report.origin import CHECK
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from temper.notify.settings import Settings
-
 
 TEST = "test"
 MOST_MINUTES = 360

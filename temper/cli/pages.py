@@ -9,6 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from temper.base.options import told
 from temper.base.store import HISTORY, HistoryError
 from temper.compliance import document
 from temper.judge.history_store import History
@@ -77,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         files = write(given.output, read(given), "index.html", given.node, unshown=unshown)
     except (OSError, ContractError, HistoryError, UsageError) as error:
-        print(printable(str(error)), file=sys.stderr)
+        print(printable(f"temper pages: {told(error)}"), file=sys.stderr)
         return USAGE_ERROR
     print(unshown.text(), end="", file=sys.stderr)
     print(files[-1])

@@ -97,7 +97,8 @@ def _waived(given: argparse.Namespace) -> int:
             for one in waived
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        print(f"temper plan: {PLANS} has no plans to read: {error}; temper plan makes them", file=sys.stderr)
+        reason = getattr(error, "strerror", None) or error
+        print(f"temper plan: {PLANS} has no plans to read: {reason}; temper plan makes them", file=sys.stderr)
         return NOT_CARRIED_OUT
     json_document.show(given, {"waived": waived}, printable("\n".join(blocks) or "No control is waived."))
     return GOOD

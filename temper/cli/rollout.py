@@ -40,6 +40,7 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,10 +50,11 @@ from temper.base import ROOT
 from temper.base.nodes import READING, printable, utc
 from temper.cli import json_document
 from temper.plan.inventory import NODES, InventoryError, groups_of
-from temper.rollout.fleet import candidates, preflight, proposal
+from temper.rollout.drain.base import Drainer
+from temper.rollout.fleet import Candidate, candidates, preflight, proposal
 from temper.rollout.forecast import expected_end, plan_dict, plan_text
 from temper.rollout.machine import tried_again
-from temper.rollout.model import Mode, NodeState, Observation, Try
+from temper.rollout.model import Mode, NodeState, Observation, Rollout, Try
 from temper.rollout.planner import decide, some
 from temper.rollout.policy import Drain, Policy, PolicyError, aim, load, read
 from temper.rollout.report import (
@@ -68,12 +70,7 @@ from temper.rollout.windows import cron_line, systemd_units
 from validation.processes.files import own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from temper.rollout.drain.base import Drainer
     from temper.rollout.engine import Ending
-    from temper.rollout.fleet import Candidate
-    from temper.rollout.model import Rollout
 
 USAGE_ERROR = 2
 #: As a shell says that Ctrl-C ended a program.

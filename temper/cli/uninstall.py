@@ -14,16 +14,13 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from temper.base import ROOT
 from temper.base.nodes import READING, printable
 from temper.base.selection import misspelt
 from temper.plan.inventory import environment
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PLAYBOOK = ROOT / "playbooks" / "uninstall.yml"
 GOOD, BAD, NOT_CARRIED_OUT = range(3)

@@ -8,11 +8,9 @@ nodes takes longer than all the rest.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic, TypeVar
 from uuid import NAMESPACE_URL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 One = TypeVar("One")
 Made = TypeVar("Made")

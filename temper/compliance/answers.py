@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from temper.base import DATA
 from temper.compliance.model import Observation, State
@@ -23,9 +24,6 @@ from temper.plan.wanted import FileWanted, Kind, Wanted
 from validation.model.bounds import Bounds
 from validation.model.contract import ContractError, decode, parse
 from validation.model.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 #: A node with all roles answers in 110 kB and 250 observations; one that differs everywhere, in 2 MB.
 MOST_BYTES = 8 << 20

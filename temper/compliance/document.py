@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from temper.compliance.alike import Once
 from temper.compliance.model import ControlResult, NodeStatement, Statement
 from validation.model.contract import ContractError, decode, encoded, json_text, parse
 from validation.processes.files import write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 #: The statement without its nodes, for who asks for the verdict alone.
 SUMMARY = "summary.json"

@@ -11,16 +11,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from temper.base.programs import Answer, ask
 from validation.model.contract import ContractError, dumps, loads
 from validation.processes.files import open_plain, write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.json.sig"

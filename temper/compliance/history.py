@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from temper.base.store import DAMAGED, PATIENCE_S, HistoryError, Part, Store
 from temper.compliance.evidence import Head
-from temper.compliance.model import HARDENING, State
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
-
-    from temper.compliance.model import ControlResult, Statement
+from temper.compliance.model import HARDENING, ControlResult, State, Statement
 
 # Because of AUTOINCREMENT, SQLite remembers how many reports there ever were.
 REPORT = (

@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from temper.compliance.alike import Once, uuid_of
 from temper.compliance.document import file_name
-from temper.compliance.model import ControlResult, State, former
+from temper.compliance.model import Change, ControlResult, NodeStatement, State, Statement, former
 from validation.model.contract import Encoded, encoded, json_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from temper.compliance.model import Change, NodeStatement, Statement
 
 #: The version of NIST's model, and of the schema that a test holds this to.
 OSCAL_VERSION = "1.2.3"

@@ -8,18 +8,15 @@ entities, and has limits on bytes, depth, rules, and a single tag or comment.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, BinaryIO
 from xml.parsers import expat
 
 from temper.compliance.model import State
 from temper.compliance.tailoring import CONTENT, XCCDF, Known, exemptions, owners_of
 from validation.model.contract import StringEnum
 from validation.model.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import BinaryIO
 
 #: An ARF has the data stream and what OVAL has collected: some 60 MB.
 MOST_BYTES = 512 << 20
@@ -150,9 +147,25 @@ class Relation(StringEnum):
     NOT_JUDGED = "not-judged"
 
     @property
+    def meaning(self) -> str:
+        """What it says of its rules, for people."""
+        return MEANINGS[self]
+
+    @property
     def disagrees(self) -> bool:
         """Whether the two contradict each other, or Temper cannot say anything on what the scanner found."""
         return self in (Relation.SCANNER_FAILS, Relation.TEMPER_FAILS, Relation.UNKNOWN)
+
+
+MEANINGS = {
+    Relation.SCANNER_FAILS: "the scanner fails these rules, and the report does not fail their control",
+    Relation.TEMPER_FAILS: "the report fails a control of which the scanner passes these rules",
+    Relation.UNKNOWN: "the scanner fails these rules, and the report says nothing on them",
+    Relation.BOTH_FAIL: "the scanner fails these rules, and the report their control",
+    Relation.EXPLAINED: "the scanner fails these rules for the reasons given",
+    Relation.AGREE: "the scanner passes these rules, and the report fails none of their controls",
+    Relation.NOT_JUDGED: "the scanner did not select, could not check, or found not applicable",
+}
 
 
 @dataclass(frozen=True)
@@ -181,7 +194,7 @@ def compared(
         reason = excuse if relation is Relation.EXPLAINED else ""
         found.append(Compared(rule, result, owner, state or "", relation, reason))
     order = list(Relation)
-    return sorted(found, key=lambda one: (order.index(one.relation), one.control, one.rule))
+    return sorted(found, key=lambda one: (order.index(one.relation), one.control, one.reason, one.rule))
 
 
 def _relation(result: str, state: State | None, excused: bool) -> Relation:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from temper.base.nodes import utc
 from temper.compliance.model import (
@@ -27,20 +28,15 @@ from temper.compliance.model import (
 )
 from temper.compliance.repairs import command_of
 from temper.compliance.waivers import Use, Waiver, faults
-from temper.plan.node_plan import Stage
+from temper.plan.node_plan import NodePlan, RolePlan, Stage, WaivedControl
 from temper.plan.os_controls import OPERATOR, concerns, demanded, references
 from temper.plan.security import enough, gaps
+from temper.plan.tables import SecurityComponent
+from validation.model.contract import State as Measured
 from validation.model.printable import first_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-    from datetime import datetime
-    from typing import Any
-
     from temper.compliance.history import Known
-    from temper.plan.node_plan import NodePlan, RolePlan, WaivedControl
-    from temper.plan.tables import SecurityComponent
-    from validation.model.contract import State as Measured
 
 DEMANDED = "demanded"
 STACK = "nvidia_stack"
@@ -54,6 +50,7 @@ TITLES = {
     REBOOT: "The node runs what is installed",
     "security-updates": "No update of security waits",
     "administrators": "Only listed accounts can become root",
+    "ssh-servers": "All SSH servers have the hardened settings",
 }
 #: What this machine sees of a node, and the role that repairs it.
 OUTSIDE_TITLES = {

@@ -6,18 +6,14 @@ Source of the format: NIST IR 7275 revision 4 (XCCDF 1.2), section 6.7.
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from temper.compliance.model import State, WaivedBy
+from temper.compliance.model import NodeStatement, State, WaivedBy
 from temper.plan.os_controls import concerns, lacking, waiver_of
 from temper.plan.os_systems import systems
 from validation.model.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from temper.compliance.model import NodeStatement
 
 HARDENING = "os_hardening"
 XCCDF = "http://checklists.nist.gov/xccdf/1.2"
@@ -43,6 +39,11 @@ class Exempted:
     reason: str
     control: str = ""
 
+    @property
+    def remark(self) -> str:
+        """What the auditor reads beside the rule."""
+        return f"Waived with the control {self.control}: {self.reason}" if self.control else self.reason
+
 
 def products(table: Mapping[str, Any]) -> list[str]:
     """Return the names of the data streams that data/scap/streams.yml has."""
@@ -66,8 +67,17 @@ def rules_of(table: Mapping[str, Any], product: str, profile: str) -> list[str]:
     return sorted(rule for group in groups for rule in group["rules"])
 
 
+def profiles_of(table: Mapping[str, Any], product: str) -> list[str]:
+    """Return the profiles of os_hardening that a stream measures: Debian's has no STIG, Ubuntu's no ANSSI."""
+    return [profile for profile in PROFILES if rules_of(table, product, profile)]
+
+
 #: Of several controls of a role the first of these counts.
 WORST = (State.FAIL, State.NOT_CHECKED, State.PASS, State.NOT_APPLICABLE, State.WAIVED)
+
+#: The controls of other roles whose waiver covers all rules of the role; each of the rest is about one file,
+#: package or unit.
+WHOLE_ROLES = ("firewall/firewall", "ssh_hardening/sshd")
 
 
 @dataclass(frozen=True)
@@ -105,7 +115,7 @@ def of_node(node: NodeStatement) -> Known:
         role, _, name = control.id.partition("/")
         own = name if role == HARDENING else role
         states[own] = min(states.get(own, control.state), control.state, key=WORST.index)
-        if control.state is State.WAIVED:
+        if control.state is State.WAIVED and (role == HARDENING or control.id in WHOLE_ROLES):
             until = f" (until {control.waived_until})" if control.waived_until else ""
             waived[control.waived_by or WaivedBy.OPERATOR][own] = control.waiver + until
     return Known(waived[WaivedBy.PROFILE], waived[WaivedBy.OPERATOR], states, node.system)
@@ -127,7 +137,7 @@ def exemptions(controls: Mapping[str, Any], table: Mapping[str, Any], known: Kno
         {rule: row["reason"].strip() for row in rows if concerns(row, known.system) for rule in row["rules"]}
         for rows in (table["forms"], table["scanner"])
     )
-    kept = frozenset(table["kept"]["rules"] if concerns(table["kept"], known.system) else ())
+    kept = {rule for row in table["kept"] if concerns(row, known.system) for rule in row["rules"]}
     without = {role: lacking(row, known.system) for role, row in table["roles"].items()}
     found = {}
     for rule, owner in owners_of(controls, table).items():
@@ -135,8 +145,7 @@ def exemptions(controls: Mapping[str, Any], table: Mapping[str, Any], known: Kno
         if waiver is None and rule not in kept:
             waiver = known.of_profile.get(owner)
         if waiver is not None:
-            text = printable(f"Waived with the control {owner}: {waiver}")
-            found[rule] = Exempted(rule, text, owner)
+            found[rule] = Exempted(rule, printable(waiver), owner)
         elif reason := without.get(owner) or scanner.get(rule):
             found[rule] = Exempted(rule, reason)
         elif rule in forms and known.in_force(owner):
@@ -170,7 +179,7 @@ def tailoring(product: str, profile: str, made_at: str, rules: list[Exempted], n
     element(own, "title", f"Temper's profile {profile} for {product}, {of_what}")
     for one in rules:
         chosen = element(own, "select", idref=f"{CONTENT}_rule_{one.rule}", selected="false")
-        element(chosen, "remark", one.reason)
+        element(chosen, "remark", one.remark)
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 

@@ -6,18 +6,15 @@ at another hour in every zone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from difflib import get_close_matches
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base.nodes import utc
 from temper.compliance.model import WaiverFault, WaiverFinding, canonical
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
 
 #: How long before its end a waiver is spoken of.
 NOTICE = timedelta(days=30)
@@ -100,37 +97,41 @@ def read(entries: Any, known_nodes: Collection[str]) -> tuple[list[Waiver], list
 
 
 def one(entry: Mapping[str, Any], known_nodes: Collection[str]) -> Waiver:
-    """Return one waiver. Raises WaiverError with a sentence."""
+    """Return one waiver. Raises WaiverError with all that is wrong with it."""
     names = [field.name for field in fields(Waiver)]
     if not hasattr(entry, "items"):
         raise WaiverError(f"expected a mapping with {', '.join(names)}, found {entry!r}")
+    wrong = []
     if unknown := sorted(set(entry) - set(names)):
-        raise WaiverError(f"expected {', '.join(names)}, found {', '.join(unknown)}")
+        wrong.append(f"expected {', '.join(names)}, found {', '.join(unknown)}")
     if missing := [name for name in names if name not in OPTIONAL and not entry.get(name)]:
-        raise WaiverError(f"expected {', '.join(missing)}, found none")
+        wrong.append(f"expected {', '.join(missing)}, found none")
     texts = {
         name: entry.get(name, "")
         for name in ("control", "reason", "owner", "approver", "ticket", "compensating")
     }
-    for name, text in texts.items():
-        if not isinstance(text, str):
-            raise WaiverError(f"{name}: expected a text, found {text!r}")
+    wrong += [
+        f"{name}: expected a text, found {text!r}"
+        for name, text in texts.items()
+        if text and not isinstance(text, str)
+    ]
     nodes = entry.get("nodes") or ()
     if not isinstance(nodes, list | tuple) or not all(isinstance(name, str) for name in nodes):
-        raise WaiverError(f"nodes: expected a list of names of nodes or groups, found {nodes!r}")
-    if strange := [name for name in nodes if name not in known_nodes]:
-        raise WaiverError(f"nodes: the inventory has neither node nor group {', '.join(strange)}")
-    moments: dict[str, datetime | None] = {"valid_from": None}
+        wrong.append(f"nodes: expected a list of names of nodes or groups, found {nodes!r}")
+    elif strange := [name for name in nodes if name not in known_nodes]:
+        wrong.append(f"nodes: the inventory has neither node nor group {', '.join(strange)}")
+    moments: dict[str, datetime] = {}
     for name in ("valid_from", "expires"):
         if entry.get(name):
             try:
                 moments[name] = instant(entry[name])
             except WaiverError as error:
-                raise WaiverError(f"{name}: {error}") from None
-    start, end = moments["valid_from"], moments["expires"]
-    assert end
-    if start and start >= end:
-        raise WaiverError(f"it ends ({utc(end)}) before it begins ({utc(start)})")
+                wrong.append(f"{name}: {error}")
+    start, end = moments.get("valid_from"), moments.get("expires")
+    if start and end and start >= end:
+        wrong.append(f"it ends ({utc(end)}) before it begins ({utc(start)})")
+    if wrong or not end:
+        raise WaiverError("; ".join(wrong))
     plain = {name: str(text) for name, text in texts.items()}
     plain["control"] = canonical(plain["control"])
     return Waiver(**plain, nodes=tuple(map(str, nodes)), valid_from=start, expires=end)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from temper.base import ROOT as ROOT
+from temper.base.options import told
 from temper.base.store import HistoryError
 from temper.compliance.answers import unpacked
 from temper.compliance.evidence import EvidenceError
 from temper.compliance.model import Verdict
 from temper.judge.outcomes import states_in
 from temper.plan.convert import checked
-from temper.plan.fleet import FleetPlan
+from temper.plan.fleet import FleetPlan, digest
 from temper.plan.identity import twins
 from temper.plan.node_plan import NodePlan, refused
 from temper.plan.refusals import refusal, texts
@@ -26,9 +29,6 @@ from validation.model.contract import EXPECTATIONS_VERSION
 from validation.processes.files import own, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     from temper.plan.inventory import Inventory
 
 PLANS = "reports/plan.json"
@@ -106,7 +106,7 @@ def plans(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
     known = {name for part in parts for name in part["nodes"]}
     absent = {name: without_plan(reason) for name, reason in silent.items() if name not in known}
     fleet = FleetPlan.merged([{"nodes": absent, "settings": {}, "waived": {}}, *map(readable, parts)])
-    same = twins({name: plan.machine for name, plan in fleet.plans.items()})
+    same = twins(fleet.plans).refused
     path = ROOT / PLANS
     own(path.parent)
     write_atomically(path, json.dumps(fleet.as_dict(), indent=1) + "\n", 0o600)
@@ -141,6 +141,10 @@ def report_command(chosen: Mapping[str, Any], sources: Sequence[str], now: datet
 def readable(part: Mapping[str, Any]) -> Mapping[str, Any]:
     """Plans of a slice; where one is of another form, the nodes are refused with that as their reason."""
     try:
+        # Nodes of other slices may have the same digest.
+        for key, value in (*part["settings"].items(), *part["waived"].items()):
+            if key != digest(json.dumps(value)):
+                raise ValueError(f"expected the digest of what it stands for, found {key!r:.40}")
         FleetPlan.merged([part])
         for fact in part["nodes"].values():
             " ".join(fact["problems"])  # texts, and nothing else
@@ -207,7 +211,7 @@ def compliance(
     """State the compliance of all nodes. `sources` are the inventories, `known` is what they say."""
     # Late: the pages of reports take longer to import than all else of `temper fleet`.
     from temper.report import statement as report
-    from temper.report.compliance import check, checked_nodes, elsewhere, settings_of
+    from temper.report.compliance import check, checked_nodes, elsewhere, named, settings_of
 
     parts = documents(folders, "compliance")
     if not parts:
@@ -219,6 +223,7 @@ def compliance(
         for name, reason in silent.items()
         if name not in heard
     ]
+    warned = "".join(f"warning: {one}\n" for one in named(asked).warnings)
     try:
         nodes = checked_nodes(asked, known.names)
         wanted = {word: chosen[name] for word, name in STATEMENT.items()}
@@ -227,7 +232,7 @@ def compliance(
         # Of silent nodes neither groups nor waivers were heard: they are not checked, too.
         statement, folder = check(nodes, settings, datetime.now(UTC), elsewhere(known.members, heard))
     except (ValueError, OSError, HistoryError, EvidenceError) as error:
-        return Said(f"The report of compliance could not be written: {error}", 2)
-    text = f"{report.text(statement)}Report: {folder}/report.html"
+        return Said(f"The report of compliance could not be written: {told(error)}", 2)
+    text = f"{report.text(statement, short=True)}{warned}Report: {folder}/report.html"
     states = {node.node: node.verdict.outcome for node in statement.nodes}
     return Said(text, 0 if statement.verdict is Verdict.COMPLIANT else 1, states)

@@ -6,19 +6,16 @@ a jump host rebooted while other slices reach their nodes through it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temper.fleet.collected import CollectedError, documents
-from temper.fleet.journal import Journal
+from temper.fleet.journal import Job, Journal, NodeRecord
 from temper.plan.convert import build
-from temper.plan.identity import twins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from temper.fleet.journal import Job, NodeRecord
     from temper.fleet.run import FleetRun
 
 PLAYBOOK = "temper/fleet/identify.yml"
@@ -27,10 +24,11 @@ NAME = "identity"
 
 @dataclass(frozen=True)
 class Named:
-    """What a node is: digests of what only its machine has, and its turn among jump hosts, 0 for none."""
+    """What a node is (temper/plan/identity.py), and its turn among jump hosts, 0 for none."""
 
     machine: tuple[str, ...]
     level: int
+    host_keys: tuple[str, ...] = ()
 
 
 class Asked(Journal):
@@ -77,12 +75,6 @@ def read(folders: Sequence[Path]) -> dict[str, Named]:
                 f"expected which machines nodes are, as a slice hands it over: {error}"
             ) from error
     return found
-
-
-def refusals(named: Mapping[str, Named]) -> dict[str, str]:
-    """Return why each name of a machine that has several is refused."""
-    same = twins({name: one.machine for name, one in named.items()})
-    return {name: one.text for name, one in same.items()}
 
 
 def unnamed(nodes: Iterable[str], named: Mapping[str, Named]) -> list[str]:

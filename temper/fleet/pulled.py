@@ -164,8 +164,20 @@ def read(path: Path, now: datetime) -> Heard:
     return Heard(result, arrived)
 
 
-def newest_commit(heard: Iterable[Heard]) -> tuple[str, str]:
-    """Return the newest commit that a node says it has accepted, and its time (UTC); empty where none does.
+@dataclass(frozen=True)
+class Newest:
+    """The commit that nodes are expected to have, and its time (UTC); both empty where there is none.
+
+    `witness` is the node by whose word alone it is the newest, if one is.
+    """
+
+    commit: str
+    committed: str = NEVER
+    witness: str = ""
+
+
+def newest_commit(heard: Iterable[Heard]) -> Newest:
+    """Return the newest commit that a node says it has accepted.
 
     Of commits made at close times it is the one that most nodes have. A node that could fetch nothing is
     asked only where no node could: it does not know what is the newest.
@@ -174,16 +186,17 @@ def newest_commit(heard: Iterable[Heard]) -> tuple[str, str]:
     found = [one for one in known if one.code != NOT_FETCHED] or known
     times = {one.commit: instant(one.commit_time) for one in found}
     if not times:
-        return "", NEVER
+        return Newest("")
     nodes = Counter(one.commit for one in found)
     close = [one for one, time in times.items() if max(times.values()) - time <= CLOSE]
     commit = max(close, key=lambda one: (nodes[one], times[one], one))
-    return commit, utc(times[commit])
+    witnesses = [one.node for one in known if one.commit == commit]
+    return Newest(commit, utc(times[commit]), witnesses[0] if len(witnesses) == 1 else "")
 
 
-def standing(heard: Heard, newest: tuple[str, str], intervals: int, now: datetime) -> tuple[Standing, str]:
+def standing(heard: Heard, newest: Newest, intervals: int, now: datetime) -> tuple[Standing, str]:
     """Return how a node stands, and why."""
-    result, (commit, committed) = heard.result, newest
+    result, commit, committed = heard.result, newest.commit, newest.committed
     if now - heard.at > heard.limit(intervals):
         silence = duration((now - heard.at).total_seconds())
         return Standing.SILENT, f"heard last {silence} ago, in the state {result.state}"
@@ -198,6 +211,11 @@ def standing(heard: Heard, newest: tuple[str, str], intervals: int, now: datetim
         if not stuck and abs(instant(result.commit_time or NEVER) - instant(committed)) <= CLOSE:
             others += " Their times are too close to tell which is newer, and at least as many nodes have the"
             others += " other one: --commit says which is expected."
+        elif not stuck and newest.witness:
+            others += (
+                f" Only {newest.witness} says that there is this one: look at the repository, and name the"
+            )
+            others += " right one with --commit."
         said = f"{others} {result.reason}".strip()
         if now - instant(committed) > heard.limit(intervals):
             return Standing.BEHIND, said
@@ -227,7 +245,7 @@ def judge(folder: Path, names: Iterable[str], intervals: int, now: datetime, com
             heard[path.stem] = read(path, now)
         except UnreadableError as error:
             nodes[path.stem] = PulledNode(path.stem, Standing.UNREADABLE, f"{path.name}: {error}")
-    newest = (commit, NEVER) if commit else newest_commit(heard.values())
+    newest = Newest(commit) if commit else newest_commit(heard.values())
     for name, one in heard.items():
         result = one.result
         nodes[name] = PulledNode(
@@ -242,7 +260,7 @@ def judge(folder: Path, names: Iterable[str], intervals: int, now: datetime, com
     for name in expected - nodes.keys():
         nodes[name] = PulledNode(name, Standing.SILENT, "never heard of")
     ordered = tuple(nodes[name] for name in sorted(nodes))
-    return Judgement(utc(now), newest[0], ordered, tuple(strangers))
+    return Judgement(utc(now), newest.commit, ordered, tuple(strangers))
 
 
 def text(judgement: Judgement) -> str:

@@ -15,8 +15,10 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ansible_runner.streaming import Transmitter  # type: ignore[import-untyped]  # ships no types
@@ -28,17 +30,13 @@ from temper.base import ROOT
 from temper.base.nodes import counted, duration, number_of, printable
 from temper.base.outcome import GOOD, numbers
 from temper.fleet.bundle import bundle, python_version
-from temper.fleet.journal import NodeRecord
+from temper.fleet.journal import Job, Journal, NodeRecord
 from temper.fleet.slices import Board, NodeOutcome, Place, Slice
 from temper.fleet.stream import COLLECTED, OUTPUT, Received, StreamError
 from temper.fleet.worker import FAILED, IDENT, STATS, UNREACHABLE
 from temper.rollout.playbooks import LAST_LINES, failure, last_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from types import FrameType
-
-    from temper.fleet.journal import Job, Journal
     from temper.plan.inventory import Inventory
 
 HERE = "this machine"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from temper.judge import fleet_checksums
+from validation.model.contract import NodeResult
 from validation.verdict import cohort
 from validation.verdict.baseline import NOTHING, Comparison
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from validation.model.contract import NodeResult
 
 
 def compare(results: Mapping[str, NodeResult]) -> dict[str, dict[str, Comparison]]:

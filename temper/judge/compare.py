@@ -6,22 +6,17 @@ of different methods do not compare, and that is said.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import hypot
-from typing import TYPE_CHECKING
 
 from temper.judge import pairing
 from validation.model import checksums
-from validation.model.contract import State, StringEnum
+from validation.model.contract import Finding, Measurement, NodeResult, State, StringEnum, TestResult
 from validation.model.grouping import by_key
 from validation.model.printable import one_line
 from validation.model.quantities import is_searched, label, number, on_gpu, unit
 from validation.verdict.baseline import IQR_TO_SIGMA
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
-
-    from validation.model.contract import Finding, Measurement, NodeResult, TestResult
 
 #: A smaller change is none: GPUs repeat themselves to 1 or 2 %.
 LEAST_CHANGE = 0.02

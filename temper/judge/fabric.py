@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.judge.fabric_search import SLOW_SHARE, Evidence, evidence, expected_gb_s
-from validation.fabric.groups import common_size_bytes, groups_of
+from validation.fabric.groups import Fleet, Group, common_size_bytes, groups_of
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, State, worst
 from validation.model.printable import first_of
 from validation.model.quantities import number
 from validation.verdict.verdicts import TestVerdict
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from validation.fabric.groups import Fleet, Group
-
 
 FABRIC = "fabric"
 

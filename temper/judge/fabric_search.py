@@ -8,16 +8,11 @@ good nodes that was bad measures again before that way is blamed.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from validation.fabric.groups import Pairs, common_size_bytes, groups_of
+from validation.fabric.groups import Fleet, Group, Pairs, common_size_bytes, groups_of
 from validation.model.grouping import by_key
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from validation.fabric.groups import Fleet, Group
 
 #: A pair that even in its fastest run reaches less than this part of the fastest pair is slow: a disturbance
 #: slows some runs, a slow link all of them.

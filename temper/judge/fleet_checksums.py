@@ -8,18 +8,14 @@ say which is wrong. Nobody fails for other bits of a product alone, because anot
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from validation.findings.catalogue import finding
 from validation.model.checksums import Standing, computes_wrong, gpu_of, product, rounds, standings
-from validation.model.contract import Digest
+from validation.model.contract import Digest, Finding, NodeResult
 from validation.verdict.baseline import Comparison
 from validation.verdict.cohort import MOST_VOTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from validation.model.contract import Finding, NodeResult
 
 LEAST_MEMBERS = 3
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeGuard
+from pathlib import Path
+from typing import Any, TypeGuard
 
 from validation.checks.registry import TESTS
 from validation.findings.catalogue import advised
@@ -19,10 +21,6 @@ from validation.model.contract import (
 from validation.model.expectations import Expectation, fleet_from
 from validation.model.printable import one_line
 from validation.model.usage import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 #: Characters of the reason why a node was not measured.
 MOST_REASON = 2000

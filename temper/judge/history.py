@@ -11,22 +11,28 @@ one upgrades to be faster or to be rid of a fault, so another one compares, and 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from validation.findings.catalogue import finding
 from validation.model import checksums
-from validation.model.bounds import Count, Moment, Name  # noqa: TC001 - the reader looks at fields' types
-from validation.model.contract import Conditions, State, UnderConditions
+from validation.model.bounds import Count, Moment, Name
+from validation.model.contract import (
+    Conditions,
+    Digest,
+    Measurement,
+    NodeResult,
+    State,
+    TestResult,
+    UnderConditions,
+)
 from validation.model.grouping import by_key
 from validation.model.quantities import is_rate
 from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from validation.model.contract import Digest, Measurement, NodeResult, TestResult
     from validation.verdict.verdicts import NodeVerdict
 
 #: What makes two numbers, or two digests, compare: test, method, name, GPU and conditions.

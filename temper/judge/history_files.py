@@ -5,16 +5,15 @@ Such files are read once, stay where they are, and are not read again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from temper.judge.history import PastRun
 from validation.model.contract import ContractError, decode, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from temper.judge.history_store import History
 
 #: Versions of a line; 2 had no checksums.

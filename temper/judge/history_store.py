@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temper.base.store import PATIENCE_S, Part, Store
 from temper.judge.history import Past, PastDigest, PastNumber, PastRun, basis
+from validation.model.contract import NodeResult
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
-    from validation.model.contract import NodeResult
 
 #: A quantity and a place stand once: a number is four small integers and its value.
 PART = Part(

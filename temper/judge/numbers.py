@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from temper.base import ROOT
 from temper.plan.tables import read_yaml
@@ -12,9 +13,6 @@ from validation.model.quantities import UNITS, label, number, unit
 from validation.model.shapes import MatmulShape
 from validation.model.usage import UsageError
 from validation.verdict.references import MEMORY_NUMBERS, WAYS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 TABLE = ROOT / "data" / "gpu_models.yml"
 NUMBER = re.compile(r"(?P<name>[a-z0-9_]+)(?:=(?P<value>\d+(?:\.\d+)?))?")

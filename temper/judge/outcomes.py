@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from validation.model.contract import ContractError, State, loads
-from validation.verdict.verdicts import FleetVerdict
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from validation.verdict.verdicts import NodeVerdict
+from validation.verdict.verdicts import FleetVerdict, NodeVerdict
 
 
 def states_in(report: Path) -> dict[str, str]:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from temper.base.store import HistoryError
 from temper.judge import history
-from temper.judge.history import Past
+from temper.judge.history import Past, PastRun
 from temper.judge.history_files import take_over
 from temper.judge.history_store import History
+from validation.model.contract import NodeResult
+from validation.verdict.baseline import Comparison
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from temper.judge.history import PastRun
     from temper.judge.unshown import Unshown
-    from validation.model.contract import NodeResult
-    from validation.verdict.baseline import Comparison
     from validation.verdict.verdicts import NodeVerdict
 
 

@@ -7,13 +7,10 @@ A GPU is known by its UUID, because a reboot may number GPUs anew.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from validation.model import checksums
+from validation.model.contract import Digest, Measurement, NodeResult, TestResult
 from validation.model.quantities import is_rate
-
-if TYPE_CHECKING:
-    from validation.model.contract import Digest, Measurement, NodeResult, TestResult
 
 
 @dataclass(frozen=True)

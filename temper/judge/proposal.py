@@ -9,19 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
-from validation.autotune.evidence import brought, held, shown, verdict
+from validation.autotune.evidence import Evidence, brought, held, shown, verdict
 from validation.autotune.knobs import KINDS, environment_of
+from validation.autotune.search import KnobVerdict
 from validation.model.printable import one_line
 from validation.processes.files import write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from validation.autotune.evidence import Evidence
-    from validation.autotune.search import KnobVerdict
 
 MARK = "# Proposed by Temper's autotune; the sha256 of all lines below is "
 #: The line of a proposal that says whose it is.

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from validation.checks.registry import TESTS
-from validation.model.contract import MOST_RESULT_BYTES, ContractError, node_result, parse
+from validation.model.contract import MOST_RESULT_BYTES, ContractError, NodeResult, node_result, parse
 from validation.model.printable import one_line
 from validation.model.usage import UsageError
 from validation.processes import files
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from validation.model.contract import NodeResult
 
 
 def results_in(directory: Path) -> tuple[dict[str, NodeResult], dict[str, str]]:

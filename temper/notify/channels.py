@@ -12,14 +12,13 @@ import urllib.parse
 import urllib.request
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from temper.notify.settings import Mail, Tls, Webhook, is_local
 from validation.model.printable import one_line
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage
-    from typing import IO
 
     from temper.notify.outcome import Message
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from temper.base import ROOT
 from temper.base.nodes import counted, ranges
@@ -13,10 +15,6 @@ from temper.report import origin
 from temper.report.origin import CHECK
 from validation.model.contract import ContractError, StringEnum, loads
 from validation.model.printable import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from pathlib import Path
 
 REPORTS = ROOT / "reports"
 #: How much of a report's sentence a message has.

@@ -5,16 +5,14 @@ from __future__ import annotations
 import ipaddress
 import re
 import ssl
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from temper.base.options import OptionsError, Wrong, items, load, read_entry, read_fields, text, whole, word
 from validation.model.contract import StringEnum
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 #: A name of a header (RFC 9110, 5.6.2); an address without what would begin another header or address.
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from temper.base.store import PATIENCE_S, Part, Store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: A check is its command: another one asks other nodes, or other things.
 PART = Part(

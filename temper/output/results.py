@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from temper.base.nodes import number_of
 from temper.plan.origin import with_vault_remedy
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    Dump = Callable[[Mapping[str, Any]], str]
+Dump = Callable[[Mapping[str, Any]], str]
 
 CENSORED = "(censored due to no_log)"
 #: What of a failure is shown in another way, is Ansible's bookkeeping, or differs between any two nodes.

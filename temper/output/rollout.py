@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from datetime import timedelta
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import TextIO
 
 from temper.output.progress import Line, Progress, Waiting
 from temper.rollout.engine import limit_of
 from temper.rollout.forecast import expected_end
 from temper.rollout.machine import upcoming
-from temper.rollout.model import BACK, FORWARD, Course, Rollout
+from temper.rollout.model import BACK, FORWARD, Course, Record, Rollout, Step, Transition
 from temper.rollout.planner import moment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
-
-    from temper.rollout.model import Record, Step, Transition
 
 #: How often the end is computed anew: for a thousand nodes it takes two seconds, and with their square.
 ANEW = timedelta(minutes=1)

@@ -7,6 +7,7 @@ Debian's modules are built by DKMS, Canonical's come built and signed with every
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,11 @@ from temper.plan.model import Driver, Offer, Runtime
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.repositories import container_repository
 from temper.plan.rules import kernel_modules, module_need
+from temper.plan.tables import DistroDriver, DistroPackages
 from temper.plan.versions import branch, upstream, version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from temper.plan.request import Request
-    from temper.plan.tables import DistroDriver, DistroPackages
 
 # The packages whose version is the driver's, in all distributions.
 DRIVER_PACKAGE = re.compile(r"nvidia-kernel-dkms|nvidia-headless-no-dkms-\d+-server(-open)?")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from temper.plan.facts import Interface
+from temper.plan.facts import Interface, NodeFacts
 from temper.plan.fit_links import a_network, fit_link, matches, networks_of
 from temper.plan.fleet_networks import in_order, links, reason
 from temper.plan.fleet_networks import problems as network_problems
@@ -15,9 +16,6 @@ from temper.plan.model import Environment, FleetNetworks
 from temper.plan.refusals import Refusal, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from temper.plan.facts import NodeFacts
     from temper.plan.variables import ComputeEnvironment, Firewall
 
 IFNAME = "NCCL_SOCKET_IFNAME"

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from temper.plan.node_plan import NodePlan
 from temper.plan.role_variables import EFFICIENT_SHARE
+from temper.plan.variables import GpuSettings, Variables
 from validation.model.expectations import Expectation, ExpectedGpus
 from validation.model.gpu_models import references
 from validation.model.plans import REQUIRED
 from validation.model.run_options import NO_OPTIONS, RunOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from temper.plan.node_plan import NodePlan
-    from temper.plan.variables import GpuSettings, Variables
 
 
 def expectation(plan: NodePlan, variables: Variables, models: Mapping[str, Any]) -> Expectation | None:

@@ -276,9 +276,9 @@ class NodeFacts:
     network_firmware: tuple[str, ...] = ()
     # Role -> digest of the part of a plan that the node was brought to since it started
     in_place: dict[str, str] = field(default_factory=dict)
-    # Whether answers to Ansible leave by another interface than its packets come by
+    # Whether answers leave by another interface than the one that has the address
     answers_elsewhere: bool = False
-    # Whether a file system that is mounted lies on a USB disk
+    # Whether a file system of its own lies on a USB disk
     usb_disk: bool = False
 
     @property

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from temper.plan.rules import absences, kernel_modules, stack_problems
+from temper.plan.tables import Stack
 from temper.plan.versions import version
 
 if TYPE_CHECKING:
     from temper.plan.request import Request
-    from temper.plan.tables import Stack
 
 # Types of driver branches by how long they get security fixes: long-term support, production, new features.
 BRANCH_TYPES = ("LTSB", "PB", "NFB")

@@ -6,23 +6,19 @@ import hashlib
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base.nodes import number_of
 from temper.plan.convert import plain
 from temper.plan.identity import twins
+from temper.plan.model import FleetNetworks
 from temper.plan.node_plan import NodePlan, refused
 from temper.plan.refusals import refusal
 from validation.model.grouping import by_key
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from temper.plan.model import FleetNetworks
 
 SCHEMA_VERSION = 2
 NODES_SHOWN = 4
@@ -154,7 +150,7 @@ class FleetPlan:
             for name, fact in sorted(documents.items())
             if fact.get("architecture")
         }
-        for name, same in twins({name: plan.machine for name, plan in plans.items()}).items():
+        for name, same in twins(plans).refused.items():
             # A slice that has both names has said it.
             if same not in plans[name].refusals:
                 plans[name] = replace(plans[name], refusals=(*plans[name].refusals, same))
@@ -180,11 +176,12 @@ class FleetPlan:
         return without_secrets(document | {"cohorts": plain(self.cohorts)})
 
     def text(self) -> str:
-        """Return a few lines: how many nodes are refused, and what differs among nodes with the same GPUs."""
+        """Return a few lines: how many nodes have a plan, and what differs among those with the same GPUs."""
         refused = [name for name, document in self.documents.items() if document["problems"]]
         total = len(self.documents)
         lines = [f"{total - len(refused)} of {number_of(total, 'node')} planned"]
-        lines[0] += f", {len(refused)} refused" + (f": {some(refused)}" if refused else "")
+        # Refused or silent: the run says of each which.
+        lines[0] += f", {len(refused)} not: {some(refused)}" if refused else ""
         for cohort in self.cohorts:
             found = cohort.differences
             if found:
@@ -194,7 +191,11 @@ class FleetPlan:
                 lines += [f"  {difference}" for difference in found[:DIFFERENCES_SHOWN]]
             if len(found) > DIFFERENCES_SHOWN:
                 lines.append(f"  and {len(found) - DIFFERENCES_SHOWN} more, see the file")
-        warnings = (*network_warnings(self.plans), *mig_warnings(self.plans.values()))
+        warnings = (
+            *twins(self.plans).warnings,
+            *network_warnings(self.plans),
+            *mig_warnings(self.plans.values()),
+        )
         lines += [f"warning: {warning}" for warning in warnings]
         return CREDENTIALS.sub("***@", "\n".join(lines))
 

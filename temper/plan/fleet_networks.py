@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -10,8 +11,6 @@ from typing import TYPE_CHECKING
 from temper.plan.refusals import Refusal, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
     from temper.plan.facts import Interface
 
 VARIABLE = "compute_environment_fleet_networks"

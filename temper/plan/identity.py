@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Protocol
 
 from temper.plan.convert import build, from_node
-from temper.plan.facts import Interface  # noqa: TC001 - `build` reads the hint
+from temper.plan.facts import Interface
 from temper.plan.preview import shown
 from temper.plan.refusals import Refusal, refusal
 from validation.model.grouping import by_key
@@ -58,15 +59,93 @@ def machine_of(node: Machine) -> tuple[str, ...]:
     return tuple(hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts)
 
 
-def twins(machines: Mapping[str, Iterable[str]]) -> dict[str, Refusal]:
-    """Return a refusal for each name of a machine that has several in the inventory."""
-    names = by_key((one, name) for name, ids in machines.items() for one in ids)
-    others: dict[str, set[str]] = defaultdict(set)
-    for same in names.values():
-        for name in same:
-            others[name] |= {*same} - {name}
-    return {
-        name: refusal("node-named-twice", node=name, others=shown(sorted(same)))
-        for name, same in others.items()
-        if same
+class Known(Protocol):
+    """A node as the controller knows it: what it says of itself, and what it has proven."""
+
+    @property
+    def machine(self) -> tuple[str, ...]:
+        """What `machine_of` returns: a node can say the same as another one."""
+
+    @property
+    def host_keys(self) -> tuple[str, ...]:
+        """What ssh_client.host_keys returns: no node can have those of another one."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of which no more is at hand."""
+
+    machine: tuple[str, ...] = ()
+    host_keys: tuple[str, ...] = ()
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Node:
+        """From a plan or an answer, which need have neither."""
+        return cls(
+            *(
+                tuple(one for one in data.get(key) or () if isinstance(one, str))
+                for key in ("machine", "host_keys")
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Twins:
+    """A refusal for each name of a machine that has several, and warnings about nodes that only say so."""
+
+    refused: dict[str, Refusal]
+    warnings: tuple[str, ...]
+
+
+def twins(nodes: Mapping[str, Known]) -> Twins:
+    """Return which nodes are one machine, and which only say so.
+
+    Two that say the same are one, unless their host keys prove that they are not: otherwise a node could keep
+    others from being worked on by what it says. Without keys to compare they are refused, because a machine
+    must not be changed twice at once.
+    """
+    same: dict[str, set[str]] = defaultdict(set)
+    lying: set[frozenset[str]] = set()
+    for names in by_key((one, name) for name, node in nodes.items() for one in node.machine).values():
+        pairs = [*combinations(sorted(names), 2)]
+        apart = {pair for pair in pairs if differ(*(nodes[name].host_keys for name in pair))}
+        for one, other in pairs:
+            if (one, other) not in apart:
+                same[one].add(other)
+                same[other].add(one)
+        lying |= {frozenset().union(*apart)} if apart else set()
+    refused = {
+        name: refusal(
+            "node-named-twice",
+            node=name,
+            others=shown(sorted(others)),
+            evidence=evidence([nodes[one].host_keys for one in (name, *others)]),
+        )
+        for name, others in same.items()
     }
+    most = [sorted(names) for names in lying if not any(names < others for others in lying)]
+    return Twins(refused, tuple(map(warning, sorted(most))))
+
+
+def differ(one: Iterable[str], other: Iterable[str]) -> bool:
+    """Return whether host keys are those of two machines: some are of one type, and none is the same."""
+    keys, others = set(one), set(other)
+    types, of_others = ({key.partition(" ")[0] for key in own} for own in (keys, others))
+    return bool(types & of_others) and not keys & others
+
+
+def evidence(host_keys: Sequence[Iterable[str]]) -> str:
+    """Return what says that nodes are one machine."""
+    own, *others = map(set, host_keys)
+    if all(map(own.intersection, others)):
+        return "its ids, addresses, network cards and SSH host key"
+    return "what both say of their ids, addresses and cards, and known_hosts has no keys that tell them apart"
+
+
+def warning(names: Sequence[str]) -> str:
+    """Say that nodes claim to be one machine."""
+    return (
+        f"{shown(names)} say that they are one machine (same ids, same addresses or network cards). Their "
+        "different SSH host keys prove that they are not, so none is refused for it: one is a copy, or says "
+        "what is not so. Compare /etc/machine-id and `ip address` there"
+    )

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from temper.plan.facts import Cpu, PciDevice, Tunables
+from temper.plan.facts import Cpu, NodeFacts, PciDevice, Tunables
 from temper.plan.node_plan import RolePlan
 from temper.plan.refusals import Refusal, Remedy, advice, refusal
+from temper.plan.tables import Tables
+from temper.plan.variables import Preflight
 from temper.plan.wanted import Kind
-
-if TYPE_CHECKING:
-    from temper.plan.facts import NodeFacts
-    from temper.plan.tables import Tables
-    from temper.plan.variables import Preflight
 
 NVIDIA = "10de:"
 COMPUTES = "0302"
@@ -80,6 +76,9 @@ def as_image(
             nvlink_switch_managed=False,
             cpu=Cpu(1, 1, 1),
             interfaces=(),
+            # Nobody knows yet; the first run on the machine does, and has to come in before it.
+            answers_elsewhere=True,
+            usb_disk=True,
             services=(),
             # Modules are signed where the operator gives the key: the image may meet Secure Boot.
             secure_boot="enabled" if mok_sha256 else "disabled",

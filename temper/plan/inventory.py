@@ -15,11 +15,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from temper.base import ROOT
+from temper.base import ROOT, typed
 from temper.base.nodes import RACK_VARIABLES, counted, with_rack
 from temper.base.selection import NOTHING_DONE, no_nodes
 from validation.model.printable import printable
@@ -54,10 +54,10 @@ OF_A_HELPER = (
         "which each helper answers by itself: write the value out, or run without --helpers",
     ),
 )
-#: Ansible's warning, which it breaks where its line is full.
-UNMATCHED = re.compile(r"not\s+match\s+supplied\s+host\s+pattern,\s+ignoring:\s+(\S+)")
 #: Folders of files of variables beside an inventory.
 VARIABLES = ("group_vars", "host_vars")
+#: How the names of files of YAML end.
+YAML_ENDINGS = ("", ".yml", ".yaml", ".json")
 #: Groups of Ansible's own, which say nothing of a node.
 BUILT_IN = ("all", "ungrouped")
 #: Whatever the operator has set: a listing is one document, with the groups' variables at each host.
@@ -69,8 +69,6 @@ PLAIN = {
     "LC_ALL": "C.UTF-8",
 }
 LAST_LINES = 6
-#: What stands before the words of an inventory script that has failed (ansible-core 2.19: script.py).
-OF_A_SCRIPT = "Standard error from inventory script:"
 #: What stands for a variable that Ansible has no value of.
 UNRESOLVED: dict[str, str] = {}
 #: How JSON of Ansible's marks a text that is no template, and one that nobody can read here.
@@ -83,14 +81,10 @@ class InventoryError(Exception):
 
 @dataclass(frozen=True)
 class Inventory:
-    """Hosts and groups, and each host's variables with those of its groups.
-
-    `unmatched`: patterns of the limit that are no host's and no group's.
-    """
+    """Hosts and groups, and each host's variables with those of its groups."""
 
     groups: Mapping[str, Mapping[str, Any]]
     variables: Mapping[str, Mapping[str, Any]]
-    unmatched: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> list[str]:
@@ -99,8 +93,11 @@ class Inventory:
 
     @property
     def names(self) -> set[str]:
-        """Every host and every group."""
-        return {*self.groups, *self.variables}
+        """Every host and every group, also those that have no entry of their own in a listing."""
+        inner = (
+            name for of in self.groups.values() for kind in ("hosts", "children") for name in of.get(kind, ())
+        )
+        return {*self.groups, *self.variables, *inner}
 
     @property
     def members(self) -> dict[str, list[str]]:
@@ -235,42 +232,64 @@ def listed(sources: Sequence[str], limit: str = "") -> Inventory:
     require_present(sources)
     done = ansible("ansible-inventory", sources, "--list", *(["--limit", limit] if limit else []))
     try:
-        found = from_listing(json.loads("" if done.returncode else done.stdout))
+        return from_listing(json.loads("" if done.returncode else done.stdout))
     except ValueError:
         why = _broken(done, sources)
         raise InventoryError(f"{_named(sources)}: expected an inventory of Ansible: {why}") from None
-    return replace(found, unmatched=tuple(dict.fromkeys(UNMATCHED.findall(done.stderr))))
 
 
 def _broken(done: subprocess.CompletedProcess[str], sources: Sequence[str]) -> str:
     """Return why Ansible cannot read inventories.
 
-    The words of their script, or the first file that is no YAML, with its line; else Ansible's own last ones.
+    The first file that is no YAML, with its line; else Ansible's last words.
     """
-    from ansible.errors import AnsibleError, AnsibleParserError
-    from ansible.parsing.dataloader import DataLoader
+    from temper.plan.origin import with_vault_remedy
 
-    from temper.plan.origin import place_of_error, with_vault_remedy
-
-    _, found, words = done.stderr.partition(OF_A_SCRIPT)
-    if found:
-        return printable(" ".join(words.strip().split("\n\n")[0].split()))
-    loader, vaults = DataLoader(), []
+    vaults: list[str] = []
     for source in sources or [os.environ.get("ANSIBLE_INVENTORY", "")]:
         root = ROOT / source
         folder = root if root.is_dir() else root.parent
         own = sorted(root.glob("*")) if root.is_dir() else [root]
         variables = (path for name in VARIABLES for path in sorted((folder / name).rglob("*")))
         for path in (*(path for path in own if path.suffix), *variables):
-            if path.is_file() and path.suffix in ("", ".yml", ".yaml", ".json"):
-                try:
-                    if not loader.load_from_file(str(path)) and path in own:
-                        return f"{path} is empty"
-                except AnsibleParserError as error:
-                    return printable(f"{error.message.rstrip('.')}{place_of_error(error)}")
-                except AnsibleError:  # a vault, whose password is not asked for here
-                    vaults.append(str(path))
+            if said := unreadable(path, vaults, may_be_empty=path not in own):
+                return said
     return with_vault_remedy(last_words(done), *vaults)
+
+
+def unreadable(path: Path, vaults: list[str] | None = None, *, may_be_empty: bool = False) -> str:
+    """Return why Ansible cannot read a file of YAML; nothing for a good one, and for all else.
+
+    A vault, whose password is not asked for here, joins `vaults`.
+    """
+    from ansible.errors import AnsibleError, AnsibleParserError
+    from ansible.parsing.dataloader import DataLoader
+
+    from temper.plan.origin import place_of_error
+
+    if path.suffix not in YAML_ENDINGS or not path.is_file():
+        return ""
+    try:
+        if not (DataLoader().load_from_file(str(path)) or may_be_empty):
+            return f"{path} is empty"
+    except AnsibleParserError as error:
+        where = place_of_error(error) or f" ({typed(path)})"
+        return printable(f"expected YAML, found none: {_yaml_problem(error)}{where}")
+    except AnsibleError:
+        (vaults if vaults is not None else []).append(str(path))
+    return ""
+
+
+def _yaml_problem(error: Exception) -> str:
+    """Return what YAML itself says, where Ansible's message is a guess at the cause."""
+    cause = error.__cause__
+    if isinstance(cause, OSError):
+        return str(cause.strerror)
+    if not (problem := getattr(cause, "problem", "")):
+        return str(getattr(error, "message", error)).rstrip(".")
+    begins = getattr(cause, "context_mark", None)
+    where = f"{getattr(cause, 'context', '')} that begins in line {begins.line + 1}: " if begins else ""
+    return f"{where}{problem}"
 
 
 def groups_of(sources: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -368,7 +387,7 @@ def ansible(
 def last_words(done: subprocess.CompletedProcess[str]) -> str:
     """Return the end of what a command had to say, in one line."""
     text = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    said = printable(" ".join(line.strip() for line in text[-LAST_LINES:]))
+    said = printable(" ".join(line.strip() for line in text[-LAST_LINES:])).removeprefix("[ERROR]: ")
     return said or f"it ended with status {done.returncode}"
 
 

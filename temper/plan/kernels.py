@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from temper.plan.distro_source import KERNEL_SERIES
+from temper.plan.tables import Tables
 from temper.plan.versions import version
-
-if TYPE_CHECKING:
-    from temper.plan.tables import Tables
 
 
 def kernel_problem(source: str, system: str, release: str, tables: Tables) -> str:

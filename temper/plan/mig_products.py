@@ -5,16 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
-from temper.plan.facts import GPU_CLASSES
+from temper.plan.facts import GPU_CLASSES, PciDevice
 from temper.plan.refusals import Refusal, refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from temper.plan.facts import PciDevice
-    from temper.plan.tables import Tables
+from temper.plan.tables import Tables
 
 EVERY = "all"
 #: How alike a misspelt name is to the right one, by difflib's measure.

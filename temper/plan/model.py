@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from temper.plan.convert import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from temper.plan.refusals import Refusal
 
 

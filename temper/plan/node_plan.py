@@ -28,7 +28,7 @@ from temper.plan.refusals import CatalogueError, Refusal, refusal, texts
 from temper.plan.tables import LockedClocks
 from temper.plan.wanted import Kind, Wanted, check, read
 from validation.model.contract import ContractError, StringEnum, decode, parse
-from validation.model.expectations import Expectation  # noqa: TC001 - from_dict resolves the types of fields
+from validation.model.expectations import Expectation
 
 SCHEMA_VERSION = 2
 
@@ -148,8 +148,10 @@ class NodePlan:
     text: str = ""
     hint: str = ""
     settled: bool = False
-    # The node; `machine` are digests of what only this machine has (temper/plan/identity.py)
+    # The node; `machine` are digests of what only this machine has by its own word, `host_keys` are what this
+    # machine has made sure of (temper/plan/identity.py)
     machine: tuple[str, ...] = ()
+    host_keys: tuple[str, ...] = ()
     # Its turn among the nodes that others are reached through, which reboot last; 0 for none of them
     jump_level: int = 0
     system: str | None = None

@@ -20,11 +20,11 @@ from temper.plan.model import Driver, Offer, Runtime
 from temper.plan.refusals import advice, refusal
 from temper.plan.repositories import nvidia_repositories, repository_key_problems
 from temper.plan.rules import absences, from_nvidia, kernel_modules, stack_problems, stack_warnings
+from temper.plan.tables import Stack
 from temper.plan.versions import dotted, parts
 
 if TYPE_CHECKING:
     from temper.plan.request import Request
-    from temper.plan.tables import Stack
 
 # NVIDIA's packages register both flavours under one name.
 DKMS_NAME = "nvidia"
@@ -100,9 +100,11 @@ def unseen_warnings(stack: Stack, request: Request) -> list[str]:
         return []
     there = stack.nccl_package in request.node.packages.values()
     if distribution.name in stack.nccl_doubtful and not there:
+        own = distribution.name in request.tables.distro_drivers
+        remedies = f"{'set nvidia_stack_source: distro, or ' if own else ''}use a mirror that has it"
         found.append(
             f"NVIDIA's repository for {distribution.name} may lack NCCL {stack.nccl_package}; if the "
-            "simulation does not find it, set nvidia_stack_source: distro, or use a mirror that has it"
+            f"simulation does not find it, {remedies}"
         )
     if distribution.name not in stack.seen:
         found.append(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import linecache
-import os
-from pathlib import Path
 from typing import Any
 
 import yaml
+
+from temper.base import typed
 
 try:
     from ansible._internal._datatag._tags import Origin
@@ -57,24 +57,18 @@ def with_vault_remedy(text: str, *files: str) -> str:
     """Return what Ansible says of a vault that it cannot decrypt, with its `files` and what to type."""
     if VAULT not in text:
         return text
-    where = f" ({', '.join(map(_typed, files))})" if files else ""
+    where = f" ({', '.join(map(typed, files))})" if files else ""
     return (
         f"{text.rstrip('.')}{where}. Name the file that has the vault's password (export "
         "ANSIBLE_VAULT_PASSWORD_FILE=FILE), or add --ask-vault-pass"
     )
 
 
-def _typed(path: str | Path) -> str:
-    """Return a path as the operator would type it here."""
-    here = Path.cwd()
-    return os.path.relpath(path, here) if Path(path).is_relative_to(here) else str(path)
-
-
 def shown(origin: Any) -> str:
     """Return an origin in brackets, a path as the operator would type it here."""
     if not origin.path:
         return "" if origin == Origin.UNKNOWN else f" ({origin.description})"
-    return f" ({_typed(origin.path)}:{origin.line_num})" if origin.line_num else ""
+    return f" ({typed(origin.path)}:{origin.line_num})" if origin.line_num else ""
 
 
 def stands_at(origin: Any, key: object, value: object) -> bool:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePath
+from typing import Any
 
 from temper.plan.convert import plain
 from temper.plan.node_plan import PlannedSetting, WaivedControl
 from temper.plan.os_systems import STIG, systems
 from temper.plan.strictness import ALONE, ASKED, EXACTLY, TELLS_NOTHING, WHOLE, order_of, orders_of_files
 from temper.plan.tables import read_yaml
+from temper.plan.variables import OsHardening
 from temper.plan.wanted import (
     AccessWanted,
     ChoiceWanted,
@@ -24,12 +26,6 @@ from temper.plan.wanted import (
     UnitWanted,
     Wanted,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from temper.plan.variables import OsHardening
 
 # Each profile, and the one that it goes on from: it has all of that one's settings, or stricter ones.
 BEFORE = {

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.plan.convert import build
 from temper.plan.tables import read_yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: The profile that is measured by the system's STIG.
 STIG = "stig"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
 
 from temper.plan import distro_source, nvidia_source
 from temper.plan.distributions import distribution_of
@@ -16,6 +15,7 @@ from temper.plan.environment import (
     interface_of,
     interface_problems,
 )
+from temper.plan.facts import NodeFacts
 from temper.plan.hardware import (
     display_gpus,
     fabric_of,
@@ -34,22 +34,17 @@ from temper.plan.machine import (
     signs_modules,
 )
 from temper.plan.mig_products import matches, misspelt
-from temper.plan.model import Offer
+from temper.plan.model import Offer, Target
 from temper.plan.node_plan import NodePlan
 from temper.plan.other_engines import engine_warnings
 from temper.plan.request import Request
 from temper.plan.security import security_warnings
-from temper.plan.tables import LockedClocks
+from temper.plan.tables import LockedClocks, Tables
 from temper.plan.text import plan_text
 from temper.plan.torch_wheels import Situation, payload_plan
 from temper.plan.tuning import nofile_problems, shm_problems, tuning_notes, tuning_problems, tuning_warnings
+from temper.plan.variables import Variables
 from temper.plan.versions import same
-
-if TYPE_CHECKING:
-    from temper.plan.facts import NodeFacts
-    from temper.plan.model import Target
-    from temper.plan.tables import Tables
-    from temper.plan.variables import Variables
 
 # Where packages come from: variable nvidia_stack_source.
 SOURCES = {"nvidia": nvidia_source.offer, "distro": distro_source.offer}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base import DATA, ROOT
 from temper.plan.contradictions import profiles_of
@@ -32,9 +33,6 @@ from temper.plan.tables import load_models, load_tables
 from temper.plan.unreadable import unreadable
 from validation.model.contract import ContractError
 from validation.model.expectations import file_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MODULE_UTILS = ROOT / "module_utils" / "temper"
 CDI_NCCL = MODULE_UTILS / "engines" / "cdi_nccl.py"
@@ -109,6 +107,12 @@ def with_the_driver_that_is_there(plan: NodePlan) -> NodePlan:
     return replace(plan, refusals=others, warnings=(*plan.warnings, *warnings))
 
 
+def _unread(problems: list[Refusal], warnings: list[str]) -> NodePlan:
+    """Return the plan of a node of which nothing is known but the inventory."""
+    text = "\n".join(f"warning: {one}" for one in warnings)
+    return NodePlan(refusals=tuple(problems), warnings=tuple(warnings), text=text)
+
+
 def preflight_plan(
     result: Mapping[str, Any],
     host_variables: Mapping[str, Any],
@@ -121,10 +125,11 @@ def preflight_plan(
     Every setting of every role, or every reason to refuse the node.
 
     `result` is what the task with module node_facts returned, `host_variables` the node's variables. `known`
-    is what the controller knows: the node's `address`, `user` and `port` in the inventory, `today`
-    ("2026-11-21"), the `fleet` and the `jump_hosts` as action fleet_ways returns them, and whether this run
-    `installs` the stack, `hardens` the system, or `takes_back` all that Temper has made. `preview` is what
-    module package_preview returned, `programs_said` what node_programs did, where they have been asked.
+    is what the controller knows: the node's `address`, `user` and `port` in the inventory, its `host_keys`
+    (ssh_client.host_keys), `today` ("2026-11-21"), the `fleet` and the `jump_hosts` as action fleet_ways
+    returns them, and whether this run `installs` the stack, `hardens` the system, or `takes_back` all that
+    Temper has made. `preview` is what module package_preview returned, `programs_said` what node_programs
+    did, where they have been asked.
     """
     checked = role_variables(host_variables, argument_specs())
     variables = typed_variables(checked["values"] | (TAKEN_BACK if known.get("takes_back") else {}))
@@ -144,12 +149,12 @@ def preflight_plan(
     if facts is None:
         reached = not result.get("unreachable", False)
         problem = unreadable(str(result.get("msg", "")), target, name, reached=reached)
-        return NodePlan(refusals=(*problems, problem)).as_fact()
+        return _unread([*problems, problem], checked["warnings"]).as_fact()
     try:
         node = NodeFacts.from_dict(facts)
     except (ValueError, TypeError, AttributeError) as error:
         problem = refusal("node-facts", reason=str(error))
-        return NodePlan(refusals=(*problems, problem)).as_fact()
+        return _unread([*problems, problem], checked["warnings"]).as_fact()
     if variables.preflight.image:
         node, of_tree = as_image(node, variables.preflight, load_tables(DATA), certificate.sha256)
         problems += of_tree
@@ -177,6 +182,7 @@ def preflight_plan(
             plan,
             refusals=(*problems, *plan.refusals),
             machine=() if plan.image else machine_of(node),
+            host_keys=tuple(known.get("host_keys", ())),
             jump_level=jump.level if jump else 0,
         ),
         variables,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,6 @@ from temper.plan.distro_source import resolved_driver
 from temper.plan.refusals import refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from temper.plan.node_plan import NodePlan
 
 KERNEL = re.compile(r"^(linux-image-|linux-modules-(?!nvidia-)|kernel(-64k|-rt)?(-core|-modules)?$)")

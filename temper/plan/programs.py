@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from temper.plan import role_variables  # noqa: F401 - makes module_utils/ importable
 from temper.plan.convert import build, from_node
@@ -14,10 +15,8 @@ from temper.plan.preview import one_line
 from temper.plan.refusals import Refusal, advice, refusal
 
 # isort: split
-from ansible.module_utils.temper.settings.in_place import digest
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+from ansible.module_utils.temper.settings.in_place import digest
 
 #: Who waives a control that a program does not know.
 BY = "the node's programs"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from temper.plan.facts import GPU_CLASSES
+from temper.plan.facts import GPU_CLASSES, NodeFacts
 from temper.plan.refusals import Refusal, Remedy, advice, refusal
 
 if TYPE_CHECKING:
-    from temper.plan.facts import NodeFacts
     from temper.plan.node_plan import NodePlan
     from temper.plan.variables import NvidiaStack
 

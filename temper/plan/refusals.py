@@ -7,15 +7,12 @@ Codes are stable.
 from __future__ import annotations
 
 import string
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from temper.plan.tables import read_yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 FILE = Path(__file__).resolve().parents[2] / "data" / "refusals.yml"
 

@@ -5,17 +5,16 @@ Each refusal names the rule and what was found; temper/plan/choice.py adds the r
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from temper.plan.refusals import Refusal, refusal
+from temper.plan.tables import Stack, Tables
 from temper.plan.versions import branch, parts, version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from temper.plan.model import Gpu
     from temper.plan.request import Request
-    from temper.plan.tables import Stack, Tables
 
 MONTHS_OF_NOTICE = 2
 

@@ -1,8 +1,6 @@
 """JSON Schema of the plan, made from its dataclasses: the two cannot disagree.
 
-    python -m temper.plan.schema    write temper/plan/schemas/node-plan.schema.json
-
-A test fails when the file is not what this would write.
+`make docs` writes it; a test fails when the file is not what this returns.
 """
 
 from __future__ import annotations
@@ -40,7 +38,3 @@ def node_plan_schema() -> str:
     definitions["PlannedSetting"]["properties"]["wanted"] = {}
     definitions["PlannedSetting"]["anyOf"] = [*wanted_by_kind(definitions)]
     return json.dumps(schema, indent=2) + "\n"
-
-
-if __name__ == "__main__":
-    FILE.write_text(node_plan_schema(), encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -10,8 +11,6 @@ from typing import TYPE_CHECKING
 from temper.plan.versions import branch, upstream, version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from temper.plan.tables import Bulletin, SecurityComponent
 
 DRIVER = "driver"

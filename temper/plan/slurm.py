@@ -5,16 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-from temper.plan.facts import GPU_CLASSES
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from temper.plan.facts import NodeFacts, Socket
+from temper.plan.facts import GPU_CLASSES, NodeFacts, Socket
 
 NAME = re.compile(r"[^a-z0-9]+")
 

@@ -5,6 +5,9 @@ It runs the operator's own ssh with the operator's own arguments, as Ansible doe
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import os
 import re
 import selectors
@@ -12,11 +15,12 @@ import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ansible.constants import DEFAULT_TRANSPORT, config
 from ansible.errors import AnsibleError
@@ -28,8 +32,6 @@ from temper.plan.ssh_ways import Client, Way, parsed, way
 from validation.model.printable import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from temper.plan.jump_hosts import JumpHost
 
 AT_ONCE = 8
@@ -39,6 +41,13 @@ ANSWERS_S = 60
 #: To a node's sshd, behind others.
 REACHED_S = 15
 MOST_CHARACTERS = 64 << 10
+#: Options of Ansible's connection plugin ssh, and keywords of ssh.
+PLUGIN_OPTIONS = (
+    *("ssh_args", "host_key_checking", "port", "remote_user", "ssh_common_args", "ssh_extra_args"),
+)
+KEYWORDS = {"port": "Port", "remote_user": "User"}
+#: Of a node that is this machine.
+OWN_KEYS = Path("/etc/ssh")
 #: Of ssh's own words, in a message.
 SAID = 300
 #: Stands for any node: no name server knows it (RFC 2606).
@@ -51,6 +60,15 @@ MAY_JUMP = re.compile(rf"^\s*(?:{PROXY})", re.MULTILINE | re.IGNORECASE)
 DECIDES = re.compile(rf"^\s*(?:HostName|{PROXY})", re.MULTILINE | re.IGNORECASE)
 #: ssh's words for the code SSH_OPEN_ADMINISTRATIVELY_PROHIBITED (RFC 4254, 5.1), which it does not pass on.
 FORBIDDEN = "administratively prohibited"
+
+
+class Plugin(Protocol):
+    """What is asked of Ansible's connection to a node."""
+
+    transport: str
+
+    def get_option(self, option: str) -> object:
+        """Return an option, evaluated for the node."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +88,39 @@ class Connection:
             return None
         connection_loader.get("ssh", class_only=True)  # its options are known once it is loaded
 
-        def option(name: str) -> str:
-            value = config.get_config_value(
-                name, plugin_type="connection", plugin_name="ssh", variables=variables
+        options = {
+            option: config.get_config_value(
+                option, plugin_type="connection", plugin_name="ssh", variables=variables
             )
-            return "" if value is None else str(value)
-
-        given = [
-            f"-o{word}={value}"
-            for word, key in (("Port", "port"), ("User", "remote_user"))
-            if (value := option(key))
-        ]
-        arguments = [*shlex.split(option("ssh_args")), *given]
-        for key in ("ssh_common_args", "ssh_extra_args"):
-            arguments += shlex.split(option(key))
+            for option in PLUGIN_OPTIONS
+        }
         host = variables.get("ansible_host") or variables.get("ansible_ssh_host") or name
-        return cls(str(host), tuple(arguments))
+        return cls.of_options(str(host), options)
+
+    @classmethod
+    def of_options(cls, host: str, options: Mapping[str, object]) -> Connection:
+        """From the options of Ansible's connection plugin. Raises ValueError."""
+        words: list[str] = []
+        # In Ansible's order, because ssh takes the first value that it reads.
+        for name in PLUGIN_OPTIONS:
+            value = options.get(name)
+            if name == "host_key_checking":
+                words += ["-oStrictHostKeyChecking=no"] if value is False else []
+            elif value and name in KEYWORDS:
+                words.append(f"-o{KEYWORDS[name]}={value}")
+            elif value:
+                try:
+                    words += shlex.split(str(value))
+                except ValueError as error:
+                    raise ValueError(f"{name} cannot be read: {error}") from None
+        return cls(host, tuple(words))
+
+    @classmethod
+    def of_plugin(cls, plugin: Plugin) -> Connection:
+        """From Ansible's connection plugin ssh. Raises ValueError."""
+        return cls.of_options(
+            str(plugin.get_option("host")), {name: plugin.get_option(name) for name in PLUGIN_OPTIONS}
+        )
 
 
 @dataclass(frozen=True)
@@ -279,3 +314,59 @@ def connections(names: Iterable[str], hostvars: Any, templar: Any) -> dict[str, 
         if connection:
             found[name] = connection
     return found
+
+
+def known_keys(name: str, files: Iterable[str]) -> dict[str, set[str]]:
+    """Return the keys that files `known_hosts` have of a host, by their types, as base64.
+
+    Raises OSError, TimeoutExpired.
+    """
+    found: dict[str, set[str]] = {}
+    for file in (Path(one).expanduser() for one in files):
+        if not file.is_file():
+            continue
+        done = subprocess.run(  # noqa: S603 - names of ssh's own, no shell
+            ["ssh-keygen", "-F", name, "-f", str(file)],  # noqa: S607 - as ssh above
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ANSWER_S,
+            check=False,
+        )
+        for line in done.stdout.decode(errors="replace").splitlines():
+            # A line of an authority or of a revoked key begins with its mark.
+            words = line.split()
+            if len(words) > 2 and line[0] not in "#@":
+                found.setdefault(words[1], set()).add(words[2])
+    return found
+
+
+def host_keys(plugin: Plugin) -> tuple[str, ...]:
+    """Return the SSH host keys of a node that has answered, as far as this machine has made sure of them.
+
+    A node cannot claim those of another one: ssh connects only where it has proven to have one that is known
+    as its own. None where that is not checked, where an authority vouches for the node, or where Ansible
+    reaches it in another way. A node that is this machine has those of this machine's sshd.
+    """
+    found: Iterable[tuple[str, str]] = ()
+    try:
+        if plugin.transport == "local":
+            texts = (path.read_text(encoding="utf-8") for path in OWN_KEYS.glob("ssh_host_*_key.pub"))
+            found = [(words[0], words[1]) for text in texts if len(words := text.split()) > 1]
+        elif plugin.transport == "ssh":
+            one = Connection.of_plugin(plugin)
+            client = SshClient().ask(one.arguments, one.host)
+            if client and client.checks_keys:
+                known = known_keys(client.known_name, client.known_hosts)
+                found = [(kind, key) for kind, keys in known.items() for key in keys]
+        return tuple(sorted(f"{kind} {fingerprint(key)}" for kind, key in found))
+    except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
+        return ()
+
+
+def fingerprint(key: str) -> str:
+    """Return a key as ssh-keygen -l shows it. Raises ValueError."""
+    try:
+        digest = hashlib.sha256(base64.b64decode(key, validate=True)).digest()
+    except binascii.Error as error:
+        raise ValueError(f"expected a key as base64, found {key:.40}") from error
+    return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"

@@ -15,6 +15,9 @@ from pathlib import PurePath
 MOST_HOPS = 8
 MOST_PORT = (1 << 16) - 1
 DEFAULT_PORT = 22
+#: Values of StrictHostKeyChecking with which ssh connects to no host whose key is another than the known one,
+#: and keeps one that it did not know.
+CHECKS_KEYS = frozenset(("true", "yes", "ask", "accept-new"))
 #: Options of ssh(1) that take an argument, and those that decide where it connects to.
 WITH_ARGUMENT = frozenset("bceilmopBDEFIJLOPQRSwW")
 WAY = frozenset("FJPlop")
@@ -38,6 +41,7 @@ class Client:
     """What ssh would do: connect to this host, by itself, through `jump` (ProxyJump) or by `command`.
 
     It knows the host's keys under the name `known_as`, where the host has another one, from `known_hosts`.
+    With `checks_keys` it connects only where the host has one of them.
     """
 
     host: str
@@ -47,6 +51,12 @@ class Client:
     command: str = ""
     known_as: str = ""
     known_hosts: tuple[str, ...] = ()
+    checks_keys: bool = False
+
+    @property
+    def known_name(self) -> str:
+        """The name of the host in the files `known_hosts`."""
+        return self.known_as or (self.host if self.port == DEFAULT_PORT else f"[{self.host}]:{self.port}")
 
     @classmethod
     def from_text(cls, text: str) -> Client:
@@ -63,7 +73,8 @@ class Client:
             for one in ("proxyjump", "proxycommand", "hostkeyalias")
         )
         files = f"{found.get('userknownhostsfile', '')} {found.get('globalknownhostsfile', '')}".split()
-        return cls(found["hostname"], port, found.get("user", ""), jump, command, alias, tuple(files))
+        checks = found.get("stricthostkeychecking") in CHECKS_KEYS
+        return cls(found["hostname"], port, found.get("user", ""), jump, command, alias, tuple(files), checks)
 
 
 #: What ssh makes of arguments and a host; None where it could not be asked.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from temper.base.nodes import number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from temper.plan.facts import NodeFacts
     from temper.plan.node_plan import NodePlan, WaivedControl
 

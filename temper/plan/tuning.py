@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from temper.plan.machine import GIB
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.role_variables import size_bytes
+from temper.plan.variables import OsTuning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from temper.plan.facts import Tunables
-    from temper.plan.variables import OsTuning
 
 KEEP = "keep"
 AUTO = "auto"

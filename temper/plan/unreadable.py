@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from temper.plan.model import Target
 from temper.plan.preview import one_line
 from temper.plan.refusals import Refusal, Remedy, advice, facts_of, refusal, sentences
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from temper.plan.model import Target
 
 SSH_PORT = "22"
 #: Of a node that takes the connection and gives no answer. Ansible names what it waited for.
 SILENT = "become-silent"
+#: How ssh goes on where what it has started to get to the node ends.
+BEHIND = "(?:UNKNOWN port 65535|stdio forwarding failed)"
 #: The usual causes by what ssh says of them (OpenSSH 9.2: sshconnect.c), and Ansible of the connection
 #: (ansible-core 2.19: plugins/connection/ssh.py), and the remedy for each.
 UNREACHABLE = (
+    # What a jump host says comes before ssh's words of what it starts to get there, which knows no address.
+    (re.compile(f"Host key verification failed.*{BEHIND}", re.DOTALL), "way-host-key"),
+    (re.compile(rf"(?:(?P<jump>\S+@\S+): )?Permission denied.*{BEHIND}", re.DOTALL), "way-login-refused"),
     (re.compile("REMOTE HOST IDENTIFICATION HAS CHANGED"), "host-key-changed"),
     (re.compile("Host key verification failed|host key is known"), "host-key-unknown"),
     (re.compile("(?i)bad configuration option|command-line line 0"), "ssh-options"),
-    # Of what ssh starts to get there it knows no address.
-    (re.compile("UNKNOWN port 65535|stdio forwarding failed"), "way-closed"),
+    (re.compile(BEHIND), "way-closed"),
     (re.compile('Load key "(?P<key>[^"\n]+)": bad permissions'), "key-readable"),
     (re.compile(r"no such identity: (?P<key>[^\n]+?): No such file"), "key-absent"),
     (re.compile("Permission denied"), "login-refused"),
@@ -64,7 +64,7 @@ def unreadable(message: str, target: Target, name: str, *, reached: bool) -> Ref
         " ".join(FRAME.sub(" ", message[:MOST_READ]).split()).rpartition("reached over ssh: ")[2]
     )
     code, found = _cause(UNREACHABLE, message) or ("reach", {})
-    facts |= {name: one_line(value) for name, value in found.items()}
+    facts |= {name: one_line(value or "a jump host") for name, value in found.items()}
     user = target.user or "the current user"
     return refusal("node-unreachable", remedy(code, facts), address=target.address, user=user, reason=reason)
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypedDict, cast, get_type_hints
 from temper.plan.convert import plain
 from temper.plan.model import ModuleStream, Repository, Runtime
 from temper.plan.tables import LockedClocks
-from temper.plan.variables import FirewallRule  # noqa: TC001 - the types of parameters are resolved
+from temper.plan.variables import FirewallRule
 from validation.model.contract import ContractError, StringEnum, decode
 
 

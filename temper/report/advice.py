@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.report import svg
 from temper.report.words import SHARE, is_number, number, percent
 from validation.backends.protocol import MIXED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from validation.model.contract import NodeResult, TestResult
+from validation.model.contract import NodeResult, TestResult
 
 WAYS = {
     "accumulated": "Accumulating gradients over four parts of the batch",

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from temper.report.words import KINDS, kind
+from validation.model.contract import Measurement
 from validation.model.quantities import NOISY_SPREAD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from temper.compliance.model import Statement
-    from validation.model.contract import Measurement
     from validation.verdict.verdicts import FleetVerdict, NodeVerdict, TestVerdict
 
 NEW, GONE = "not there", "gone"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base.nodes import utc
 from temper.base.store import HISTORY
@@ -14,8 +15,10 @@ from temper.base.version import version
 from temper.compliance import answers, evidence, metrics, waivers
 from temper.compliance.answers import brief, label
 from temper.compliance.history import History
+from temper.compliance.model import Statement
 from temper.compliance.statement import CLOCKS, CheckedNode, LastValidation, Rules, statement
-from temper.plan.identity import twins
+from temper.compliance.waivers import Waiver
+from temper.plan.identity import Node, Twins, twins
 from temper.plan.os_controls import load_controls
 from temper.plan.tables import load_tables
 from temper.report import origin
@@ -25,12 +28,6 @@ from validation.model.contract import ContractError, Machine, decode, loads, par
 from validation.processes.files import own
 from validation.report.fleet_report import point_latest_to
 from validation.verdict.verdicts import FleetVerdict
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from temper.compliance.model import Statement
-    from temper.compliance.waivers import Waiver
 
 #: A report's folder: when it was made, in UTC.
 FOLDER = "%Y-%m-%dT%H-%M-%SZ"
@@ -88,7 +85,7 @@ def checked_nodes(asked: Iterable[Mapping[str, Any]], known: Collection[str]) ->
     One machine under two names is none of them. Raises WaiverError before anything is written.
     """
     nodes, wrong, names, given = [], [], set(known), list(asked)
-    same = twins({one["name"]: machine(one["answer"]) for one in given})
+    same = named(given).refused
     for one in given:
         found, problems = waivers.read(one["waivers"], names)
         said = {"problem": same[one["name"]].text} if one["name"] in same else one["answer"]
@@ -99,10 +96,9 @@ def checked_nodes(asked: Iterable[Mapping[str, Any]], known: Collection[str]) ->
     return nodes
 
 
-def machine(answer: Mapping[str, Any]) -> list[str]:
-    """Return which machine an answer is from, as its plan says it."""
-    said = answer.get("machine")
-    return [one for one in said if isinstance(one, str)] if isinstance(said, list) else []
+def named(asked: Iterable[Mapping[str, Any]]) -> Twins:
+    """Return which nodes are one machine by their answers, and which only say so."""
+    return twins({one["name"]: Node.from_dict(one["answer"]) for one in asked})
 
 
 def checked_node(

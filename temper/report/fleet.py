@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from temper.base.nodes import ranges
 from temper.compliance.alike import Once
-from temper.compliance.model import HARDENING, WaivedBy
+from temper.compliance.model import HARDENING, ControlResult, NodeStatement, WaivedBy
 from temper.report import changes, svg, to_do
+from temper.report.changes import Change
 from temper.report.racks import in_common
+from temper.report.to_do import Step
 from temper.report.words import KINDS, conditions, kind, moment, quantity, slug
 from validation.checks.registry import CHECKS
 from validation.model.contract import State
@@ -20,16 +23,11 @@ from validation.model.printable import first_of
 from validation.model.quantities import label, unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
     from markupsafe import Markup
 
-    from temper.compliance.model import ControlResult, NodeStatement
-    from temper.report.changes import Change
     from temper.report.inputs import Report
     from temper.report.metrics import Distribution, Key
     from temper.report.origin import Origin
-    from temper.report.to_do import Step
     from validation.verdict.verdicts import NodeVerdict
 
 #: Controls have areas: what stands before the slash of their name. In former statements, those of the

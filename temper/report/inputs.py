@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from temper.report.origin import Origin
+from validation.model.contract import Measurement, NodeResult, TestResult
 
 if TYPE_CHECKING:
     from temper.compliance.model import Statement
-    from validation.model.contract import Measurement, NodeResult, TestResult
     from validation.model.expectations import References
     from validation.verdict.verdicts import FleetVerdict
 

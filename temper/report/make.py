@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -14,7 +15,7 @@ from temper.base.nodes import utc
 from temper.judge import cohort, fleet_metrics
 from temper.judge.fabric import judge_fabric
 from temper.judge.fleet_results import FleetResults, is_document
-from temper.judge.own_past import OwnPast
+from temper.judge.own_past import Compared, OwnPast
 from temper.judge.results import results_in
 from temper.judge.unshown import Unshown
 from temper.report import origin
@@ -31,14 +32,10 @@ from validation.processes.files import file_stem, write_all
 from validation.report import fleet_report
 from validation.verdict.baseline import Comparison
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet, judge_node
-from validation.verdict.verdicts import FleetVerdict
+from validation.verdict.verdicts import FleetVerdict, NodeVerdict, TestVerdict
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping
-
-    from temper.judge.own_past import Compared
-    from validation.verdict.verdicts import NodeVerdict, TestVerdict
 
 
 @uncollected()

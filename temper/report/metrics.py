@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import statistics
 from array import array
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from temper.report.inputs import Metric, metric_of
 from temper.report.words import is_number, quantity
+from validation.model.contract import GpuIdentity, Measurement, NodeResult, TestResult
 from validation.model.expectations import References
 from validation.model.quantities import of_gpus
 from validation.verdict.references import Standards, standards_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from validation.model.contract import GpuIdentity, Measurement, NodeResult, TestResult
 
 #: What one number of a pair of GPUs has besides: pairs are of one distribution.
 OF_PAIRS = "to"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from temper.compliance.model import WaivedBy
+from temper.compliance.model import ControlResult, NodeStatement, WaivedBy
 from temper.report import advice, changes, svg, to_do
+from temper.report.changes import Change
 from temper.report.inputs import Metric, Past, metric_of
 from temper.report.metrics import OF_PAIRS, Beside, FleetNumbers
 from temper.report.words import (
@@ -28,16 +30,11 @@ from temper.report.words import (
 )
 from validation.checks.measured import HW_SLOWDOWN, SLOWDOWNS
 from validation.checks.registry import CHECKS
-from validation.model.contract import ContractError
+from validation.model import telemetry
+from validation.model.contract import ContractError, Measurement, NodeResult, TestResult
 from validation.model.quantities import label, unit
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
-
-    from temper.compliance.model import ControlResult, NodeStatement
-    from temper.report.changes import Change
-    from validation.model import telemetry
-    from validation.model.contract import Measurement, NodeResult, TestResult
     from validation.verdict.verdicts import NodeVerdict, TestVerdict
 
 #: Numbers that a chart shows better than rows do: over message sizes, over workers, between pairs of GPUs.

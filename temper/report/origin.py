@@ -6,18 +6,15 @@ import os
 import platform
 import shlex
 from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from temper.base import ROOT
 from temper.base.nodes import RACK
 from validation.model.contract import dumps, loads
 from validation.processes.files import write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
 
 FILE = "origin.json"
 #: The variable of the environment by which a check names itself to the commands that it runs.

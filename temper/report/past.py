@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from temper.report.inputs import Metric, PastValue
+from temper.report.inputs import Metric, Past, PastValue
+from validation.model.contract import NodeResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from temper.judge.history import PastRun
-    from temper.report.inputs import Past
-    from validation.model.contract import NodeResult
 
 #: More points make no better line.
 MOST_VALUES = 20

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from math import comb
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 #: How often chance alone may put so many into any one rack.
 CHANCE = 0.01

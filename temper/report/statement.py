@@ -8,31 +8,30 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from xml.sax import saxutils
 
-from temper.base.nodes import ranges
+from temper.base.nodes import number_of, ranges
 from temper.compliance import document, oscal
 from temper.compliance.alike import Once, uuid_of
-from temper.compliance.model import ControlResult, State, Verdict, WaivedBy, former
+from temper.compliance.model import ControlResult, NodeStatement, State, Statement, Verdict, WaivedBy, former
 from temper.report import origin
 from temper.report import write as pages
 from temper.report.inputs import Report
+from temper.report.origin import Origin
 from validation.model.contract import Encoded, dumps, encoded, json_text
 from validation.model.printable import aligned, first_of, printable
 from validation.processes.files import write_atomically
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from temper.compliance.model import NodeStatement, Statement
-    from temper.report.origin import Origin
-
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 MOST_CHANGES = 20
+#: Failures that a terminal shows, and lines of each; report.txt has all.
+MOST_FAILURES = 10
+MOST_FOUND = 6
 #: Commands for one failure, and nodes whose repairs in their order are shown; nodes that one command is for.
 MOST_REMEDIES = 3
 MOST_LIMIT = 8
@@ -66,11 +65,18 @@ def write(directory: Path, statement: Statement, comes_from: Origin) -> None:
 # ------------------------------------------------------------------------ text
 
 
-def text(statement: Statement) -> str:
-    """Return what changed, what fails and how to repair it, waivers, counts, and last the verdict."""
+def text(statement: Statement, *, short: bool = False) -> str:
+    """Return what changed, what fails and how to repair it, waivers, counts, and last the verdict.
+
+    A `short` one is for a terminal. It shows the beginning of what was found, and the first failures.
+    """
+    failures = list(failing_lines(statement, MOST_FOUND if short else None))
+    if more := max(len(failures) - MOST_FAILURES, 0) if short else 0:
+        failures[MOST_FAILURES:] = [f"{number_of(more, 'more failure')}: report.txt has all."]
     blocks = [
         *changed_lines(statement),
-        *failing_lines(statement),
+        *failures,
+        *repair_lines(statement),
         *unread_lines(statement),
         *waiver_lines(statement),
         table(statement.nodes),
@@ -94,13 +100,18 @@ def changed_lines(statement: Statement) -> Iterator[str]:
     )
 
 
-def failing_lines(statement: Statement) -> Iterator[str]:
+def disruptive(statement: Statement) -> set[str]:
+    """Return the commands that are to run on one node at a time."""
+    return {control.remedy for node in statement.nodes for control in node.shown if control.disruptive}
+
+
+def failing_lines(statement: Statement, most: int | None) -> Iterator[str]:
     """Yield each failure once, with all nodes that have it, and the commands that repair it.
 
-    Then the commands of each node that needs several, in their order.
+    Of what was found and wanted, `most` lines at most.
     """
     alike: dict[tuple[str, str, str], list[tuple[str, ControlResult]]] = {}
-    alone = {control.remedy for node in statement.nodes for control in node.shown if control.disruptive}
+    alone = disruptive(statement)
     for node in statement.nodes:
         for control in node.shown:
             if control.state is State.FAIL:
@@ -109,7 +120,9 @@ def failing_lines(statement: Statement) -> Iterator[str]:
     for (name, title, found), members in alike.items():
         since = min(control.since for _, control in members)
         lines = [f"FAIL {name} on {first_of([node for node, _ in members])}"]
-        lines += [f"  {line}" for line in found.splitlines()]
+        said = found.splitlines()
+        lines += [f"  {line}" for line in said[:most]]
+        lines += ["  ... report.txt beside the report shows the rest"] if len(said[:most]) < len(said) else []
         lines.append(f"  goal: {title}")
         lines += [f"  since {since}"] if since else []
         own = {node: (control.remedy,) for node, control in members if control.remedy}
@@ -118,6 +131,11 @@ def failing_lines(statement: Statement) -> Iterator[str]:
         if more := sum(len(nodes) for nodes, _ in remedies[MOST_REMEDIES:]):
             lines.append(f"  repair: likewise on {more} more nodes")
         yield "\n".join(lines)
+
+
+def repair_lines(statement: Statement) -> Iterator[str]:
+    """Yield the commands of each node that needs several, in their order."""
+    alone = disruptive(statement)
     repairs = {node.node: node.repairs for node in statement.nodes if len(node.repairs) > 1}
     several = together(repairs, alone)
     for nodes, commands in several[:MOST_REMEDIES]:

@@ -8,16 +8,13 @@ hidden from screen readers instead.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
 from temper.report.words import is_number, number, size
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 Point = tuple[float, float]
 #: The style sheet has so many series; more begin again.

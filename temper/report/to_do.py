@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from temper.compliance.model import LAST, Verdict
+from temper.compliance.model import LAST, NodeStatement, Verdict
 from temper.compliance.model import State as Control
-from validation.model.contract import MachineAction, State
+from validation.model.contract import Finding, MachineAction, State
 from validation.model.plans import PLANS
 from validation.model.printable import first_of, number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from temper.compliance.model import NodeStatement
-    from validation.model.contract import Finding
     from validation.verdict.verdicts import NodeVerdict
 
 #: What no job on the node survives.

@@ -5,27 +5,26 @@ from __future__ import annotations
 import base64
 import hashlib
 import pkgutil
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache, cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from markupsafe import Markup
 
 from temper.compliance.alike import Once
+from temper.compliance.model import ControlResult
 from temper.judge.unshown import Unshown
 from temper.report import fleet, node, words
+from temper.report.changes import Change
 from temper.report.inputs import Report, no_past
 from temper.report.metrics import FleetNumbers, Hardware
 from validation.model.printable import number_of, printable
 from validation.processes.files import write_all, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-    from pathlib import Path
-
     import jinja2
 
-    from temper.compliance.model import ControlResult
-    from temper.report.changes import Change
 
 T = TypeVar("T")
 #: A report of so many nodes is one file, where that has at most so many bytes; mail and browsers take it.

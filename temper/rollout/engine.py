@@ -7,21 +7,28 @@ every step that was under way out again, as the table of transitions says.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from temper.rollout.model import Course, Mode, NodeState, Observation, Outcome, Rollout, Step, StepResult
+from temper.rollout.model import (
+    Course,
+    Mode,
+    NodeState,
+    Observation,
+    Outcome,
+    Record,
+    Rollout,
+    RolloutNode,
+    Step,
+    StepResult,
+    Transition,
+)
 from temper.rollout.planner import decide
-from temper.rollout.store import Owner, StoreError
+from temper.rollout.policy import Policy
+from temper.rollout.store import Lease, Owner, RolloutStore, StoreError
 from validation.model.printable import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
-
-    from temper.rollout.model import Record, RolloutNode, Transition
-    from temper.rollout.policy import Policy
-    from temper.rollout.store import Lease, RolloutStore
 
 #: How soon the engine sees what somebody has asked for by hand.
 POLL_S = 5.0

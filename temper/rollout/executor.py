@@ -12,8 +12,10 @@ import asyncio
 import json
 import shutil
 import threading
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temper.base import DATA
@@ -32,9 +34,6 @@ from validation.processes.files import write_atomically
 from validation.verdict.verdicts import FleetVerdict, NodeVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
-
     from temper.rollout.engine import Ticket
     from temper.rollout.playbooks import Ansible, Played
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +15,12 @@ from temper.plan.convert import build, checked, from_node
 from temper.plan.inventory import InventoryError, ansible, last_words, read
 from temper.plan.kernels import kernel_problem
 from temper.plan.preview import Transaction
-from temper.plan.tables import load_tables
+from temper.plan.tables import Tables, load_tables
 from temper.rollout.machine import leave_out
 from temper.rollout.model import Mode, NodeState, Record, Rollout, RolloutNode
 from temper.rollout.planner import limits_of, waves
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
-
-    from temper.plan.tables import Tables
     from temper.rollout.policy import Policy
 
 

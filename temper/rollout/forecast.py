@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,12 @@ from temper.base.nodes import RACK, alike, counted, duration, utc
 from temper.rollout.machine import after, begun
 from temper.rollout.model import Mode, NodeState, Observation, Outcome, Record, Rollout, Step, StepResult
 from temper.rollout.planner import decide, limits_of, moment, wave_name
-from temper.rollout.policy import Drain, aim
+from temper.rollout.policy import Drain, Policy, aim
 from temper.rollout.snapshots import sentence
 from validation.model.grouping import by_key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
     from temper.rollout.fleet import Candidate
-    from temper.rollout.policy import Policy
 
 DONE = StepResult(Outcome.DONE)
 #: Beyond that a forecast says nothing.

@@ -13,6 +13,7 @@ states, not of numbers.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -21,16 +22,13 @@ from temper.judge import pairing
 from temper.rollout import gpu_settings
 from temper.rollout.noise import Series
 from validation.model import checksums
-from validation.model.contract import Finding, State, StringEnum
+from validation.model.contract import Finding, NodeResult, State, StringEnum, TestResult
 from validation.model.grouping import by_key
 from validation.model.printable import first_of
 from validation.model.quantities import is_searched, label, number, unit
 from validation.verdict.chance import among
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from validation.model.contract import NodeResult, TestResult
     from validation.verdict.verdicts import NodeVerdict, TestVerdict
 
 #: What an Xid or SXid is called among the findings: one in the soak fails the node at once.

@@ -6,6 +6,7 @@ found, or kept out of service. `TRANSITIONS` is the whole machine; `machine.py` 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -13,8 +14,6 @@ from typing import TYPE_CHECKING
 from validation.model.contract import StringEnum
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from temper.rollout.policy import Policy
 
 

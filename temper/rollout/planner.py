@@ -7,6 +7,7 @@ why the roll-out holds or stops. Whatever keeps nodes from starting is said: no 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -31,8 +32,6 @@ from temper.rollout.model import (
 from validation.model.printable import first_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from temper.rollout.policy import Policy
 
 #: How soon to look again where only somebody else can change what the roll-out waits for.

@@ -8,10 +8,12 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import date, datetime, time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from temper.base import options
@@ -19,10 +21,6 @@ from temper.base.options import OptionsError, Wrong, items, read_entry, read_fie
 from temper.plan.convert import plain
 from temper.rollout.windows import DAYS, Calendar, Exclusion, Window
 from validation.model.contract import StringEnum
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 CLOCK = re.compile(r"([01]?[0-9]|2[0-4]):([0-5][0-9])")

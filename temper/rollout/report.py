@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from temper.base.nodes import counted, duration, printable, utc
@@ -14,9 +16,6 @@ from temper.rollout.policy import aim
 from validation.model.grouping import by_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from datetime import datetime
-
     from temper.rollout.store import Event
 
 SCHEMA_VERSION = 1

@@ -10,24 +10,22 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temper.rollout.drain.base import DrainError, checked, one_line
 from temper.rollout.drain.programs import ask, output_of
 from temper.rollout.model import Outcome, StepResult
 from temper.rollout.node_step import NodeStep
-from temper.rollout.policy import Snapshot
+from temper.rollout.policy import Policy, Snapshot
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
-
     from temper.rollout.engine import Ticket
     from temper.rollout.playbooks import Played
-    from temper.rollout.policy import Policy
 
 #: A platform may copy a disk for its snapshot. What removes it may take half of the node's return.
 TAKE_TIMEOUT_S, REMOVE_TIMEOUT_S = 1800.0, 300.0

@@ -15,11 +15,12 @@ import os
 import shlex
 import socket
 import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base import ROOT
 from temper.rollout.machine import after, begun, interrupted, tried_again, upcoming
@@ -37,15 +38,9 @@ from temper.rollout.model import (
     StepResult,
     Try,
 )
-from temper.rollout.planner import moment, some
-from temper.rollout.policy import as_document, read
+from temper.rollout.planner import Decision, Start, moment, some
+from temper.rollout.policy import Policy, as_document, read
 from validation.processes.files import own, own_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from temper.rollout.planner import Decision, Start
-    from temper.rollout.policy import Policy
 
 #: Where roll-outs are recorded unless somebody says otherwise.
 FOLDER = ROOT / "reports" / "rollouts"

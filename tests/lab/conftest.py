@@ -11,6 +11,14 @@ import pytest
 from tests.lab.hardening import ENVIRONMENT, ROOT, Fleet
 from tests.lab.repository_faults import Repositories
 
+#: The longest files of `make lab-smoke`, the longest first: one that began last would run alone.
+LONGEST = ("upgrade_steps", "compliance", "harden", "validation", "jump_hosts", "lock_outs", "strict_site")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files."""
+    items.sort(key=lambda item: (*LONGEST, name := item.path.stem.removeprefix("test_")).index(name))
+
 
 @pytest.fixture(scope="module")
 def lab(request: pytest.FixtureRequest) -> Iterator[None]:

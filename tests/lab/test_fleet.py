@@ -56,7 +56,7 @@ def test_helpers_carry_out_what_one_process_would() -> None:
     there = places(HELPER, SECOND_HELPER)
     status, said = run("run", "site.yml", "--limit", TARGETS, *stages, "--slice", "1", *there)
     assert status == 0, said
-    assert "2 of 2 nodes planned, 0 refused" in said
+    assert "2 of 2 nodes planned" in said
     assert f"changed: 2 nodes: {FIRST.name}, {SECOND.name}" in said
     assert "sent to 2 nodes" in said
     assert helpers.lease_owner(FIRST) == helpers.lease_owner(SECOND) == ""

@@ -52,7 +52,7 @@ def test_the_plan_has_the_exact_transaction_and_the_node_stays_as_it_was(tmp_pat
     before = [state(node) for node in (BOOKWORM, TRIXIE)]
     run, document = preflight(tmp_path / "plan.json")
     assert run.status == 0, run.output
-    assert "2 of 2 nodes planned, 0 refused" in run.said
+    assert "2 of 2 nodes planned" in run.said
     for node in (BOOKWORM, TRIXIE):
         plan = document["nodes"][node.name]
         new = {change["name"]: change["version"] for change in plan["transaction"]["install"]}
@@ -70,7 +70,7 @@ def test_a_version_that_does_not_exist_refuses_that_node_alone(
     assert run.status != 0
     assert {name: row["failed"] for name, row in run.recap.items()} == {BOOKWORM.name: 0, TRIXIE.name: 1}
     assert f"{DRIVER}-1" in "".join(document["nodes"][TRIXIE.name]["problems"])
-    assert "1 of 2 nodes planned, 1 refused: gpu02" in run.said
+    assert "1 of 2 nodes planned, 1 not: gpu02" in run.said
 
 
 def test_the_plans_are_kept_where_every_node_is_refused(tmp_path: Path) -> None:

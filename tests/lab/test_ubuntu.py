@@ -43,6 +43,7 @@ SAID = {
     "apt-config dump Unattended-Upgrade::Origins-Pattern | grep -c =": "0",
     "systemctl is-active apport.service whoopsie.path | sort -u": "inactive",
     "sysctl -n net.ipv4.conf.all.log_martians": "1",
+    "sysctl -n fs.protected_fifos": "2",
     "useradd probe 2>&1; userdel probe 2>&1": "",
     "stat -c '%a %G' /etc/cron.allow": "640 root",
 }

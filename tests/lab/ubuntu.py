@@ -4,7 +4,8 @@ Hardening meets Ubuntu's name, files, defaults and units there, not Ubuntu's ver
 what is written, read 2026-11-26: base-files (os-release, lsb-release, issue, motd-news), procps
 (debian/sysctl.d), shadow (debian/login.defs), openssh (ssh.socket), unattended-upgrades
 (data/50unattended-upgrades.Ubuntu), apport and whoopsie (units' names), cloud-init
-(50-cloud-init.conf, 90-cloud-init-users), netplan, rsyslog (its files are syslog's, /var/log its group's).
+(50-cloud-init.conf, 90-cloud-init-users), netplan, rsyslog (its files are syslog's, /var/log its group's);
+99-protect-links.conf by published outputs of `sysctl --system` on 24.04 (2026-11-27).
 """
 
 from __future__ import annotations
@@ -86,6 +87,10 @@ FILES = {
     ),
     "/etc/sysctl.d/10-ptrace.conf": "kernel.yama.ptrace_scope = 1\n",
     "/etc/sysctl.d/10-zeropage.conf": "vm.mmap_min_addr = 65536\n",
+    "/usr/lib/sysctl.d/99-protect-links.conf": (
+        "fs.protected_fifos = 1\nfs.protected_hardlinks = 1\n"
+        "fs.protected_regular = 2\nfs.protected_symlinks = 1\n"
+    ),
     "/etc/ssh/sshd_config.d/50-cloud-init.conf": "PasswordAuthentication yes\n",
     "/etc/sudoers.d/90-cloud-init-users": "ops ALL=(ALL) NOPASSWD:ALL\n",
     "/etc/netplan/50-cloud-init.yaml": "network: {version: 2}\n",

@@ -1,12 +1,12 @@
 """Run every check that there is, also those that `make test` leaves out.
 
     python3 -m tests.nightly               run all steps
-    python3 -m tests.nightly bench fuzz    run these
+    python3 -m tests.nightly bench fuzz    run the steps that have one of these words; a word may be FILE=...
     python3 -m tests.nightly --list        print them
     python3 -m tests.nightly --continue    complete the newest run of this commit: what has not passed runs
 
 A step that fails does not end the run. reports/nightly/START-COMMIT/ gets the output of each and summary.txt,
-a table of steps, seconds and status. Exit status: 0 if none failed, 1 if one failed, 2 for an unknown step.
+a table of steps, seconds and status. Exit status: 0 if none failed, 1 if one failed, 2 for an unknown word.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ STEPS = (
     "lab-smoke",
     "lab-test",
     "site LAB_NAME=nightly",
+    "lab-commands",
     "lab-down LAB_NAME=nightly",
     "fuzz",
     "mock-nvml",
@@ -88,6 +89,8 @@ COMMANDS = {
     "documents": ".venv/bin/pytest tests/nightly -q",
     # NVIDIA's nvidia-smi over a mock NVML that somebody built: TEMPER_MOCK_NVML.
     "mock-nvml": ".venv/bin/pytest tests/nightly/test_mock_nvml.py -q",
+    # On the nodes that `site` has made.
+    "lab-commands": "LAB_NAME=nightly .venv/bin/pytest tests/nightly/test_lab_commands.py -q",
     # What `make docs` writes is committed.
     "generated": 'before=$(git diff | sha256sum) && make docs && test "$before" = "$(git diff | sha256sum)"',
 }
@@ -169,16 +172,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python3 -m tests.nightly", description=__doc__.partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="print the steps, and run nothing")
     parser.add_argument("--continue", dest="goes_on", action="store_true", help="run what has not passed yet")
-    parser.add_argument("words", nargs="*", help="run the steps of these names only")
+    parser.add_argument("words", nargs="*", help="run only the steps with one of these words")
     options = parser.parse_args(arguments)
-    names = {step.split()[0] for step in STEPS}
-    if unknown := sorted(set(options.words) - names):
-        parser.error(f"no step is named {', '.join(unknown)}; there are: {', '.join(sorted(names))}")
+    if unknown := sorted(set(options.words).difference(*map(str.split, STEPS))):
+        parser.error(f"no step has the word {', '.join(unknown)}; --list prints the steps")
     # A step's number stays its own, also where only some are run.
     steps = {
         number: step
         for number, step in enumerate(STEPS, 1)
-        if not options.words or step.split()[0] in options.words
+        if not options.words or not set(options.words).isdisjoint(step.split())
     }
     if options.list:
         print("\n".join(steps.values()))

@@ -26,7 +26,7 @@ PAGES = sorted(
 )
 BIN = Path(sys.executable).parent
 ASSIGNMENTS = re.compile(r"^(?:[A-Z_]+=\S+ )+")
-PROGRAM = re.compile(r"(?:\S*/)?(make|temper|python3?|ansible-playbook|pytest) ")
+PROGRAM = re.compile(r"(?:\S*/)?(make|temper|python3?|ansible(?:-[a-z]+)?|pytest) ")
 #: Modules with commands of their own, which have `--help`.
 WITH_COMMANDS = ("temper", "validation", "tests.lab")
 #: A synopsis is no command.
@@ -36,14 +36,12 @@ OPEN = re.compile(r"\.\.\.|\[|\|")
 def commands(page: Path) -> Iterator[str]:
     """The commands of a page: lines of its fenced blocks, and what stands between backticks."""
     fenced = False
-    for line in page.read_text(encoding="utf-8").splitlines():
+    for line in re.sub(r" *\\\n *", " ", page.read_text(encoding="utf-8")).splitlines():
         if line.startswith("```"):
             fenced = not fenced
             continue
         for text in [line] if fenced else re.findall(r"`([^`]+)`", line):
-            command = ASSIGNMENTS.sub(
-                "", re.split(r" {2,}|\s#\s", text.strip())[0].removesuffix("\\"), count=1
-            )
+            command = ASSIGNMENTS.sub("", re.split(r" {2,}|\s#\s", text.strip())[0], count=1)
             if PROGRAM.match(command) and not OPEN.search(command):
                 yield command.strip()
 

@@ -1,8 +1,8 @@
 """Read what Debian's nvidia-smi says of every model of NVIDIA's mock NVML.
 
 TEMPER_MOCK_NVML names the folder of a mock that somebody built: libnvidia-ml.so.1 and configs/*.yaml, one a
-model. TEMPER_MOCK_NVML_RECORD names a folder that gets what nvidia-smi said, as in
-tests/unit/validation/mock_nvml.
+model. NVIDIA/k8s-test-infra has it in pkg/gpu/mocknvml, where `make` (Go, gcc) leaves both.
+TEMPER_MOCK_NVML_RECORD names a folder that gets what nvidia-smi said, as in tests/unit/validation/mock_nvml.
 """
 
 from __future__ import annotations

@@ -64,6 +64,20 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         _hidden_tests.append(item.nodeid)
 
 
+@functools.cache
+def _needs_torch(path: Path) -> bool:
+    text = path.read_text(encoding="utf-8")
+    return "TEMPER_PAYLOAD_PYTHON" in text or "test_torch import" in text
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests of torch, which mostly wait: at the end, nothing would be left to run beside them.
+
+    One process of `make component` runs them, with one torch; at the end, each process would begin some.
+    """
+    items.sort(key=lambda item: not _needs_torch(item.path))
+
+
 @pytest.fixture
 def hidden_component_tests() -> list[str]:
     return _hidden_tests

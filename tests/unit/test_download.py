@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,7 @@ from ansible.module_utils.temper.packaging.download import (
 from ansible.module_utils.temper.packaging.repositories import normal_uri
 
 from tests.unit.each import each
+from tests.unit.serving import Silent, running
 
 Says = Callable[..., None]
 
@@ -47,7 +47,7 @@ class Sender(ThreadingHTTPServer):
     sent = 0
 
 
-class Endless(BaseHTTPRequestHandler):
+class Endless(Silent, BaseHTTPRequestHandler):
     """Sends for as long as somebody listens: as fast as it can, or a byte now and then."""
 
     server: Sender
@@ -64,23 +64,15 @@ class Endless(BaseHTTPRequestHandler):
                     self.server.sent += 1 << 20
                     self.wfile.write(b"a" * (1 << 20))
 
-    def log_message(self, *arguments: object) -> None:
-        pass
-
 
 @pytest.fixture
 def endless() -> Iterator[Sender]:
     """A server whose answers have no end."""
-    server = Sender(("127.0.0.1", 0), Endless)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running(Sender(("127.0.0.1", 0), Endless)) as server:
+        yield server
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Silent, BaseHTTPRequestHandler):
     """Notes what is asked for, and gives the key to whoever has the login."""
 
     server: Proxy
@@ -96,19 +88,11 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"the key")
 
-    def log_message(self, *arguments: object) -> None:
-        pass
-
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    server = Proxy()
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running(Proxy()) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

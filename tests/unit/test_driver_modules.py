@@ -124,7 +124,7 @@ def test_a_failed_build_is_said_with_the_compilers_error(root: Path) -> None:
     assert "error: too few arguments to function 'pci_resize_resource'" in message
 
 
-def test_a_node_without_dkms_is_told_so(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_dkms_is_told_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(process, "SYSTEM_PATH", "/nowhere")
     message = refusal(modules())

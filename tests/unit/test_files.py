@@ -146,13 +146,15 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_debris(
 
 
 def test_a_file_gets_its_label_where_selinux_is_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A renamed file keeps the label of the name that it was written under."""
+    """A renamed file keeps the label of the name that it was written under, a new directory its parent's."""
     commands: list[list[str]] = []
     monkeypatch.setattr(files, "SELINUX", tmp_path)
     monkeypatch.setattr(files, "which", lambda program: f"/sbin/{program}")
     monkeypatch.setattr(files, "succeeds", commands.append)
-    File(str(tmp_path / "file"), "text").write()
-    assert commands == [["/sbin/restorecon", str(tmp_path / "file")]]
+    for _ in range(2):
+        File(str(tmp_path / "new/file"), "text").write()
+    file = str(tmp_path / "new/file")
+    assert commands == [["/sbin/restorecon", str(tmp_path / "new"), file], ["/sbin/restorecon", file]]
 
 
 @each("file", "link", "nothing")

@@ -60,6 +60,19 @@ def test_a_stage_alone_plans_all_nodes_together_and_refuses(
     words = [f"--inventory={inventory}", f"--extra-vars=preflight_plan_file={plans}", *tags]
     run = ansible("playbook", f"playbooks/{stage}.yml", *words)
     said = run.stdout + run.stderr
-    assert said.count("0 of 2 nodes planned, 2 refused: one, two") == 1, said
+    assert said.count("0 of 2 nodes planned, 2 not: one, two") == 1, said
     assert "two is refused; nothing was changed on it." in said
     assert sorted(json.loads(plans.read_text())["nodes"]) == ["one", "two"]
+
+
+@pytest.mark.component
+def test_a_wrong_port_of_the_first_node_fails_that_node_alone(tmp_path: Path) -> None:
+    inventory, plans = tmp_path / "inventory.yml", tmp_path / "plan.json"
+    nodes = {"one": NOBODY | {"ansible_port": "ssh"}, "two": NOBODY}
+    inventory.write_text(yaml.safe_dump({"gpu_nodes": {"hosts": nodes}}))
+    words = [f"--inventory={inventory}", f"--extra-vars=preflight_plan_file={plans}"]
+    run = ansible("playbook", "playbooks/preflight.yml", *words)
+    said = run.stdout + run.stderr
+    assert "'port'" in said
+    found = json.loads(plans.read_text())["nodes"]
+    assert "cannot be reached over SSH" in found["two"]["problems"][0], said

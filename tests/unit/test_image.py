@@ -106,6 +106,11 @@ def test_the_driver_of_an_image_has_the_kernel() -> None:
 
 def test_what_depends_on_the_machine_is_left_to_it() -> None:
     assert parts(plan())["compute_environment"]["settings"] == []
+    # Its first run has to come in, by any of its interfaces and from any disk.
+    for is_image, waived in ((True, {"usb-storage", "reverse-path"}), (False, set())):
+        made = plan(None if is_image else node(), preflight_image=is_image, os_hardening_profile="cis-level1")
+        by_node = {one["id"] for one in made["waived"] if one["by"] == "what the node does"}
+        assert by_node == waived
 
 
 @each("h100_sxm_80gb", "H100 SXM 80 GB", "10de:2330", "2330", "0x2330")

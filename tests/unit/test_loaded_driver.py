@@ -147,7 +147,7 @@ def test_libraries_of_another_version_are_named(root: Path, monkeypatch: pytest.
         setting().apply()
 
 
-def test_a_kernel_without_the_module_is_not_left(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_the_module_is_not_left(root: Path) -> None:
     load(root, VERSION)
     install_kernel(root, "6.1.0-50-amd64", headers=False)
     assert not setting().settled()

@@ -3,10 +3,8 @@
 import base64
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 
 from temper.plan.mirror_list import downloads, mirror_list
 from tests.unit.each import each
+from tests.unit.serving import Silent, serving_files
 from tools import mirror
 
 CUDA = "https://nvidia.example/cuda/debian12/x86_64/"
@@ -176,7 +175,7 @@ def test_an_address_leads_nowhere_out_of_the_mirror(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- logins
 
 
-class Locked(SimpleHTTPRequestHandler):
+class Locked(Silent, SimpleHTTPRequestHandler):
     """Serves a directory to whoever has the login."""
 
     login = base64.b64encode(b"fleet:s3cret").decode()
@@ -187,26 +186,18 @@ class Locked(SimpleHTTPRequestHandler):
         else:
             self.send_error(401)
 
-    def log_message(self, *arguments: object) -> None:
-        pass
-
 
 @pytest.fixture
 def locked(upstream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The list of a repository that asks for a login; nobody's netrc file."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Locked, directory=str(upstream)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    uri = f"http://fleet:s3cret@127.0.0.1:{server.server_port}/"
-    package = change(f"{uri}a.deb") | {"sha256": hashlib.sha256(b"a" * 10).hexdigest()}
-    path = tmp_path / "mirror.json"
-    path.write_text(json.dumps(mirror_list([node(package, uri=uri)])))
-    yield path
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving_files(upstream, Locked) as url:
+        uri = f"{url.replace('//', '//fleet:s3cret@')}/"
+        package = change(f"{uri}a.deb") | {"sha256": hashlib.sha256(b"a" * 10).hexdigest()}
+        path = tmp_path / "mirror.json"
+        path.write_text(json.dumps(mirror_list([node(package, uri=uri)])))
+        yield path
 
 
 def netrc(path: Path, password: str) -> Path:

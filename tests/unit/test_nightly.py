@@ -85,8 +85,9 @@ def test_a_step_that_lacks_what_it_needs_is_skipped_and_fails_nothing(
 
 @pytest.mark.component
 def test_words_choose_steps_and_must_name_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    status, rows = run(monkeypatch, tmp_path, "chosen", chosen="true", other="false")
-    assert (status, len(rows)) == (0, 1)
+    steps = {"chosen": "true", "slow FILE=x": "true", "slow FILE=y": "false"}
+    status, rows = run(monkeypatch, tmp_path, "chosen", "FILE=x", **steps)
+    assert (status, len(rows)) == (0, 2)
     with pytest.raises(SystemExit):
         nightly.main(["chosn"])
 

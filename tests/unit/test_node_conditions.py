@@ -119,6 +119,17 @@ def test_old_lists_prove_nothing(days: int, apt: Path) -> None:
     assert list(map(command_of, found["repair"])) == ["apt-get update"]
 
 
+def test_lists_whose_times_are_yet_to_come_have_no_age(apt: Path) -> None:
+    later = time.time() + 30 * 86400
+    for path in (apt / "mirror_InRelease", apt):
+        os.utime(path, (later, later))
+    found = conditions.security_updates()
+    assert found["state"] == "not-checked"
+    assert "clock" in found["reason"]
+    assert "days old" not in found["reason"]
+    assert list(map(command_of, found["repair"])) == ["apt-get update"]
+
+
 def test_a_node_without_lists_was_not_checked(apt: Path) -> None:
     (apt / "mirror_InRelease").unlink()
     assert conditions.security_updates()["state"] == "not-checked"
@@ -167,3 +178,14 @@ def test_who_can_become_root_must_be_listed(accounts: None) -> None:
 
 def test_where_nobody_lists_administrators_nothing_is_said_of_them(accounts: None) -> None:
     assert conditions.unlisted_administrators(None)["state"] == "not-applicable"
+
+
+def test_an_sshd_that_is_not_hardened_fails() -> None:
+    def breaks() -> list[str]:
+        raise CommandError("no /proc")
+
+    found = conditions.ssh_servers(lambda: ["process 7 on port 2222 reads '/x'"])
+    assert found["state"] == "fail"
+    assert "process 7" in found["reason"]
+    assert conditions.ssh_servers(list)["state"] == "pass"
+    assert conditions.ssh_servers(breaks)["state"] == "not-checked"

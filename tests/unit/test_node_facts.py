@@ -111,11 +111,20 @@ def test_a_router_is_a_node_that_has_forwarded(
 MOUNTINFO = "36 1 8:1 / /boot rw - ext4 {} rw\n37 1 0:5 / /proc rw - proc proc rw\n"
 
 
-@each(("sdb1", True), ("dm-0", True), ("sda1", False), ("nothing", False))
-def test_a_file_system_on_a_usb_disk_is_found_also_below_others(
-    source: str, expected: bool, tmp_path: Path
+@each(
+    ("sdb1", "UUID=1 /boot ext4 defaults 0 2\n", True),
+    ("dm-0", "/dev/dm-0\t/boot ext4\n", True),
+    ("sda1", "UUID=1 /boot ext4 defaults 0 2\n", False),
+    ("nothing", "UUID=1 /boot ext4 defaults 0 2\n", False),
+    # Somebody has mounted a stick.
+    ("sdb1", "# UUID=1 /boot ext4\nUUID=2 /\n", False),
+    ("sdb1", "", False),
+)
+def test_a_file_system_of_the_node_on_a_usb_disk_is_found_also_below_others(
+    source: str, fstab: str, expected: bool, tmp_path: Path
 ) -> None:
     root = Root(tmp_path)
+    root.write("etc/fstab", fstab)
     root.write("proc/self/mountinfo", MOUNTINFO.format(f"/dev/{source}"))
     blocks = tmp_path / "sys/class/block"
     blocks.mkdir(parents=True)
@@ -137,8 +146,10 @@ def test_a_file_system_on_a_usb_disk_is_found_also_below_others(
     ("198.51.100.1", "192.0.2.10", "eth1", False),
     # The controller is this node.
     ("192.0.2.9", "192.0.2.9", "lo", False),
-    ("2001:db8::1", "2001:db8::9", "eth1", False),
-    ("", "", "eth1", False),
+    # IPv6, and a node that pulls: what has an address of IPv4 is asked about.
+    ("2001:db8::1", "2001:db8::9", "eth1", True),
+    ("", "", "eth1", True),
+    ("", "", "", False),
 )
 def test_answers_that_take_another_interface_are_noticed(
     client: str, server: str, back: str, expected: bool, monkeypatch: pytest.MonkeyPatch
@@ -151,6 +162,23 @@ def test_answers_that_take_another_interface_are_noticed(
         {"name": "eth1", "addresses": ["198.51.100.9"]},
         {"name": "service", "addresses": ["192.0.2.10"], "kind": "dummy"},
     ]
+    assert node_facts.answers_elsewhere(found) is expected
+
+
+@each(
+    ([("eth0", "192.0.2.9", ""), ("eth1", "198.51.100.9", "")], True),
+    ([("eth0", "192.0.2.9", ""), ("bond0", "198.51.100.9", "bond")], True),
+    # One way in; guests, tunnels and InfiniBand have no strangers' packets.
+    ([("eth0", "192.0.2.9", ""), ("eth1", "2001:db8::9", "")], False),
+    ([("eth0", "192.0.2.9", ""), ("docker0", "172.17.0.1", "bridge")], False),
+    ([("eth0", "192.0.2.9", ""), ("wg0", "10.8.0.1", "wireguard"), ("ib0", "10.9.0.1", "infiniband")], False),
+)
+def test_without_a_login_the_routes_say_where_answers_leave(
+    links: list[tuple[str, str, str]], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_facts, "ssh_login", lambda: None)
+    monkeypatch.setattr(node_facts, "interface_to", lambda *_: "eth0")
+    found = [{"name": name, "addresses": [address], "kind": kind} for name, address, kind in links]
     assert node_facts.answers_elsewhere(found) is expected
 
 

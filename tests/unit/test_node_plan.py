@@ -189,14 +189,6 @@ def test_an_unknown_gpu_may_be_allowed() -> None:
 # ---------------------------------------------------------------- kernel modules
 
 
-def test_before_turing_modules_are_proprietary() -> None:
-    found = plan(node(pci=gpus(V100)), nvidia_stack_name="r580-cuda12.9")
-    assert found["problems"] == []
-    assert found["driver"]["modules"] == "proprietary"
-    assert found["packages"]["nvidia-kernel-dkms"] == "580.178.04-1"
-    assert "nvidia-kernel-open-dkms" not in found["packages"]
-
-
 def test_proprietary_modules_may_be_chosen_where_both_work() -> None:
     found = plan(nvidia_stack_kernel_modules="proprietary")
     assert (found["problems"], found["driver"]["modules"]) == ([], "proprietary")
@@ -230,12 +222,6 @@ def test_the_last_branch_with_proprietary_modules_has_a_successor_without() -> N
 
 
 # ---------------------------------------------------------------- the machine
-
-
-def test_secure_boot_is_refused_unless_the_key_is_enrolled() -> None:
-    facts = node(secure_boot="enabled")
-    assert problem(facts).startswith("Secure Boot is enabled, and the kernel would refuse modules")
-    assert "mokutil --import" in problem(facts)
 
 
 def disk(path: str, free_gib: float) -> dict[str, Any]:

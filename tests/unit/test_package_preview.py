@@ -5,11 +5,8 @@ import hashlib
 import json
 import shutil
 import signal
-import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +16,11 @@ from ansible.module_utils.temper.packaging import packages, repositories, signin
 
 from tests.unit import openpgp_keys
 from tests.unit.apt_machine import Archive, Machine
+from tests.unit.each import each
 from tests.unit.needs import root_and
 from tests.unit.openpgp_keys import KeyRing
 from tests.unit.planning_nodes import assert_says
+from tests.unit.serving import Files, serving_files
 from tests.unit.settings.role_plans import item, role_plan
 
 Run = Callable[..., dict[str, Any]]
@@ -176,33 +175,30 @@ def test_from_bare_the_family_and_what_it_brought_are_part_of_it(
     assert names(transaction["install"]) == wanted | {"dkms": "3.2"}
 
 
-def test_a_version_that_nobody_offers_is_named_with_the_nearest(preview: Run) -> None:
-    problems = preview({"libcuda1": "580-7", "nvidia-driver-cuda": "580-1"})["problems"]
-    assert problems == ["No repository of this node offers libcuda1 580-7; nearest are 580-1, 595-1, 550-1."]
-
-
-def test_a_package_that_nobody_offers_is_named_with_a_similar_one(preview: Run) -> None:
-    assert preview({"nvidia-driver-cudo": "580-1"})["problems"] == [
-        "No repository of this node offers a package nvidia-driver-cudo; "
-        "offered are, for instance, nvidia-driver-cuda."
-    ]
-
-
-def test_a_dependency_that_cannot_be_met_is_named(preview: Run) -> None:
-    (problem,) = preview({"nvidia-impossible": "1"})["problems"]
-    assert "nvidia-impossible : Depends: libcuda1 (= 999-1)" in problem
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("nvidia-hates-desktop", "it would remove desktop"),
-        ("nvidia-needs-kernel", "it would install another kernel (linux-image-6.99)"),
-    ],
-)
-def test_a_danger_is_a_problem(preview: Run, node: Machine, name: str, reason: str) -> None:
+@pytest.fixture
+def desktop(node: Machine) -> None:
     node.install("desktop")
-    assert preview({name: "1"})["problems"] == [f"The transaction is refused, because {reason}."]
+
+
+@each(
+    (
+        {"libcuda1": "580-7"} | DRIVER,
+        "No repository of this node offers libcuda1 580-7; nearest are 580-1, 595-1, 550-1.",
+    ),
+    (
+        {"nvidia-driver-cudo": "580-1"},
+        "No repository of this node offers a package nvidia-driver-cudo; "
+        "offered are, for instance, nvidia-driver-cuda.",
+    ),
+    ({"nvidia-impossible": "1"}, "nvidia-impossible : Depends: libcuda1 (= 999-1)"),
+    ({"nvidia-hates-desktop": "1"}, "The transaction is refused, because it would remove desktop."),
+    ({"nvidia-needs-kernel": "1"}, "because it would install another kernel (linux-image-6.99)."),
+)
+def test_a_wish_that_cannot_be_or_is_a_danger_is_a_problem(
+    wanted: dict[str, str], said: str, preview: Run, desktop: None
+) -> None:
+    (problem,) = preview(wanted)["problems"]
+    assert said in problem
 
 
 def test_somebodys_hold_is_a_problem(preview: Run, node: Machine, nvidia: Archive) -> None:
@@ -236,26 +232,18 @@ def test_a_repository_that_another_key_signed_is_a_problem(
     assert f"NO_PUBKEY {key_ring.keys['rsa4096'][-16:]}" in problem
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """A web server that keeps connections open, as real ones do, and writes no log."""
+class KeepsOpen(Files):
+    """Keeps connections open, as real web servers do."""
 
     protocol_version = "HTTP/1.1"
-
-    def log_message(self, *arguments: object) -> None:
-        pass
 
 
 @pytest.fixture
 def web(nvidia: Archive, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address at which a web server offers NVIDIA's repository."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(nvidia.path)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving_files(nvidia.path, KeepsOpen) as url:
+        yield url
 
 
 def test_a_repository_that_refuses_connections_is_a_problem_soon(
@@ -367,40 +355,29 @@ AWAY = "Explanation: ours\nPackage: *libcuda1*\nPin: release *\nPin-Priority: -1
 OTHER = "Package: desktop\nPin: release *\nPin-Priority: -1\n"
 
 
-def barring(preview: Run, wanted: dict[str, str] = DRIVER, **parameters: Any) -> str:
-    result = preview(wanted, **parameters)
-    assert not result["unresolved"]
-    (problem,) = result["problems"]
-    return str(problem)
-
-
 @pytest.mark.parametrize(
-    ("name", "text", "place"),
+    ("files", "said"),
     [
-        ("preferences.d/keep", AWAY, "preferences.d/keep:1 (Package: *libcuda1*"),
-        ("preferences.d/keep.pref", f"# of the site\n\n{OTHER}\n{AWAY}", "preferences.d/keep.pref:7 ("),
-        ("preferences", f"{OTHER}\n\n{AWAY}", "/preferences:6 ("),
+        ({"preferences.d/keep": AWAY}, ["preferences.d/keep:1 (Package: *libcuda1*", "Pin-Priority: -1"]),
+        ({"preferences.d/keep.pref": f"# of the site\n\n{OTHER}\n{AWAY}"}, ["preferences.d/keep.pref:7 ("]),
+        ({"preferences": f"{OTHER}\n\n{AWAY}"}, ["/preferences:6 ("]),
+        (
+            {"preferences.d/keep": "Package: libcuda1\nPin: version 550-1\nPin-Priority: 2000\n"},
+            ["keep:1", "version 550-1", "2000"],
+        ),
+        (dict.fromkeys(("preferences.d/one", "preferences.d/two"), AWAY), ["d/one:1", "d/two:1"]),
     ],
 )
-def test_a_pin_that_keeps_a_dependency_away_is_named(
-    preview: Run, node: Machine, name: str, text: str, place: str
+def test_pins_that_keep_a_dependency_away_are_named(
+    preview: Run, node: Machine, files: dict[str, str], said: list[str]
 ) -> None:
-    (node.root / "etc/apt" / name).write_text(text)
-    problem = barring(preview)
-    assert_says(problem, f"{node.root}/etc/apt", place, "Pin-Priority: -1")
+    for name, text in files.items():
+        (node.root / "etc/apt" / name).write_text(text)
+    result = preview(DRIVER)
+    assert not result["unresolved"]
+    (problem,) = result["problems"]
+    assert_says(problem, f"{node.root}/etc/apt", *said)
     assert "desktop" not in problem
-
-
-def test_a_pin_on_another_version_is_named(preview: Run, node: Machine) -> None:
-    text = "Package: libcuda1\nPin: version 550-1\nPin-Priority: 2000\n"
-    (node.root / "etc/apt/preferences.d/keep").write_text(text)
-    assert_says(barring(preview), "keep:1", "version 550-1", "2000")
-
-
-def test_two_pins_are_both_named(preview: Run, node: Machine) -> None:
-    for name in ("one", "two"):
-        (node.root / "etc/apt/preferences.d" / name).write_text(AWAY)
-    assert_says(barring(preview), "preferences.d/one:1", "preferences.d/two:1")
 
 
 @pytest.mark.parametrize("name", ["keep.bak", "other"])

@@ -8,6 +8,7 @@ import pytest
 from ansible.module_utils.temper.packaging import apt
 
 from tests.unit.apt_machine import Archive, Machine
+from tests.unit.each import each
 from tests.unit.needs import root_and
 
 Run = Callable[..., dict[str, Any]]
@@ -59,30 +60,22 @@ def test_the_other_flavour_is_replaced(settle: Run, machine: Machine) -> None:
     assert "nvidia-kernel-dkms" not in machine.versions()
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("nvidia-hates-desktop", "it would remove desktop"),
-        ("nvidia-needs-kernel", "it would install another kernel (linux-image-6.99)"),
-    ],
-)
-def test_a_dangerous_transaction_is_refused(settle: Run, machine: Machine, name: str, reason: str) -> None:
+@pytest.fixture
+def desktop(machine: Machine) -> None:
     machine.install("desktop")
-    result = settle({name: "1"})
-    assert f"The transaction is refused, because {reason}. Nothing was changed." in result["msg"]
+
+
+@each(
+    ({"nvidia-hates-desktop": "1"}, "is refused, because it would remove desktop. Nothing was changed."),
+    ({"nvidia-needs-kernel": "1"}, "because it would install another kernel (linux-image-6.99). Nothing was"),
+    ({"libcuda1": "600-1"}, "Version '600-1' for 'libcuda1' was not found"),
+    ({"nvidia-impossible": "1"}, "nvidia-impossible : Depends: libcuda1 (= 999-1)"),
+)
+def test_a_wish_that_cannot_be_or_is_a_danger_is_refused(
+    wanted: dict[str, str], said: str, settle: Run, machine: Machine, desktop: None
+) -> None:
+    assert said in settle(wanted)["msg"]
     assert machine.versions() == {"desktop": "1"}
-
-
-def test_a_version_that_no_repository_has_is_named(settle: Run, machine: Machine) -> None:
-    message = settle({"libcuda1": "600-1"})["msg"]
-    assert "Version '600-1' for 'libcuda1' was not found" in message
-    assert machine.versions() == {}
-
-
-def test_a_dependency_that_cannot_be_met_is_named(settle: Run, machine: Machine) -> None:
-    message = settle({"nvidia-impossible": "1"})["msg"]
-    assert "nvidia-impossible : Depends: libcuda1 (= 999-1)" in message
-    assert machine.versions() == {}
 
 
 def test_a_repository_in_a_directory_is_read_without_copies(

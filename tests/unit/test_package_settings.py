@@ -224,7 +224,7 @@ def test_what_others_need_stays_and_is_named(machine: Machine, no_gpus: Path) ->
 
 @pytest.mark.component
 def test_what_others_recommend_stays_and_nothing_that_nobody_needs_goes(
-    machine: Machine, no_gpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, no_gpus: Path, tmp_path: Path
 ) -> None:
     archive = Archive(tmp_path / "others")
     archive.add("whois", "1")

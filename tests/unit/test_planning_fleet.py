@@ -5,7 +5,7 @@ from typing import Any
 
 from temper.plan.facts import NodeFacts
 from temper.plan.fleet import FleetPlan, grouped
-from temper.plan.identity import machine_of, twins
+from temper.plan.identity import Node, Twins, machine_of, twins
 from temper.plan.preflight import preflight_plan
 from tests.unit import planning_nodes
 from tests.unit.each import each
@@ -35,8 +35,8 @@ def differing(found: FleetPlan) -> dict[str, dict[str, list[str]]]:
 
 def test_equal_nodes_differ_in_nothing_and_another_system_is_named_once() -> None:
     found = fleet(a=plan(), b=plan())
-    assert (differing(found), found.text()) == ({}, "2 of 2 nodes planned, 0 refused")
-    assert fleet(a=plan()).text() == "1 of 1 node planned, 0 refused"
+    assert (differing(found), found.text()) == ({}, "2 of 2 nodes planned")
+    assert fleet(a=plan()).text() == "1 of 1 node planned"
     assert differing(fleet(a=plan(), b=plan(system("ubuntu", "22.04")))) == {
         "system": {"debian-12": ["a"], "ubuntu-22.04": ["b"]}
     }
@@ -49,7 +49,7 @@ def test_nodes_with_other_gpus_are_not_compared() -> None:
         "2x L4, x86_64",
         "8x H100 SXM 80 GB, x86_64",
     ]
-    assert found.text() == "3 of 3 nodes planned, 0 refused"
+    assert found.text() == "3 of 3 nodes planned"
 
 
 def test_another_stack_is_named_once_with_what_is_none_of_its_consequences() -> None:
@@ -87,7 +87,7 @@ def test_refused_and_unreachable_nodes_are_in_the_document_by_name() -> None:
     )
     found = fleet(a=plan(), lost=lost, refused=plan(nvidia_stack_name="r999"), silent=None)
     document = found.as_dict()
-    assert found.text().startswith("1 of 4 nodes planned, 3 refused: lost, refused, silent\n")
+    assert found.text().startswith("1 of 4 nodes planned, 3 not: lost, refused, silent\n")
     assert "cannot be reached" in document["nodes"]["lost"]["problems"][0]
     assert "no stack is named r999" in document["nodes"]["refused"]["problems"][0]
     assert document["nodes"]["silent"]["problems"]
@@ -226,9 +226,8 @@ CARD = {"machine_id": "m", "mac": "02:00:00:00:00:01", "driver": "ice"}
 def test_one_machine_under_two_names_is_told_to_both() -> None:
     same = machine("b1", "192.0.2.7", "192.0.2.8")
     assert same == machine("b1", "192.0.2.8", "192.0.2.7")
-    found = twins({"gpu02": same, "gpu02-ib": same, "gpu01": machine("b2", "192.0.2.6")})
-    assert found.keys() == {"gpu02", "gpu02-ib"}
-    assert {name: one.facts["others"] for name, one in found.items()} == {
+    found = twins({"gpu02": Node(same), "gpu02-ib": Node(same), "gpu01": Node(machine("b2", "192.0.2.6"))})
+    assert {name: one.facts["others"] for name, one in found.refused.items()} == {
         "gpu02": "gpu02-ib",
         "gpu02-ib": "gpu02",
     }
@@ -236,7 +235,7 @@ def test_one_machine_under_two_names_is_told_to_both() -> None:
 
 def test_a_machine_is_the_same_after_a_reboot_and_with_another_address() -> None:
     before, after = machine("b1", "192.0.2.7", **CARD), machine("b2", "192.0.2.7", "2001:db8::9", **CARD)
-    assert twins({"gpu02": before, "gpu02-ib": after}).keys() == {"gpu02", "gpu02-ib"}
+    assert twins({"gpu02": Node(before), "gpu02-ib": Node(after)}).refused.keys() == {"gpu02", "gpu02-ib"}
 
 
 @each(
@@ -253,4 +252,38 @@ def test_a_machine_is_the_same_after_a_reboot_and_with_another_address() -> None
     [machine("b1"), machine("b1")],
 )
 def test_several_machines_are_not_taken_for_one(others: list[tuple[str, ...]]) -> None:
-    assert twins({f"gpu{number:02}": one for number, one in enumerate(others)}) == {}
+    assert twins({f"gpu{number:02}": Node(one) for number, one in enumerate(others)}) == Twins({}, ())
+
+
+A, B, A_RSA = "ssh-ed25519 SHA256:a", "ssh-ed25519 SHA256:b", "ssh-rsa SHA256:a"
+HONEST = {"gpu01": Node(("1",), (A,)), "gpu02": Node(("2",), (B,))}
+
+
+@each(
+    # One machine: by its key, also where one name has more of them, and where nobody knows them.
+    ({"gpu01": Node(("1", "m"), (A,)), "gpu01-ib": Node(("1", "m"), (A, A_RSA))}, {"gpu01", "gpu01-ib"}, ()),
+    ({"gpu01": Node(("1",)), "gpu01-ib": Node(("1",))}, {"gpu01", "gpu01-ib"}, ()),
+    ({"gpu01": Node(("1",), (A,)), "gpu01-ib": Node(("1",))}, {"gpu01", "gpu01-ib"}, ()),
+    ({"gpu01": Node(("1",), (A_RSA,)), "gpu01-ib": Node(("1",), (B,))}, {"gpu01", "gpu01-ib"}, ()),
+    # gpu07 says that it is another one, each of all others, or nothing.
+    (HONEST | {"gpu07": Node(("2",), (A_RSA, "ssh-ed25519 SHA256:c"))}, set(), ("gpu02, gpu07",)),
+    (
+        HONEST | {"gpu07": Node(("1", "2"), ("ssh-ed25519 SHA256:c",))},
+        set(),
+        ("gpu01, gpu07", "gpu02, gpu07"),
+    ),
+    (HONEST | {"gpu07": Node((), ("ssh-ed25519 SHA256:c",))}, set(), ()),
+    # The one that it says to be has two names, and is refused under both for that.
+    (
+        HONEST | {"gpu02-ib": HONEST["gpu02"], "gpu07": Node(("2",), (A,))},
+        {"gpu02", "gpu02-ib"},
+        ("gpu02, gpu02-ib, gpu07",),
+    ),
+)
+def test_a_node_keeps_no_other_from_being_worked_on_by_what_it_says(
+    nodes: dict[str, Node], refused: set[str], warned: tuple[str, ...]
+) -> None:
+    found = twins(nodes)
+    assert found.refused.keys() == refused
+    assert all("gpu07" not in str(one.facts["others"]) for one in found.refused.values())
+    assert [one.partition(" say ")[0] for one in found.warnings] == [*warned]

@@ -28,7 +28,7 @@ PLANS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def test_the_schema_is_what_the_module_writes() -> None:
-    assert FILE.read_text() == node_plan_schema(), "run: python -m temper.plan.schema"
+    assert FILE.read_text() == node_plan_schema(), "run: make docs"
 
 
 @each(*PLANS)

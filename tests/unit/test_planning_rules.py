@@ -40,17 +40,6 @@ def changed_problems(facts: dict[str, Any] | None = None, **changes: Any) -> lis
 # ---------------------------------------------------------------- which stack
 
 
-@each(
-    (node(), "r580-cuda13.0"),
-    (node(pci=gpus(V100)), "r580-cuda12.9"),
-    (node(pci=gpus(V100, L4)), "r580-cuda12.9"),
-    (system("debian", "13"), "r595-cuda13.2"),
-)
-def test_a_node_gets_the_first_recommended_stack_that_fits_it(facts: dict[str, Any], stack: str) -> None:
-    found = plan(facts)
-    assert (found["stack"], found["problems"]) == (stack, [])
-
-
 def test_a_long_term_branch_comes_before_one_with_new_features() -> None:
     data = with_stack(driver="610.57.04", driver_package=dict.fromkeys(("debian", "ubuntu", "rhel"), "610-1"))
     data["nvidia_default_stacks"].insert(0, "changed")

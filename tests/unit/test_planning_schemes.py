@@ -38,14 +38,6 @@ def driver(found: dict[str, Any]) -> set[str]:
 # ---------------------------------------------------------------- Ubuntu
 
 
-def test_ubuntu_26_begins_with_branch_595() -> None:
-    found = plan(system("ubuntu", "26.04"))
-    assert (found["problems"], found["stack"]) == ([], "r595-cuda13.3")
-    assert_says(
-        problem(system("ubuntu", "26.04", pci=gpus(V100))), "ubuntu-26.04 begins with driver branch 595"
-    )
-
-
 @each("22.04", "24.04")
 def test_up_to_580_ubuntus_names_end_in_the_branch(release: str) -> None:
     found = plan(system("ubuntu", release))
@@ -363,6 +355,17 @@ def test_an_nccl_that_a_repository_may_lack_is_the_first_warning() -> None:
     ]
     assert not [text for other in others for text in plan(other)["warnings"] if "NCCL" in text]
     assert not plan(facts, nvidia_stack_cuda_repository_url="http://mirror/cuda")["warnings"]
+
+
+def test_where_the_driver_alone_was_seen_nccl_is_in_doubt() -> None:
+    """Of branch 615, NCCL was seen on Enterprise Linux 9, and not on 10, which packages no driver itself."""
+    options: dict[str, Any] = {
+        "nvidia_stack_name": "r615-cuda13.4",
+        "nvidia_stack_cuda_key_fingerprints": KEY,
+    }
+    found = {name: " ".join(plan(system("rocky", name), **options)["warnings"]) for name in ("9.6", "10.0")}
+    assert "NCCL" not in found["9.6"]
+    assert_says(found["10.0"], "rhel-10 may lack NCCL 2.32.3-1+cuda13.4", "it, use a mirror")
 
 
 def test_a_system_that_no_lab_boots_is_pointed_out_until_it_is_installed() -> None:

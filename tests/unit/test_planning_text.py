@@ -170,6 +170,25 @@ SAID = [
         "Connection closed by UNKNOWN port 65535",
         ["jump host or proxy", "ansible_ssh_common_args"],
     ),
+    (
+        False,
+        "ada@bastion: Permission denied (publickey).\r\n"
+        "kex_exchange_identification: Connection closed by remote host\r\n"
+        "Connection closed by UNKNOWN port 65535",
+        ["; ada@bastion on the way is up and does not let this account in", "ssh-add -l"],
+    ),
+    (
+        False,
+        "Permission denied (publickey).\r\nstdio forwarding failed",
+        ["; a jump host on the way is up and does not let this account in"],
+    ),
+    (
+        False,
+        "No ED25519 host key is known for bastion and you have requested strict checking.\r\n"
+        "Host key verification failed.\r\nkex_exchange_identification: Connection closed by remote host\r\n"
+        "Connection closed by UNKNOWN port 65535",
+        ["host key is known for bastion", "; ssh does not know the host key of a jump host"],
+    ),
     (True, "Ansible works there as user 1000, not as root", ["ansible_become"]),
     (True, "ops is not in the sudoers file.", ["ansible_user", "ssh -t ops@192.0.2.7 sudo -l"]),
     (True, "Missing sudo password", ["--ask-become-pass (-K)", "ansible_become_password", "ansible-vault"]),

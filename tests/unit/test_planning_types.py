@@ -28,6 +28,7 @@ UNTYPED_FILES = {
     "role_variables.py": "an inventory's values are of any type until they are checked there",
     "value_types.py": "likewise, with the options of an entry",
     "inventory.py": "what ansible-inventory prints, before its values are checked",
+    "extra_vars.py": "likewise what the command line gives",
 }
 UNTYPED_FUNCTIONS = {
     # data/os_controls is as YAML has it.

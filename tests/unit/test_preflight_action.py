@@ -59,7 +59,9 @@ class Controller:
             get_vars=dict,
         )
         action._connection = SimpleNamespace(
-            has_option=self.connection.__contains__, get_option=self.connection.__getitem__
+            transport="local",
+            has_option=self.connection.__contains__,
+            get_option=self.connection.__getitem__,
         )
         action._execute_module = self.execute
         action._templar = SimpleNamespace(template=lambda value: value)

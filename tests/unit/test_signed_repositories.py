@@ -1,10 +1,7 @@
 """Repositories are configured with the pinned key, or nothing is written."""
 
 import os
-import threading
 from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ from ansible.module_utils.temper.packaging import repositories
 
 from tests.unit import openpgp_keys
 from tests.unit.openpgp_keys import KeyRing
+from tests.unit.serving import serving_files
 from tests.unit.settings.role_plans import item
 
 Run = Callable[..., dict[str, Any]]
@@ -20,26 +18,15 @@ Run = Callable[..., dict[str, Any]]
 pytestmark = [pytest.mark.component, pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")]
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves files without a log."""
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
 @pytest.fixture
-def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
-    """A folder and the address at which a web server offers it."""
+def web(tmp_path: Path, key_ring: KeyRing, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
+    """A folder with the pinned key, and the address at which a web server offers it."""
     folder = tmp_path / "web"
     folder.mkdir()
+    (folder / "key").write_bytes(key_ring.export("ed25519"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield folder, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving_files(folder) as url:
+        yield folder, url
 
 
 @pytest.fixture
@@ -104,20 +91,14 @@ def test_gnupg_reads_the_keyring(
     assert key_ring.keys["ed25519"] in key_ring.gpg("--with-colons", "--show-keys", str(keyring)).decode()
 
 
-def test_the_second_run_changes_nothing_and_asks_nobody(
-    configure: Run, web: tuple[Path, str], key_ring: KeyRing
-) -> None:
-    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+def test_the_second_run_changes_nothing_and_asks_nobody(configure: Run, web: tuple[Path, str]) -> None:
     configure()
     (web[0] / "key").unlink()
     second = configure()
     assert (second["changed"], second["changed_files"]) == (False, [])
 
 
-def test_a_fingerprint_may_be_pinned_as_gnupg_prints_it(
-    configure: Run, web: tuple[Path, str], key_ring: KeyRing
-) -> None:
-    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+def test_a_fingerprint_may_be_pinned_as_gnupg_prints_it(configure: Run, key_ring: KeyRing) -> None:
     pin = key_ring.keys["ed25519"].lower()
     spaced = " ".join(pin[i : i + 4] for i in range(0, len(pin), 4))
     assert configure(fingerprints=[spaced])["changed"]
@@ -205,9 +186,8 @@ def hide_key(keyring: Path, _: bytes) -> None:
 
 @pytest.mark.parametrize("spoil", [spoil_key, add_key, hide_key])
 def test_a_keyring_that_was_changed_is_repaired(
-    configure: Run, web: tuple[Path, str], keyring: Path, key_ring: KeyRing, spoil: Any
+    configure: Run, keyring: Path, key_ring: KeyRing, spoil: Any
 ) -> None:
-    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
     configure()
     good = keyring.read_bytes()
     spoil(keyring, key_ring.export("rsa4096"))
@@ -215,10 +195,7 @@ def test_a_keyring_that_was_changed_is_repaired(
     assert (keyring.read_bytes(), keyring.stat().st_mode & 0o777) == (good, 0o644)
 
 
-def test_sources_of_other_tools_are_removed(
-    configure: Run, web: tuple[Path, str], apt: Path, tmp_path: Path, key_ring: KeyRing
-) -> None:
-    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+def test_sources_of_other_tools_are_removed(configure: Run, tmp_path: Path) -> None:
     obsolete = tmp_path / "cuda.list"
     obsolete.write_text("deb [signed-by=/another/key] http://example.org/debian/ /\n")
     result = configure(obsolete=(str(obsolete), str(tmp_path / "missing")))
@@ -228,7 +205,10 @@ def test_sources_of_other_tools_are_removed(
     assert not obsolete.exists()
 
 
-def test_check_mode_asks_nobody_and_writes_nothing(configure: Run, apt: Path, keyring: Path) -> None:
+def test_check_mode_asks_nobody_and_writes_nothing(
+    configure: Run, web: tuple[Path, str], apt: Path, keyring: Path
+) -> None:
+    (web[0] / "key").unlink()
     result = configure(check_mode=True)
     source = apt / "sources.list.d" / "temper-gpu.sources"
     assert result["changed_files"] == [str(keyring), str(source)]
@@ -269,64 +249,36 @@ def legacy(apt: Path, name: str, text: str) -> Path:
     return path
 
 
+DEBIAN = "# The mirror\ndeb http://mirror.example/debian bookworm main\n"
+MIRROR = "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm\nComponents: main\n"
+OURS = "\nTypes: deb\nURIs: http://example.org/debian/\nSuites: /\nSigned-By: /x.gpg\n"
+SECURITY = "deb http://example.org/debian-security/ /\n"
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("name", "text", "left"),
     [
-        "deb [signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg] http://example.org/debian/ /\n",
-        "deb http://EXAMPLE.org/debian /\n# deb-src http://example.org/other /\n",
-        "deb http://user:s3cret@example.org/debian /\n",
+        ("cuda.list", "deb [signed-by=/usr/share/keyrings/cuda.gpg] http://example.org/debian/ /\n", None),
+        ("cuda.list", "deb http://EXAMPLE.org/debian /\n# deb-src http://example.org/other /\n", None),
+        ("cuda.list", "deb http://user:s3cret@example.org/debian /\n", None),
+        ("../sources.list", f"{DEBIAN}deb http://example.org/debian/ /\n", DEBIAN),
+        ("all.sources", MIRROR + OURS, MIRROR),
+        ("other.list", SECURITY, SECURITY),
     ],
 )
-def test_a_list_of_another_tool_for_the_same_repository_is_removed(
-    configure: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing, text: str
+def test_of_what_other_tools_have_left_the_same_repository_is_taken_away(
+    configure: Run, apt: Path, name: str, text: str, left: str | None
 ) -> None:
-    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
-    path = legacy(apt, "sources.list.d/cuda-debian12-x86_64.list", text)
-    assert str(path) in configure()["changed_files"]
-    assert not path.exists()
-
-
-def test_of_a_list_with_other_repositories_only_ours_is_taken_away(
-    configure: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing
-) -> None:
-    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
-    debian = "# The mirror\ndeb http://mirror.example/debian bookworm main\n"
-    path = legacy(apt, "sources.list", f"{debian}deb http://example.org/debian/ /\n")
-    configure()
-    assert path.read_text() == debian
-
-
-def test_of_a_deb822_file_only_our_stanza_is_taken_away(
-    configure: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing
-) -> None:
-    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
-    debian = "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm\nComponents: main\n"
-    ours = "\nTypes: deb\nURIs: http://example.org/debian/\nSuites: /\nSigned-By: /x.gpg\n"
-    path = legacy(apt, "sources.list.d/all.sources", debian + ours)
-    configure()
-    assert path.read_text() == debian
-
-
-def test_sources_of_others_stay_as_they_are(
-    configure: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing
-) -> None:
-    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
-    path = legacy(apt, "sources.list.d/other.list", "deb http://example.org/debian-security/ /\n")
-    assert str(path) not in configure()["changed_files"]
-    assert path.exists()
+    path = legacy(apt / "sources.list.d", name, text).resolve()
+    assert (str(path) in configure()["changed_files"]) == (text != left)
+    assert (path.read_text() if path.exists() else None) == left
 
 
 @pytest.mark.parametrize("name", ["trusted.gpg", "trusted.gpg.d/cuda.gpg", "trusted.gpg.d/cuda.asc"])
 def test_a_revoked_key_is_trusted_no_more(
-    configure: Run,
-    web: tuple[Path, str],
-    apt: Path,
-    key_ring: KeyRing,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
+    configure: Run, apt: Path, key_ring: KeyRing, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(repositories, "REVOKED", {key_ring.keys["rsa4096"]})
-    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
     path = legacy(apt, name, "")
     path.write_bytes(key_ring.export("rsa4096", "ed25519", armour=name.endswith("asc")))
     assert str(path) in configure()["changed_files"]
@@ -340,8 +292,7 @@ def test_a_revoked_key_is_trusted_no_more(
 
 
 @pytest.fixture
-def rhel(configure: Run, web: tuple[Path, str], key_ring: KeyRing) -> Run:
-    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+def rhel(configure: Run) -> Run:
 
     def run(**repository: Any) -> dict[str, Any]:
         uri = "https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64/"
@@ -405,10 +356,7 @@ def test_a_section_with_only_a_metalink_survives_beside_ours(rhel: Run, tmp_path
     assert mixed.read_text() == epel
 
 
-def test_what_an_apt_repository_must_not_bring_is_pinned_away(
-    configure: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing
-) -> None:
-    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+def test_what_an_apt_repository_must_not_bring_is_pinned_away(configure: Run, apt: Path) -> None:
     configure(exclude=["dkms", "mft*"])
     preferences = apt / "preferences.d/temper-gpu"
     assert preferences.read_text() == (

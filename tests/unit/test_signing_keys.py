@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,30 +51,45 @@ def set_expiry(fingerprint: str, period: str) -> tuple[str, ...]:
     return ("--passphrase", "", "--quick-set-expire", fingerprint, period)
 
 
-@pytest.fixture
-def repository(tmp_path: Path, ring: KeyRing, editions: dict[str, bytes]) -> dict[str, Any]:
-    return {
-        "name": "gpu",
-        "key_url": f"file://{tmp_path}/key",
-        "fingerprints": [ring.keys["ed25519"]],
-        "signed_by": None,
-    }
+@dataclass
+class Owner:
+    """Who publishes keys for the repository `gpu`, which pins one of them."""
+
+    ring: KeyRing
+    editions: dict[str, bytes]
+    published: Path
+
+    def __post_init__(self) -> None:
+        self.repository: dict[str, Any] = {"name": "gpu", "key_url": f"file://{self.published}"}
+        self.repository |= {"fingerprints": [self.ring.keys["ed25519"]], "signed_by": None}
+
+    def publish(self, *names: str) -> None:
+        """Publish editions of keys in one file."""
+        self.published.write_bytes(b"\n".join(self.editions[name] for name in names))
+
+    def pin(self, *algorithms: str) -> list[str]:
+        self.repository["fingerprints"] = [self.ring.keys[algorithm] for algorithm in algorithms]
+        return list(self.repository["fingerprints"])
+
+    def keyring(self, current: str | bytes, **options: Any) -> signing_keys.Keyring:
+        """The new keyring, in place of an edition; the pins are those of the last time."""
+        noted = signing_keys.normal(options.pop("noted", self.repository["fingerprints"]))
+        there = current if isinstance(current, bytes) else self.editions[current]
+        return signing_keys.keyring(self.repository, there, noted, **options)
+
+    def forged(self, edition: str, algorithm: str = "ed25519", created: int = 0) -> bytes:
+        """A key with the right fingerprint whose own signatures are replaced by a forged one."""
+        parts = [
+            whole
+            for tag, _, whole in openpgp.walk(openpgp.dearmor(self.editions[edition]))
+            if tag != openpgp.SIGNATURE_TAG
+        ]
+        return b"".join(parts) + forged(self.ring.keys[algorithm], created=created, algorithm=22)
 
 
 @pytest.fixture
-def publish(tmp_path: Path, editions: dict[str, bytes]) -> Any:
-    """Let the owner publish editions of keys in one file."""
-
-    def write(*names: str) -> None:
-        (tmp_path / "key").write_bytes(b"\n".join(editions[name] for name in names))
-
-    return write
-
-
-def keyring(repository: dict[str, Any], current: bytes, **options: Any) -> signing_keys.Keyring:
-    """The new keyring where the pins are those of the last time."""
-    noted = signing_keys.normal(options.pop("noted", repository["fingerprints"]))
-    return signing_keys.keyring(repository, current, noted, **options)
+def owner(tmp_path: Path, ring: KeyRing, editions: dict[str, bytes]) -> Owner:
+    return Owner(ring, editions, tmp_path / "key")
 
 
 def expires_days(text: str) -> list[float | None]:
@@ -92,8 +108,8 @@ def test_expiry_is_what_gnupg_says(ring: KeyRing, editions: dict[str, bytes], tm
     assert [key.expires for key in openpgp.keys(path.read_bytes())] == [expected]
 
 
-def test_a_key_without_expiry_has_none(editions: dict[str, bytes]) -> None:
-    assert [key.expires for key in openpgp.keys(editions["never"])] == [None]
+def test_a_key_without_expiry_has_none(owner: Owner) -> None:
+    assert [key.expires for key in openpgp.keys(owner.editions["never"])] == [None]
 
 
 def test_a_revoked_key_is_known_as_one(tmp_path: Path) -> None:
@@ -106,101 +122,79 @@ def test_a_revoked_key_is_known_as_one(tmp_path: Path) -> None:
     assert key.revoked
 
 
-def test_a_good_key_is_kept_without_asking_anybody(
-    repository: dict[str, Any], editions: dict[str, bytes]
-) -> None:
-    kept = keyring(repository, editions["in a year"])
+def test_a_good_key_is_kept_without_asking_anybody(owner: Owner) -> None:
+    kept = owner.keyring("in a year")
     assert expires_days(kept.text) == [365]
     assert kept.warnings == ()
 
 
-def test_a_key_that_expires_soon_is_renewed(
-    repository: dict[str, Any], editions: dict[str, bytes], publish: Any
-) -> None:
-    publish("in a year")
-    renewed = keyring(repository, editions["in two days"])
+def test_a_key_that_expires_soon_is_renewed(owner: Owner) -> None:
+    owner.publish("in a year")
+    renewed = owner.keyring("in two days")
     assert expires_days(renewed.text) == [365]
     assert renewed.warnings == ()
 
 
-def test_an_older_edition_does_not_replace_the_newer_one(
-    repository: dict[str, Any], editions: dict[str, bytes], publish: Any
-) -> None:
-    publish("in two days")
-    assert expires_days(keyring(repository, editions["in a year"], renew=True).text) == [365]
+def test_an_older_edition_does_not_replace_the_newer_one(owner: Owner) -> None:
+    owner.publish("in two days")
+    assert expires_days(owner.keyring("in a year", renew=True).text) == [365]
 
 
-def test_an_expiry_without_a_remedy_is_a_warning(
-    repository: dict[str, Any], editions: dict[str, bytes], publish: Any
-) -> None:
-    publish("in two days")
-    kept = keyring(repository, editions["in two days"])
+def test_an_expiry_without_a_remedy_is_a_warning(owner: Owner) -> None:
+    owner.publish("in two days")
+    kept = owner.keyring("in two days")
     assert expires_days(kept.text) == [2]
     (warning,) = kept.warnings
-    day = time.strftime("%Y-%m-%d", time.gmtime(openpgp.keys(editions["in two days"])[0].expires))
+    day = time.strftime("%Y-%m-%d", time.gmtime(openpgp.keys(owner.editions["in two days"])[0].expires))
     assert f"expire on {day}" in warning
     assert "Ask its owner for the new key" in warning
 
 
-def test_an_owner_who_is_away_does_not_matter_while_the_key_is_good(
-    repository: dict[str, Any], editions: dict[str, bytes]
-) -> None:
-    kept = keyring(repository, editions["in two days"])
+def test_an_owner_who_is_away_does_not_matter_while_the_key_is_good(owner: Owner) -> None:
+    kept = owner.keyring("in two days")
     assert expires_days(kept.text) == [2]
     assert "cannot be fetched" in kept.warnings[0]
 
 
-def test_a_key_that_was_pinned_since_is_added(
-    repository: dict[str, Any], editions: dict[str, bytes], ring: KeyRing, publish: Any
-) -> None:
-    publish("another key")
-    repository["fingerprints"] = [ring.keys["ed25519"], ring.keys["rsa3072"]]
-    both = keyring(repository, editions["in a year"], noted=[ring.keys["ed25519"]])
-    assert set(openpgp_keys.fingerprints(both.text.encode())) == set(repository["fingerprints"])
+def test_a_key_that_was_pinned_since_is_added(owner: Owner) -> None:
+    owner.publish("another key")
+    pins = owner.pin("ed25519", "rsa3072")
+    both = owner.keyring("in a year", noted=pins[:1])
+    assert set(openpgp_keys.fingerprints(both.text.encode())) == set(pins)
 
 
-def test_a_key_that_was_pinned_since_and_is_not_to_be_had_is_an_error(
-    repository: dict[str, Any], editions: dict[str, bytes], ring: KeyRing
-) -> None:
-    repository["fingerprints"] = [ring.keys["ed25519"], ring.keys["rsa3072"]]
+def test_a_key_that_was_pinned_since_and_is_not_to_be_had_is_an_error(owner: Owner) -> None:
+    pins = owner.pin("ed25519", "rsa3072")
     with pytest.raises(RepositoryError, match="cannot be fetched"):
-        keyring(repository, editions["in a year"], noted=[ring.keys["ed25519"]])
+        owner.keyring("in a year", noted=pins[:1])
 
 
-def test_a_pinned_key_that_the_owner_does_not_publish_yet_is_asked_for_once(
-    repository: dict[str, Any], editions: dict[str, bytes], ring: KeyRing
-) -> None:
-    repository["fingerprints"] = [ring.keys["ed25519"], ring.keys["rsa3072"]]
-    kept = keyring(repository, editions["in a year"], noted=repository["fingerprints"])
-    assert openpgp_keys.fingerprints(kept.text.encode()) == [ring.keys["ed25519"]]
+def test_a_pinned_key_that_the_owner_does_not_publish_yet_is_asked_for_once(owner: Owner) -> None:
+    pins = owner.pin("ed25519", "rsa3072")
+    kept = owner.keyring("in a year", noted=pins)
+    assert openpgp_keys.fingerprints(kept.text.encode()) == [owner.ring.keys["ed25519"]]
 
 
-def test_a_key_that_is_pinned_no_more_is_dropped(
-    repository: dict[str, Any], editions: dict[str, bytes], ring: KeyRing
-) -> None:
-    both = openpgp.dearmor(editions["in a year"]) + openpgp.dearmor(editions["another key"])
-    assert openpgp_keys.fingerprints(keyring(repository, both).text.encode()) == [ring.keys["ed25519"]]
+def test_a_key_that_is_pinned_no_more_is_dropped(owner: Owner) -> None:
+    both = openpgp.dearmor(owner.editions["in a year"]) + openpgp.dearmor(owner.editions["another key"])
+    assert openpgp_keys.fingerprints(owner.keyring(both).text.encode()) == [owner.ring.keys["ed25519"]]
 
 
-def test_renewing_takes_no_key_that_is_not_pinned(
-    repository: dict[str, Any], editions: dict[str, bytes], publish: Any
-) -> None:
-    publish("in a year", "another key")
-    kept = keyring(repository, editions["in two days"], renew=True)
+def test_renewing_takes_no_key_that_is_not_pinned(owner: Owner) -> None:
+    owner.publish("in a year", "another key")
+    kept = owner.keyring("in two days", renew=True)
     assert expires_days(kept.text) == [2]
     assert "expected one of" in kept.warnings[0]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="keyrings belong to root")
-def test_all_our_keyrings_are_renewed_where_apt_cannot_verify(
-    repository: dict[str, Any], editions: dict[str, bytes], publish: Any, tmp_path: Path
-) -> None:
+def test_all_our_keyrings_are_renewed_where_apt_cannot_verify(owner: Owner, tmp_path: Path) -> None:
     for name in ("sources", "keyrings"):
         (tmp_path / name).mkdir()
-    (tmp_path / "sources/temper-gpu.sources").write_text(signing_keys.comment(repository))
+    (tmp_path / "sources/temper-gpu.sources").write_text(signing_keys.comment(owner.repository))
     path = tmp_path / "keyrings/temper-gpu.asc"
-    path.write_bytes(editions["in a year"])
-    publish("never")
+    path.write_bytes(owner.editions["in a year"])
+    owner.publish("never")
     assert signing_keys.renew(tmp_path / "sources", tmp_path / "keyrings")
     assert expires_days(path.read_text()) == [None]
     assert not signing_keys.renew(tmp_path / "sources", tmp_path / "keyrings")
@@ -225,75 +219,45 @@ def accepts(keyring_text: str, signed: Path, folder: Path) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def without_signatures(edition: bytes, fingerprint: str, created: int) -> bytes:
-    """A key with the right fingerprint whose own signatures are replaced by a forged one."""
-    parts = [
-        whole for tag, _, whole in openpgp.walk(openpgp.dearmor(edition)) if tag != openpgp.SIGNATURE_TAG
-    ]
-    return b"".join(parts) + forged(fingerprint, created=created, algorithm=22)
-
-
 @needs_gpgv
 @pytest.mark.parametrize("created", [0, 0xFFFFFFFF], ids=["today", "2106"])
 @pytest.mark.parametrize("current", ["in two days", "in a year"])
 def test_a_forged_answer_never_replaces_a_key_that_works(
-    repository: dict[str, Any],
-    editions: dict[str, bytes],
-    signed: Path,
-    tmp_path: Path,
-    current: str,
-    created: int,
+    owner: Owner, signed: Path, tmp_path: Path, current: str, created: int
 ) -> None:
-    answer = without_signatures(editions["in a year"], repository["fingerprints"][0], created)
-    (tmp_path / "key").write_bytes(answer)
-    kept = keyring(repository, editions[current], renew=True)
+    owner.published.write_bytes(owner.forged("in a year", created=created))
+    kept = owner.keyring(current, renew=True)
     assert accepts(kept.text, signed, tmp_path)
 
 
 @needs_gpgv
 @pytest.mark.parametrize("created", [0, 0xFFFFFFFF], ids=["today", "2106"])
 def test_a_good_answer_repairs_a_forged_keyring(
-    repository: dict[str, Any],
-    editions: dict[str, bytes],
-    signed: Path,
-    tmp_path: Path,
-    publish: Any,
-    created: int,
+    owner: Owner, signed: Path, tmp_path: Path, created: int
 ) -> None:
-    bad = without_signatures(editions["in a year"], repository["fingerprints"][0], created)
-    publish("in a year")
-    assert accepts(keyring(repository, bad, renew=True).text, signed, tmp_path)
+    bad = owner.forged("in a year", created=created)
+    owner.publish("in a year")
+    assert accepts(owner.keyring(bad, renew=True).text, signed, tmp_path)
 
 
-def test_a_first_answer_whose_signatures_are_of_the_future_is_refused(
-    repository: dict[str, Any], editions: dict[str, bytes], tmp_path: Path
-) -> None:
-    answer = without_signatures(editions["in a year"], repository["fingerprints"][0], 0xFFFFFFFF)
-    (tmp_path / "key").write_bytes(answer)
+def test_a_first_answer_whose_signatures_are_of_the_future_is_refused(owner: Owner) -> None:
+    owner.published.write_bytes(owner.forged("in a year", created=0xFFFFFFFF))
     with pytest.raises(RepositoryError, match="no good signature of its own"):
-        keyring(repository, b"")
+        owner.keyring(b"")
 
 
 @pytest.mark.parametrize(("edition", "algorithm"), [("another key", "rsa3072"), ("never", "ed25519")])
 def test_a_first_answer_that_the_key_has_not_signed_is_refused(
-    repository: dict[str, Any],
-    editions: dict[str, bytes],
-    ring: KeyRing,
-    tmp_path: Path,
-    edition: str,
-    algorithm: str,
+    owner: Owner, edition: str, algorithm: str
 ) -> None:
-    repository["fingerprints"] = [ring.keys[algorithm]]
-    answer = without_signatures(editions[edition], ring.keys[algorithm], 0)
-    (tmp_path / "key").write_bytes(answer)
+    owner.pin(algorithm)
+    owner.published.write_bytes(owner.forged(edition, algorithm))
     with pytest.raises(RepositoryError, match="no good signature of its own"):
-        keyring(repository, b"")
+        owner.keyring(b"")
 
 
-def test_a_keyring_that_claims_the_future_is_fetched_anew(
-    repository: dict[str, Any], editions: dict[str, bytes]
-) -> None:
-    pins = signing_keys.normal(repository["fingerprints"])
-    bad = without_signatures(editions["in a year"], repository["fingerprints"][0], 0xFFFFFFFF)
-    assert signing_keys.due(repository, bad, pins)
-    assert not signing_keys.due(repository, editions["in a year"], pins)
+def test_a_keyring_that_claims_the_future_is_fetched_anew(owner: Owner) -> None:
+    pins = signing_keys.normal(owner.repository["fingerprints"])
+    bad = owner.forged("in a year", created=0xFFFFFFFF)
+    assert signing_keys.due(owner.repository, bad, pins)
+    assert not signing_keys.due(owner.repository, owner.editions["in a year"], pins)

@@ -242,7 +242,19 @@ def test_the_doctor_says_why_an_inventory_cannot_be_read(
 
 
 @pytest.mark.component
-def test_the_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_looks_at_this_machine() -> None:
     said = "\n".join(doctor.text(check()) for check in doctor.ALONE)
     for words in (f"{ROOT}, commit", "ansible-core", "GiB free for reports"):
         assert words in said
+
+
+def test_the_doctor_says_where_ansible_reads_other_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "ROOT", tmp_path)
+    found = []
+    for mode, named in ((0o700, ""), (0o700, f"{tmp_path}/ansible.cfg"), (0o700, "/etc/x"), (0o707, "")):
+        tmp_path.chmod(mode)
+        monkeypatch.setenv("ANSIBLE_CONFIG", named)
+        found.append(doctor.settings().remedy)
+    assert found == ["", "", "unset ANSIBLE_CONFIG", f"chmod o-w {tmp_path}"]

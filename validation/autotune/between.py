@@ -14,6 +14,7 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ from validation.backends.factory import STARTING, make
 from validation.checks.check import LEAST_PATIENCE_S
 from validation.checks.collectives import RANK_PATIENCE, bus_bandwidth_factor, reduce
 from validation.checks.measured import CUDA_ENVIRONMENT
+from validation.checks.node import Node
+from validation.fabric.groups import Order
 from validation.fabric.measure import (
     BACKENDS,
     MEETING_S,
@@ -34,16 +37,11 @@ from validation.fabric.measure import (
 from validation.model.contract import Measured, decode
 from validation.model.plans import MIB
 from validation.processes.child import BEGINNING, LOADING, Request
-from validation.processes.pool import Ending, run_children
+from validation.processes.pool import Ending, ProcessOutcome, run_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     import torch
 
-    from validation.checks.node import Node
-    from validation.fabric.groups import Order
-    from validation.processes.pool import ProcessOutcome
 
 #: Beyond that a rendezvous of all, and a connection of each with each, take longer than what is measured.
 MOST_NODES = 64

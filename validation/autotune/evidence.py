@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from validation.autotune.knobs import KINDS, UNSET
-from validation.autotune.search import Decision
+from validation.autotune.search import Compared, Decision, KnobVerdict
 from validation.autotune.trials import METRICS
-from validation.model.bounds import Moment, Name, Seconds  # noqa: TC001 - the reader looks at fields' types
+from validation.model.bounds import Moment, Name, Seconds
 from validation.model.contract import MOST_RESULT_BYTES, ContractError, Machine, loads
 from validation.model.printable import one_line
 from validation.model.quantities import number, unit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from validation.autotune.search import Compared, KnobVerdict
 
 AUTOTUNE_VERSION = 1
 

@@ -7,21 +7,16 @@ step several times its time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
-from validation.backends.protocol import Shape
+from validation.backends.protocol import Backend, Shape
 from validation.backends.sampling import rate, repeated
 from validation.checks.launch import on_device
 from validation.checks.training import mixed_format
 from validation.model.contract import Measured
 from validation.model.plans import Timing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.backends.protocol import Backend
-    from validation.processes.child import Request
+from validation.processes.child import Request
 
 METRIC = "training_samples_s"
 

@@ -10,9 +10,10 @@ import contextlib
 import dataclasses
 import os
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.autotune import between, step
 from validation.autotune.journal import ChangeError, Changes
@@ -27,26 +28,19 @@ from validation.autotune.knobs import (
     Setup,
     environment_of,
 )
-from validation.autotune.search import Failed, SearchStage
+from validation.autotune.search import Answer, Failed, SearchStage, Trial
 from validation.backends import storage
+from validation.backends.protocol import Shape
 from validation.checks.collectives import GpuAllReduce, run_ranks
 from validation.checks.measured import CUDA_ENVIRONMENT
 from validation.checks.precision import CpuAmp, GpuAmp
 from validation.checks.registry import CHECKS
 from validation.checks.training import CPU_SHAPE, GPU_SHAPE
-from validation.model.contract import State, worst
+from validation.model.contract import Finding, Measurement, State, worst
 from validation.model.not_run import NotRunError
 from validation.model.plans import MIB, Timing
 from validation.processes.child import Request
-from validation.processes.pool import Ending, run_children
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from validation.autotune.search import Answer, Trial
-    from validation.backends.protocol import Shape
-    from validation.model.contract import Finding, Measurement
-    from validation.processes.pool import ProcessOutcome
+from validation.processes.pool import Ending, ProcessOutcome, run_children
 
 #: Long enough for a median of its own, short enough for many trials.
 TIMING = Timing(warm_up_s=0.3, measure_s=0.7)

@@ -7,17 +7,20 @@ import datetime
 import os
 import random
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from validation.autotune import between
 from validation.autotune.between import BetweenError
 from validation.autotune.evidence import AUTOTUNE_VERSION, Evidence, LeftOut, as_another
 from validation.autotune.journal import ChangeError, Changes, restore
 from validation.autotune.knobs import INTERFACE, KINDS, SHARED, STORAGE, Setup
-from validation.autotune.search import Knob, search
+from validation.autotune.search import Decision, Knob, Trial, search
 from validation.autotune.trials import Bench, readable
 from validation.checks.node import Node
+from validation.fabric.groups import Order
 from validation.model.contract import ContractError, decode, encode
 from validation.model.expectations import Expectation
 from validation.model.not_run import NotRunError
@@ -26,13 +29,6 @@ from validation.probes import machine
 from validation.probes.nvidia_smi import Report
 from validation.processes import scratch
 from validation.run import burn_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from validation.autotune.search import Decision, Trial
-    from validation.fabric.groups import Order
 
 
 class TuneError(Exception):

@@ -6,18 +6,14 @@ import io
 import os
 import pickle
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from validation.backends.protocol import CheckpointError
+from validation.backends.protocol import CheckpointError, Shape
 from validation.backends.training import TransformerStep
 from validation.model.not_run import cause
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.backends.protocol import Shape
 
 #: Bytes between two looks at the clock.
 PIECE = 8 << 20

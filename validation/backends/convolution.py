@@ -6,15 +6,11 @@ last layer, so that one layout in memory must give the gradients of any other up
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional
 
+from validation.backends.protocol import ImageShape
 from validation.backends.training import TrainingStep
-
-if TYPE_CHECKING:
-    from validation.backends.protocol import ImageShape
 
 CLASSES = 100
 #: Each stage has twice the channels of the one before, and half the edge.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed
@@ -16,13 +17,9 @@ from validation.backends.exchange import Exchange, join
 from validation.backends.given_step import FIRST_STEPS, GivenStep
 from validation.backends.memory import MemoryBudget, peak_of_allocations
 from validation.backends.operations import AllReduce, Copy, Matmul, Triad, pattern
+from validation.backends.protocol import Loading, Operation, Shape, Training
 from validation.backends.training import TrainingStep, loss_if_it_fits
 from validation.processes.child import collective_call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.backends.protocol import Loading, Operation, Shape, Training
 
 
 class CpuBackend(TorchDevice):

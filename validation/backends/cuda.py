@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed
@@ -16,17 +17,11 @@ from validation.backends.exchange import Exchange, join
 from validation.backends.given_step import FIRST_STEPS, GivenStep
 from validation.backends.libraries import loaded_version, release, runs_on
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, Triad, pattern
-from validation.backends.protocol import PeerLimitError
+from validation.backends.protocol import Loading, Operation, PeerLimitError, Shape, Training
 from validation.backends.training import TrainingStep, loss_if_it_fits
 from validation.model.cuda_errors import HARDWARE, finding_of
 from validation.model.not_run import NotRunError, cause
 from validation.processes.child import collective_call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.backends.protocol import Loading, Operation, Shape, Training
-
 
 #: What CUDA says of cudaErrorTooManyPeers (cudaGetErrorString).
 TOO_MANY_PEERS = "peer mapping resources exhausted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from validation.backends import loading
@@ -12,24 +13,22 @@ from validation.backends.file_loading import FileLoading
 from validation.backends.kernels import Kernels
 from validation.backends.operations import AllReduce, Matmul, MemoryPattern, Triad
 from validation.backends.parallel import ParallelStep
+from validation.backends.protocol import (
+    Checkpoint,
+    ImageShape,
+    Loading,
+    Operation,
+    Piece,
+    Product,
+    Shape,
+    Training,
+)
 from validation.backends.sharded import ShardedStep
 from validation.backends.training import TransformerStep, trace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
 
-    from validation.backends.protocol import (
-        Checkpoint,
-        ImageShape,
-        Loading,
-        Operation,
-        Piece,
-        Product,
-        Shape,
-        Training,
-    )
     from validation.model.shapes import MatmulShape
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from validation.model.not_run import NotRunError
 from validation.processes.child import LOADING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from validation.backends.protocol import Backend
 
 #: The stage of a process between its imports and its backend.

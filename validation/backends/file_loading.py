@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 
 from validation.backends.files import read
 from validation.backends.loading import BATCH, Loading
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from validation.backends.protocol import Piece
+from validation.backends.protocol import Piece
 
 
 class Pieces:

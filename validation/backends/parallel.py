@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from validation.backends.protocol import SCALED
-from validation.backends.training import Model, TransformerStep
-
-if TYPE_CHECKING:
-    from validation.backends.protocol import Shape
-    from validation.backends.training import Trained
+from validation.backends.protocol import SCALED, Shape
+from validation.backends.training import Model, Trained, TransformerStep
 
 
 class _Wrapped(torch.nn.Module):  # type: ignore[misc]  # mypy sees no torch

@@ -6,12 +6,11 @@ torch: a scripted backend drives every path of the checks in tests.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from validation.backends.kernels import Kernel
     from validation.model.shapes import MatmulShape
 
@@ -77,7 +76,6 @@ class Operation(Protocol):
 
     def error(self) -> float:
         """Run once and check the result by another route; its error, NaN if the result is not a number."""
-        ...
 
 
 class Product(Operation, Protocol):
@@ -85,7 +83,6 @@ class Product(Operation, Protocol):
 
     def digest(self) -> str:
         """Run once; a checksum of every bit of the result."""
-        ...
 
 
 class Training(Operation, Protocol):
@@ -97,14 +94,12 @@ class Training(Operation, Protocol):
     @property
     def skipped(self) -> int:
         """See `steps`."""
-        ...
 
     def fall(self) -> float:
         """Return the part of the loss that is gone after some steps from the start.
 
         NaN where a loss is none.
         """
-        ...
 
 
 class Loading(Protocol):
@@ -117,15 +112,12 @@ class Loading(Protocol):
 
         `go_on` is called batch by batch.
         """
-        ...
 
     def error(self) -> float:
         """Return the part of the next samples that are wrong. Raises WorkerError and LimitError."""
-        ...
 
     def close(self) -> None:
         """End the processes."""
-        ...
 
 
 class Checkpoint(Protocol):
@@ -138,11 +130,9 @@ class Checkpoint(Protocol):
 
         Raises OSError.
         """
-        ...
 
     def load(self, descriptor: int, go_on: Callable[[], None]) -> float:
         """Return seconds until all of it is in memory again. Raises OSError and CheckpointError."""
-        ...
 
 
 class Backend(Protocol):
@@ -158,29 +148,24 @@ class Backend(Protocol):
         `step` is called when the device begins a run and when it has ended it: of one that hangs it is known
         where. Other ranks of a collective are waited for after the beginning.
         """
-        ...
 
     def dtypes(self) -> tuple[str, ...]:
         """Return the number formats that this device multiplies in: fp32, tf32, fp16, bf16, fp8."""
-        ...
 
     def software(self) -> dict[str, int | str]:
         """Return what the bits of a product depend on beside its operands.
 
         Versions of libraries, number of SMs.
         """
-        ...
 
     def free_bytes(self) -> int:
         """Memory that an operation may take."""
-        ...
 
     def matmul(self, dtype: str, shape: MatmulShape, *, cold: bool = False) -> Product:
         """C = A B of random matrices; work is in floating point operations.
 
         `cold` empties the device's cache before each run, outside of what is timed.
         """
-        ...
 
     def copy(self, direction: str, size_bytes: int) -> Operation:
         """Return a copy of `size_bytes` bytes; work is in bytes.
@@ -188,30 +173,24 @@ class Backend(Protocol):
         `direction` is `local`, `peer_N` (to GPU N), `h2d` (host to device), `d2h` or `both` (at once; work
         counts both); host memory is pinned, but with `_pageable` after the direction. Raises PeerLimitError.
         """
-        ...
 
     def reaches(self, peer: int) -> bool:
         """Return whether this device writes to GPU `peer` directly; if not, copies go through host memory."""
-        ...
 
     def triad(self, size_bytes: int) -> Operation:
         """Return a = b + s c over buffers of `size_bytes` bytes; work is in bytes of one buffer."""
-        ...
 
     def memory_pattern(self, size_bytes: int) -> Operation:
         """Return a pattern written to `size_bytes` bytes of memory.
 
         The error is how many words did not keep it.
         """
-        ...
 
     def kernels(self) -> Iterable[Kernel]:
         """Kernels of many kinds, whose results are the same bits each time."""
-        ...
 
     def has_tensor_cores(self) -> bool:
         """Return whether it has units that multiply in narrower formats faster than in fp32."""
-        ...
 
     def training(self, shape: Shape, way: str) -> Training:
         """Return a training step on a batch of this shape.
@@ -219,21 +198,18 @@ class Backend(Protocol):
         `way` is `fp32`, `tf32`, `bf16` or `fp16` (automatic mixed precision), or, in fp32, `accumulated` over
         parts of the batch or `checkpointed`.
         """
-        ...
 
     def parallel_training(self, shape: Shape, way: str) -> Training:
         """Return a training step of all ranks that have met, each on its own batch of this shape.
 
         The error is how far gradients are from the mean of all ranks'. All ranks must do the same with it.
         """
-        ...
 
     def sharded_training(self, shape: Shape, way: str) -> Training:
         """Return the same with weights, gradients and optimizer in shards: FSDP. Raises NotRunError.
 
         The error is how far loss, gradients and weights are from those of the step without shards.
         """
-        ...
 
     def convolution(self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool) -> Training:
         """Return a training step of a convolutional network, `way` a number format.
@@ -241,52 +217,42 @@ class Backend(Protocol):
         The error is how far gradients in fp32 are from those of the contiguous layout. `autotuned`: cuDNN
         tries its algorithms first.
         """
-        ...
 
     def checkpoint(self, shape: Shape) -> Checkpoint:
         """Return what a job of this shape keeps to go on from, after one step."""
-        ...
 
     def launch_seconds(self, operation: Training) -> float:
         """Return what the host takes to start one run of a training step; 0 where it is the device itself."""
-        ...
 
     def peak_bytes(self, operation: Operation) -> int:
         """Return the bytes that a run of a training step takes at its peak, beyond what it holds before."""
-        ...
 
     def peak_with_its_making(self, make: Callable[[], Operation]) -> int:
         """Return the memory that a training step takes at its peak in all: while it is made and run twice."""
-        ...
 
     def limit_memory(self, size_bytes: int) -> None:
         """From now on, let this process take no more than so much in addition to what it has."""
-        ...
 
     def first_steps(self, make_step: Callable[[int], Any], batch: int) -> tuple[Operation, int]:
         """Return a step of the user's own, made and run twice within limit_memory; the bytes of its peak.
 
         `make_step(batch)` returns a function that runs one step. Raises whatever they raise.
         """
-        ...
 
     def try_step(self, shape: Shape, way: str) -> float | None:
         """Train two steps and forget them; the loss of the second, None if memory did not suffice."""
-        ...
 
     def trace(self, shape: Shape, way: str, steps: int, *, detailed: bool = False) -> bytes:
         """Return a Chrome trace of so many training steps; marked as traces.py says. Raises NotRunError.
 
         With memory and the shapes of tensors where it is `detailed`, which takes the host longer.
         """
-        ...
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:
         """Return samples from so many processes; to a GPU through pinned host memory, or not.
 
         Raises LimitError.
         """
-        ...
 
     def file_loading(
         self, pieces: Sequence[Piece], workers: int, *, prefetch: int, persistent: bool, batches: int
@@ -295,31 +261,24 @@ class Backend(Protocol):
 
         Raises LimitError, OSError.
         """
-        ...
 
     def shared_bytes(self, workers: int) -> int:
         """Return the shared memory that so many processes fill with samples."""
-        ...
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Become one of `world_size` processes that meet at `store`: a file, or tcp://ADDRESS:PORT."""
-        ...
 
     def barrier(self) -> None:
         """Wait for all processes."""
-        ...
 
     def highest(self, value: float) -> float:
         """Return the highest of the values of all processes; all learn the same."""
-        ...
 
     def has_multicast(self) -> bool:
         """Return whether GPUs can be written to all at once, which NCCL's NVLS needs."""
-        ...
 
     def collective(self, kind: str, size_bytes: int) -> Operation:
         """all_reduce, all_gather, reduce_scatter or all_to_all of fp32 over all processes.
 
         Work is in bytes of the larger buffer of one process. The error is exact: 0 or wrong.
         """
-        ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,6 @@ from validation.model.contract import Measurement
 from validation.model.quantities import NOISY_SPREAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from validation.backends.protocol import Backend, Operation
     from validation.model.plans import Timing
 

@@ -16,6 +16,7 @@ import random
 import stat
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +26,6 @@ from typing import TYPE_CHECKING
 from validation.model.not_run import NotRunError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
 MIB = 1 << 20

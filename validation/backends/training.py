@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import gc
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn
@@ -17,12 +17,9 @@ import torch.profiler
 import torch.utils.checkpoint
 
 from validation.backends.memory import exported
-from validation.backends.protocol import SCALED
+from validation.backends.protocol import SCALED, Shape
 from validation.backends.traces import LOADING, STEP
 from validation.model.not_run import out_of_memory
-
-if TYPE_CHECKING:
-    from validation.backends.protocol import Shape
 
 #: Steps after which the losses of two number formats are compared.
 LOSSES = 5
@@ -44,7 +41,6 @@ class Trained(Protocol):
 
         `checkpointed` keeps less for the backward pass, and computes it again.
         """
-        ...
 
 
 class Model:

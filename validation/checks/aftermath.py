@@ -6,21 +6,17 @@ of a memory row that waits to be remapped, or of a link that went down behind it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from validation.checks import health
 from validation.checks.check import GPU, Check, Scope, not_run
 from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import result
+from validation.checks.node import Node
 from validation.findings.catalogue import catalogue, finding
+from validation.model.contract import Finding, TestResult
 from validation.model.plans import PLANS
 from validation.probes.nvidia_smi import Report
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from validation.checks.node import Node
-    from validation.model.contract import Finding, TestResult
 
 #: Facts of a finding that was there before and that change when more comes: its text is compared, too.
 CHANGING = {"count", "requested"}

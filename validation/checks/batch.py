@@ -5,20 +5,15 @@ from __future__ import annotations
 import dataclasses
 import gc
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from validation.backends.protocol import SCALED, Shape
+from validation.backends.protocol import SCALED, Backend, Shape
 from validation.checks.launch import on_device
 from validation.checks.recorder import Recorder
 from validation.checks.training import CpuTraining, GpuTraining, mixed_format
+from validation.model.contract import Measured
 from validation.model.not_run import NotRunError, out_of_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.backends.protocol import Backend
-    from validation.model.contract import Measured
-    from validation.processes.child import Request
+from validation.processes.child import Request
 
 #: Of the free memory of a GPU, what the search may take; the rest is for libraries and the driver.
 GPU_SHARE = 0.9

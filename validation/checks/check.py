@@ -9,20 +9,16 @@ from __future__ import annotations
 import abc
 import dataclasses
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from validation.checks.cost import IdleNode
+from validation.checks.cost import CostStep, IdleNode
 from validation.checks.node import Node
 from validation.model.contract import State, StringEnum, TestResult
 from validation.model.plans import WHOLE
+from validation.model.run_options import RunOptions
 from validation.processes.pool import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from validation.checks.cost import CostStep
-    from validation.model.run_options import RunOptions
 
 
 class Scope(StringEnum):

@@ -8,6 +8,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,25 +27,20 @@ from validation.checks.check import (
     not_run,
 )
 from validation.checks.cost import CostStep, IdleNode
-from validation.checks.measured import CUDA_ENVIRONMENT, failures, result, watch
+from validation.checks.measured import CUDA_ENVIRONMENT, Telemetry, failures, result, watch
+from validation.checks.node import Node
 from validation.checks.witnesses import RasWitness, flight_records, say
 from validation.findings.catalogue import finding
-from validation.model.contract import Finding, Measured, Measurement
+from validation.model.contract import Finding, Measured, Measurement, TestResult
 from validation.model.cuda_errors import HARDWARE, OF_A_LINK, finding_of
 from validation.model.not_run import NotRunError
 from validation.model.quantities import NOISY_SPREAD
 from validation.probes.nccl_ras import VARIABLE as RAS_VARIABLE
 from validation.processes.child import BEGINNING, LOADING, Request, count_step, expect
-from validation.processes.pool import PATIENCE, SLACK_S, Ending, ProcessOutcome, run_children
+from validation.processes.pool import PATIENCE, SLACK_S, Ending, ProcessOutcome, WorkerPool, run_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from validation.backends.protocol import Backend, Operation
-    from validation.checks.measured import Telemetry
-    from validation.checks.node import Node
-    from validation.model.contract import TestResult
-    from validation.processes.pool import WorkerPool
 
 WARM_UP_RUNS = 3
 LEAST_RUNS = 5

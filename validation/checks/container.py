@@ -10,25 +10,20 @@ import contextlib
 import dataclasses
 import os
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.checks.check import DRIVER, Check, Need, Scope
 from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import result
+from validation.checks.node import Node
 from validation.findings.catalogue import finding
-from validation.model.contract import Finding, Measured
+from validation.model.contract import Finding, Measured, TestResult
 from validation.model.not_run import NotRunError
 from validation.processes.child import Request
 from validation.processes.command import CommandError, run
 from validation.processes.pool import run_children
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from validation.checks.node import Node
-    from validation.model.contract import TestResult
 
 TIMEOUT_S = 60.0
 PREFIX = "temper-validation-"

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from validation.backends.protocol import SCALED, ImageShape
+from validation.backends.protocol import SCALED, Backend, ImageShape
 from validation.checks.launch import on_device
+from validation.checks.node import Node
 from validation.checks.recorder import Recorder
 from validation.checks.training import CpuTraining, GpuTraining, mixed_format
-from validation.model.contract import Measurement
+from validation.model.contract import Measured, Measurement
 from validation.model.quantities import NOISY_SPREAD, number
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.backends.protocol import Backend
-    from validation.checks.node import Node
-    from validation.model.contract import Measured
-    from validation.processes.child import Request
+from validation.processes.child import Request
 
 #: Both fixed, so that numbers compare. That of a GPU is ResNet-18 with a batch of photographs.
 CPU_IMAGES = ImageShape(width=16, edge=64, batch=32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from validation.backends.factory import make
@@ -11,20 +12,18 @@ from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, TWO_GPUS, Check, 
 from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.launch import exclusive, on_each_gpu, on_the_cpu
 from validation.checks.measured import stay_near
+from validation.checks.node import Node
 from validation.checks.recorder import Recorder
+from validation.model.contract import Measured, TestResult
 from validation.model.not_run import NotRunError
+from validation.model.plans import Timing
 from validation.probes import numa
 from validation.probes.node_probe import failure_reason
+from validation.processes.child import Request
 from validation.processes.pool import ProcessOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from validation.backends.protocol import Backend
-    from validation.checks.node import Node
-    from validation.model.contract import Measured, TestResult
-    from validation.model.plans import Timing
-    from validation.processes.child import Request
 
 #: Measurement name and bytes moved per byte copied: a local copy reads and writes memory (as STREAM counts),
 #: a transfer crosses once.

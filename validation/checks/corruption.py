@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from validation.checks.check import CUDA, Check, Scope
@@ -11,21 +12,18 @@ from validation.checks.cost import CostStep, IdleNode
 from validation.checks.launch import on_device, on_each_gpu
 from validation.checks.matmul import odd_ones_out
 from validation.checks.measured import failures
+from validation.checks.node import Node
 from validation.checks.recorder import Recorder
 from validation.model import checksums
-from validation.model.contract import Digest
+from validation.model.contract import Digest, Measured, TestResult
 from validation.model.shapes import MatmulShape
+from validation.processes.child import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     import torch
 
     from validation.backends.kernels import Kernel
     from validation.backends.protocol import Backend
-    from validation.checks.node import Node
-    from validation.model.contract import Measured, TestResult
-    from validation.processes.child import Request
 
 #: Operands, and the first result of each kernel.
 NEEDED_BYTES = 3 << 30

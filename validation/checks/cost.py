@@ -7,15 +7,11 @@ quick plan, which is 53 s here (2026-11-26); what a model costs was read off it.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from validation.checks.recorder import LATER_WARM_UP
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from validation.model.plans import Plan, Timing
+from validation.model.plans import Plan, Timing
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from validation.findings.catalogue import catalogue, finding, xid_code
-from validation.probes.kernel_log import RECOVERY, Kind
-from validation.probes.nvidia_smi import CORRUPT_INFOROM, Report
+from validation.model.contract import Finding
+from validation.probes.kernel_log import RECOVERY, Event, Kind
+from validation.probes.nvidia_smi import CORRUPT_INFOROM, NvidiaSmiError, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from validation.checks.node import Node
-    from validation.model.contract import Finding
-    from validation.probes.kernel_log import Event
-    from validation.probes.nvidia_smi import NvidiaSmiError
 
 #: What a recovery action comes to, by a word in it: names of NVML (nvmlDeviceGpuRecoveryAction_t), words of
 #: nvidia-smi and those of Xid 154 differ (Reset, GPU_RESET, GPU Reset Required, PF FLR; OS Reboot).

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 from validation.checks.check import BEYOND_QUICK, Check, Need, Scope
 from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import result
+from validation.checks.node import Node
 from validation.findings.catalogue import finding
-from validation.model.contract import Finding, Measured, encode
+from validation.model.contract import Finding, Measured, TestResult, encode
 from validation.model.not_run import NotRunError
 from validation.probes import drives
+from validation.probes.drives import Drives
 from validation.processes.child import Request
 from validation.processes.pool import run_children
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from validation.checks.node import Node
-    from validation.model.contract import TestResult
-    from validation.probes.drives import Drives
 
 #: What data has to be taken away from: reliability, media, backup of memory, persistent memory.
 FAILING = 0x04 | 0x08 | 0x10 | 0x20

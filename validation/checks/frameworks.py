@@ -5,27 +5,22 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.backends.factory import clear_environment
 from validation.backends.libraries import runs_on
 from validation.checks.check import CUDA, Check, Scope
 from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
+from validation.checks.node import Node
 from validation.findings.catalogue import finding
-from validation.model.contract import ContractError, Finding, Measured, decode, encode
+from validation.model.contract import ContractError, Finding, Measured, TestResult, decode, encode
 from validation.model.not_run import NotRunError, cause, out_of_memory
 from validation.model.plans import PLANS
 from validation.processes.child import LOADING, Request
-from validation.processes.pool import run_children
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from validation.checks.node import Node
-    from validation.model.contract import TestResult
-    from validation.processes.pool import ProcessOutcome
+from validation.processes.pool import ProcessOutcome, run_children
 
 #: How a child's stage begins while a GPU computes; its index follows.
 COMPUTING = "computing on GPU "

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
 
 from validation.checks.check import DRIVER, Check, Need, Scope
 from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import failures, result
+from validation.checks.node import Node
 from validation.findings.catalogue import finding
-from validation.model.contract import Finding, Measured, encode
+from validation.model.contract import Finding, Measured, TestResult, encode
 from validation.model.not_run import NotRunError
 from validation.probes import egl
+from validation.probes.egl import Device
 from validation.processes.child import Request
 from validation.processes.pool import run_children
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from validation.checks.node import Node
-    from validation.model.contract import TestResult
-    from validation.probes.egl import Device
 
 
 class HeadlessEgl(Check):

@@ -8,14 +8,16 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from validation.checks import driver_health, pcie_link
 from validation.checks.check import Check, Scope, not_run
 from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import HW_CAUSES, HW_SLOWDOWN, SLOWDOWNS, result
+from validation.checks.node import Node
 from validation.findings.catalogue import finding
-from validation.model.contract import State
+from validation.model.contract import Finding, State, TestResult
 from validation.model.expectations import ANY_MODEL
 from validation.model.plans import PLANS
 from validation.model.printable import first_of
@@ -23,12 +25,6 @@ from validation.probes.nvidia_smi import Gpu, NvidiaSmiError, Report, Unanswered
 from validation.probes.nvlink import Links
 from validation.probes.pcie import port_of
 from validation.probes.report_values import FAULTS, LOST, WITHHELD
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from validation.checks.node import Node
-    from validation.model.contract import Finding, TestResult
 
 #: More than the driver and its daemons take of an idle GPU.
 IDLE_MEMORY_MIB = 2048

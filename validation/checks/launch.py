@@ -7,24 +7,23 @@ import fcntl
 import os
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from validation.backends.factory import make
 from validation.checks.measured import each_gpu, failures, result, stay_near, watch
+from validation.model.contract import Finding, GpuIdentity, Measured, TestResult
 from validation.processes.child import Request
-from validation.processes.pool import run_children
+from validation.processes.pool import ProcessOutcome, run_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from validation.backends.protocol import Backend
     from validation.checks.check import Check
     from validation.checks.node import Node
-    from validation.model.contract import Finding, GpuIdentity, Measured, TestResult
-    from validation.processes.pool import ProcessOutcome
 
-    Stage = Callable[[str], None]
+
+Stage = Callable[[str], None]
 
 WAITING = "waiting for the other GPUs"
 #: For others that fill page-locked memory, which would disturb one that measures, and for their turns: less

@@ -5,28 +5,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.backends.factory import make
-from validation.backends.protocol import WORKER_PATIENCE_S, LimitError, WorkerError
+from validation.backends.protocol import WORKER_PATIENCE_S, Backend, LimitError, WorkerError
 from validation.backends.sampling import calm, rate, repeated
 from validation.checks.check import BEYOND_QUICK, TORCH, Check, Scope
 from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
+from validation.checks.node import Node
 from validation.checks.recorder import Recorder
-from validation.model.contract import Measured
+from validation.model.contract import Measured, Measurement, TestResult
 from validation.model.plans import Timing
 from validation.processes.child import Request
-from validation.processes.pool import run_children
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from validation.backends.protocol import Backend
-    from validation.checks.node import Node
-    from validation.model.contract import Measured, Measurement, TestResult
-    from validation.processes.pool import ProcessOutcome
+from validation.processes.pool import ProcessOutcome, run_children
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where torch's workers leave their batches
 #: More workers than these are seldom worth their memory.

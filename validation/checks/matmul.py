@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,22 +14,19 @@ from validation.checks.check import CUDA, TORCH, Check, Scope
 from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.launch import exclusive, on_each_gpu, on_the_cpu
 from validation.checks.measured import failures
+from validation.checks.node import Node
 from validation.checks.recorder import Recorder
 from validation.findings.catalogue import finding
 from validation.model import checksums, shapes
 from validation.model.checksums import Standing
-from validation.model.contract import Digest, Finding
+from validation.model.contract import Digest, Finding, GpuIdentity, Measured, TestResult
 from validation.model.plans import Timing
 from validation.model.shapes import MatmulShape
+from validation.processes.child import Request
+from validation.processes.pool import ProcessOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
-
     from validation.backends.protocol import Backend
-    from validation.checks.node import Node
-    from validation.model.contract import GpuIdentity, Measured, TestResult
-    from validation.processes.child import Request
-    from validation.processes.pool import ProcessOutcome
 
 #: The largest deviation that rounding explains, of a row's checksum over its RMS value (Matmul.error says how
 #: it is taken). Rounding of operands or result: 2^-24 relative for fp32, 2^-11 for tf32 and fp16, 2^-8 for

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from validation.backends.factory import make
-from validation.backends.protocol import PeerLimitError
+from validation.backends.protocol import Backend, Operation, PeerLimitError
 from validation.checks.check import BEYOND_QUICK, CUDA, TWO_GPUS, Check, Scope
 from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.launch import on_device, on_each_gpu
-from validation.checks.measured import CUDA_ENVIRONMENT, failures, result, watch
+from validation.checks.measured import CUDA_ENVIRONMENT, Telemetry, failures, result, watch
+from validation.checks.node import Node
 from validation.checks.recorder import Recorder
-from validation.model.contract import Measured
+from validation.model.contract import Measured, TestResult
 from validation.model.not_run import NotRunError
 from validation.model.plans import PLANS
 from validation.processes.child import Request
-from validation.processes.pool import run_children
+from validation.processes.pool import ProcessOutcome, run_children
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from validation.backends.protocol import Backend, Operation
-    from validation.checks.measured import Telemetry
-    from validation.checks.node import Node
-    from validation.model.contract import TestResult
-    from validation.processes.pool import ProcessOutcome
-
-    #: A GPU and the one that it copies to.
-    Pair = tuple[int, int]
+#: A GPU and the one that it copies to.
+Pair = tuple[int, int]
 
 #: Of the free memory, what the pattern test leaves to libraries.
 PATTERN_SHARE = 0.9

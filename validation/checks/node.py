@@ -9,19 +9,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from validation.model.contract import GpuIdentity
+from validation.model.expectations import Expectation
 from validation.model.run_options import RunOptions
 from validation.probes import machine, pcie
+from validation.probes.kernel_log import KernelLog
 from validation.probes.node_probe import Facts, NodeProbe, failure_reason
-from validation.probes.nvidia_smi import NvidiaSmiError, Report
+from validation.probes.nvidia_smi import Gpu, NvidiaSmiError, Report
+from validation.probes.nvlink import Links
+from validation.probes.topology import Topology
 from validation.processes.pool import ProcessOutcome, WorkerPool
 
 if TYPE_CHECKING:
-    from validation.model.expectations import Expectation
     from validation.model.plans import Plan
-    from validation.probes.kernel_log import KernelLog
-    from validation.probes.nvidia_smi import Gpu
-    from validation.probes.nvlink import Links
-    from validation.probes.topology import Topology
 
 
 #: The most that a busy machine stretches a test's budget.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import tempfile
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from validation.backends.factory import STARTING
-from validation.backends.protocol import Shape
+from validation.backends.protocol import Backend, Operation, Shape
 from validation.backends.sampling import MOST_ATTEMPTS, rate, spread
 from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, TWO_GPUS, Check, Need, Scope
 from validation.checks.collectives import (
@@ -25,23 +26,16 @@ from validation.checks.collectives import (
 )
 from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.launch import on_device
-from validation.checks.measured import CUDA_ENVIRONMENT, result, watch
+from validation.checks.measured import CUDA_ENVIRONMENT, Telemetry, result, watch
+from validation.checks.node import Node
 from validation.checks.recorder import Recorder
 from validation.checks.training import CPU_SHAPE, GPU_SHAPE, memory_of, mixed_format
-from validation.model.contract import Measured, Measurement
+from validation.model.contract import Measured, Measurement, TestResult
 from validation.model.not_run import NotRunError
+from validation.model.plans import Timing
 from validation.model.quantities import NOISY_SPREAD, number
 from validation.processes.child import BEGINNING, LOADING, Request
 from validation.processes.pool import ProcessOutcome, run_children
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from validation.backends.protocol import Backend, Operation
-    from validation.checks.measured import Telemetry
-    from validation.checks.node import Node
-    from validation.model.contract import TestResult
-    from validation.model.plans import Timing
 
 #: The largest difference from the mean of all gradients, as a part of it, that rounding explains: sums of a
 #: few ranks in fp32; with mixed precision the two also round their products differently.

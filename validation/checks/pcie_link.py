@@ -7,18 +7,16 @@ Where nobody sees the port, as in a virtual machine, that a lane or a generation
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from validation.findings.catalogue import finding
-from validation.probes.nvidia_smi import FULL_SPEED_STATES, Report
+from validation.model.contract import Finding
+from validation.probes.nvidia_smi import FULL_SPEED_STATES, Gpu, Report
 from validation.probes.pcie import generation_possible, port_of, width_possible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from validation.checks.node import Node
-    from validation.model.contract import Finding
-    from validation.probes.nvidia_smi import Gpu
 
 #: GPUs that are soldered to a board with as many lanes as its maker laid.
 SOLDERED = re.compile(r"Laptop GPU|with Max-Q|Mobile")

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from validation.checks.check import GPU, Check, Scope
 from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import result
+from validation.checks.node import Node
 from validation.findings.catalogue import finding
+from validation.model.contract import Finding, TestResult
+from validation.probes.topology import RdmaPort, Topology
 from validation.processes.pool import ProcessOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from validation.checks.node import Node
-    from validation.model.contract import Finding, TestResult
-    from validation.probes.topology import RdmaPort, Topology
 
 
 class Platform(Check):

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from validation.backends.protocol import MIXED, SCALED
+from validation.backends.protocol import MIXED, SCALED, Backend
 from validation.checks.launch import on_device
+from validation.checks.node import Node
 from validation.checks.training import CpuTraining, GpuTraining, begin
+from validation.model.contract import Measured, Measurement
 from validation.model.not_run import NotRunError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.backends.protocol import Backend
-    from validation.checks.node import Node
-    from validation.model.contract import Measured, Measurement
-    from validation.processes.child import Request
+from validation.processes.child import Request
 
 #: The largest difference of losses and of gradients that rounding explains, as a part of them. In bf16, whose
 #: operands are rounded to 2^-8, gradients differ by 0.006 of their norm (torch 2.13 on a CPU, whatever the

@@ -5,20 +5,17 @@ from __future__ import annotations
 import gzip
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.backends import traces
+from validation.backends.protocol import Backend
 from validation.checks.launch import on_device
+from validation.checks.node import Node
 from validation.checks.training import CpuTraining, GpuTraining, begin, mixed_format
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.backends.protocol import Backend
-    from validation.checks.node import Node
-    from validation.model.contract import Measured
-    from validation.processes.child import Request
+from validation.model.contract import Measured
+from validation.processes.child import Request
 
 STEPS = 3
 #: A larger trace is not kept, compressed as it is: a thousand times what three steps need is a mistake.

@@ -5,21 +5,19 @@ It runs in measuring processes, on any backend.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from validation.backends.sampling import rate, times
 from validation.findings.catalogue import finding
-from validation.model.contract import Finding, Measured, Measurement
+from validation.model.contract import Digest, Finding, Measured, Measurement
 from validation.model.not_run import NotRunError
 from validation.model.plans import Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from validation.backends.protocol import Backend, Operation
-    from validation.model.contract import Digest
     from validation.processes.child import Request
 
 #: Of the first warm-up, what later numbers of the same process need: the device is warm, only their code is

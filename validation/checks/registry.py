@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from validation import checks
 from validation.checks.check import Check
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from validation.model.run_options import RunOptions
+from validation.model.run_options import RunOptions
 
 
 def _found() -> Iterator[Check]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from validation.backends.factory import STARTING
-from validation.backends.protocol import SCALED, Shape
+from validation.backends.protocol import SCALED, Backend, Shape
 from validation.backends.sampling import rate
 from validation.checks.collectives import CONNECTING, MEETING, name_the_culprit
 from validation.checks.launch import on_device
-from validation.checks.measured import result
+from validation.checks.measured import Telemetry, result
 from validation.checks.parallel import (
     MORE_MEMORY,
     TOLERANCE,
@@ -24,17 +24,9 @@ from validation.checks.parallel import (
 from validation.checks.recorder import Recorder
 from validation.checks.training import memory_of, mixed_format
 from validation.findings.catalogue import finding
-from validation.model.contract import Measured, Measurement
-from validation.processes.child import BEGINNING, LOADING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.backends.protocol import Backend
-    from validation.checks.measured import Telemetry
-    from validation.model.contract import TestResult
-    from validation.processes.child import Request
-    from validation.processes.pool import ProcessOutcome
+from validation.model.contract import Measured, Measurement, TestResult
+from validation.processes.child import BEGINNING, LOADING, Request
+from validation.processes.pool import ProcessOutcome
 
 #: The two ways, as numbers and stages call them.
 WAYS = ("replicated", "sharded")

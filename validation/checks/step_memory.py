@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from validation.backends.protocol import Backend
 from validation.checks.launch import on_device
 from validation.checks.training import CpuTraining, GpuTraining, begin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from validation.backends.protocol import Backend
-    from validation.model.contract import Measured
-    from validation.processes.child import Request
+from validation.model.contract import Measured
+from validation.processes.child import Request
 
 #: The ways to run the step, as the backend calls them and as the numbers do.
 WAYS = {"fp32": "plain", "accumulated": "accumulated", "checkpointed": "checkpointed"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,9 @@ from validation.backends.sampling import MOST_ATTEMPTS, calm, rate, repeated
 from validation.checks.check import BEYOND_QUICK, Check, Need, Scope
 from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.measured import result
+from validation.checks.node import Node
 from validation.findings.catalogue import finding
-from validation.model.contract import Finding, Measured, Measurement
+from validation.model.contract import Finding, Measured, Measurement, TestResult
 from validation.model.not_run import NotRunError
 from validation.model.plans import Timing
 from validation.model.quantities import NOISY_SPREAD, number
@@ -24,11 +26,7 @@ from validation.processes.child import Request
 from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from validation.checks.launch import Stage
-    from validation.checks.node import Node
-    from validation.model.contract import TestResult
 
 THREADS = 8
 #: The file that is written to and read from at random: in any plan no larger, and not written for longer.

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.backends import storage
-from validation.backends.protocol import CheckpointError, Shape
+from validation.backends.protocol import Backend, CheckpointError, Shape
 from validation.backends.sampling import rate, repeated
 from validation.checks.check import TORCH
 from validation.checks.cost import CostStep, IdleNode
 from validation.checks.launch import on_device
+from validation.checks.node import Node
 from validation.checks.storage import StorageCheck
 from validation.findings.catalogue import finding
 from validation.model.contract import Measured, Measurement
 from validation.model.not_run import NotRunError
 from validation.model.plans import Timing
 from validation.model.quantities import number
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from validation.backends.protocol import Backend
-    from validation.checks.node import Node
-    from validation.processes.child import Request
+from validation.processes.child import Request
 
 #: Fixed, so that numbers compare: 50 million weights and their momentum, 0.4 GB.
 SHAPE = Shape(layers=4, width=1024, heads=16, tokens=16, batch=1)

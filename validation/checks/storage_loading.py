@@ -5,32 +5,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.backends import files
 from validation.backends.factory import make
-from validation.backends.protocol import WORKER_PATIENCE_S, LimitError, WorkerError
+from validation.backends.protocol import WORKER_PATIENCE_S, Backend, LimitError, Loading, WorkerError
 from validation.backends.sampling import calm, rate, repeated
 from validation.checks.check import TORCH
 from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.loading import MOST_WORKERS, NEARLY, blame, free_shared_memory, worker_counts
+from validation.checks.node import Node
 from validation.checks.recorder import Recorder
 from validation.checks.storage import StorageCheck
 from validation.findings.catalogue import finding
-from validation.model.contract import Measured
+from validation.model.contract import Measured, Measurement
 from validation.model.not_run import NotRunError
 from validation.model.plans import Timing
 from validation.model.quantities import number
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from validation.backends.protocol import Backend, Loading
-    from validation.checks.node import Node
-    from validation.model.contract import Measurement
-    from validation.processes.child import Request
+from validation.processes.child import Request
 
 BATCH = 32
 #: torch's own prefetch_factor, which the numbers of workers are tried with, and what is tried beside it.

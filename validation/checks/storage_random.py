@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from validation.backends import storage
 from validation.backends.sampling import calm, rate, repeated
 from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.storage import MOST_WRITE_S, THREADS, StorageCheck, on_path
-from validation.model.contract import Measured
+from validation.model.contract import Measured, Measurement
 from validation.model.plans import Timing
+from validation.processes.child import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from validation.backends import storage
     from validation.checks.launch import Stage
-    from validation.model.contract import Measurement
-    from validation.processes.child import Request
 
 #: About what a compressed photograph takes; and what latency decides. More threads of Python than one would
 #: measure Python there: each read takes it some microseconds.

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 import pkgutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from validation.checks.check import DRIVER, Check, Need, Scope
 from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
+from validation.checks.node import Node
 from validation.findings.catalogue import finding
-from validation.model.contract import ContractError, Finding, Measured, decode, encode
+from validation.model.contract import ContractError, Finding, Measured, TestResult, decode, encode
 from validation.model.not_run import NotRunError
 from validation.processes import command
 from validation.processes.child import Request
 from validation.processes.pool import run_children
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from validation.checks.node import Node
-    from validation.model.contract import TestResult
 
 #: Of the memory that is free, what TensorFlow may take for a product of 16 kB and its libraries. Without
 #: memory growth it takes nearly all.

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
-from validation.backends.protocol import MIXED, Shape
+from validation.backends.protocol import MIXED, Backend, Shape
 from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, Check, Scope
 from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.launch import on_each_gpu, on_the_cpu
+from validation.checks.node import Node
 from validation.checks.recorder import Recorder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from validation.backends.protocol import Backend
-    from validation.checks.node import Node
-    from validation.model.contract import TestResult
-    from validation.processes.child import Request
+from validation.model.contract import TestResult
+from validation.processes.child import Request
 
 #: Both fixed, so that numbers compare. On the CPU a step of a fraction of a second; on a GPU one of 10^13
 #: operations, in matrices wide enough for tensor cores, that fits in 16 GB.

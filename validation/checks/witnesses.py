@@ -5,6 +5,7 @@ Neither is asked before ranks hang, and both within seconds: a rank that does no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ from validation.probes.flight_recorder import FlightRecord
 from validation.probes.nccl_ras import RasError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from validation.processes.pool import ProcessOutcome
 
 TORCH, NCCL = "torch's flight recorder", "NCCL's RAS"

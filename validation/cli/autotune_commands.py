@@ -30,6 +30,8 @@ def autotune(options: argparse.Namespace) -> int:
             if options.journal.exists():
                 with locked(options.journal):
                     print(*restore(options.journal), sep="\n")
+            else:  # what is on standard output has been restored
+                print(f"Nothing to restore: there is no {options.journal}.", file=sys.stderr)
             return EXIT_PASS
         to_file = options.output not in {None, STDIN}
         if to_file:

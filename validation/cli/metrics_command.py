@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.checks.node import Node
@@ -16,7 +17,6 @@ from validation.verdict.judge import EXIT_PASS
 
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
 
 #: More than the metrics of any node.
 MOST_BYTES = 1 << 20

@@ -6,23 +6,18 @@ import fcntl
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING
 
 from validation.backends.sampling import MOST_ATTEMPTS
 from validation.checks.check import LEAST_PATIENCE_S
 from validation.checks.collectives import RANK_PATIENCE, SIZES_SHARE, UNMET, longest_run_s, place
 from validation.checks.measured import CUDA_ENVIRONMENT
-from validation.fabric.groups import Part, Rank
+from validation.checks.node import Node
+from validation.fabric.groups import Order, Part, Rank
 from validation.model.contract import FABRIC_VERSION
 from validation.probes.network_links import link_gb_s
 from validation.probes.topology import Topology
 from validation.processes.child import Request
-from validation.processes.pool import PATIENCE, Ending, run_children
-
-if TYPE_CHECKING:
-    from validation.checks.node import Node
-    from validation.fabric.groups import Order
-    from validation.processes.pool import ProcessOutcome
+from validation.processes.pool import PATIENCE, Ending, ProcessOutcome, run_children
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
 BACKENDS = {"gloo": "cpu", "nccl": "cuda"}

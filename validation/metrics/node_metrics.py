@@ -6,24 +6,18 @@ counter that could not be read is not 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from validation.checks.health import Health
 from validation.checks.measured import HW_SLOWDOWN, SLOWDOWNS
+from validation.checks.node import Node
 from validation.metrics.exposition import Exposition, counter, gauge
-from validation.model.contract import State, worst
+from validation.model.contract import Finding, State, worst
+from validation.model.expectations import References
 from validation.probes import counters
 from validation.probes.kernel_log import Kind as EventKind
-from validation.probes.nvidia_smi import NvidiaSmiError, Report
+from validation.probes.nvidia_smi import Gpu, NvidiaSmiError, Report
 from validation.probes.report_values import LOST
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from validation.checks.node import Node
-    from validation.model.contract import Finding
-    from validation.model.expectations import References
-    from validation.probes.nvidia_smi import Gpu
 
 GPU = ("gpu", "uuid")
 #: What health finds because nothing should run while it looks. Here jobs run: it says nothing of the node.

@@ -13,15 +13,10 @@ Kernels of `gpu_corruption` that are no products have no such excuse: there a mi
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
-from validation.model.contract import StringEnum
+from validation.model.contract import Digest, Finding, GpuIdentity, NodeResult, StringEnum
 from validation.model.quantities import label
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from validation.model.contract import Digest, Finding, GpuIdentity, NodeResult
 
 #: Findings that say that a GPU does not repeat itself: its bits are no measure of later ones. Those of a GPU
 #: that only differs from others are.

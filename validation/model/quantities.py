@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
-from validation.model.contract import ContractError
-
-if TYPE_CHECKING:
-    from validation.model.contract import Measurement, TestResult
+from validation.model.contract import ContractError, Measurement, TestResult
 
 #: Units by the end of a measurement's name. All are rates: more is better.
 UNITS = {

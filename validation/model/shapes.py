@@ -9,11 +9,10 @@ architecture's. Which shape is the fastest on this GPU, with this cuBLAS, a shor
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from validation.model.expectations import References
 
 

@@ -9,14 +9,11 @@ symbol errors) are its daily work and not counted.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from validation.findings.catalogue import finding
+from validation.model.contract import Finding
 from validation.probes import nvidia_smi
-
-if TYPE_CHECKING:
-    from validation.model.contract import Finding
-    from validation.processes.command import Running
+from validation.processes.command import Running
 
 #: Counts by GPU index and name.
 Counts = dict[int, dict[str, int]]

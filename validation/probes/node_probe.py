@@ -9,8 +9,9 @@ costs a tenth of a second. What it brings home are facts, which the checks judge
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from validation.model.contract import ContractError, Measured, decode, encode
 from validation.probes import counters, gpu_samples, kernel_log, machine, nvidia_smi, nvlink, topology
@@ -20,10 +21,7 @@ from validation.probes.topology import PciePort, Topology
 from validation.processes.child import Request
 from validation.processes.pool import Ending, ProcessOutcome, WorkerPool, run_children
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    Stage = Callable[[str], None]
+Stage = Callable[[str], None]
 
 T = TypeVar("T")
 

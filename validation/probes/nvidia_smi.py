@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from validation.probes import report_text
 from validation.probes.gpu_readings import Readings, readings
 from validation.probes.reading import ReadingError, in_one_line
-from validation.probes.report_text import REPORT_END
+from validation.probes.report_text import REPORT_END, GpuText, Process, ReportText
 from validation.probes.report_values import (
     ABSENT,
     FAULTS,
@@ -35,9 +36,7 @@ from validation.processes.command import CommandError, CommandTimeoutError, Done
 
 if TYPE_CHECKING:
     import xml.etree.ElementTree as ET
-    from collections.abc import Iterable, Iterator
 
-    from validation.probes.report_text import GpuText, Process, ReportText
 
 #: A node with eight GPUs and no persistence mode takes several seconds.
 TIMEOUT_S = 60.0

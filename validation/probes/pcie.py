@@ -5,11 +5,10 @@ Where GPU and CPU are one chip, nvidia-smi names a link that there is not (Syllo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from validation.probes.nvidia_smi import Gpu
     from validation.probes.topology import PciePort
 

@@ -7,11 +7,11 @@ reasons throttle reasons.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import xml.etree.ElementTree as ET
-    from collections.abc import Iterator
 
 NUMBER = re.compile(r"-?[0-9]{1,12}(?:\.[0-9]{1,9})?(?![0-9.])")
 #: What stands for a value that a GPU does not have.

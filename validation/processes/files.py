@@ -10,17 +10,17 @@ import os
 import stat
 import tempfile
 from collections import deque
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
     from io import BufferedReader
-    from typing import TextIO
 
-    #: What a file gets; a long text may come in pieces.
-    Content = bytes | str | Iterable[str]
+
+#: What a file gets; a long text may come in pieces.
+Content = bytes | str | Iterable[str]
 
 #: Where reports go unless somebody says otherwise.
 REPORTS = Path(__file__).resolve().parents[2] / "reports"

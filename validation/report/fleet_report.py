@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validation.model.contract import EXPECTATIONS_VERSION, State, dumps, encoded, json_text
+from validation.model.contract import EXPECTATIONS_VERSION, NodeResult, State, dumps, encoded, json_text
 from validation.model.grouping import by_key
 from validation.model.printable import aligned, first_of, one_line
 from validation.processes.files import file_stem, own, write_all, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
     from validation.fabric.groups import Fleet as Fabric
-    from validation.model.contract import NodeResult
     from validation.model.expectations import Expectation
     from validation.verdict.verdicts import FleetVerdict, NodeVerdict, TestVerdict
 

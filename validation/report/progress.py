@@ -6,13 +6,12 @@ import contextlib
 import sys
 import threading
 import time
+from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 from validation.model.printable import one_line
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from validation.model.contract import TestResult
 
 CLEAR_LINE = "\r\x1b[K"

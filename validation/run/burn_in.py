@@ -13,20 +13,24 @@ import fcntl
 import os
 import stat
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.findings.catalogue import finding
 from validation.model import checksums
-from validation.model.contract import ContractError, Finding, State, TestResult, dumps, loads, worst
+from validation.model.contract import (
+    ContractError,
+    Finding,
+    Measurement,
+    State,
+    TestResult,
+    dumps,
+    loads,
+    worst,
+)
 from validation.model.quantities import is_rate
 from validation.processes.files import write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from validation.model.contract import Measurement
 
 #: An interruption is over after this, and what was found before it too old.
 MOST_PAUSE_S = 24 * 3600

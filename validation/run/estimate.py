@@ -5,13 +5,9 @@ docs/operate/validation.md shows the sum of the quick plan; a test keeps it ther
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from validation.checks.cost import IdleNode, total
 from validation.checks.registry import CHECKS
-
-if TYPE_CHECKING:
-    from validation.model.plans import Plan
+from validation.model.plans import Plan
 
 
 def rows(plan: Plan, gpus: int = 8) -> dict[str, tuple[float, str]]:

@@ -7,28 +7,23 @@ import dataclasses
 import datetime
 import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
-from validation.checks.check import not_run
+from validation.checks.check import Check, not_run
 from validation.checks.measured import failures
 from validation.checks.node import Node
 from validation.checks.registry import CHECKS
 from validation.findings.catalogue import finding
 from validation.model.contract import RESULT_VERSION, NodeResult, State, TestResult
-from validation.model.run_options import NO_OPTIONS
+from validation.model.expectations import Expectation
+from validation.model.plans import Plan
+from validation.model.run_options import NO_OPTIONS, RunOptions
 from validation.probes import machine
 from validation.processes import scratch
+from validation.processes.pool import ProcessOutcome
 from validation.run import burn_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from validation.checks.check import Check
-    from validation.model.expectations import Expectation
-    from validation.model.plans import Plan
-    from validation.model.run_options import RunOptions
-    from validation.processes.pool import ProcessOutcome
 
 
 def run_plan(

@@ -7,18 +7,14 @@ fleet (cohort.py) and the node's own past (history.py). Each is pure: the same i
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.findings.catalogue import finding, sentence
-from validation.model.contract import Finding, State
+from validation.model.contract import Finding, Measurement, State, TestResult
 from validation.model.quantities import held_back, label, noise, number, of_gpus, on_gpu, quantity, unit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from validation.model.contract import Measurement, TestResult
 
 #: The standard deviation of a normal distribution over its median absolute deviation, and its interquartile
 #: range over its standard deviation.

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable, Sequence
 from math import inf, log, sqrt
-from typing import TYPE_CHECKING
 
 from validation.verdict.baseline import LEAST_SIGMA, MAD_TO_SIGMA, OUTLIER_Z
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 #: The standard error of a median over that of a mean, for a normal distribution.
 MEDIAN_ERROR = 1.2533

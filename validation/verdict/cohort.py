@@ -10,15 +10,12 @@ half of the fleet may be broken without bending. Fewer than four equals are not 
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Hashable, Iterator, Mapping
+from typing import NamedTuple
 
+from validation.model.contract import Measurement, NodeResult, TestResult
 from validation.model.quantities import is_rate, of_gpus
 from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
-
-    from validation.model.contract import Measurement, NodeResult, TestResult
 
 LEAST_MEMBERS = 4
 #: Of one node so many GPUs have a vote, which are all that most servers have: one that was taken over may

@@ -6,21 +6,15 @@ collective, say), nobody can tell which is to blame: then those on which nothing
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from validation.checks.check import Scope
 from validation.checks.registry import CHECKS
-from validation.model.contract import State, worst
+from validation.model.contract import Finding, NodeResult, State, worst
+from validation.model.expectations import References
 from validation.model.printable import first_of
 from validation.model.quantities import of_gpus
-from validation.verdict.verdicts import GpuVerdict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from validation.model.contract import Finding, NodeResult
-    from validation.model.expectations import References
-    from validation.verdict.verdicts import TestVerdict
+from validation.verdict.verdicts import GpuVerdict, TestVerdict
 
 #: The test that looks at every GPU there is without measuring it.
 HEALTH = "health"

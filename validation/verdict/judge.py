@@ -10,22 +10,25 @@ stays visible and is never counted as passed.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from validation.model.contract import SUMMARY_VERSION, Finding, State, worst
+from validation.model.contract import (
+    SUMMARY_VERSION,
+    Finding,
+    Measurement,
+    NodeResult,
+    State,
+    TestResult,
+    worst,
+)
+from validation.model.expectations import Expectation
 from validation.model.printable import first_of, number_of
 from validation.model.quantities import quantity
 from validation.verdict import references, sanity
 from validation.verdict.baseline import Comparison
 from validation.verdict.gpus import computed, counts, judge_gpus, unknown_models
 from validation.verdict.verdicts import FleetVerdict, NodeVerdict, TestVerdict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from validation.model.contract import Measurement, NodeResult, TestResult
-    from validation.model.expectations import Expectation
 
 #: Of each sentence in a verdict: one node's words must not make the summary larger than what reads it takes.
 MOST_CHARACTERS = 4000

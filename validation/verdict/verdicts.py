@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from validation.model.bounds import Bounds
-from validation.model.contract import Finding, State  # noqa: TC001 - schema.py reads the fields' types
+from validation.model.contract import Finding, State
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ import grp
 import shlex
 import tempfile
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper import records
 from ansible.module_utils.temper.access.administrators import (
@@ -36,16 +37,10 @@ from ansible.module_utils.temper.access.administrators import (
 )
 from ansible.module_utils.temper.access.commit_confirm import DEFAULT_ROLLBACK_AFTER_S, ConfirmedSetting
 from ansible.module_utils.temper.access.ssh_access import SECONDS_PER_DAY
-from ansible.module_utils.temper.access.ssh_login import ssh_login
+from ansible.module_utils.temper.access.ssh_login import Login, ssh_login
 from ansible.module_utils.temper.files import File, put_back, saved
 from ansible.module_utils.temper.process import CommandError, run, succeeds, which
-from ansible.module_utils.temper.settings.base import Difference, RefusedError, WayIn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ansible.module_utils.temper.access.ssh_login import Login
-    from ansible.module_utils.temper.settings.base import State
+from ansible.module_utils.temper.settings.base import Difference, RefusedError, State, WayIn
 
 SUDOERS = Path("/etc/sudoers.d/temper_admins")
 RECORD = Path("/var/lib/temper/admin_accounts.json")

@@ -24,7 +24,7 @@ from ansible.module_utils.temper.access.ssh_keys import (
     parse_public_key,
     read_regular,
 )
-from ansible.module_utils.temper.files import replace_file
+from ansible.module_utils.temper.files import label, replace_file
 from ansible.module_utils.temper.process import CommandError
 from ansible.module_utils.temper.settings.base import Difference, RefusedError
 
@@ -266,7 +266,10 @@ def _write_key_file(path: Path, file: KeyFile | None) -> None:
             path.unlink()
     if file is None:
         return
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(mode=0o700)
+        # sshd may not read what has the label of a home's other content.
+        label(path.parent)
     if file.target:
         path.symlink_to(file.target)
     else:

@@ -18,19 +18,17 @@ import fcntl
 import os
 import shlex
 import shutil
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ansible.module_utils.temper.files import replace_file, sync
 from ansible.module_utils.temper.process import CommandError, run, succeeds
-from ansible.module_utils.temper.settings.base import RefusedError, Setting
+from ansible.module_utils.temper.settings.base import NodeModule, RefusedError, Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from ansible.module_utils.temper.access.ssh_login import Login
-    from ansible.module_utils.temper.settings.base import NodeModule
 
 DEFAULT_ROLLBACK_AFTER_S = 120
 # Below, a loaded node could undo what it is about to confirm; above, nobody waits for it.

@@ -8,9 +8,10 @@ import itertools
 import re
 import tempfile
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.access.commit_confirm import DEFAULT_ROLLBACK_AFTER_S, ConfirmedSetting
 from ansible.module_utils.temper.access.listeners import Listener, listeners
@@ -41,6 +42,7 @@ from ansible.module_utils.temper.access.nftables_rules import (
 )
 from ansible.module_utils.temper.access.other_firewall import (
     ENDED,
+    OtherFirewall,
     bring_back,
     end,
     ended,
@@ -51,20 +53,13 @@ from ansible.module_utils.temper.access.other_firewall import (
     refuse_forwarding,
     runtime_only,
 )
-from ansible.module_utils.temper.access.ssh_login import ssh_login
+from ansible.module_utils.temper.access.ssh_login import Login, ssh_login
 from ansible.module_utils.temper.access.sshd import listening_ports, parse_effective
 from ansible.module_utils.temper.access.tunnels import Filter, Way, tunnels, ways_from
 from ansible.module_utils.temper.files import File, put_back, saved, sync
 from ansible.module_utils.temper.process import CommandError, parsed, run, which
-from ansible.module_utils.temper.settings.base import Difference, RefusedError, WayIn
+from ansible.module_utils.temper.settings.base import Difference, RefusedError, State, WayIn
 from ansible.module_utils.temper.units import stop_lost
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from ansible.module_utils.temper.access.other_firewall import OtherFirewall
-    from ansible.module_utils.temper.access.ssh_login import Login
-    from ansible.module_utils.temper.settings.base import State
 
 RULES = Path("/etc/temper/firewall.nft")
 UNIT = "temper-firewall.service"

@@ -146,7 +146,9 @@ def process_names(inodes: set[str], proc: Path = PROC) -> dict[str, str]:
 def open_files(proc: Path = PROC) -> Iterator[tuple[str, str, str]]:
     """Return processes, their descriptors and what is open by them, as far as they are found in time."""
     deadline = time.monotonic() + NAMES_TIMEOUT_S
-    for process in sorted((name for name in os.listdir(proc) if name.isdecimal()), key=int):  # noqa: PTH208
+    # A Path for each of thousands of names would take several times as long.
+    names = (name for name in os.listdir(proc) if name.isdecimal())  # noqa: PTH208
+    for process in sorted(names, key=int):
         # Suppressed where it has ended.
         with contextlib.suppress(OSError), os.scandir(proc / process / "fd") as descriptors:
             for descriptor in descriptors:

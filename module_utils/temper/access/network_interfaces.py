@@ -5,16 +5,12 @@ from __future__ import annotations
 import fnmatch
 import ipaddress
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ansible.module_utils.temper.access.nftables_rules import LOOPBACK
+from ansible.module_utils.temper.access.nftables_rules import LOOPBACK, Network
 from ansible.module_utils.temper.process import CommandError, parsed, run, which
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from ansible.module_utils.temper.access.nftables_rules import Network
 
 #: Docker names the bridge of a network by its id. Other bridges (br-ex) may lead outside.
 DOCKER_NETWORK = f"br-{'[0-9a-f]' * 12}"

@@ -7,17 +7,13 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper import records
-from ansible.module_utils.temper.access.packet_filters import XTABLES, closing_chains
+from ansible.module_utils.temper.access.packet_filters import XTABLES, Chain, ClosingChain, closing_chains
 from ansible.module_utils.temper.access.sshd import is_active
 from ansible.module_utils.temper.process import CommandError, printable, run, succeeds, which
 from ansible.module_utils.temper.settings.base import RefusedError
 from ansible.module_utils.temper.units import unit_states
-
-if TYPE_CHECKING:
-    from ansible.module_utils.temper.access.packet_filters import Chain, ClosingChain
 
 # Which one was ended here, until it is brought back.
 ENDED = Path("/var/lib/temper/other-firewall.json")

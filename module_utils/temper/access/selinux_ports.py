@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper import records
 from ansible.module_utils.temper.process import each_line, run, which
 from ansible.module_utils.temper.settings.base import RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 LABEL = "ssh_port_t"
 #: The policy's own.

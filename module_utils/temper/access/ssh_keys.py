@@ -9,14 +9,11 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.settings.base import RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # RequiredRSASize of the role ssh_hardening: sshd would not take a shorter one.
 MINIMUM_RSA_BITS = 2048

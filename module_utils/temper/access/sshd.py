@@ -13,17 +13,15 @@ import re
 import shlex
 import socket
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.temper.access.listeners import UNKNOWN, sockets
+from ansible.module_utils.temper.access.listeners import UNKNOWN, Listener, is_loopback, open_files, sockets
 from ansible.module_utils.temper.process import CommandError, complete, parsed, run, shown, succeeds, which
 from ansible.module_utils.temper.settings.base import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ansible.module_utils.temper.access.listeners import Listener
     from ansible.module_utils.temper.access.ssh_login import Login
 
 MAIN = Path("/etc/ssh/sshd_config")
@@ -31,6 +29,9 @@ DROP_IN = Path("/etc/ssh/sshd_config.d/00-temper.conf")
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 #: What sshd says where it is not there (main() of OpenSSH's sshd.c).
 LACKS_FOLDER = "Missing privilege separation directory"
+#: What an sshd before 8.2 says of the keyword (process_server_config_line() of OpenSSH's servconf.c). Its
+#: version would say less: distributions take keywords over into older ones.
+INCLUDE_UNKNOWN = "Bad configuration option: Include"
 SERVICES = ("ssh.service", "sshd.service")  # Debian's name, everybody else's
 SOCKET = "ssh.socket"
 SOCKETS = (SOCKET, "sshd.socket")
@@ -71,8 +72,7 @@ LISTEN_ANEW_IN_SHELL = (
     f"systemctl reset-failed {SOCKET} {SERVICES[0]}; systemctl restart {SOCKET} {SERVICES[0]} || failed=1; fi"
 )
 
-if TYPE_CHECKING:
-    Effective = dict[str, list[str]]  # keyword in lower case -> its values, sorted
+Effective = dict[str, list[str]]  # keyword in lower case -> its values, sorted
 
 
 def parse_effective(dump: str) -> Effective:
@@ -207,7 +207,7 @@ class Sshd:
         try:
             run([self.program, "-T", "-f", str(file)])
         except CommandError as error:
-            if "Bad configuration option: Include" in str(error):
+            if INCLUDE_UNKNOWN in str(error):
                 raise RefusedError(
                     f"This node's sshd knows no Include, so it cannot read {DROP_IN}; nothing was changed. "
                     "Expected OpenSSH 8.2 or newer, which Enterprise Linux has since release 9. Set "
@@ -387,14 +387,19 @@ def _is_sshd(process: int, proc: Path) -> bool:
     """Return whether root runs the node's sshd as this process."""
     try:
         status = (proc / str(process) / "status").read_text(encoding="utf-8", errors="replace")
-        program = str((proc / str(process) / "exe").readlink())
+        found = _program(process, proc)
     except OSError:
         return False
     uids = re.search(r"^Uid:((?:\s+\d+){4})$", status, re.MULTILINE)
     ours = which("sshd")
-    # An upgrade puts another file in the place of the one that runs.
-    found = program[: -len(" (deleted)")] if program.endswith(" (deleted)") else program
     return bool(uids and set(uids[1].split()) == {"0"} and ours and found == os.path.realpath(ours))
+
+
+def _program(process: int, proc: Path) -> str:
+    """Return the path of a process's program. Raises OSError."""
+    path = str((proc / str(process) / "exe").readlink())
+    # An upgrade puts another file in the place of the one that runs.
+    return path[: -len(" (deleted)")] if path.endswith(" (deleted)") else path
 
 
 def started_with(effective: Effective, proc: Path = Path("/proc")) -> list[str]:
@@ -403,30 +408,14 @@ def started_with(effective: Effective, proc: Path = Path("/proc")) -> list[str]:
     Enterprise Linux 8 gives it the crypto policy in this way, a site whatever OPTIONS or SSHD_OPTS have.
     Raises RefusedError where they cannot be told apart, or name another configuration file.
     """
-    process = running(effective, proc)
-    try:
-        line = (proc / str(process) / "cmdline").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    words = line.rstrip("\0").split("\0")
-    # Once it listens, its title since OpenSSH 8.2 is its words joined by spaces, which a value may have, too:
-    # "sshd: /usr/sbin/sshd -D ... [listener] 0 of 10-100 startups". That of a session names an account.
-    if titled := words[0].startswith("sshd: "):
-        if not words[0].startswith("sshd: /"):
-            return []
-        title, listener, _ = words[0].rpartition(" [listener]")
-        words = title.split()[1:] if listener else ["", words[0]]
-    try:
-        options, rest = getopt.getopt(words[1:], OPTIONS)
-    except getopt.GetoptError:
-        options, rest = [], words
+    options, rest, titled = command_line(running(effective, proc), proc)
     # sshd itself refuses an argument too many, and a keyword without a value.
     if rest or any(name == "-o" and not ASSIGNMENT.match(value) for name, value in options):
         hint = "expected values without spaces" if titled else "expected those of sshd(8)"
         raise RefusedError(
             f"The options that sshd was started with cannot be told apart: {hint}, found "
-            f"{shown(' '.join(line.split(chr(0))).strip())}; nothing was changed. Put these settings into a "
-            f"file of {DROP_IN.parent} instead, and restart sshd."
+            f"{shown(' '.join(rest or map(''.join, options)))}; nothing was changed. Put these settings into "
+            f"a file of {DROP_IN.parent} instead, and restart sshd."
         )
     for name, value in options:
         if name == "-f" and os.path.realpath(value) != os.path.realpath(MAIN):
@@ -435,6 +424,51 @@ def started_with(effective: Effective, proc: Path = Path("/proc")) -> list[str]:
                 "Start it without -f, or set ssh_hardening_state: absent for this node."
             )
     return [f"{name}{value}" for name, value in options if name == "-o" or name in KEYWORDS]
+
+
+def command_line(process: int | None, proc: Path) -> tuple[list[tuple[str, str]], list[str], bool]:
+    """Return the options of an sshd, the words that are none, and whether its title has told them."""
+    try:
+        line = (proc / str(process) / "cmdline").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return [], [], False
+    words = line.rstrip("\0").split("\0")
+    # Once it listens, its title since OpenSSH 8.2 is its words joined by spaces, which a value may have, too:
+    # "sshd: /usr/sbin/sshd -D ... [listener] 0 of 10-100 startups". That of a session names an account.
+    if titled := words[0].startswith("sshd: "):
+        if not words[0].startswith("sshd: /"):
+            return [], [], True
+        title, listener, _ = words[0].rpartition(" [listener]")
+        words = title.split()[1:] if listener else ["", words[0]]
+    try:
+        options, rest = getopt.getopt(words[1:], OPTIONS)
+    except getopt.GetoptError:
+        return [], words, titled
+    return options, rest and words, titled
+
+
+def other_servers(proc: Path = Path("/proc")) -> list[str]:
+    """Return root's sshds that others reach and that read another file than `MAIN`, in words for people.
+
+    They were started with it, or are another program than the node's sshd.
+    """
+    ports = {
+        one.inode: one.port for one in sockets("tcp", proc) if one.uid == 0 and not is_loopback(one.address)
+    }
+    holders: dict[int, set[int]] = {}
+    for process, _, target in open_files(proc):
+        if port := ports.get(target[len("socket:[") : -1]):
+            holders.setdefault(int(process), set()).add(port)
+    ours, found = os.path.realpath(which("sshd") or ""), []
+    for number, own in sorted(holders.items()):
+        with contextlib.suppress(OSError):  # it has ended
+            program = _program(number, proc)
+            files = [value for name, value in command_line(number, proc)[0] if name == "-f"]
+            other = bool(files) and os.path.realpath(files[-1]) != os.path.realpath(MAIN)
+            if os.path.basename(program) == "sshd" and (other or program != ours):  # noqa: PTH119 - no file here
+                does = f"reads {shown(files[-1])}" if files else f"is {shown(program)}"
+                found.append(f"process {number} on port {', '.join(map(str, sorted(own)))} {does}")
+    return found
 
 
 def keyword_of(option: str) -> str:

@@ -12,21 +12,19 @@ import operator
 import pwd
 import re
 import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.temper.access.sshd import DROP_IN, MAIN, included
+from ansible.module_utils.temper.access.sshd import DROP_IN, MAIN, Effective, included
 from ansible.module_utils.temper.access.sshd_strictness import METHODS, as_strict, ways_in
 from ansible.module_utils.temper.settings.base import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from ansible.module_utils.temper.access.ssh_login import Login
-    from ansible.module_utils.temper.access.sshd import Effective
 
 MOST_FILES = 256
 DEEPEST_INCLUDE = 16  # sshd's own limit

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.access import selinux_ports
 from ansible.module_utils.temper.access.commit_confirm import DEFAULT_ROLLBACK_AFTER_S, ConfirmedSetting
@@ -19,13 +19,14 @@ from ansible.module_utils.temper.access.listeners import listeners
 from ansible.module_utils.temper.access.ssh_access import gets_in_by_password, login_refusal, read_account
 from ansible.module_utils.temper.access.ssh_channels import Channel, channels
 from ansible.module_utils.temper.access.ssh_keys import parse_public_key, public_keys
-from ansible.module_utils.temper.access.ssh_login import ssh_login
+from ansible.module_utils.temper.access.ssh_login import Login, ssh_login
 from ansible.module_utils.temper.access.sshd import (
     DROP_IN,
     LISTEN_ANEW_IN_SHELL,
     RELOAD_IN_SHELL,
     SERVICES,
     SOCKET,
+    Effective,
     Sshd,
     active_socket,
     configured_addresses,
@@ -64,12 +65,14 @@ from ansible.module_utils.temper.access.sshd_strictness import (
 )
 from ansible.module_utils.temper.files import File, put_back, saved
 from ansible.module_utils.temper.process import complete, printable, run, which
-from ansible.module_utils.temper.settings.base import Difference, Fault, RefusedError, WayIn, word_on_kept
-
-if TYPE_CHECKING:
-    from ansible.module_utils.temper.access.ssh_login import Login
-    from ansible.module_utils.temper.access.sshd import Effective
-    from ansible.module_utils.temper.settings.base import State
+from ansible.module_utils.temper.settings.base import (
+    Difference,
+    Fault,
+    RefusedError,
+    State,
+    WayIn,
+    word_on_kept,
+)
 
 FOLDER = Path("/etc/ssh")
 MODULI = FOLDER / "moduli"

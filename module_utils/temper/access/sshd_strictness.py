@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.settings import strictness
 from ansible.module_utils.temper.settings.strictness import EXACTLY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ansible.module_utils.temper.access.sshd import Effective
 
 # The methods of AuthenticationMethods, and the keywords that they need: the first one switches the method.

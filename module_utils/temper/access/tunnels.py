@@ -14,28 +14,30 @@ import fnmatch
 import ipaddress
 import json
 import re
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 from ansible.module_utils.temper.access.listeners import (
     PROC,
+    Socket,
     ephemeral_from,
     is_loopback,
     open_files,
     sockets,
 )
-from ansible.module_utils.temper.access.network_interfaces import is_guests
-from ansible.module_utils.temper.access.nftables_rules import PROTOCOLS, source_matches, within
+from ansible.module_utils.temper.access.network_interfaces import Interface, is_guests
+from ansible.module_utils.temper.access.nftables_rules import (
+    PROTOCOLS,
+    Network,
+    Rule,
+    Trusted,
+    source_matches,
+    within,
+)
 from ansible.module_utils.temper.files import read_regular
 from ansible.module_utils.temper.process import CommandError, parsed, run, which
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-
-    from ansible.module_utils.temper.access.listeners import Socket
-    from ansible.module_utils.temper.access.network_interfaces import Interface
-    from ansible.module_utils.temper.access.nftables_rules import Network, Rule, Trusted
 
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]  # noqa: UP007 - also runs on Python 3.9
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ansible.module_utils.temper import process
 from ansible.module_utils.temper.driver import gpu_settings
 from ansible.module_utils.temper.driver.smi import SettingsError
-from ansible.module_utils.temper.settings.base import Difference, Fault, Setting, SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ansible.module_utils.temper.settings.base import State
+from ansible.module_utils.temper.settings.base import Difference, Fault, Setting, SettingError, State
 
 # Who asks for CDI names MIG instances as they were when this unit looked.
 CDI_UNIT = "nvidia-cdi-refresh.service"

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ansible.module_utils.temper.driver import loaded_state, module_builds, runtime
 from ansible.module_utils.temper.driver.module_builds import KernelModules
 from ansible.module_utils.temper.packaging import node
-from ansible.module_utils.temper.settings.base import Difference, Fault, Setting, SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ansible.module_utils.temper.settings.base import State
+from ansible.module_utils.temper.settings.base import Difference, Fault, Setting, SettingError, State
 
 
 class LoadedDriver(Setting):

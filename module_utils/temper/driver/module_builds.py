@@ -7,16 +7,13 @@ import platform
 import ssl
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper import process
 from ansible.module_utils.temper.driver.kernel_modules import installed_kernels, nvidia_modules, vermagic
 from ansible.module_utils.temper.driver.secure_boot import serial_number
 from ansible.module_utils.temper.packaging import dkms
-from ansible.module_utils.temper.settings.base import Difference, Setting, SettingError
-
-if TYPE_CHECKING:
-    from ansible.module_utils.temper.settings.base import State
+from ansible.module_utils.temper.settings.base import Difference, Setting, SettingError, State
 
 ROOT = Path("/")
 LAST_LINES = 5

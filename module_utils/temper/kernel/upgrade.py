@@ -11,9 +11,10 @@ import contextlib
 import platform
 import re
 import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper import records
 from ansible.module_utils.temper.driver import kernel_modules, module_builds
@@ -24,16 +25,12 @@ from ansible.module_utils.temper.packaging.packages import (
     FAMILY,
     OthersUnreadableError,
     PackageError,
+    Packages,
     Wish,
     nearest,
 )
+from ansible.module_utils.temper.packaging.repositories import Repository
 from ansible.module_utils.temper.settings.base import SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ansible.module_utils.temper.packaging.packages import Packages
-    from ansible.module_utils.temper.packaging.repositories import Repository
 
 RECORD = Path("/var/lib/temper/kernel-upgrade.json")
 RECORD_VERSION = 2

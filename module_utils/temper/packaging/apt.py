@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -27,7 +28,6 @@ from ansible.module_utils.temper.process import each_line, parsed
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 # Another apt (unattended-upgrades, cloud-init) may hold the lock on a new server.
 LOCK_TIMEOUT_S = 600

@@ -12,8 +12,8 @@ import re
 import shlex
 import shutil
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ansible.module_utils.temper import process
@@ -28,13 +28,9 @@ from ansible.module_utils.temper.packaging.packages import (
     nearest,
 )
 from ansible.module_utils.temper.packaging.preview import Lacking, Preview, conclude, refused, unresolved
+from ansible.module_utils.temper.packaging.repositories import Repository
 from ansible.module_utils.temper.packaging.signing_keys import RepositoryError, keyring, noted, renew
 from ansible.module_utils.temper.packaging.site_rules import SiteRule, barring
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ansible.module_utils.temper.packaging.repositories import Repository
 
 # apt's names of the files and directories that a preview replaces or reads.
 APT_PATHS = {

@@ -7,9 +7,9 @@ import fnmatch
 import re
 import shutil
 import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.files import replace_file
 from ansible.module_utils.temper.packaging import dkms
@@ -26,9 +26,6 @@ from ansible.module_utils.temper.packaging.packages import (
     recorded_holds,
 )
 from ansible.module_utils.temper.process import each_line, parsed, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 # The packages of both stacks, while a node is on its way from one to the other; `dnf_staging` fills it.
 KEPT = "/var/cache/temper/former-packages"

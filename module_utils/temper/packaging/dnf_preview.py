@@ -12,9 +12,9 @@ import re
 import shutil
 import tempfile
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from ansible.module_utils.temper.packaging import repositories as repos
@@ -22,20 +22,16 @@ from ansible.module_utils.temper.packaging.dnf import ENVIRONMENT, Dnf, same
 from ansible.module_utils.temper.packaging.packages import (
     FAMILY,
     PackageError,
+    Packages,
     Transaction,
     Wish,
     attempt,
     nearest,
 )
 from ansible.module_utils.temper.packaging.preview import Lacking, Preview, conclude, refused, unresolved
+from ansible.module_utils.temper.packaging.repositories import Repository
 from ansible.module_utils.temper.packaging.signing_keys import RepositoryError, keyring, noted
 from ansible.module_utils.temper.packaging.site_rules import SiteRule, barring
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ansible.module_utils.temper.packaging.packages import Packages
-    from ansible.module_utils.temper.packaging.repositories import Repository
 
 CONFIGURATION = ("/etc/dnf", "/etc/yum/vars", "/etc/os-release")
 CACHE = "/var/cache/dnf"

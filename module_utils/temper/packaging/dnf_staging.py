@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from ansible.module_utils.temper.packaging import dnf_preview, rpm_files
 from ansible.module_utils.temper.packaging.dnf import (
@@ -23,17 +24,17 @@ from ansible.module_utils.temper.packaging.dnf import (
     why,
 )
 from ansible.module_utils.temper.packaging.download import without_credentials
-from ansible.module_utils.temper.packaging.packages import Change, PackageError, Transaction, attempt
-from ansible.module_utils.temper.packaging.preview import no_room, refused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from ansible.module_utils.temper.packaging.packages import Packages, Wish
-    from ansible.module_utils.temper.packaging.preview import Preview
-    from ansible.module_utils.temper.packaging.repositories import Repository
-    from ansible.module_utils.temper.packaging.rpm_files import RpmIdentity
+from ansible.module_utils.temper.packaging.packages import (
+    Change,
+    PackageError,
+    Packages,
+    Transaction,
+    Wish,
+    attempt,
+)
+from ansible.module_utils.temper.packaging.preview import Preview, no_room, refused
+from ansible.module_utils.temper.packaging.repositories import Repository
+from ansible.module_utils.temper.packaging.rpm_files import RpmIdentity
 
 NOTHING_CHANGED = "Nothing was changed."
 # "[MIRROR] libnccl-2.28.9-1.x86_64.rpm: Status code: 404 for https://..."

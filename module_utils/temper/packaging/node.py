@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from ansible.module_utils.temper import process
 from ansible.module_utils.temper.packaging import packages
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ansible.module_utils.temper.packaging.packages import Packages
+from ansible.module_utils.temper.packaging.packages import Packages
 
 
 def query() -> Packages:

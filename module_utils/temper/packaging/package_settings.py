@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ansible.module_utils.temper import process
 from ansible.module_utils.temper.packaging import node, packages
+from ansible.module_utils.temper.packaging.node import PackageState
 from ansible.module_utils.temper.packaging.packages import (
+    Manager,
     OthersUnreadableError,
     PackageError,
+    Packages,
     Wish,
     arguments,
 )
 from ansible.module_utils.temper.packaging.services import services_left_alone
-from ansible.module_utils.temper.settings.base import Difference, Setting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from ansible.module_utils.temper.packaging.node import PackageState
-    from ansible.module_utils.temper.packaging.packages import Manager, Packages
-    from ansible.module_utils.temper.settings.base import State
+from ansible.module_utils.temper.settings.base import Difference, Setting, State
 
 
 def package_manager(

@@ -9,17 +9,15 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ansible.module_utils.temper import process
 from ansible.module_utils.temper.files import read_regular, replace_file
 from ansible.module_utils.temper.records import damaged
 from ansible.module_utils.temper.settings.base import SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
 
 # The names that belong to a GPU stack, whoever packaged them.
 FAMILY = re.compile(

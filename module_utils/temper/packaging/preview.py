@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ansible.module_utils.temper.packaging.packages import Transaction, dangers, recorded_holds
-from ansible.module_utils.temper.packaging.site_rules import sentence
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ansible.module_utils.temper.packaging.packages import Manager, Packages, Wish
-    from ansible.module_utils.temper.packaging.site_rules import SiteRule
+from ansible.module_utils.temper.packaging.packages import (
+    Manager,
+    Packages,
+    Transaction,
+    Wish,
+    dangers,
+    recorded_holds,
+)
+from ansible.module_utils.temper.packaging.site_rules import SiteRule, sentence
 
 MIB = 2**20
 # Where the packages' files go, as far as one directory can stand for all.

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from ansible.module_utils.temper.packaging import signing_keys
 from ansible.module_utils.temper.packaging.download import without_credentials
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    Repository = Mapping[str, Any]
+Repository = Mapping[str, Any]
 
 APT = Path("/etc/apt")
 DNF_SOURCES = Path("/etc/yum.repos.d")

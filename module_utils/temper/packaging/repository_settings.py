@@ -5,18 +5,14 @@ from __future__ import annotations
 import base64
 import functools
 import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.files import File
 from ansible.module_utils.temper.packaging import node, repositories, signing_keys
-from ansible.module_utils.temper.settings.base import Difference, Setting, SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ansible.module_utils.temper.packaging.repositories import Repository
-    from ansible.module_utils.temper.settings.base import State
+from ansible.module_utils.temper.packaging.repositories import Repository
+from ansible.module_utils.temper.settings.base import Difference, Setting, SettingError, State
 
 
 class Repositories(Setting):

@@ -8,20 +8,14 @@ of their own on the node, which the same transaction as ever installs from.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.packaging import apt_preview, repositories
 from ansible.module_utils.temper.packaging.apt import APT_GET, INSTALL, Apt, lines_that_explain, targets
-from ansible.module_utils.temper.packaging.packages import PackageError
-from ansible.module_utils.temper.packaging.preview import refused
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ansible.module_utils.temper.packaging.packages import Packages, Transaction, Wish
-    from ansible.module_utils.temper.packaging.preview import Preview
-    from ansible.module_utils.temper.packaging.repositories import Repository
+from ansible.module_utils.temper.packaging.packages import PackageError, Packages, Transaction, Wish
+from ansible.module_utils.temper.packaging.preview import Preview, refused
+from ansible.module_utils.temper.packaging.repositories import Repository
 
 #: apt downloads and reads as a user of its own: below a directory that everybody may enter.
 FORMER = Path("/var/cache/temper/former-packages")

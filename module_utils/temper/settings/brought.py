@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper import process
 from ansible.module_utils.temper.driver import loaded_state
 from ansible.module_utils.temper.packaging import node, packages
+from ansible.module_utils.temper.packaging.packages import Manager
 from ansible.module_utils.temper.packaging.services import services_left_alone
-from ansible.module_utils.temper.settings.base import NOTED, Difference, Setting
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ansible.module_utils.temper.packaging.packages import Manager
-    from ansible.module_utils.temper.settings.base import NodeModule, State
+from ansible.module_utils.temper.settings.base import NOTED, Difference, NodeModule, Setting, State
 
 ROOT = Path("/")
 #: Where each engine keeps containers of any account: an engine that has some is not removed.

@@ -9,17 +9,26 @@ nobody asks for any more returns to it.
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.access.ssh_login import ssh_login
 from ansible.module_utils.temper.engines.busy import containers_with_gpus
 from ansible.module_utils.temper.process import MISREAD, CommandError, run, succeeds, which
 from ansible.module_utils.temper.records import damaged
 from ansible.module_utils.temper.settings import audit, in_place, system
-from ansible.module_utils.temper.settings.base import Difference, RefusedError, SettingError, word_on_kept
+from ansible.module_utils.temper.settings.base import (
+    Difference,
+    NodeModule,
+    RefusedError,
+    Setting,
+    SettingError,
+    State,
+    word_on_kept,
+)
 from ansible.module_utils.temper.settings.files import PamProfile, WholeFile
 from ansible.module_utils.temper.settings.kinds import BROUGHT, EARLY, RECORDED, build, kind_of, rebuild
 from ansible.module_utils.temper.settings.record import Record, check_records, others
@@ -34,11 +43,6 @@ from ansible.module_utils.temper.settings.system import (
     overruling,
 )
 from ansible.module_utils.temper.units import stop_lost, unit_states
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ansible.module_utils.temper.settings.base import NodeModule, Setting, State
 
 UNIT_DIRECTORIES = ("/etc/systemd/system/", "/usr/local/lib/systemd/system/")
 REEXECUTE = ["systemctl", "daemon-reexec"]
@@ -494,8 +498,7 @@ class Role:
             if setting.in_parts:
                 # In the order of their first notes, so that the record changes with what it says alone.
                 original["state"] = {**original["state"], **state, **original["state"]}
-            if setting.order != EXACTLY:
-                original["spec"] = setting.as_made()
+            original["spec"] = setting.as_made()
 
     def note_packages(self, former: Mapping[str, str | None], failed: bool = False) -> None:
         """Record packages before a transaction changes them; of one that failed, what it has not brought."""
@@ -760,9 +763,10 @@ def carry_out(
             break
         result["changed"] |= outcome.changed
         result["roles"][plan["role"]] = asdict(outcome)
+        # One that waits to be confirmed, too: should it be taken back, the programs have still taken it.
+        note_in_place(node, plan)
         if outcome.needs:
             break
-        note_in_place(node, plan)
     else:
         if not result["changed"]:
             result["ahead"] = read_ahead(node, ahead or [], secrets)

@@ -8,9 +8,10 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.files import File, put_back, replace_file, saved
 from ansible.module_utils.temper.process import run
@@ -20,16 +21,12 @@ from ansible.module_utils.temper.settings.base import (
     Fault,
     Setting,
     SettingError,
+    State,
     kept_value,
     word_on_faults,
 )
 from ansible.module_utils.temper.settings.site_lines import UnreadableError, text_of
 from ansible.module_utils.temper.settings.strictness import implicit, stricter, strictest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ansible.module_utils.temper.settings.base import State
 
 FAILLOCK = Path("/etc/security/faillock.conf")
 LOGIN_DEFS = Path("/etc/login.defs")
@@ -219,8 +216,9 @@ class Keyword(Setting):
         self._replace([self.line])
 
     def restore(self, state: State) -> None:
-        """Put the former lines back."""
-        if state is not None and self.path.is_file():
+        """Put the former lines back, unless somebody has replaced ours, as an upgrade of the package may."""
+        lines = self.read()
+        if state is not None and lines is not None and (not self.wanted or self.value in self._values(lines)):
             self._replace(state)
 
     def change(self) -> list[Difference]:

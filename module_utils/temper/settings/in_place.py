@@ -1,4 +1,4 @@
-"""What a node was brought to since it started: no program has to be asked again whether it takes that.
+"""What a node was brought to since it started: its programs need not be asked again whether they take that.
 
 One digest for each role, of the role's part of the plan. It is noted below /run, where a restart removes it.
 """

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ansible.module_utils.temper.settings.base import SettingError
+from ansible.module_utils.temper.settings.base import Setting, SettingError
 from ansible.module_utils.temper.settings.files import Access, Keyword, PamProfile, WholeFile, accesses
 from ansible.module_utils.temper.settings.strictness import EXACTLY
 from ansible.module_utils.temper.settings.sysctl_file import SysctlFile
 from ansible.module_utils.temper.settings.sysfs import SysfsValue, sysfs_values
 from ansible.module_utils.temper.settings.system import AtBoot, MountOptions, Sysctl, Unit, sysctls
 from ansible.module_utils.temper.settings.tmpfs import TmpfsSize
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from ansible.module_utils.temper.settings.base import Setting
 
 Wanted = Any
 Options = Any  # of a role: a mapping from the plan

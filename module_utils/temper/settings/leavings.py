@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.access.accounts import Accounts
 from ansible.module_utils.temper.access.commit_confirm import BOOT_UNIT
@@ -16,9 +16,6 @@ from ansible.module_utils.temper.lease import Now
 from ansible.module_utils.temper.lease import read as read_lease
 from ansible.module_utils.temper.settings.base import RefusedError
 from ansible.module_utils.temper.snapshots import FOLDER as SNAPSHOTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 ROOT = Path("/")
 #: The folders that are Temper's own.

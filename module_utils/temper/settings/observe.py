@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import re
 import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.process import complete, which
 from ansible.module_utils.temper.records import RecordError
 from ansible.module_utils.temper.settings import audit
-from ansible.module_utils.temper.settings.base import RefusedError
+from ansible.module_utils.temper.settings.base import RefusedError, Setting
 from ansible.module_utils.temper.settings.engine import FAILURES, path_of, told
 from ansible.module_utils.temper.settings.files import Keyword, PamProfile
 from ansible.module_utils.temper.settings.kinds import BROUGHT, MEMBER_OF, build, kind_of
@@ -32,11 +33,6 @@ from ansible.module_utils.temper.settings.system import (
 )
 from ansible.module_utils.temper.settings.tmpfs import TmpfsSize
 from ansible.module_utils.temper.units import unit_states
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ansible.module_utils.temper.settings.base import Setting
 
 UNREADABLE = FAILURES
 #: Of a file that differs, lines of its diff, and characters of a line: a report is no copy of the node.

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.files import File, put_back, saved
 from ansible.module_utils.temper.settings import pam_lines
-from ansible.module_utils.temper.settings.base import Difference, Fault, kept_value, word_on_faults
+from ansible.module_utils.temper.settings.base import Difference, Fault, State, kept_value, word_on_faults
 from ansible.module_utils.temper.settings.files import WholeFile
 from ansible.module_utils.temper.settings.site_lines import (
     CLEARED,
     OFF,
+    Line,
     UnreadableError,
     grammar_of,
     is_ours,
@@ -28,12 +30,6 @@ from ansible.module_utils.temper.settings.strictness import (
     stricter,
     strictest,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ansible.module_utils.temper.settings.base import State
-    from ansible.module_utils.temper.settings.site_lines import Line
 
 #: Orders of a file, beside those of strictness.py: the file as a whole has one, and not its keys ...
 WHOLE = "every"

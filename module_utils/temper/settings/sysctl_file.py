@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper.files import File
 from ansible.module_utils.temper.settings.files import WholeFile
-from ansible.module_utils.temper.settings.system import IN_FORCE, AtBoot, sysctls
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from ansible.module_utils.temper.settings.system import Sysctl
+from ansible.module_utils.temper.settings.system import IN_FORCE, AtBoot, Sysctl, sysctls
 
 
 class SysctlFile(WholeFile):

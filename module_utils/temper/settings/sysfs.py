@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ansible.module_utils.temper.settings.base import Difference, Setting, SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ansible.module_utils.temper.settings.base import State
+from ansible.module_utils.temper.settings.base import Difference, Setting, SettingError, State
 
 SYS = Path("/sys")
 #: What a file of a device answers that is switched off or gone by now.

@@ -5,22 +5,18 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.temper import units
 from ansible.module_utils.temper.mounts import mounts
 from ansible.module_utils.temper.process import complete, run, succeeds
-from ansible.module_utils.temper.settings.base import Difference, Fault, Setting, kept_value
+from ansible.module_utils.temper.settings.base import Difference, Fault, Setting, State, kept_value
 from ansible.module_utils.temper.settings.strictness import EXACTLY, as_strict, chosen, stricter, strictest
 from ansible.module_utils.temper.settings.sysfs import KernelValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from ansible.module_utils.temper.settings.base import State
 
 PROC_SYS = Path("/proc/sys")
 MOUNTINFO = Path("/proc/self/mountinfo")

@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.temper.mounts import mounts
 from ansible.module_utils.temper.process import run
-from ansible.module_utils.temper.settings.base import Difference, Setting, SettingError
-
-if TYPE_CHECKING:
-    from ansible.module_utils.temper.settings.base import State
+from ansible.module_utils.temper.settings.base import Difference, Setting, SettingError, State
 
 MEMINFO = Path("/proc/meminfo")
 GIB = 2**30

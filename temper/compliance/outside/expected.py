@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.plan import role_variables  # noqa: F401 - makes module_utils/ importable
 from temper.plan.convert import plain
@@ -13,6 +14,7 @@ from temper.plan.wanted import AccountWanted, Kind
 from validation.model.contract import decode, parse
 
 # isort: split
+
 from ansible.module_utils.temper.access.nftables_rules import (
     Network,
     Rule,
@@ -21,9 +23,6 @@ from ansible.module_utils.temper.access.nftables_rules import (
     parse_service,
 )
 from ansible.module_utils.temper.access.sshd_strictness import METHODS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 SSH, FIREWALL, ACCOUNTS = "ssh_hardening", "firewall", "admin_accounts"
 #: Names of host key algorithms begin so, by the types that an operator names.

@@ -5,26 +5,19 @@ Where the two contradict each other, what was seen counts, and the reason says b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Sequence
 
 from temper.compliance.model import Change, Observation, State
 from temper.compliance.outside.claims import Claims
-from temper.compliance.outside.expected import MARKS, within
-from temper.compliance.outside.look import ROOT
-from temper.compliance.outside.ports import Answer
-from temper.compliance.outside.ssh import NO_PROOF, fingerprint
+from temper.compliance.outside.expected import MARKS, Expected, SshRules, within
+from temper.compliance.outside.look import ROOT, Look
+from temper.compliance.outside.ports import Answer, Port
+from temper.compliance.outside.ssh import NO_PROOF, SshServer, fingerprint
 
 # isort: split
+
 from ansible.module_utils.temper.access.sshd_matches import Block, Who, meets_account
 from ansible.module_utils.temper.access.sshd_strictness import as_strict
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from temper.compliance.outside.expected import Expected, SshRules
-    from temper.compliance.outside.look import Look
-    from temper.compliance.outside.ports import Port
-    from temper.compliance.outside.ssh import SshServer
 
 METHODS, LOGIN_AS_ROOT = "ssh-methods", "ssh-root"
 ALGORITHMS, HOST_KEYS, PORTS = "ssh-algorithms", "ssh-host-keys", "ports"

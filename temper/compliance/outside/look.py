@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from temper.compliance.outside.ports import SAMPLE, Answer, Port, look_at_ports
-from temper.compliance.outside.route import RouteError
+from temper.compliance.outside.route import Route, RouteError
 from temper.compliance.outside.ssh import Pace, SshServer, ask_server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from temper.compliance.outside.claims import Claims
     from temper.compliance.outside.expected import Expected
-    from temper.compliance.outside.route import Route
 
 Found = TypeVar("Found")
 

@@ -3,55 +3,41 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from temper.compliance.model import State
+from temper.compliance.model import Observation, State
 from temper.compliance.outside.claims import Claims, read_claims
 from temper.compliance.outside.expected import Expected, expected, role_plans
 from temper.compliance.outside.judge import LOGIN_AS_ROOT, METHODS, PORTS, judge, unseen
 from temper.compliance.outside.look import Look, Looking, look, look_at_ssh
-from temper.compliance.outside.route import RouteError, route
+from temper.compliance.outside.route import Route, RouteError, route
+from temper.plan.ssh_client import Plugin
 from validation.model.contract import ContractError
 from validation.model.printable import printable
 
 # isort: split
+
 from ansible.module_utils.temper.settings.base import RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from temper.compliance.model import Observation
-    from temper.compliance.outside.route import Route
 
 #: Of Ansible's connection plugin.
 SSH = "ssh"
-OPTIONS = ("host", "port", "remote_user", "ssh_args", "ssh_common_args", "ssh_extra_args")
 #: A change waits for it, and is undone by itself before long.
 CONFIRM_S = 8.0
 #: Changes that a stranger can see, and the controls that decide about them.
 SEEN = {"ssh": (METHODS, LOGIN_AS_ROOT), "firewall": (PORTS,)}
 
 
-class Connection(Protocol):
-    """What is asked of Ansible's connection to the node."""
-
-    transport: str
-
-    def get_option(self, option: str) -> Any:
-        """Return an option, evaluated for the node."""
-
-
 class Outside:
     """A look that begins with it, goes on with the node's plan, and is judged once the node has answered."""
 
-    def __init__(self, connection: Connection, further: Sequence[str] = ()) -> None:
+    def __init__(self, connection: Plugin, further: Sequence[str] = ()) -> None:
         self._looking: Looking | Look | None = None
         self._wanted: Future[Expected] = Future()
         if connection.transport == SSH:
             try:
-                self._way = way_to(connection)
+                self._way = route(connection)
                 for address in further:
                     _refuse_name(address)
                 self._looking = Looking(lambda later: look(self._way, self._wanted.result, later, further))
@@ -93,7 +79,7 @@ def passing(own: Mapping[str, Any]) -> set[str]:
     }
 
 
-def contradicted(change: str, plan: Mapping[str, Any], connection: Connection) -> tuple[str, list[str]]:
+def contradicted(change: str, plan: Mapping[str, Any], connection: Plugin) -> tuple[str, list[str]]:
     """Look at a changed way in; return why it must not be confirmed, empty where it may, and warnings.
 
     Of the firewall only warnings come: a port that answers although the rules leave it out is forwarded, to a
@@ -119,9 +105,9 @@ def contradicted(change: str, plan: Mapping[str, Any], connection: Connection) -
     return "; ".join(failed), [f"The settings of sshd are in force; {one}" for one in unseen_of_it]
 
 
-def _seen(change: str, plan: Mapping[str, Any], connection: Connection) -> tuple[Observation, ...]:
+def _seen(change: str, plan: Mapping[str, Any], connection: Plugin) -> tuple[Observation, ...]:
     """Return what decides about a change."""
-    way = way_to(connection)
+    way = route(connection)
     wanted = planned(plan, way)
     if change == "firewall":
         if wanted.openings is None:  # it is gone
@@ -145,11 +131,6 @@ def _refuse_name(text: str) -> None:
         ipaddress.ip_address(text)
     except ValueError:
         raise RouteError(f"compliance_outside_addresses: expected addresses, found {text!r}") from None
-
-
-def way_to(connection: Connection) -> Route:
-    """Return how the node is reached. Raises RouteError."""
-    return route({name: connection.get_option(name) for name in OPTIONS})
 
 
 def planned(plan: Mapping[str, Any], way: Route) -> Expected:

@@ -7,13 +7,10 @@ import itertools
 import selectors
 import socket
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from validation.model.contract import StringEnum
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: Connections that wait at a time, seconds that one waits (a lost SYN is sent again after one), and seconds
 #: within which a service that speaks first says its first words.

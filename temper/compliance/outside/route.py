@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
 import socket
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from temper.plan.ssh_client import Connection, SshClient
-from temper.plan.ssh_ways import DEFAULT_PORT
+from temper.plan.ssh_client import Connection, Plugin, SshClient, known_keys
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-PROGRAM_S = 10
 #: Addresses of one name.
 MOST_ADDRESSES = 4
-OPTIONS = {"port": "Port", "remote_user": "User"}
 
 
 class RouteError(Exception):
@@ -53,50 +44,26 @@ class Route:
 
     def known_keys(self) -> dict[str, set[str]]:
         """Return the host keys that this machine knows of the node, by their types, as base64."""
-        found: dict[str, set[str]] = {}
-        for name in self.known_hosts:
-            file = Path(name).expanduser()
-            if not file.is_file():
-                continue
-            for line in _lines("ssh-keygen", "-F", self.known_as, "-f", str(file)):
-                # A line of an authority or of a revoked key begins with its mark.
-                words = line.split()
-                if len(words) > 2 and line[0] not in "#@":
-                    found.setdefault(words[1], set()).add(words[2])
-        return found
+        try:
+            return known_keys(self.known_as, self.known_hosts)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise RouteError(f"ssh-keygen could not be run: {error}") from None
 
 
-def route(options: Mapping[str, object]) -> Route:
-    """Return the route from the options of Ansible's connection plugin ssh. Raises RouteError.
+def route(plugin: Plugin) -> Route:
+    """Return the route of Ansible's connection plugin ssh. Raises RouteError.
 
     Nothing is connected to.
     """
-    words: list[str] = []
-    # In Ansible's order, because ssh takes the first value that it reads.
-    for name in ("ssh_args", "port", "remote_user", "ssh_common_args", "ssh_extra_args"):
-        value = str(options.get(name) or "")
-        try:
-            words += [f"-o{OPTIONS[name]}={value}"] if value and name in OPTIONS else shlex.split(value)
-        except ValueError as error:
-            raise RouteError(f"{name} cannot be read: {error}") from None
-    connection, client = Connection(str(options["host"]), tuple(words)), SshClient()
-    end, way = client.ask(words, connection.host), client.way(connection)
+    try:
+        connection, client = Connection.of_plugin(plugin), SshClient()
+    except ValueError as error:
+        raise RouteError(str(error)) from None
+    end, way = client.ask(connection.arguments, connection.host), client.way(connection)
     if end is None or way is None:
         raise RouteError(f"ssh does not say how it reaches {connection.host}")
-    name = end.host if end.port == DEFAULT_PORT else f"[{end.host}]:{end.port}"
     # As ssh runs it.
     proxy = (os.environ.get("SHELL") or "/bin/sh", "-c", f"exec {way.command}") if way.command else ()
     through = ", ".join(hop.names[0] for hop in way.hops if hop.port) or end.command or way.command
-    known = (end.known_as or name, end.known_hosts)
+    known = (end.known_name, end.known_hosts)
     return Route(end.host, end.port, end.user, *known, proxy, through, way.gate if way.command else "")
-
-
-def _lines(*command: str) -> list[str]:
-    """Return what a program prints. Raises RouteError."""
-    try:
-        done = subprocess.run(  # noqa: S603 - names of ssh's own, no shell
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROGRAM_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RouteError(f"{command[0]} could not be run: {error}") from None
-    return done.stdout.decode(errors="replace").splitlines()

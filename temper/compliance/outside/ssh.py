@@ -15,8 +15,8 @@ import logging
 import socket
 import subprocess
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from temper.compliance.outside.hello import Hello, HelloError, read_hello
 from temper.plan.ssh_turns import Turn
@@ -27,8 +27,6 @@ try:
 except ModuleNotFoundError as error:  # on a node that pulls, which has ansible-core alone and asks no server
     MISSING = f"{error}: install requirements/controller.txt here"
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 #: A handshake and the answer to one request take a few kilobytes.
 MOST_BYTES = 128 << 10

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from temper.plan.model import ModuleStream, Pin, Repository
 from temper.plan.refusals import Refusal, refusal
+from temper.plan.tables import DistroDriver, Release, Stack
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Container
 
     from temper.plan.facts import Kernel, NodeFacts
-    from temper.plan.model import ModuleStream, Pin, Repository
-    from temper.plan.tables import DistroDriver, Release, Stack
     from temper.plan.variables import NvidiaStack
 
 # The kernel's word -> NVIDIA's word in the addresses of repositories.

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from temper.plan.distributions.base import Configuration, Distribution
 from temper.plan.distributions.debian_sources import missing_repositories
-from temper.plan.model import Pin
+from temper.plan.model import Pin, Repository
 from temper.plan.refusals import Refusal, refusal
+from temper.plan.tables import Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     from temper.plan.facts import Kernel, NodeFacts
-    from temper.plan.model import Repository
-    from temper.plan.tables import Stack
     from temper.plan.variables import NvidiaStack
 
 SOURCES = "/etc/apt/sources.list.d"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,6 @@ from temper.plan.model import Repository
 from temper.plan.refusals import Refusal, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from temper.plan.facts import AptSource, NodeFacts
     from temper.plan.variables import NvidiaStack
 

@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from temper.plan.distributions.base import Distribution
-from temper.plan.model import ModuleStream, Pin
+from temper.plan.model import ModuleStream, Pin, Repository
+from temper.plan.tables import Stack
 
 if TYPE_CHECKING:
     from temper.plan.facts import Kernel
-    from temper.plan.model import Repository
-    from temper.plan.tables import Stack
 
 LAST_RELEASE_WITH_STREAMS = 9
 FIRST_RELEASE_WITH_MATCHED_HEADERS = 9

@@ -6,12 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 from temper.plan.distributions.debian import Debian
+from temper.plan.model import Repository
 from temper.plan.refusals import Refusal, refusal
+from temper.plan.tables import DistroDriver, Stack
 
 if TYPE_CHECKING:
     from temper.plan.facts import Kernel, NodeFacts
-    from temper.plan.model import Repository
-    from temper.plan.tables import DistroDriver, Stack
     from temper.plan.variables import NvidiaStack
 
 FIRST_PLAIN_BRANCH = 590

@@ -7,11 +7,11 @@ machine's files only the roles' templates.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from temper.plan.expectation import expectation
 from temper.plan.image import of_image
 from temper.plan.jump_hosts import plan_line
+from temper.plan.node_plan import NodePlan
 from temper.plan.os_systems import systems
 from temper.plan.roles import (
     admin_accounts,
@@ -27,12 +27,9 @@ from temper.plan.roles import (
     pull,
     ssh_hardening,
 )
+from temper.plan.roles.context import Context
 from temper.plan.roles.foretold import foretold
 from temper.plan.text import waiver_text
-
-if TYPE_CHECKING:
-    from temper.plan.node_plan import NodePlan
-    from temper.plan.roles.context import Context
 
 # In the order in which they are carried out. The firewall comes before SSH, so that a new port is open when
 # sshd moves there, and the ways in are proven before the rest of the system is hardened.

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from temper.plan.node_plan import PlannedSetting, RoleOptions, RolePlan, Stage
+from temper.plan.roles.context import Context
 from temper.plan.wanted import AccountWanted, Kind
-
-if TYPE_CHECKING:
-    from temper.plan.roles.context import Context
 
 ROLE = "admin_accounts"
 

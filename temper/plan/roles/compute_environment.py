@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from temper.plan.environment import portable
-from temper.plan.node_plan import Reaction, RoleOptions, RolePlan, Stage
+from temper.plan.node_plan import PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
 from temper.plan.roles.container_engines import TOOLKIT
-from temper.plan.roles.context import PYTHON
+from temper.plan.roles.context import PYTHON, Context
 from temper.plan.roles.settings import file, render
 from temper.plan.slurm import cgroup_value, gres, gres_lines
-
-if TYPE_CHECKING:
-    from temper.plan.node_plan import PlannedSetting
-    from temper.plan.roles.context import Context
 
 ROLE = "compute_environment"
 PROGRAMS = "/usr/local/lib/temper"

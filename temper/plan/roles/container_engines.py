@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from temper.plan.node_plan import PlannedSetting, RoleOptions, RolePlan, Stage
+from temper.plan.roles.context import Context
 from temper.plan.roles.settings import package, parameters
 from temper.plan.wanted import EngineChoice, EngineParameters, Kind
-
-if TYPE_CHECKING:
-    from temper.plan.roles.context import Context
 
 ROLE = "container_engines"
 TOOLKIT = "nvidia-container-toolkit"

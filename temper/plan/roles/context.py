@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from temper.plan.facts import NodeFacts, Socket, Tunables
+from temper.plan.jump_hosts import JumpHost
+from temper.plan.node_plan import NodePlan, WaivedControl
 from temper.plan.os_controls import CONDITIONS, Hardening, hardening
 from temper.plan.programs import Programs
 from temper.plan.slurm import SlurmGpu, slurm_gpus
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from temper.plan.facts import NodeFacts, Socket, Tunables
-    from temper.plan.jump_hosts import JumpHost
-    from temper.plan.node_plan import NodePlan, WaivedControl
-    from temper.plan.variables import Variables
-
+from temper.plan.variables import Variables
 
 PYTHON = "/usr/bin/python3"
 OLDEST_PYTHON = (3, 9)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from temper.plan.jump_hosts import NEW_IN_A_MINUTE, OPEN, with_room
 from temper.plan.node_plan import RoleOptions, RolePlan, Stage
 from temper.plan.roles import monitoring
+from temper.plan.roles.context import Context
 from temper.plan.roles.settings import package, parameters
 from temper.plan.wanted import FirewallParameters, Kind
-
-if TYPE_CHECKING:
-    from temper.plan.roles.context import Context
 
 ROLE = "firewall"
 

@@ -5,24 +5,21 @@ Nodes whose lines are the same are shown together, so a line has whatever makes 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 from temper.plan import role_variables  # noqa: F401 - makes module_utils/ importable
 from temper.plan.contradictions import PROFILE
+from temper.plan.node_plan import RolePlan
 from temper.plan.roles import monitoring, ssh_hardening
+from temper.plan.roles.context import Context
+from temper.plan.variables import SshHardening
 from temper.plan.wanted import Kind
 from validation.model.plans import PLANS
 
 # isort: split
+
 from ansible.module_utils.temper.access.sshd_settings import merge
 from ansible.module_utils.temper.access.sshd_strictness import ways_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from temper.plan.node_plan import RolePlan
-    from temper.plan.roles.context import Context
-    from temper.plan.variables import SshHardening
 
 #: Networks that hold every address.
 WORLD = ("0.0.0.0/0", "::/0")

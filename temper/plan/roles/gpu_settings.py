@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from temper.plan.convert import plain
 from temper.plan.node_plan import RoleOptions, RolePlan, Stage
 from temper.plan.roles import nvidia_stack
+from temper.plan.roles.context import Context
 from temper.plan.roles.settings import file, parameters, render, unit
 from temper.plan.wanted import GpuParameters, Kind
-
-if TYPE_CHECKING:
-    from temper.plan.roles.context import Context
 
 ROLE = "gpu_settings"
 WANTED = "/etc/temper/gpu-settings.json"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from temper.plan.convert import plain
 from temper.plan.expectation import expectation
 from temper.plan.node_plan import RoleOptions, RolePlan, Stage
+from temper.plan.roles.context import Context
 from temper.plan.roles.settings import file, no_file, package, render, unit
-
-if TYPE_CHECKING:
-    from temper.plan.roles.context import Context
 
 ROLE = "monitoring"
 EXPECTATION = "/etc/temper/expectation.json"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from temper.plan.distributions import package_family
+from temper.plan.model import Driver
 from temper.plan.node_plan import PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
+from temper.plan.roles.context import Context
 from temper.plan.roles.settings import file, no_file, package, rebuild_initramfs, render, unit
+from temper.plan.variables import Variables
 from temper.plan.wanted import DriverWanted, FileWanted, Kind, PinWanted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from temper.plan.model import Driver
-    from temper.plan.roles.context import Context
-    from temper.plan.variables import Variables
 
 ROLE = "nvidia_stack"
 NOUVEAU = "/etc/modprobe.d/temper-nouveau.conf"

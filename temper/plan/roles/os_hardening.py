@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from temper.plan.node_plan import Reaction, RoleOptions, RolePlan, Stage
 from temper.plan.os_controls import SYSCTL_FILE
 from temper.plan.os_systems import hardened, systems
 from temper.plan.refusals import Refusal, refusal, texts
-
-if TYPE_CHECKING:
-    from temper.plan.roles.context import Context
-    from temper.plan.variables import OsHardening
+from temper.plan.roles.context import Context
+from temper.plan.variables import OsHardening
 
 ROLE = "os_hardening"
 UNHARDENED = "hardening-system"
@@ -30,7 +27,6 @@ REACTIONS = (
         ("sh", "-c", "auditctl -s | grep -q '^enabled 2' || augenrules --load"),
         unit="auditd.service",
     ),
-    Reaction(("/etc/crypto-policies/policies/modules/",), ("update-crypto-policies",)),
     Reaction(
         ("/etc/audit/auditd.conf",),
         ("systemctl", "kill", "--signal=HUP", "auditd.service"),

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from temper.plan.node_plan import PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
 from temper.plan.role_variables import argument_specs
+from temper.plan.roles.context import Context
 from temper.plan.roles.settings import file, package, render, sysctl, sysctl_file, unit
 from temper.plan.strictness import EXACTLY, order_of
 from temper.plan.tuning import KEEP, RUNNING, kernel_values, network_sysctls
 from temper.plan.wanted import Kind, UnitWanted
-
-if TYPE_CHECKING:
-    from temper.plan.roles.context import Context
 
 ROLE = "os_tuning"
 MANAGER = "/etc/systemd/system.conf.d/90-temper.conf"

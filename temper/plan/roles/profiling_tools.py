@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from temper.plan.node_plan import PlannedSetting, RoleOptions, RolePlan, Stage
+from temper.plan.roles.context import Context
 from temper.plan.roles.settings import file, package, rebuild_initramfs, sysctl, sysctl_file, unit
-
-if TYPE_CHECKING:
-    from temper.plan.roles.context import Context
 
 ROLE = "profiling_tools"
 COUNTERS = "/etc/modprobe.d/temper-profiling.conf"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from temper.plan.node_plan import RoleOptions, RolePlan, Stage
+from temper.plan.roles.context import Context
 from temper.plan.roles.settings import file, package, render, unit
-
-if TYPE_CHECKING:
-    from temper.plan.roles.context import Context
-    from temper.plan.variables import Pull, PullSigner
+from temper.plan.variables import Pull, PullSigner
 
 ROLE = "pull"
 #: Not those of gpu_settings: what two roles want, neither may take back.

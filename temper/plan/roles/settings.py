@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from temper.plan.node_plan import PlannedSetting, Reaction
 from temper.plan.strictness import EXACTLY
 from temper.plan.wanted import FileWanted, Kind, PackageWanted, Parameter, UnitWanted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 ROLES = Path(__file__).resolve().parents[3] / "roles"
 # Debian's tool, or dracut where that makes the initramfs.

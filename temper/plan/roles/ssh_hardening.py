@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
-from temper.plan.jump_hosts import named, planned_forwarding, with_room
+from temper.plan.jump_hosts import JumpHost, named, planned_forwarding, with_room
 from temper.plan.node_plan import PlannedSetting, RoleOptions, RolePlan, Stage
+from temper.plan.roles.context import Context
 from temper.plan.roles.settings import parameters
+from temper.plan.variables import SshHardening
 from temper.plan.wanted import KeywordValue, KeywordWanted, Kind, SshdParameters
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from temper.plan.jump_hosts import JumpHost
-    from temper.plan.roles.context import Context
-    from temper.plan.variables import SshHardening
-
-    Keywords = dict[str, KeywordValue]
+Keywords = dict[str, KeywordValue]
 
 ROLE = "ssh_hardening"
 # The controls of data/os_controls/ssh.yml, by what fulfils or relaxes them.

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from temper.base.programs import Answer
 from temper.rollout.drain.base import DrainError, Standing, checked, one_line, unknown
 from temper.rollout.drain.programs import TIMEOUT_S, ask
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from temper.base.programs import Answer
 
 #: Who has cordoned a node, and why.
 ANNOTATION = "temper/rollout"

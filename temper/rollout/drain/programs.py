@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from temper.base import programs
+from temper.base.programs import Answer
 from temper.rollout.drain.base import DrainError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from temper.base.programs import Answer
 
 #: A scheduler that answers later than this is not at work.
 TIMEOUT_S = 30.0

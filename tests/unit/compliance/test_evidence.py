@@ -4,8 +4,10 @@ import json
 import os
 import random
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -223,6 +225,16 @@ def test_a_copy_that_nobody_may_write_to_is_verified(reports: Path, read_only: l
     (folders(reports)[0] / "junit.xml").write_text("")
     assert verified().returncode == 1
     assert sorted(reports.parent.rglob("*")) == before
+
+
+def test_a_drift_of_a_node_that_nobody_checks_any_more_says_so(
+    reports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(sqlite3.connect(reports.parent / HISTORY)) as file, file:
+        file.execute("INSERT INTO drift VALUES ('gone', 'a/b', '2026-01-01T00:00:00Z', NULL)")
+    assert command.main(["drifts", "--reports", str(reports)]) == 0
+    unseen = [line for line in capsys.readouterr().out.splitlines() if "is not in the newest report" in line]
+    assert [line.split()[3:5] for line in unseen] == [["gone", "a/b,"]]
 
 
 def test_verify_and_drifts_write_nothing_where_they_could(reports: Path) -> None:

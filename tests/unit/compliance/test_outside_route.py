@@ -10,6 +10,7 @@ from temper.compliance.outside.look import Look
 from temper.compliance.outside.ports import Answer, Port
 from temper.compliance.outside.route import Route, RouteError, route
 from temper.compliance.outside.ssh import SshServer
+from temper.plan.ssh_client import fingerprint, host_keys
 from tests.unit.compliance.fleets import plan
 
 # isort: split
@@ -28,14 +29,14 @@ KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJLyR1Qn4Q3y0p6QeF3f2u1y0c3b8cVd0oVJ5r0T1f1N"
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, ("192.0.2.7", 22, "ops", "192.0.2.7")),
+        ({"host_key_checking": True}, ("192.0.2.7", 22, "ops", "192.0.2.7")),
         ({"port": 2222}, ("192.0.2.7", 2222, "ops", "[192.0.2.7]:2222")),
-        ({"port": 2222, "ssh_args": "-o Port=222"}, ("192.0.2.7", 222, "ops", "[192.0.2.7]:222")),
+        ({"port": 2222, "ssh_args": "-F none -o Port=222"}, ("192.0.2.7", 222, "ops", "[192.0.2.7]:222")),
         ({"ssh_extra_args": "-o HostKeyAlias=gpu01"}, ("192.0.2.7", 22, "ops", "gpu01")),
     ],
 )
 def test_options_mean_what_ssh_makes_of_them(options: dict[str, Any], expected: tuple[object, ...]) -> None:
-    way = route({"host": "192.0.2.7", "remote_user": "ops", "ssh_args": "-F none", **options})
+    way = route(Connection(remote_user="ops", **options))
     assert (way.host, way.port, way.user, way.known_as) == expected
     assert way.proxy == ()
 
@@ -50,7 +51,7 @@ def test_options_mean_what_ssh_makes_of_them(options: dict[str, Any], expected: 
     ],
 )
 def test_what_lies_between_is_named(options: str, through: str) -> None:
-    way = route({"host": "192.0.2.7", "ssh_args": "-F none", "ssh_common_args": options})
+    way = route(Connection(ssh_common_args=options))
     assert bool(way.proxy) is bool(through)
     assert through in way.through
 
@@ -58,7 +59,7 @@ def test_what_lies_between_is_named(options: str, through: str) -> None:
 @pytest.mark.parametrize("arguments", ['-o "unclosed', "-o NoSuchOption=1"])
 def test_way_that_ssh_does_not_understand_is_an_error(arguments: str) -> None:
     with pytest.raises(RouteError):
-        route({"host": "192.0.2.7", "ssh_args": arguments})
+        route(Connection(ssh_args=arguments))
 
 
 def test_host_keys_come_from_all_files_hashed_or_not_without_revoked_ones(tmp_path: Path) -> None:
@@ -69,6 +70,39 @@ def test_host_keys_come_from_all_files_hashed_or_not_without_revoked_ones(tmp_pa
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", files[1]], check=True, capture_output=True)
     way = Route("192.0.2.7", 22, "ops", "192.0.2.7", tuple(map(str, files)))
     assert way.known_keys() == {"ssh-ed25519": {KEY}, "ssh-rsa": {KEY}}
+
+
+@pytest.mark.parametrize(
+    ("options", "known"),
+    [
+        ({"ssh_extra_args": "-o StrictHostKeyChecking=yes"}, True),
+        ({"ssh_extra_args": "-o StrictHostKeyChecking=accept-new"}, True),
+        ({"host_key_checking": True}, True),
+        ({"host_key_checking": False}, False),
+        ({"ssh_extra_args": "-o StrictHostKeyChecking=no"}, False),
+        ({"port": 2222}, False),
+        ({"ssh_args": '-o "unclosed'}, False),
+        ({"transport": "docker"}, False),
+    ],
+)
+def test_host_keys_count_where_ssh_checks_them(options: dict[str, Any], known: bool, tmp_path: Path) -> None:
+    file = tmp_path / "known"
+    file.write_text(
+        f"192.0.2.7 ssh-ed25519 {KEY}\n192.0.2.8 ssh-rsa {KEY}\n@cert-authority * ssh-rsa {KEY}\n"
+    )
+    files = f"-o UserKnownHostsFile={file} -o GlobalKnownHostsFile=/dev/null"
+    found = host_keys(Connection(**{"ssh_common_args": files, **options}))
+    assert found == (f"ssh-ed25519 {fingerprint(KEY)}",) * known
+
+
+def test_a_node_that_is_this_machine_has_its_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-N", "", "-f", tmp_path / "ssh_host_ed25519_key"], check=True)
+    monkeypatch.setattr("temper.plan.ssh_client.OWN_KEYS", tmp_path)
+    shown = subprocess.run(
+        ["ssh-keygen", "-l", "-f", tmp_path / "ssh_host_ed25519_key.pub"], check=True, capture_output=True
+    )
+    (found,) = host_keys(Connection("local"))
+    assert found.split()[1] == shown.stdout.decode().split()[1]
 
 
 class Connection:

@@ -10,7 +10,7 @@ from markupsafe import escape
 
 from temper.compliance import metrics
 from temper.compliance.history import Known
-from temper.compliance.model import Change, State, Statement, Verdict
+from temper.compliance.model import Change, ControlResult, NodeStatement, State, Statement, Verdict
 from temper.compliance.statement import CheckedNode, statement
 from temper.report import statement as report
 from temper.report.origin import Origin
@@ -50,6 +50,22 @@ def test_the_text_ends_with_the_verdict_and_names_every_node_that_is_not_good() 
 def test_a_failure_of_many_nodes_stands_once() -> None:
     many = statement([checked(f"gpu{number:02}", LOGIN) for number in range(40)], RULES, {})
     assert report.text(many).count(f"FAIL {SSHD}") == 1
+
+
+def test_a_terminal_gets_the_first_failures_and_their_first_lines_and_all_else() -> None:
+    long = Change("/etc/x", "", "", "\n".join(f"+line {number}" for number in range(40)))
+    failing = [
+        ControlResult(f"x/{number:02}", "The goal", State.FAIL, changes=(long,), remedy=f"repair {number}")
+        for number in range(40)
+    ]
+    node = NodeStatement("gpu01", Verdict.NOT_COMPLIANT, controls=tuple(failing))
+    made = replace(STATEMENT, nodes=(node,))
+    whole, short = report.text(made), report.text(made, short=True)
+    assert (whole.count("FAIL "), whole.count("+line 39")) == (40, 40)
+    assert (short.count("FAIL "), short.count("+line 39")) == (report.MOST_FAILURES, 0)
+    assert "30 more failures: report.txt" in short
+    assert short.count("repair 39") == 1  # among all repairs of the node, in their order
+    assert short.rstrip().endswith(made.sentence)
 
 
 def suites() -> ElementTree.Element:

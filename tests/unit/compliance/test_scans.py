@@ -104,7 +104,7 @@ TABLE: dict[str, Any] = {
     "roles": {"ssh_hardening": {"rules": ["root_login"]}},
     "forms": [{"rules": ["mask"], "reason": "PAM does it."}],
     "scanner": [],
-    "kept": {"rules": ["su_kept"]},
+    "kept": [{"rules": ["su_kept"]}],
     "streams": [],
 }
 
@@ -152,15 +152,24 @@ def test_the_command_shows_a_disagreement_and_ends_with_one(
     report(
         tmp_path,
         ControlResult("os_hardening/dmesg", "", State.PASS),
-        ControlResult("os_hardening/su", "", State.WAIVED, waiver="x", waived_by=WaivedBy.OPERATOR),
+        ControlResult(
+            "os_hardening/su", "", State.WAIVED, waiver="nobody has a password", waived_by=WaivedBy.OPERATOR
+        ),
     )
     file = tmp_path / "results.xml"
     command = ["scan", "--reports", str(tmp_path), "--results", str(file)]
-    file.write_text(results(sysctl_kernel_dmesg_restrict="fail", use_pam_wheel_group_for_su="fail"))
+    rules = ("ensure_pam_wheel_group_empty", "use_pam_wheel_group_for_su")
+    passed = {"sysctl_kernel_randomize_va_space": "pass", "package_at_removed": "notapplicable"}
+    file.write_text(results(**dict.fromkeys(rules, "fail"), sysctl_kernel_dmesg_restrict="error", **passed))
     assert cli.main(command) == 1
-    first, second, total = capsys.readouterr().out.splitlines()
-    assert "sysctl_kernel_dmesg_restrict: scanner fail; dmesg pass" in first
-    assert "use_pam_wheel_group_for_su" in second
+    *lines, total = capsys.readouterr().out.splitlines()
+    heads = [line.split(":")[0] for line in lines if not line.startswith(" ")]
+    assert heads == ["1 scanner-fails", "2 explained", "1 agree", "1 not-judged"]
+    assert [line.strip() for line in lines if line.startswith(" ")] == [
+        "dmesg (pass): sysctl_kernel_dmesg_restrict (error)",
+        f"su (waived): {', '.join(rules)}",
+        "nobody has a password",
+    ]
     assert "1 disagreement" in total
     file.write_text(results(sysctl_kernel_dmesg_restrict="pass"))
     assert cli.main(command) == 0

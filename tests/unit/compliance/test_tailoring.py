@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 CONTROLS = load_controls(DATA / "os_controls")
 TABLE = read_yaml(DATA / "scap" / "rules.yml") | read_yaml(DATA / "scap" / "streams.yml")
-KEPT = TABLE["kept"]["rules"]
 PRODUCTS = tailoring.products(TABLE)
 IN_STREAMS = {rule for group in TABLE["streams"] for rule in group["rules"]}
 ANSWERED = Counter(
@@ -33,6 +32,9 @@ ANSWERED = Counter(
 
 def rules_in(entries: Iterable[Any]) -> list[str]:
     return [rule for one in entries for rule in one["rules"]]
+
+
+KEPT = rules_in(TABLE["kept"])
 
 
 def test_each_rule_of_a_data_stream_has_one_answer() -> None:
@@ -66,7 +68,7 @@ def test_what_is_said_of_a_rule_is_said_once_on_a_system_and_of_one_that_there_i
     for product in PRODUCTS:
         rows = [
             row
-            for row in (*TABLE["forms"], *TABLE["scanner"], TABLE["kept"])
+            for row in (*TABLE["forms"], *TABLE["scanner"], *TABLE["kept"])
             if concerns(row, tailoring.system_of(product))
         ]
         assert {rule for rule, count in Counter(rules_in(rows)).items() if count > 1} == set()
@@ -172,6 +174,16 @@ def test_a_node_is_measured_by_the_waivers_of_its_statement_and_their_end() -> N
     assert ET.fromstring(text) is not None  # noqa: S314 - our own
 
 
+@each(("ssh_hardening/sshd", True), ("ssh_hardening/file:/etc/ssh/temper_moduli", False))
+def test_what_an_operator_accepts_of_one_file_of_a_role_excuses_no_other_rule(
+    name: str, excused: bool
+) -> None:
+    waived = ControlResult(name, "", State.WAIVED, waiver="x", waived_by=WaivedBy.OPERATOR)
+    known = tailoring.of_node(NodeStatement("gpu01", Verdict.COMPLIANT, controls=(waived,)))
+    found = tailoring.exempted(CONTROLS, TABLE, "debian13", "cis-level2", known)
+    assert ("sshd_disable_root_login" in {one.rule for one in found}) == excused
+
+
 def test_the_document_is_what_xccdf_asks_for() -> None:
     rules = [tailoring.Exempted("a_rule", "a < b & c", "umask"), tailoring.Exempted("other", "x")]
     text = tailoring.tailoring("debian13", "gpu", "2026-11-26T00:00:00Z", rules)
@@ -184,11 +196,21 @@ def test_the_document_is_what_xccdf_asks_for() -> None:
         (f"{CONTENT}_rule_a_rule", "false"),
         (f"{CONTENT}_rule_other", "false"),
     ]
-    assert profile.findtext("x:select/x:remark", namespaces=names) == "a < b & c"
+    assert profile.findtext("x:select/x:remark", namespaces=names) == (
+        "Waived with the control umask: a < b & c"
+    )
 
 
-@pytest.mark.parametrize(("arguments", "named"), [(["--product", "debian14"], "debian13"), ([], "debian13")])
-def test_an_unknown_stream_is_refused_with_those_that_are_known(
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--product", "debian14"], "debian13"),
+        ([], "debian13"),
+        (["--product", "debian13", "--profile", "stig"], "anssi-high"),
+        (["--product", "ubuntu2404", "--profile", "anssi-high"], "stig"),
+    ],
+)
+def test_a_stream_or_profile_that_there_is_not_is_refused_with_those_that_there_are(
     arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["tailoring", *arguments]) == 2

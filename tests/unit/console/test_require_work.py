@@ -124,6 +124,11 @@ def test_a_run_ends_where_nothing_can_be_done_and_goes_on_where_something_may(
             True,
             "--limit n02 matches no node of the group",
         ),
+        # Whatever else the limit has: a node that was excluded would be changed.
+        ((ONE,), {"subset": "n01,n03"}, (True,), True, "has the name n03;"),
+        ((ONE,), {"subset": "all:!n3"}, (True,), True, "has the name n3;"),
+        ((ONE,), {"extra_vars": ("a=1", "target n01")}, (True,), True, "-e ...: expected name=value"),
+        ((ONE,), {"subset": "n01,x*"}, (True,), False, ""),
         ((ONE,), {"tags": ("aks",)}, (False,), True, "did you mean ask?"),
         ((ONE,), {"skip_tags": ("ask",)}, (False,), True, NO_TASK),
         ((ONE,), {"skip_tags": ("aks",)}, (True,), False, "did you mean ask?"),

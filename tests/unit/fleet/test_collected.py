@@ -10,11 +10,13 @@ import pytest
 import yaml
 from jinja2 import Environment
 
+from temper.compliance.answers import packed
 from temper.fleet import collected
-from temper.plan.fleet import FleetPlan
+from temper.plan.fleet import FleetPlan, digest
 from temper.plan.inventory import Inventory
 from temper.plan.node_plan import NodePlan
 from temper.report.compliance import elsewhere
+from tests.unit.compliance.fleets import plan
 from tests.unit.each import each
 from validation.model.contract import EXPECTATIONS_VERSION
 
@@ -190,11 +192,14 @@ def test_a_slice_whose_plans_or_answers_have_another_form_costs_others_nothing(
         "settings": {},
         "waived": {},
     }
-    given = folders(tmp_path, "plan", good, bad, other)
+    # Settings that nodes of another slice have, too.
+    foreign = {"nodes": {"gpu04": {"problems": []}}, "settings": {"0123456789abcdef": {}}, "waived": {}}
+    given = folders(tmp_path, "plan", good, bad, other, foreign)
     assert collected.plans(given, {})
     document = json.loads((tmp_path / "reports" / "plan.json").read_text())
     assert document["nodes"]["gpu01"] == {"problems": ["no GPU"]}
-    for node in ("gpu02", "gpu03"):
+    assert document["settings"] == {}
+    for node in ("gpu02", "gpu03", "gpu04"):
         assert "cannot be read" in document["nodes"][node]["problems"][0]
     strange = {"nodes": [{"name": "gpu02", "answer": 5}], "answers": []}
     assert [node["name"] for node in collected.answers(strange)] == ["gpu02"]
@@ -218,15 +223,23 @@ def test_plans_of_slices_are_one_file(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(collected, "ROOT", tmp_path)
 
     def part(node: str) -> dict[str, Any]:
-        return {"nodes": {node: {"problems": ["no GPU"]}}, "settings": {node: {"role": node}}, "waived": {}}
+        settings = {digest(json.dumps({"role": node})): {"role": node}}
+        return {"nodes": {node: {"problems": ["no GPU"]}}, "settings": settings, "waived": {}}
 
     said = collected.plans(folders(tmp_path, "plan", part("gpu02"), part("gpu01")), SILENT)
     assert said
-    assert "0 of 3 nodes planned, 3 refused" in said.text
+    assert "0 of 3 nodes planned, 3 not" in said.text
     document = json.loads((tmp_path / "reports" / "plan.json").read_text())
     assert list(document["nodes"]) == ["gpu01", "gpu02", "gpu09"]
     assert document["nodes"]["gpu09"]["problems"] == ["the helper died"]
-    assert set(document["settings"]) == {"gpu01", "gpu02"}
+    assert list(document["settings"].values()) == [{"role": "gpu02"}, {"role": "gpu01"}]
+
+
+def test_the_digests_of_a_real_plan_are_those_of_its_settings() -> None:
+    part = json.loads(json.dumps(FleetPlan.from_dict({"gpu01": plan().as_fact()}).part()))
+    assert part["settings"]
+    assert part["waived"]
+    assert collected.readable(part) == part
 
 
 def test_one_machine_in_two_slices_is_refused_under_both_names(
@@ -262,6 +275,41 @@ def test_one_machine_in_two_slices_is_compliant_under_no_name(tmp_path: Path) ->
     assert said.status == 1
     (statement,) = (tmp_path / "compliance").glob("2*/statement.json")
     assert statement.read_text().count("are one machine") >= 2
+
+
+#: What two slices have seen of nodes that say the same of themselves, and said another time.
+CLAIMED = {"gpu01": ("ssh-ed25519 a",), "gpu02": ("ssh-ed25519 b", "ssh-rsa b")}
+
+
+def test_a_node_that_claims_to_be_one_of_another_slice_costs_it_no_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collected, "ROOT", tmp_path)
+    parts = [
+        FleetPlan.from_dict(
+            {name: NodePlan(architecture="x86_64", machine=("a", "b"), host_keys=keys).as_fact()}
+        ).part()
+        for name, keys in CLAIMED.items()
+    ]
+    said = collected.plans(folders(tmp_path, "plan", *parts), {})
+    assert said
+    assert (said.status, said.text.count("gpu01, gpu02 say that")) == (0, 1)
+    nodes = json.loads((tmp_path / "reports" / "plan.json").read_text())["nodes"]
+    assert [node["problems"] for node in nodes.values()] == [[], []]
+
+
+def test_a_node_that_claims_to_be_one_of_another_slice_costs_it_no_answer(tmp_path: Path) -> None:
+    bare = {"groups": ["gpu_nodes"], "waivers": []}
+    parts = [
+        packed([{**bare, "name": name, "answer": {"machine": ["a"], "host_keys": [*keys], "problem": "off"}}])
+        for name, keys in CLAIMED.items()
+    ]
+    given = folders(tmp_path, "compliance", *parts)
+    said = collected.compliance(given, {}, ["inventory/mine"], KNOWN, chosen(tmp_path))
+    assert said
+    assert said.text.count("gpu01, gpu02 say that") == 1
+    (statement,) = (tmp_path / "compliance").glob("2*/statement.json")
+    assert "are one machine, by" not in statement.read_text()
 
 
 def test_nothing_is_reported_of_what_no_slice_has_handed_over(tmp_path: Path) -> None:

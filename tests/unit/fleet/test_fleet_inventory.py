@@ -88,7 +88,7 @@ def test_a_limit_chooses_nodes(source: Path) -> None:
         ("hosts.yml", "gpu_nodes:\n  hosts\n    gpu01:\n", r"hosts.yml:3\)$"),
         ("group_vars/gpu_nodes.yml", "a: 1\na: 2\n", r"duplicate .*group_vars/gpu_nodes.yml:2\)$"),
         ("group_vars/all.yml", f"$ANSIBLE_VAULT;1.1;AES256\n{'61' * 40}\n", "all.yml.*VAULT_PASSWORD_FILE"),
-        ("hosts", "#!/bin/sh\necho the lab is off >&2\nexit 1\n", "Ansible: the lab is off$"),
+        ("hosts", "#!/bin/sh\necho the lab is off >&2\nexit 1\n", "ended with status 1: the lab is off"),
     ],
 )
 def test_an_inventory_that_is_none_is_one_sentence(

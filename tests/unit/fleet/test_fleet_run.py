@@ -35,7 +35,6 @@ from temper.cli.fleet import (
     status_of,
     told,
     variables_again,
-    variables_of,
 )
 from temper.fleet import identities
 from temper.fleet.bundle import python_version
@@ -45,6 +44,7 @@ from temper.fleet.run import HERE, Events, FleetRun
 from temper.fleet.slices import ATTEMPTS, Board, NodeOutcome, Place, Slice
 from temper.fleet.worker import release, slim
 from temper.plan import inventory
+from temper.plan.extra_vars import ExtraVarsError, variables_of
 from temper.plan.inventory import from_listing
 from temper.rollout.guard import STOPS, end_descendants
 from tests.unit.each import each
@@ -579,19 +579,19 @@ def test_variables_are_taken_as_ansible_takes_them(texts: list[str], found: dict
 
 @each("a", "1a=2", "{a", "@/nowhere/x.yml", "{}x: [", "a=1 b", "a='1")
 def test_variables_of_another_form_are_one_sentence(text: str) -> None:
-    with pytest.raises(UsageError, match=r"-e \S+: expected"):
+    with pytest.raises(ExtraVarsError, match=r"-e \S+: expected"):
         variables_of([text])
 
 
 @each("password='s3cret", "{password: [s3cret", "s3cret", "password=s3cret !", "{password: 's3cret")
 def test_no_value_is_repeated_where_variables_are_of_another_form(text: str) -> None:
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(ExtraVarsError) as error:
         variables_of([text])
     assert "s3cret" not in str(error.value)
 
 
 def test_a_value_that_cannot_be_recorded_is_one_sentence() -> None:
-    with pytest.raises(UsageError, match="-e: expected values that JSON has"):
+    with pytest.raises(ExtraVarsError, match="-e: expected values that JSON has"):
         variables_of(["{a: !!set {b}}"])
 
 
@@ -1001,15 +1001,17 @@ def test_an_option_of_another_form_is_refused_before_a_run_is_recorded(
 
 
 @pytest.mark.component
-def test_tags_may_be_given_again_and_a_name_of_no_node_is_said(
+def test_tags_may_be_given_again_and_a_name_of_no_node_is_refused(
     cut_off: Journal, goes_well: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cut_off.finish(CUT_OFF, "given up")
-    words = ["-i", str(tmp_path / "hosts.json"), "--limit", "gpu01,gpu0l", "-t", "pull", "-t"]
+    words = ["-i", str(tmp_path / "hosts.json"), "-t", "pull", "--limit"]
+    assert main(["run", "tune", *words, "gpu01,gpu0l"]) == 2
+    assert "no node and no group has the name gpu0l" in capsys.readouterr().err
+    words += ["gpu01", "-t"]
     assert main(["run", "tune", *words, "os_tunin"]) == 2
     assert "did you mean os_tuning?" in capsys.readouterr().err
     assert main(["run", "tune", *words, "os_tuning"]) == 0
-    assert "matches gpu0l" in capsys.readouterr().out
     last = cut_off.last(goes_well[0])
     assert last
     assert (last[1].nodes, last[1].options) == (("gpu01",), ("--tags", "pull,os_tuning"))

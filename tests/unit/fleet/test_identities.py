@@ -18,6 +18,7 @@ from temper.fleet.identities import Named
 from temper.fleet.journal import Job, Journal
 from temper.fleet.run import HERE, FleetRun
 from temper.fleet.slices import Board, Place
+from temper.plan.identity import twins
 from temper.plan.inventory import from_listing
 from temper.plan.jump_hosts import MOST_LEVELS
 from tests.unit.each import each
@@ -30,7 +31,7 @@ def handed_over(folder: Path, document: Any) -> Path:
 
 
 def test_names_of_one_machine_in_two_slices_are_refused_under_both(tmp_path: Path) -> None:
-    own, other = {"machine": ["a", "b"], "level": 0}, {"machine": ["c"], "level": 2}
+    own, other = {"machine": ["a", "b"], "level": 0}, {"machine": ["c"], "level": 2, "host_keys": ["rsa x"]}
     silent = {"machine": [], "level": 0}
     found = identities.read(
         [
@@ -38,10 +39,10 @@ def test_names_of_one_machine_in_two_slices_are_refused_under_both(tmp_path: Pat
             handed_over(tmp_path / "2", {"nodes": {"gpu01-ib": own, "gpu03": silent}}),
         ]
     )
-    assert found["gpu02"] == Named(("c",), 2)
-    refusals = identities.refusals(found)
-    assert refusals.keys() == {"gpu01", "gpu01-ib"}
-    assert "gpu01-ib" in refusals["gpu01"]
+    assert found["gpu02"] == Named(("c",), 2, ("rsa x",))
+    refused = twins(found).refused
+    assert refused.keys() == {"gpu01", "gpu01-ib"}
+    assert refused["gpu01"].facts["others"] == "gpu01-ib"
 
 
 @each(
@@ -110,7 +111,7 @@ def test_two_slices_on_this_machine_have_it_under_two_names(tmp_path: Path) -> N
 
     found = identities.ask(prepared)
     assert {name for name, one in found.items() if one.machine} == {*names[:2]}
-    assert identities.refusals(found).keys() == {*names[:2]}
+    assert twins(found).refused.keys() == {*names[:2]}
 
 
 def test_drivers_are_loaded_on_jump_hosts_level_by_level_after_all_others() -> None:

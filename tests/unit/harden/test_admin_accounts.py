@@ -239,6 +239,22 @@ def test_keys_are_read_with_the_rights_of_the_account(home: Path) -> None:
     assert secret.read_text() == "root's"
 
 
+@needs_root
+def test_a_namespace_that_refuses_groups_leaves_root_and_its_umask(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_groups: list[int]) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setgroups", refuses)
+    before = os.umask(0o027)
+    try:
+        with pytest.raises(PermissionError), ssh_keys.acting_as(NOBODY, NOBODY):
+            pytest.fail("it touches files with the groups of root")
+        assert (os.geteuid(), os.getegid()) == (0, 0)
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+
+
 @each(
     os.mkfifo,
     lambda keys: keys.mkdir(),
@@ -315,9 +331,14 @@ def test_a_directory_in_the_place_of_the_second_key_file_is_let_be(home: Path) -
 
 
 @needs_root
-def test_key_files_are_the_accounts_own_and_come_back_as_they_were(home: Path) -> None:
+def test_key_files_are_the_accounts_own_and_come_back_as_they_were(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = (KeyFile("a\udcff\n", 0o640), KeyFile("b\n", 0o600))
+    labelled: list[Path] = []
+    monkeypatch.setattr(administrators, "label", labelled.append)
     administrators.write_key_files(account_in(home), before)
+    assert labelled == [home / ".ssh"]
     path = home / ".ssh/authorized_keys"
     assert (path.stat().st_uid, path.read_bytes()) == (NOBODY, b"a\xff\n")
     assert tuple(map(administrators.read_key_file, (path, home / ".ssh/authorized_keys2"))) == before

@@ -130,7 +130,7 @@ def test_name_of_a_process_breaks_nothing_and_forges_no_entry(name: str) -> None
 
 @pytest.mark.component
 @pytest.mark.skipif(os.geteuid() != 0, reason="the process of another user has to be started")
-def test_users_process_called_sshd_is_none(tmp_path: Path) -> None:
+def test_users_process_called_sshd_is_none() -> None:
     with listening_as("sshd") as port:
         assert sshd.ports_of_others(listeners.listeners())[str(port)] == "sshd"
         assert sshd.listening_sockets([str(port)]) == {str(port): set()}

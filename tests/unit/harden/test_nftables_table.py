@@ -599,7 +599,7 @@ def test_firewalld_comes_back_at_boot_only_where_it_did_before(node: Path, *, at
 @pytest.mark.component
 @pytest.mark.parametrize("other", ["ufw", "firewalld"])
 def test_undo_of_an_unconfirmed_change_has_the_other_firewall_back_and_ours_gone(
-    node: Path, other: str, monkeypatch: pytest.MonkeyPatch
+    node: Path, other: str
 ) -> None:
     """What the timer runs behind the files, in a shell: in both directions."""
     (node / "state" / other).touch()

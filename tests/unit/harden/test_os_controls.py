@@ -23,6 +23,7 @@ from temper.plan.os_controls import (
     alone,
     concerns,
     demanded,
+    distribution_of,
     hardening,
     lacking,
     settings_of,
@@ -182,6 +183,10 @@ def test_a_control_says_what_it_is_and_where_it_comes_from(name: str) -> None:
         *("cis_debian12", "cis_debian13", "anssi", "lacking", "of"),
     }
     assert unknown == set()
+    known = {*systems(), *map(distribution_of, systems())}
+    for system, reason in control.get("lacking", {}).items():
+        assert system in known
+        assert reason.endswith("."), "a comma in braces ends a text that has no quotation marks"
 
 
 @each_profile

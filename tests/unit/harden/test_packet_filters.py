@@ -100,7 +100,7 @@ def test_rules_of_chains_that_no_packet_to_the_node_passes_are_not_read(
     assert [command.rpartition(" ")[2] for command in asked] == ["chains", "INPUT", "PREROUTING", "f2b-chain"]
 
 
-def test_our_own_table_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_table_is_nobody_elses() -> None:
     chain = {"family": "inet", "table": "temper", "name": "input", "hook": "input", "policy": "drop"}
     assert packet_filters.base_chains(json.dumps({"nftables": [{"chain": chain}]})) == []
 

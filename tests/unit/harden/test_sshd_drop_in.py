@@ -469,7 +469,7 @@ def test_password_expires_by_its_age_or_on_request(
     assert ssh_access._password_expired(last_change, maximum_days, TODAY) is expired
 
 
-def test_home_that_root_may_not_read_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_that_root_may_not_read_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a file server with root_squash, sshd reads keys as the account."""
 
     def refuse(*_args: Any, **_options: Any) -> str:
@@ -655,6 +655,40 @@ def test_roots_sshd_alone_speaks_for_sshd(
     monkeypatch.setattr(sshd, "is_active", lambda unit: unit == "ssh.service")
     monkeypatch.setattr(sshd, "run", lambda _: "7\n")
     assert sshd.started_with({}, tmp_path) == ["-p1"]
+
+
+SSHD = "/usr/sbin/sshd"
+
+
+@each(
+    ("-D\0-f\0/etc/ssh/other", 0, "00000000", SSHD, ["process 7 on port 2222 reads '/etc/ssh/other'"]),
+    ("-D", 0, "00000000", "/opt/ssh/sbin/sshd", ["process 7 on port 2222 is '/opt/ssh/sbin/sshd'"]),
+    ("-f\0/etc/other", 0, "00000000", "/usr/sbin/haproxy", []),
+    ("-f/etc/ssh/sshd_config", 0, "00000000", f"{SSHD} (deleted)", []),
+    ("-D\0-p\x002222", 0, "00000000", SSHD, []),
+    ("-f\0/etc/ssh/other", 0, "0100007F", SSHD, []),
+    # A user's.
+    ("-f\0/etc/ssh/other", 1000, "00000000", SSHD, []),
+)
+def test_an_sshd_with_a_file_of_its_own_is_found(
+    words: str,
+    uid: int,
+    address: str,
+    program: str,
+    expected: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sshd, "which", lambda _: "/usr/sbin/sshd")
+    monkeypatch.setattr(os.path, "realpath", str)
+    for folder in ("net", "7/fd"):
+        (tmp_path / folder).mkdir(parents=True)
+    row = f"0: {address}:08AE 00000000:0000 0A 00000000:00000000 00:00000000 00000000 {uid} 0 4711 1"
+    (tmp_path / "net/tcp").write_text(f"sl local_address rem_address st\n{row}\n")
+    (tmp_path / "7/fd/3").symlink_to("socket:[4711]")
+    (tmp_path / "7/exe").symlink_to(program)
+    (tmp_path / "7/cmdline").write_text(f"/usr/sbin/sshd\0{words}\0")
+    assert sshd.other_servers(tmp_path) == expected
 
 
 def test_options_are_named_by_their_keywords() -> None:

@@ -290,6 +290,37 @@ def test_compliance(tmp_path: Path) -> None:
     assert not any("{{" in remedy or "touch" in remedy for remedy in remedies)
 
 
+KEY_LINE = "{} ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA{}\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "refused"), [(("AAAA", "BBBB"), set()), (("AAAA", "AAAA"), {"node01", "node02"})]
+)
+def test_a_node_that_says_it_is_another_one(tmp_path: Path, keys: tuple[str, str], refused: set[str]) -> None:
+    """Its host key is another one, so both are worked on; with the same they are one machine."""
+    known = tmp_path / "known_hosts"
+    known.write_text("".join(map(KEY_LINE.format, NAMES, keys)))
+    options = f"-F none -o UserKnownHostsFile={known} -o GlobalKnownHostsFile=/dev/null"
+    variables = {
+        "played_transport": "ssh",
+        "ansible_ssh_common_args": options,
+        "compliance_outside": False,
+    }
+    fleet = Fleet(tmp_path / "fleet", variables)
+    link = {"name": "a", "mtu": 1500, "up": True, "default_route": True, "addresses": [GOOD]}
+    facts = node(pci=gpus("2330", "2330"), boot_id="1", interfaces=[link])
+    same = {"node_facts": {"changed": False, "ansible_facts": {"temper": facts}}}
+    for playbook in ("playbooks/preflight.yml", "playbooks/compliance.yml"):
+        done = fleet.run_with({EVIL: same, GOOD: same}, playbook)
+        output = done.stdout + done.stderr
+        assert ("different SSH host keys" in output) is not bool(refused), output
+        assert {name for name in NAMES.values() if f"{name} and node0" in output} == refused, output
+    statement = json.loads((fleet.folder / "compliance/latest/statement.json").read_text())
+    assert {one["node"] for one in statement["nodes"] if not one["controls"]} == refused
+    plan = json.loads((fleet.folder / "plan.json").read_text())
+    assert {name for name, one in plan["nodes"].items() if one["problems"]} == refused
+
+
 STEPS = {
     "lease": "node_lease",
     "look": "node_facts",

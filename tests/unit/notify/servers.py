@@ -12,6 +12,8 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING, Any
 
+from tests.unit.serving import Silent, running
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -47,16 +49,11 @@ class Quiet(socketserver.ThreadingTCPServer):
 @contextlib.contextmanager
 def serving(handler: type[socketserver.BaseRequestHandler], tls: ssl.SSLContext | None) -> Iterator[int]:
     """Serve on a port of this machine, with TLS from the beginning where a context is given."""
-    with Quiet(("127.0.0.1", 0), handler) as server:
-        if tls:
-            server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
+    server = Quiet(("127.0.0.1", 0), handler)
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    with running(server):
+        yield server.server_address[1]
 
 
 @contextlib.contextmanager
@@ -89,7 +86,7 @@ class Hook:
     def serving(self, tls: ssl.SSLContext | None = None) -> Iterator[int]:
         hook = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
+        class Handler(Silent, http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 hook.paths.append(self.path)
@@ -100,9 +97,6 @@ class Hook:
                 for name, value in hook.headers.items():
                     self.send_header(name, value)
                 self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
 
         with serving(Handler, tls) as port:
             yield port

@@ -161,7 +161,7 @@ def test_a_node_without_a_result_is_there_with_its_reason() -> None:
     assert 'class="state not-run"' in text
 
 
-def test_hostile_words_are_escaped_everywhere(tmp_path: Path) -> None:
+def test_hostile_words_are_escaped_everywhere() -> None:
     made = Pages(made_up.hostile())
     pages = texts(made)
     for text in (made.whole() or "", *pages.values()):

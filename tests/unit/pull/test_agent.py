@@ -70,9 +70,7 @@ sys.exit(__main__.main())
     assert status() == 1
 
 
-def test_the_checkouts_playbook_runs_for_this_node_alone_and_by_itself(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_checkouts_playbook_runs_for_this_node_alone_and_by_itself(world: World) -> None:
     world.run()
     ((_, options, folder),) = world.calls
     assert (options["--limit"], options["--inventory"]) == ("gpu01", "inventory/mine")

@@ -2,9 +2,6 @@
 
 import contextlib
 import http.server
-import ssl
-import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +12,14 @@ from pull import delivery
 from pull.configuration import Configuration
 from pull.delivery import DeliveryError, deliver
 from pull.shared import PROGRAMS
+from tests.unit.notify.servers import certificate, server_side, serving
 from tests.unit.pull.origin import configuration, origin
+from tests.unit.serving import Silent
 
 pytestmark = pytest.mark.component
 
 
-class Server(http.server.BaseHTTPRequestHandler):
+class Server(Silent, http.server.BaseHTTPRequestHandler):
     """Keeps what is put, or answers as a test says."""
 
     taken: dict[str, tuple[str, str]]
@@ -35,50 +34,23 @@ class Server(http.server.BaseHTTPRequestHandler):
             self.send_header("Location", "https://127.0.0.1:1/elsewhere")
         self.end_headers()
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-class Quiet(http.server.ThreadingHTTPServer):
-    """Says nothing of a client that does not believe it."""
-
-    def handle_error(self, *_: object) -> None:
-        """Say nothing."""
-
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[type[Server], Configuration]]:
-    chain, secret = tmp_path / "ca.pem", tmp_path / "ca.key"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=x"),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-out", str(chain), "-keyout", str(secret)),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    pair = certificate(tmp_path, "IP:127.0.0.1")
     kind = type("Kept", (Server,), {"taken": {}})
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(chain, secret)
     (tmp_path / "token").write_text("s3cret\n")
-    with Quiet(("127.0.0.1", 0), kind) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield (
-                kind,
-                configuration(
-                    tmp_path,
-                    origin(tmp_path),
-                    report_to=f"https://127.0.0.1:{server.server_port}/pulled/",
-                    report_ca_file=str(chain),
-                    report_token_file=str(tmp_path / "token"),
-                ),
-            )
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(kind, server_side(pair)) as port:
+        yield (
+            kind,
+            configuration(
+                tmp_path,
+                origin(tmp_path),
+                report_to=f"https://127.0.0.1:{port}/pulled/",
+                report_ca_file=str(pair[0]),
+                report_token_file=str(tmp_path / "token"),
+            ),
+        )
 
 
 def changed(wanted: Configuration, **values: str) -> Configuration:

@@ -1,12 +1,9 @@
 """What an account that may push, or a server, can try: real git, real keys, whole runs."""
 
-import http.server
 import shutil
 import subprocess
 import tarfile
-import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from pull import repository
 from pull.shared import PROGRAMS
 from tests.unit.pull.origin import key, line
 from tests.unit.pull.world import World
+from tests.unit.serving import serving_files
 
 pytestmark = pytest.mark.component
 
@@ -337,13 +335,6 @@ def test_what_git_itself_does_not_take_leaves_the_node_with_its_commit(
     assert (world.accepted["commit"], result.signer) == (world.commit, "ada")
 
 
-class Silent(http.server.SimpleHTTPRequestHandler):
-    """Serves files, and says nothing."""
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.mark.parametrize("attack", [None, dotgit, other_content])
 def test_a_server_of_files_alone_is_looked_at_as_closely(
     world: World, attack: Callable[[World], None] | None
@@ -352,15 +343,8 @@ def test_a_server_of_files_alone_is_looked_at_as_closely(
     if attack:
         attack(world)
     world.source.git("update-server-info")
-    handler = partial(Silent, directory=str(world.source.folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            result = world.run(url=f"http://127.0.0.1:{server.server_port}/.git")
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving_files(world.source.folder) as url:
+        result = world.run(url=f"{url}/.git")
     expected = ("failed", "repository", "") if attack else ("checked", "", world.commit)
     assert (result.state, result.code, result.commit) == expected
 

@@ -108,25 +108,38 @@ class StandInScheduler:
         self.asked.append(f"keep out: {reason}")
 
 
-@pytest.fixture
-def ansible() -> StandInAnsible:
-    return StandInAnsible(
-        {
-            "look": played(stack=OLD, settled=True),
-            "holders": played(holders=[]),
-            "settings": played(settings=BOTH),
-        }
-    )
+@dataclass
+class World:
+    """The executor between both stand-ins; what it keeps is in a folder."""
+
+    folder: Path
+    ansible: StandInAnsible
+    scheduler: StandInScheduler = field(default_factory=StandInScheduler)
+
+    def __post_init__(self) -> None:
+        self.executor = self.restarted()
+
+    def restarted(self) -> FleetExecutor:
+        """Return an executor that knows only what an earlier one has kept."""
+        given: tuple[Any, ...] = (self.ansible, self.scheduler, self.folder, "controller:1")
+        return FleetExecutor(*given, rules=Rules(runs=2))
+
+    def step(self, step: Step, **given: Any) -> StepResult:
+        """Carry out a step of a ticket."""
+        method = {Step.RETURN: "return_to_service", Step.KEEP_OUT: "keep_out"}.get(step, str(step))
+        result: StepResult = asyncio.run(getattr(self.executor, method)(ticket(step, **given)))
+        return result
+
+
+def usual(folder: Path, **more: Played) -> World:
+    """A node that is on a stack, not in use, and says what settings it has."""
+    answers = {"look": played(stack=OLD, settled=True), "holders": played(holders=[])}
+    return World(folder, StandInAnsible({**answers, "settings": played(settings=BOTH), **more}))
 
 
 @pytest.fixture
-def scheduler() -> StandInScheduler:
-    return StandInScheduler()
-
-
-@pytest.fixture
-def executor(ansible: StandInAnsible, scheduler: StandInScheduler, tmp_path: Path) -> FleetExecutor:
-    return FleetExecutor(ansible, scheduler, tmp_path, "controller:1", rules=Rules(runs=2))  # type: ignore[arg-type]
+def world(tmp_path: Path) -> World:
+    return usual(tmp_path)
 
 
 def played(**result: Any) -> Played:
@@ -151,192 +164,168 @@ def ticket(
     )
 
 
-def test_one_number_of_the_node_goes_through_all_steps_of_a_process(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    asyncio.run(executor.lease(ticket(Step.LEASE)))
-    asyncio.run(executor.reboot(ticket(Step.REBOOT)))
-    numbers = [variables["upgrade_fencing"] for _, variables in ansible.asked]
+def test_one_number_of_the_node_goes_through_all_steps_of_a_process(world: World) -> None:
+    world.step(Step.LEASE)
+    world.step(Step.REBOOT)
+    numbers = [variables["upgrade_fencing"] for _, variables in world.ansible.asked]
     assert numbers == ["", 1]
 
 
-def test_a_node_that_was_given_back_is_leased_under_a_new_number(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    asyncio.run(executor.lease(ticket(Step.LEASE)))
-    asyncio.run(executor.return_to_service(ticket(Step.RETURN)))
+def test_a_node_that_was_given_back_is_leased_under_a_new_number(world: World) -> None:
+    world.step(Step.LEASE)
+    world.step(Step.RETURN)
     # After an error in its soak, or in its next window: the node refuses a number that was given back.
-    asyncio.run(executor.drain(ticket(Step.DRAIN, course=Course.BACK)))
-    numbers = {step: variables["upgrade_fencing"] for step, variables in ansible.asked}
+    world.step(Step.DRAIN, course=Course.BACK)
+    numbers = {step: variables["upgrade_fencing"] for step, variables in world.ansible.asked}
     assert (numbers["free"], numbers["holders"]) == (1, "")
 
 
 def test_a_run_that_came_to_no_node_is_no_step_that_is_done(
-    executor: FleetExecutor, ansible: StandInAnsible, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def no_node_matches(*_: object) -> Played:
         return Played(ok=True)
 
-    monkeypatch.setattr(ansible, "playbook", no_node_matches)
-    result = asyncio.run(executor.install(ticket(Step.INSTALL)))
+    monkeypatch.setattr(world.ansible, "playbook", no_node_matches)
+    result = world.step(Step.INSTALL)
     assert result.outcome is Outcome.AGAIN
     assert "no gpu01 in group gpu_nodes" in result.reason
 
 
-def test_staging_notes_where_the_node_comes_from(executor: FleetExecutor, ansible: StandInAnsible) -> None:
-    result = asyncio.run(executor.stage(ticket(Step.STAGE)))
+def test_staging_notes_where_the_node_comes_from(world: World) -> None:
+    result = world.step(Step.STAGE)
     assert (result.outcome, result.facts) == (Outcome.DONE, {"former_stack": OLD})
-    step, variables = ansible.asked[-1]
+    step, variables = world.ansible.asked[-1]
     assert (step, variables["nvidia_stack_name"]) == ("stage", NEW)
 
 
-def test_a_node_that_is_not_wholly_on_any_known_stack_has_no_way_back(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    ansible.answers["look"] = played(stack=OLD, settled=False)
-    result = asyncio.run(executor.stage(ticket(Step.STAGE)))
+def test_a_node_that_is_not_wholly_on_any_known_stack_has_no_way_back(world: World) -> None:
+    world.ansible.answers["look"] = played(stack=OLD, settled=False)
+    result = world.step(Step.STAGE)
     assert result.outcome is Outcome.REFUSED
     assert f"all of the inventory's stack {OLD}" in result.reason
-    assert "stage" not in ansible.steps
+    assert "stage" not in world.ansible.steps
 
 
-def test_a_node_that_an_earlier_roll_out_has_moved_is_known(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    executor.known_stacks = ("r590-cuda13.1",)
-    ansible.answers["look"] = [played(stack=OLD, settled=False), played(stack="r590-cuda13.1", settled=True)]
-    assert asyncio.run(executor.stage(ticket(Step.STAGE))).facts == {"former_stack": "r590-cuda13.1"}
+def test_a_node_that_an_earlier_roll_out_has_moved_is_known(world: World) -> None:
+    world.executor.known_stacks = ("r590-cuda13.1",)
+    world.ansible.answers["look"] = [
+        played(stack=OLD, settled=False),
+        played(stack="r590-cuda13.1", settled=True),
+    ]
+    assert world.step(Step.STAGE).facts == {"former_stack": "r590-cuda13.1"}
 
 
-def test_a_node_that_has_the_stack_is_left_out(executor: FleetExecutor, ansible: StandInAnsible) -> None:
-    ansible.answers["look"] = played(stack=NEW, settled=True)
-    result = asyncio.run(executor.stage(ticket(Step.STAGE)))
+def test_a_node_that_has_the_stack_is_left_out(world: World) -> None:
+    world.ansible.answers["look"] = played(stack=NEW, settled=True)
+    result = world.step(Step.STAGE)
     assert (result.outcome, result.reason) == (Outcome.REFUSED, f"it has stack {NEW} already")
 
 
-def test_how_the_scheduler_had_the_node_is_known_after_a_crash(
-    executor: FleetExecutor, scheduler: StandInScheduler, ansible: StandInAnsible, tmp_path: Path
-) -> None:
-    asyncio.run(executor.drain(ticket(Step.DRAIN)))
-    assert scheduler.asked == [f"drain: upgrade to {NEW}"]
-    scheduler.standing = Standing("gpu01", in_service=False, ours=True, reason="ours")
-    other = FleetExecutor(ansible, scheduler, tmp_path, "controller:1", rules=Rules(runs=2))  # type: ignore[arg-type]
-    assert asyncio.run(other.drain(ticket(Step.DRAIN))).outcome is Outcome.DONE
-    assert asyncio.run(other.return_to_service(ticket(Step.RETURN))).reason == "gpu01 is back in service."
-    assert scheduler.before == Standing("gpu01", in_service=True)
-    assert ansible.steps[-2:] == ["clean", "free"]
+def test_how_the_scheduler_had_the_node_is_known_after_a_crash(world: World) -> None:
+    world.step(Step.DRAIN)
+    assert world.scheduler.asked == [f"drain: upgrade to {NEW}"]
+    world.scheduler.standing = Standing("gpu01", in_service=False, ours=True, reason="ours")
+    world.executor = world.restarted()
+    assert world.step(Step.DRAIN).outcome is Outcome.DONE
+    assert world.step(Step.RETURN).reason == "gpu01 is back in service."
+    assert world.scheduler.before == Standing("gpu01", in_service=True)
+    assert world.ansible.steps[-2:] == ["clean", "free"]
 
 
-def test_what_somebody_else_has_drained_is_left_alone(
-    executor: FleetExecutor, scheduler: StandInScheduler
-) -> None:
-    scheduler.standing = Standing("gpu01", in_service=False, reason="disk")
-    result = asyncio.run(executor.drain(ticket(Step.DRAIN)))
+def test_what_somebody_else_has_drained_is_left_alone(world: World) -> None:
+    world.scheduler.standing = Standing("gpu01", in_service=False, reason="disk")
+    result = world.step(Step.DRAIN)
     assert (result.outcome, result.reason) == (
         Outcome.REFUSED, "somebody else has taken it out of service: disk",
     )  # fmt: skip
-    assert scheduler.asked == []
+    assert world.scheduler.asked == []
 
 
-def test_what_was_never_touched_is_not_given_back(
-    executor: FleetExecutor, scheduler: StandInScheduler
-) -> None:
-    scheduler.standing = Standing("gpu01", in_service=False, reason="disk")
-    asyncio.run(executor.drain(ticket(Step.DRAIN)))
-    assert asyncio.run(executor.release(ticket(Step.RELEASE))).outcome is Outcome.DONE
-    assert scheduler.asked == []
+def test_what_was_never_touched_is_not_given_back(world: World) -> None:
+    world.scheduler.standing = Standing("gpu01", in_service=False, reason="disk")
+    world.step(Step.DRAIN)
+    assert world.step(Step.RELEASE).outcome is Outcome.DONE
+    assert world.scheduler.asked == []
 
 
-def test_a_node_in_service_is_not_taken_out_because_its_lease_stays(
-    executor: FleetExecutor, scheduler: StandInScheduler, ansible: StandInAnsible
-) -> None:
-    asyncio.run(executor.drain(ticket(Step.DRAIN)))
-    ansible.answers["free"] = Played(ok=False, said="no route", unreachable=True)
-    result = asyncio.run(executor.return_to_service(ticket(Step.RETURN)))
+def test_a_node_in_service_is_not_taken_out_because_its_lease_stays(world: World) -> None:
+    world.step(Step.DRAIN)
+    world.ansible.answers["free"] = Played(ok=False, said="no route", unreachable=True)
+    result = world.step(Step.RETURN)
     assert result.outcome is Outcome.DONE
     assert "gpu01 is back in service. its lease on the node ends by itself" in result.reason
 
 
-def returning(
-    executor: FleetExecutor, scheduler: StandInScheduler, standing: Standing, attempt: int = 1
-) -> StepResult:
+def returning(world: World, standing: Standing, attempt: int = 1) -> StepResult:
     """The return of a node that Temper has drained, which then stands like this."""
-    asyncio.run(executor.drain(ticket(Step.DRAIN)))
-    scheduler.standing = standing
+    world.step(Step.DRAIN)
+    world.scheduler.standing = standing
     row = begun(Record(NodeState.PROVEN, NOW, facts={"former_stack": OLD}), FORWARD[-1], NOW)
     asked = replace(ticket(Step.RETURN), record=replace(row, attempt=attempt))
-    result = asyncio.run(executor.return_to_service(asked))
-    scheduler.record = after(asked.record, result, NOW)
+    result = asyncio.run(world.executor.return_to_service(asked))
+    world.scheduler.record = after(asked.record, result, NOW)
     return result
 
 
-def test_a_node_that_somebody_else_has_drained_meanwhile_is_not_called_in_service(
-    executor: FleetExecutor, scheduler: StandInScheduler
-) -> None:
+def test_a_node_that_somebody_else_has_drained_meanwhile_is_not_called_in_service(world: World) -> None:
     bobs = Standing("gpu01", in_service=False, reason="smoke", state="IDLE+DRAIN")
-    result = returning(executor, scheduler, bobs)
+    result = returning(world, bobs)
     assert (result.outcome, result.facts) == (Outcome.DONE, {WITHHELD: "smoke"})
-    assert scheduler.record
-    assert (scheduler.record.state, scheduler.record.withheld) == (NodeState.RETURNED, "smoke")
-    said = sentence(scheduler.record)
+    assert world.scheduler.record
+    assert (world.scheduler.record.state, world.scheduler.record.withheld) == (NodeState.RETURNED, "smoke")
+    said = sentence(world.scheduler.record)
     assert "out of service: smoke" in said
     assert "in service with" not in said
 
 
 def test_a_node_that_the_scheduler_cannot_reach_yet_is_looked_at_again_and_never_taken_out_for_it(
-    executor: FleetExecutor, scheduler: StandInScheduler
+    world: World,
 ) -> None:
     silent = Standing("gpu01", in_service=True, obstacle="gpu01 does not answer slurmctld.")
-    first = returning(executor, scheduler, silent)
+    first = returning(world, silent)
     assert first.outcome is Outcome.AGAIN
     assert "does not answer slurmctld" in first.reason
-    last = returning(executor, scheduler, silent, attempt=FORWARD[-1].attempts)
+    last = returning(world, silent, attempt=FORWARD[-1].attempts)
     assert (last.outcome, last.facts) == (Outcome.DONE, {WITHHELD: "gpu01 does not answer slurmctld."})
 
 
 def test_a_node_that_is_returned_again_after_its_way_back_is_no_longer_called_out_of_service(
-    executor: FleetExecutor,
+    world: World,
 ) -> None:
-    result = asyncio.run(executor.return_to_service(ticket(Step.RETURN, withheld="smoke")))
+    result = world.step(Step.RETURN, withheld="smoke")
     assert result.facts[WITHHELD] == ""
 
 
 def test_a_node_that_cannot_be_returned_keeps_its_packages_and_its_snapshot(
-    executor: FleetExecutor,
-    scheduler: StandInScheduler,
-    ansible: StandInAnsible,
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asyncio.run(executor.drain(ticket(Step.DRAIN)))
-    asked = len(ansible.asked)
+    world.step(Step.DRAIN)
+    asked = len(world.ansible.asked)
 
     def down(*of: object) -> str:
         raise DrainError("Slurm took the order to resume gpu01, and it is DOWN")
 
-    monkeypatch.setattr(scheduler, "give_back", down)
-    assert asyncio.run(executor.return_to_service(ticket(Step.RETURN))).outcome is Outcome.AGAIN
-    assert ansible.steps[asked:] == []
+    monkeypatch.setattr(world.scheduler, "give_back", down)
+    assert world.step(Step.RETURN).outcome is Outcome.AGAIN
+    assert world.ansible.steps[asked:] == []
 
 
-def test_what_cannot_be_removed_takes_no_node_out_of_service(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    asyncio.run(executor.drain(ticket(Step.DRAIN)))
-    ansible.answers["clean"] = Played(ok=False, said="read-only file system")
-    result = asyncio.run(executor.return_to_service(ticket(Step.RETURN)))
+def test_what_cannot_be_removed_takes_no_node_out_of_service(world: World) -> None:
+    world.step(Step.DRAIN)
+    world.ansible.answers["clean"] = Played(ok=False, said="read-only file system")
+    result = world.step(Step.RETURN)
     assert result.outcome is Outcome.DONE
     assert "still there: read-only file system" in result.reason
-    assert ansible.steps[-2:] == ["clean", "free"]
+    assert world.ansible.steps[-2:] == ["clean", "free"]
 
 
-def test_a_returned_node_that_is_kept_out_after_all_can_be_given_back(
-    executor: FleetExecutor, scheduler: StandInScheduler
-) -> None:
-    asyncio.run(executor.drain(ticket(Step.DRAIN)))
-    asyncio.run(executor.return_to_service(ticket(Step.RETURN)))
-    asyncio.run(executor.keep_out(ticket(Step.KEEP_OUT)))
-    asyncio.run(executor.return_to_service(ticket(Step.RETURN)))
-    assert scheduler.asked == [
+def test_a_returned_node_that_is_kept_out_after_all_can_be_given_back(world: World) -> None:
+    world.step(Step.DRAIN)
+    world.step(Step.RETURN)
+    world.step(Step.KEEP_OUT)
+    world.step(Step.RETURN)
+    assert world.scheduler.asked == [
         f"drain: upgrade to {NEW}",
         "give back",
         "keep out: the gate said no",
@@ -344,95 +333,85 @@ def test_a_returned_node_that_is_kept_out_after_all_can_be_given_back(
     ]
 
 
-def test_the_stack_of_a_busy_node_can_be_looked_at(executor: FleetExecutor, ansible: StandInAnsible) -> None:
-    asyncio.run(executor.stage(ticket(Step.STAGE)))
+def test_the_stack_of_a_busy_node_can_be_looked_at(world: World) -> None:
+    world.step(Step.STAGE)
     assert all(
-        variables["nvidia_stack_busy_ok"] for step, variables in ansible.asked if step in ("look", "stage")
+        variables["nvidia_stack_busy_ok"]
+        for step, variables in world.ansible.asked
+        if step in ("look", "stage")
     )
 
 
-def test_work_that_does_not_end_is_named(executor: FleetExecutor, scheduler: StandInScheduler) -> None:
-    scheduler.busy = ("job 17 of anna",)
-    result = asyncio.run(executor.drain(ticket(Step.DRAIN)))
+def test_work_that_does_not_end_is_named(world: World) -> None:
+    world.scheduler.busy = ("job 17 of anna",)
+    result = world.step(Step.DRAIN)
     assert result.outcome is Outcome.REFUSED
     assert "job 17 of anna" in result.reason
 
 
-def test_processes_that_no_scheduler_knows_of_are_named(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    ansible.answers["holders"] = played(holders=["python3 (pid 4711) in container 0123"])
-    result = asyncio.run(executor.drain(ticket(Step.DRAIN)))
+def test_processes_that_no_scheduler_knows_of_are_named(world: World) -> None:
+    world.ansible.answers["holders"] = played(holders=["python3 (pid 4711) in container 0123"])
+    result = world.step(Step.DRAIN)
     assert (result.outcome, result.reason) == (
         Outcome.REFUSED,
         "its GPUs are in use: python3 (pid 4711) in container 0123",
     )
 
 
-def test_a_refused_installation_is_no_failed_one(executor: FleetExecutor, ansible: StandInAnsible) -> None:
-    ansible.answers["install"] = Played(ok=False, said="it is busy", refused=True)
-    assert asyncio.run(executor.install(ticket(Step.INSTALL))).outcome is Outcome.REFUSED
-    ansible.answers["install"] = Played(ok=False, said="dpkg broke")
-    assert asyncio.run(executor.install(ticket(Step.INSTALL))).outcome is Outcome.FAILED
-    assert asyncio.run(executor.undo(ticket(Step.UNDO, course=Course.BACK))).outcome is Outcome.AGAIN
+def test_a_refused_installation_is_no_failed_one(world: World) -> None:
+    world.ansible.answers["install"] = Played(ok=False, said="it is busy", refused=True)
+    assert world.step(Step.INSTALL).outcome is Outcome.REFUSED
+    world.ansible.answers["install"] = Played(ok=False, said="dpkg broke")
+    assert world.step(Step.INSTALL).outcome is Outcome.FAILED
+    assert world.step(Step.UNDO, course=Course.BACK).outcome is Outcome.AGAIN
 
 
 @pytest.mark.parametrize(("step", "run"), [("install", "install"), ("reboot", "boot"), ("load", "load")])
-def test_a_connection_that_breaks_off_is_tried_again(
-    executor: FleetExecutor, ansible: StandInAnsible, step: str, run: str
-) -> None:
+def test_a_connection_that_breaks_off_is_tried_again(world: World, step: str, run: str) -> None:
     """A network that is away for a minute condemned every node on its way."""
-    ansible.answers[run] = Played(ok=False, said="no route to host", unreachable=True)
-    result = asyncio.run(getattr(executor, step)(ticket(Step(step))))
+    world.ansible.answers[run] = Played(ok=False, said="no route to host", unreachable=True)
+    result = world.step(Step(step))
     assert (result.outcome, result.reason) == (Outcome.AGAIN, "no route to host")
 
 
-def test_a_reboot_that_a_user_of_a_gpu_keeps_off_is_tried_again(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    ansible.answers["boot"] = Played(ok=False, said="python3 (process 7) holds it", refused=True)
-    result = asyncio.run(executor.reboot(ticket(Step.REBOOT)))
+def test_a_reboot_that_a_user_of_a_gpu_keeps_off_is_tried_again(world: World) -> None:
+    world.ansible.answers["boot"] = Played(ok=False, said="python3 (process 7) holds it", refused=True)
+    result = world.step(Step.REBOOT)
     assert (result.outcome, result.reason) == (Outcome.AGAIN, "python3 (process 7) holds it")
 
 
-def test_each_way_goes_to_its_own_stack(executor: FleetExecutor, ansible: StandInAnsible) -> None:
-    asyncio.run(executor.install(ticket(Step.INSTALL)))
-    asyncio.run(executor.reboot(ticket(Step.REBOOT)))
-    asyncio.run(executor.undo(ticket(Step.UNDO, course=Course.BACK)))
-    asyncio.run(executor.reboot(ticket(Step.REBOOT, course=Course.BACK)))
+def test_each_way_goes_to_its_own_stack(world: World) -> None:
+    world.step(Step.INSTALL)
+    world.step(Step.REBOOT)
+    world.step(Step.UNDO, course=Course.BACK)
+    world.step(Step.REBOOT, course=Course.BACK)
     found = [
         (step, variables["nvidia_stack_name"], variables["upgrade_boot_id"])
-        for step, variables in ansible.asked
+        for step, variables in world.ansible.asked
     ]
     assert found == [("install", NEW, ""), ("boot", NEW, "one"), ("install", OLD, ""), ("boot", OLD, "one")]
 
 
-def test_a_gpu_that_did_not_come_back_is_named(
-    executor: FleetExecutor, ansible: StandInAnsible, tmp_path: Path
-) -> None:
+def test_a_gpu_that_did_not_come_back_is_named(world: World, tmp_path: Path) -> None:
     keep_settings(tmp_path)
-    ansible.answers["settings"] = played(settings=ONE)
-    result = asyncio.run(executor.load(ticket(Step.LOAD)))
+    world.ansible.answers["settings"] = played(settings=ONE)
+    result = world.step(Step.LOAD)
     assert (result.outcome, result.reason) == (Outcome.FAILED, "1 of 2 GPUs answer; missing: GPU-1")
 
 
-def test_a_lost_setting_is_named_with_its_gpu(
-    executor: FleetExecutor, ansible: StandInAnsible, tmp_path: Path
-) -> None:
+def test_a_lost_setting_is_named_with_its_gpu(world: World, tmp_path: Path) -> None:
     keep_settings(tmp_path)
-    ansible.answers["settings"] = played(settings=OTHER_ECC)
-    result = asyncio.run(executor.settle(ticket(Step.SETTLE)))
+    world.ansible.answers["settings"] = played(settings=OTHER_ECC)
+    result = world.step(Step.SETTLE)
     assert (result.outcome, result.reason) == (
         Outcome.AGAIN, "GPU GPU-1: ECC was Enabled, and is Disabled since the upgrade.",
     )  # fmt: skip
-    assert asyncio.run(executor.settle(ticket(Step.SETTLE))).outcome is Outcome.AGAIN
+    assert world.step(Step.SETTLE).outcome is Outcome.AGAIN
 
 
-def test_a_measurement_without_a_result_is_taken_again(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    ansible.answers["validate"] = Played(ok=False, said="no room on /")
-    result = asyncio.run(executor.baseline(ticket(Step.BASELINE)))
+def test_a_measurement_without_a_result_is_taken_again(world: World) -> None:
+    world.ansible.answers["validate"] = Played(ok=False, said="no room on /")
+    result = world.step(Step.BASELINE)
     assert (result.outcome, result.reason) == (Outcome.AGAIN, "run 1 of the measurement: no room on /")
 
 
@@ -456,7 +435,7 @@ BACK = Course.BACK
     ],
 )
 def test_what_a_person_has_said_of_a_node_changes_what_its_numbers_decide(
-    executor: FleetExecutor,
+    world: World,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     step: Step,
@@ -473,78 +452,74 @@ def test_what_a_person_has_said_of_a_node_changes_what_its_numbers_decide(
         return runs(now)
 
     keep_settings(tmp_path)
-    monkeypatch.setattr(executor, "_measure", measure)
-    monkeypatch.setattr(executor, "_results", lambda *_: runs(before))
-    monkeypatch.setattr(executor, "_judged", lambda *_: [])
-    result = asyncio.run(getattr(executor, str(step))(ticket(step, attempt=3, course=course, **facts)))
+    monkeypatch.setattr(world.executor, "_measure", measure)
+    monkeypatch.setattr(world.executor, "_results", lambda *_: runs(before))
+    monkeypatch.setattr(world.executor, "_judged", lambda *_: [])
+    result = world.step(step, attempt=3, course=course, **facts)
     assert result.outcome is outcome, result.reason
     assert not result.reason.endswith(".")
     assert result.numbers or step is Step.BASELINE or facts.get(NEW_BASELINE)
 
 
 def test_of_a_measurement_that_was_cut_off_nothing_stays_and_of_earlier_rounds_all(
-    executor: FleetExecutor, ansible: StandInAnsible, tmp_path: Path
+    world: World, tmp_path: Path
 ) -> None:
     folder = tmp_path / "gpu01" / "before"
     folder.mkdir(parents=True)
     for name in ("1-0.result.json", "2-0.result.json", "10-0.result.json"):
         (folder / name).touch()
-    ansible.answers["validate"] = Played(ok=False, said="gone")
-    asyncio.run(executor.baseline(ticket(Step.BASELINE, attempt=2)))
+    world.ansible.answers["validate"] = Played(ok=False, said="gone")
+    world.step(Step.BASELINE, attempt=2)
     assert [file.name for file in folder.iterdir()] == ["1-0.result.json"]
 
 
-def test_why_a_node_stays_out_is_in_its_drain(executor: FleetExecutor, scheduler: StandInScheduler) -> None:
-    assert asyncio.run(executor.keep_out(ticket(Step.KEEP_OUT))).outcome is Outcome.DONE
-    assert scheduler.asked == ["keep out: the gate said no"]
+def test_why_a_node_stays_out_is_in_its_drain(world: World) -> None:
+    assert world.step(Step.KEEP_OUT).outcome is Outcome.DONE
+    assert world.scheduler.asked == ["keep out: the gate said no"]
 
 
-def test_a_node_that_leaves_service_after_an_error_in_its_soak_says_why(
-    executor: FleetExecutor, scheduler: StandInScheduler
-) -> None:
-    assert asyncio.run(executor.drain(ticket(Step.DRAIN, course=Course.BACK))).outcome is Outcome.DONE
-    assert scheduler.asked == ["drain: the gate said no"]
+def test_a_node_that_leaves_service_after_an_error_in_its_soak_says_why(world: World) -> None:
+    assert world.step(Step.DRAIN, course=Course.BACK).outcome is Outcome.DONE
+    assert world.scheduler.asked == ["drain: the gate said no"]
 
 
-def test_an_error_of_a_gpu_in_the_soak_is_told_from_a_look_that_failed(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    ansible.answers["watch"] = Played(ok=False, said="no route to host")
-    assert asyncio.run(executor.watch(ticket(Step.WATCH))).outcome is Outcome.AGAIN
+def test_an_error_of_a_gpu_in_the_soak_is_told_from_a_look_that_failed(world: World) -> None:
+    world.ansible.answers["watch"] = Played(ok=False, said="no route to host")
+    assert world.step(Step.WATCH).outcome is Outcome.AGAIN
     xid = Finding("xid-94", State.DEGRADED, "GPU 2: Xid 94", device=2)
     found = run_of([1.0], draw=lambda: 0.0, findings=(xid,))
-    ansible.answers["watch"] = played(health=dumps(found))
-    result = asyncio.run(executor.watch(ticket(Step.WATCH)))
+    world.ansible.answers["watch"] = played(health=dumps(found))
+    result = world.step(Step.WATCH)
     assert (result.outcome, result.reason) == (Outcome.FAILED, "GPU 2: Xid 94")
 
 
 def test_while_the_scheduler_is_away_no_node_is_taken_and_none_is_lost(
-    executor: FleetExecutor, scheduler: StandInScheduler, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asyncio.run(executor.drain(ticket(Step.DRAIN)))
+    world.step(Step.DRAIN)
 
     def away(*of: object) -> Any:
         raise DrainError("slurmctld does not answer")
 
     for method in ("look", "drain", "give_back", "keep_out"):
-        monkeypatch.setattr(scheduler, method, away)
-    result = asyncio.run(executor.drain(ticket(Step.DRAIN)))
+        monkeypatch.setattr(world.scheduler, method, away)
+    result = world.step(Step.DRAIN)
     assert (result.outcome, result.reason) == (Outcome.REFUSED, "slurmctld does not answer")
-    for step in (executor.return_to_service, executor.release, executor.keep_out):
+    for step in (world.executor.return_to_service, world.executor.release, world.executor.keep_out):
         assert asyncio.run(step(ticket(Step.RETURN))).outcome is Outcome.AGAIN
 
 
 def test_a_scheduler_that_is_away_is_a_problem_and_no_observation(
-    executor: FleetExecutor, scheduler: StandInScheduler, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheduler.standing = Standing("gpu01", in_service=False, reason="disk")
-    assert asyncio.run(executor.observe(["gpu01"])).unavailable == {"gpu01": "disk"}
+    world.scheduler.standing = Standing("gpu01", in_service=False, reason="disk")
+    assert asyncio.run(world.executor.observe(["gpu01"])).unavailable == {"gpu01": "disk"}
 
     def away(node: str) -> Standing:
         raise DrainError("slurmctld does not answer")
 
-    monkeypatch.setattr(scheduler, "look", away)
-    assert asyncio.run(executor.observe(["gpu01"])).problem == "slurmctld does not answer"
+    monkeypatch.setattr(world.scheduler, "look", away)
+    assert asyncio.run(world.executor.observe(["gpu01"])).problem == "slurmctld does not answer"
 
 
 def reported(step: object) -> dict[str, Any]:

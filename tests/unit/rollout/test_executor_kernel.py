@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from temper.rollout.executor import FleetExecutor
-from temper.rollout.gate import Rules
 from temper.rollout.model import Course, Outcome, Step, StepResult
 from temper.rollout.playbooks import Played
 from temper.rollout.policy import Policy
-from tests.unit.rollout.test_executor import BOTH, NEW, OLD, StandInAnsible, StandInScheduler, played, ticket
+from tests.unit.rollout.test_executor import NEW, OLD, World, played, ticket, usual
 
 NEWEST = Policy(kernel="newest")
 RELEASE = "6.1.0-41-amd64"
@@ -20,167 +18,132 @@ STAGED = {"kernel": {"release": RELEASE}, "source": "nvidia", "system": "debian-
 
 
 @pytest.fixture
-def ansible() -> StandInAnsible:
-    return StandInAnsible(
-        {
-            "look": played(stack=OLD, settled=True),
-            "stage": played(**STAGED),
-            "holders": played(holders=[]),
-            "settings": played(settings=BOTH),
-        }
-    )
+def world(tmp_path: Path) -> World:
+    return usual(tmp_path, stage=played(**STAGED))
 
 
-@pytest.fixture
-def executor(ansible: StandInAnsible, tmp_path: Path) -> FleetExecutor:
-    return FleetExecutor(ansible, StandInScheduler(), tmp_path, "controller:1", rules=Rules(runs=2))  # type: ignore[arg-type]
-
-
-def step(executor: FleetExecutor, step: Step, **given: Any) -> StepResult:
+def step(world: World, step: Step, **given: Any) -> StepResult:
     """A step of a roll-out that brings the newest kernel alone, where nothing else is given."""
-    method = {Step.RETURN: "return_to_service"}.get(step, str(step))
-    given = {"stack": "", "policy": NEWEST, "kernel": RELEASE, **given}
-    result: StepResult = asyncio.run(getattr(executor, method)(ticket(step, **given)))
-    return result
+    return world.step(step, **{"stack": "", "policy": NEWEST, "kernel": RELEASE, **given})
 
 
-def test_staging_a_kernel_alone_leaves_the_stack(executor: FleetExecutor, ansible: StandInAnsible) -> None:
-    result = step(executor, Step.STAGE, kernel="")
+def test_staging_a_kernel_alone_leaves_the_stack(world: World) -> None:
+    result = step(world, Step.STAGE, kernel="")
     assert (result.outcome, result.facts) == (Outcome.DONE, {"former_stack": "", "kernel": RELEASE})
-    variables = ansible.asked[-1][1]
+    variables = world.ansible.asked[-1][1]
     # The inventory's; a distribution's own driver has no name that could be given.
     assert "nvidia_stack_name" not in variables
     assert (variables["upgrade_kernel"], variables["upgrade_kernel_wish"]) == (True, "newest")
 
 
-def test_a_stack_that_an_earlier_roll_out_has_brought_stays(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    executor.known_stacks = (NEW,)
-    ansible.answers["look"] = [played(stack=OLD, settled=False), played(stack=NEW, settled=True)]
-    assert step(executor, Step.STAGE, kernel="").facts["former_stack"] == NEW
-    assert ansible.asked[-1][1]["nvidia_stack_name"] == NEW
+def test_a_stack_that_an_earlier_roll_out_has_brought_stays(world: World) -> None:
+    world.executor.known_stacks = (NEW,)
+    world.ansible.answers["look"] = [played(stack=OLD, settled=False), played(stack=NEW, settled=True)]
+    assert step(world, Step.STAGE, kernel="").facts["former_stack"] == NEW
+    assert world.ansible.asked[-1][1]["nvidia_stack_name"] == NEW
 
 
-def test_a_node_with_the_kernel_is_left_out(executor: FleetExecutor, ansible: StandInAnsible) -> None:
+def test_a_node_with_the_kernel_is_left_out(world: World) -> None:
     has = "it has the newest kernel already: 6.1.0-41-amd64 (6.1.160-1)"
-    ansible.answers["stage"] = played(**STAGED | {"kernel": {"settled": has}})
-    result = step(executor, Step.STAGE, kernel="")
+    world.ansible.answers["stage"] = played(**STAGED | {"kernel": {"settled": has}})
+    result = step(world, Step.STAGE, kernel="")
     assert (result.outcome, result.reason) == (Outcome.REFUSED, has)
 
 
-def test_a_node_with_the_kernel_gets_the_stack_alone(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    ansible.answers["stage"] = played(**STAGED | {"kernel": {"settled": "it has"}})
-    result = step(executor, Step.STAGE, stack=NEW, kernel="")
+def test_a_node_with_the_kernel_gets_the_stack_alone(world: World) -> None:
+    world.ansible.answers["stage"] = played(**STAGED | {"kernel": {"settled": "it has"}})
+    result = step(world, Step.STAGE, stack=NEW, kernel="")
     assert (result.outcome, result.facts) == (Outcome.DONE, {"former_stack": OLD, "kernel": ""})
-    step(executor, Step.INSTALL, stack=NEW, kernel="")
-    assert ansible.asked[-1][1]["upgrade_kernel"] is False
+    step(world, Step.INSTALL, stack=NEW, kernel="")
+    assert world.ansible.asked[-1][1]["upgrade_kernel"] is False
 
 
-def test_a_node_with_the_stack_gets_the_kernel_alone(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    ansible.answers["look"] = played(stack=NEW, settled=True)
-    result = step(executor, Step.STAGE, stack=NEW, kernel="")
+def test_a_node_with_the_stack_gets_the_kernel_alone(world: World) -> None:
+    world.ansible.answers["look"] = played(stack=NEW, settled=True)
+    result = step(world, Step.STAGE, stack=NEW, kernel="")
     assert (result.outcome, result.facts) == (Outcome.DONE, {"former_stack": NEW, "kernel": RELEASE})
 
 
-def test_a_kernel_that_the_distributions_driver_is_not_known_for_is_refused(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
+def test_a_kernel_that_the_distributions_driver_is_not_known_for_is_refused(world: World) -> None:
     newer = {"kernel": {"release": "6.16.3+deb12-amd64"}, "source": "distro", "system": "debian-12"}
-    ansible.answers["stage"] = played(**newer)
-    result = step(executor, Step.STAGE, kernel="")
+    world.ansible.answers["stage"] = played(**newer)
+    result = step(world, Step.STAGE, kernel="")
     assert result.outcome is Outcome.REFUSED
     assert "known to build for kernels up to 6.12, and kernel 6.16.3+deb12-amd64 is newer" in result.reason
     # What was noted on the node is forgotten when it is released.
     assert result.facts["kernel"] == "6.16.3+deb12-amd64"
 
 
-def test_why_a_kernel_is_refused_is_said(executor: FleetExecutor, ansible: StandInAnsible) -> None:
-    ansible.answers["stage"] = Played(ok=False, said="no GRUB", refused=True)
-    result = step(executor, Step.STAGE, kernel="")
+def test_why_a_kernel_is_refused_is_said(world: World) -> None:
+    world.ansible.answers["stage"] = Played(ok=False, said="no GRUB", refused=True)
+    result = step(world, Step.STAGE, kernel="")
     assert (result.outcome, result.reason) == (Outcome.REFUSED, "no GRUB")
 
 
 @pytest.mark.parametrize("one", [Step.INSTALL, Step.LOAD])
-def test_the_steps_know_of_the_kernel_and_keep_the_stack(
-    executor: FleetExecutor, ansible: StandInAnsible, one: Step, tmp_path: Path
-) -> None:
+def test_the_steps_know_of_the_kernel_and_keep_the_stack(world: World, one: Step, tmp_path: Path) -> None:
     (tmp_path / "gpu01").mkdir()
     (tmp_path / "gpu01/settings.json").write_text("{}")
-    assert step(executor, one).outcome is Outcome.DONE
-    variables = next(variables for name, variables in ansible.asked if name == str(one))
+    assert step(world, one).outcome is Outcome.DONE
+    variables = next(variables for name, variables in world.ansible.asked if name == str(one))
     assert variables["upgrade_kernel"] is True
     assert variables["upgrade_course"] == "forward"
     assert variables["nvidia_stack_name"] == OLD
 
 
-def test_the_inventorys_stack_is_measured_without_a_name(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    step(executor, Step.BASELINE, former_stack="")
-    measured = next(variables for name, variables in ansible.asked if name == "validate")
+def test_the_inventorys_stack_is_measured_without_a_name(world: World) -> None:
+    step(world, Step.BASELINE, former_stack="")
+    measured = next(variables for name, variables in world.ansible.asked if name == "validate")
     assert "nvidia_stack_name" not in measured
 
 
-def test_another_kernel_after_the_reboot_leads_back(executor: FleetExecutor, ansible: StandInAnsible) -> None:
+def test_another_kernel_after_the_reboot_leads_back(world: World) -> None:
     said = f"Expected kernel {RELEASE}, found 6.1.0-40-amd64 running"
-    ansible.answers["load"] = Played(ok=False, said=said)
-    result = step(executor, Step.LOAD)
+    world.ansible.answers["load"] = Played(ok=False, said=said)
+    result = step(world, Step.LOAD)
     assert (result.outcome, result.reason) == (Outcome.FAILED, said)
 
 
-def test_the_way_back_leaves_the_kernel_before_the_driver_changes(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    assert step(executor, Step.UNDO, course=Course.BACK).outcome is Outcome.DONE
-    assert ansible.steps == ["leave", "install"]
-    assert [variables["upgrade_course"] for _, variables in ansible.asked] == ["back", "back"]
+def test_the_way_back_leaves_the_kernel_before_the_driver_changes(world: World) -> None:
+    assert step(world, Step.UNDO, course=Course.BACK).outcome is Outcome.DONE
+    assert world.ansible.steps == ["leave", "install"]
+    assert [variables["upgrade_course"] for _, variables in world.ansible.asked] == ["back", "back"]
 
 
-def test_a_kernel_that_cannot_be_left_is_tried_again(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    ansible.answers["leave"] = Played(ok=False, said="it does not answer", unreachable=True)
-    result = step(executor, Step.UNDO, course=Course.BACK)
+def test_a_kernel_that_cannot_be_left_is_tried_again(world: World) -> None:
+    world.ansible.answers["leave"] = Played(ok=False, said="it does not answer", unreachable=True)
+    result = step(world, Step.UNDO, course=Course.BACK)
     assert (result.outcome, result.reason) == (Outcome.AGAIN, "it does not answer")
-    assert ansible.steps == ["leave"]
+    assert world.ansible.steps == ["leave"]
 
 
-def test_a_kernel_that_was_kept_is_left_by_a_person(executor: FleetExecutor, ansible: StandInAnsible) -> None:
+def test_a_kernel_that_was_kept_is_left_by_a_person(world: World) -> None:
     after_its_soak = ticket(Step.UNDO, course=Course.BACK, kernel=RELEASE)
     record = replace(after_its_soak.record, watched=False)
-    result = asyncio.run(executor.undo(replace(after_its_soak, record=record)))
+    result = asyncio.run(world.executor.undo(replace(after_its_soak, record=record)))
     assert result.outcome is Outcome.FAILED
     assert "boot the former one" in result.reason
-    assert ansible.steps == []
+    assert world.ansible.steps == []
 
 
 @pytest.mark.parametrize(("stack", "steps"), [("", []), (NEW, ["boot"])])
-def test_back_from_a_kernel_alone_it_has_booted_already(
-    executor: FleetExecutor, ansible: StandInAnsible, stack: str, steps: list[str]
-) -> None:
-    assert step(executor, Step.REBOOT, stack=stack, course=Course.BACK).outcome is Outcome.DONE
-    assert ansible.steps == steps
+def test_back_from_a_kernel_alone_it_has_booted_already(world: World, stack: str, steps: list[str]) -> None:
+    assert step(world, Step.REBOOT, stack=stack, course=Course.BACK).outcome is Outcome.DONE
+    assert world.ansible.steps == steps
 
 
-def test_what_stays_on_the_node_is_said(executor: FleetExecutor, ansible: StandInAnsible) -> None:
-    ansible.answers["clean"] = played(said="GRUB's own options would boot another kernel")
-    assert "GRUB's own options" in step(executor, Step.RETURN).reason
+def test_what_stays_on_the_node_is_said(world: World) -> None:
+    world.ansible.answers["clean"] = played(said="GRUB's own options would boot another kernel")
+    assert "GRUB's own options" in step(world, Step.RETURN).reason
 
 
-def test_a_roll_out_without_a_kernel_asks_for_none(executor: FleetExecutor, ansible: StandInAnsible) -> None:
-    step(executor, Step.STAGE, stack=NEW, policy=Policy(), kernel="")
-    step(executor, Step.UNDO, stack=NEW, policy=Policy(), kernel="", course=Course.BACK)
-    assert all(not variables["upgrade_kernel"] for _, variables in ansible.asked)
-    assert "leave" not in ansible.steps
+def test_a_roll_out_without_a_kernel_asks_for_none(world: World) -> None:
+    step(world, Step.STAGE, stack=NEW, policy=Policy(), kernel="")
+    step(world, Step.UNDO, stack=NEW, policy=Policy(), kernel="", course=Course.BACK)
+    assert all(not variables["upgrade_kernel"] for _, variables in world.ansible.asked)
+    assert "leave" not in world.ansible.steps
 
 
-def test_the_scheduler_is_told_what_comes(executor: FleetExecutor) -> None:
-    step(executor, Step.DRAIN)
-    scheduler = executor.drainer
-    assert isinstance(scheduler, StandInScheduler)
-    assert scheduler.asked == ["drain: upgrade to the newest kernel"]
+def test_the_scheduler_is_told_what_comes(world: World) -> None:
+    step(world, Step.DRAIN)
+    assert world.scheduler.asked == ["drain: upgrade to the newest kernel"]

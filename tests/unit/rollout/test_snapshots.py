@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from ansible.module_utils.temper.snapshots import NAME as NAME_ON_NODES
 
-from temper.rollout.executor import FleetExecutor
 from temper.rollout.forecast import plan_text
-from temper.rollout.gate import Rules
 from temper.rollout.machine import begun, fresh, interrupted
 from temper.rollout.model import FORWARD, Course, NodeState, Outcome, Step
 from temper.rollout.playbooks import Played
@@ -20,7 +18,7 @@ from temper.rollout.report import as_dict, sentence, status_text
 from temper.rollout.snapshots import name_of
 from tests.unit.each import each
 from tests.unit.rollout.fleets import NOW, begin, having, nodes
-from tests.unit.rollout.test_executor import StandInAnsible, StandInScheduler, played, ticket
+from tests.unit.rollout.test_executor import StandInAnsible, World, played, ticket
 
 BTRFS = Policy(snapshot=Snapshot.BTRFS, snapshot_gib=5, snapshot_max_age_minutes=60)
 NAME = "temper-1-20261122T000000Z"
@@ -28,110 +26,91 @@ SAID = f"btrfs snapshot /.temper-snapshots/{NAME} of 2026-11-22T22:49:35Z, witho
 
 
 @pytest.fixture
-def ansible() -> StandInAnsible:
-    return StandInAnsible({"snapshot": played(snapshot=SAID), "install": played(boot_id="one")})
-
-
-@pytest.fixture
-def executor(ansible: StandInAnsible, tmp_path: Path) -> FleetExecutor:
-    return FleetExecutor(
-        ansible,  # type: ignore[arg-type]
-        StandInScheduler(),
-        tmp_path,
-        "controller:1",
-        rules=Rules(runs=2),
+def world(tmp_path: Path) -> World:
+    return World(
+        tmp_path, StandInAnsible({"snapshot": played(snapshot=SAID), "install": played(boot_id="one")})
     )
 
 
-def asked(ansible: StandInAnsible) -> list[tuple[str, object, object]]:
+def asked(world: World) -> list[tuple[str, object, object]]:
     """State, name and age of each snapshot that the node was asked for."""
-    wanted = [variables["upgrade_snapshot"] for step, variables in ansible.asked if step == "snapshot"]
+    wanted = [variables["upgrade_snapshot"] for step, variables in world.ansible.asked if step == "snapshot"]
     return [(one["state"], one["name"], one.get("max_age_s")) for one in wanted]
 
 
-def test_the_snapshot_comes_before_the_change(executor: FleetExecutor, ansible: StandInAnsible) -> None:
-    result = asyncio.run(executor.install(ticket(Step.INSTALL, policy=BTRFS)))
+def test_the_snapshot_comes_before_the_change(world: World) -> None:
+    result = world.step(Step.INSTALL, policy=BTRFS)
     assert (result.outcome, result.facts) == (Outcome.DONE, {"snapshot": SAID, "boot_id": "one"})
-    assert ansible.steps == ["snapshot", "install"]
-    _, variables = ansible.asked[0]
+    assert world.ansible.steps == ["snapshot", "install"]
+    _, variables = world.ansible.asked[0]
     assert variables["upgrade_snapshot"] == {
         "kind": "btrfs", "state": "present", "name": NAME, "room_gib": 5, "max_age_s": 3600.0,
     }  # fmt: skip
 
 
-def test_without_a_wanted_one_nothing_is_asked(executor: FleetExecutor, ansible: StandInAnsible) -> None:
-    asyncio.run(executor.install(ticket(Step.INSTALL)))
-    asyncio.run(executor.keep_out(ticket(Step.KEEP_OUT)))
-    asyncio.run(executor.return_to_service(ticket(Step.RETURN)))
-    assert "snapshot" not in ansible.steps
+def test_without_a_wanted_one_nothing_is_asked(world: World) -> None:
+    world.step(Step.INSTALL)
+    world.step(Step.KEEP_OUT)
+    world.step(Step.RETURN)
+    assert "snapshot" not in world.ansible.steps
 
 
 @pytest.mark.parametrize("unreachable", [True, False])
-def test_a_node_without_one_is_refused_and_not_changed(
-    unreachable: bool, executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    ansible.answers["snapshot"] = Played(ok=False, said="the disk is full", unreachable=unreachable)
-    result = asyncio.run(executor.install(ticket(Step.INSTALL, policy=BTRFS)))
+def test_a_node_without_one_is_refused_and_not_changed(unreachable: bool, world: World) -> None:
+    world.ansible.answers["snapshot"] = Played(ok=False, said="the disk is full", unreachable=unreachable)
+    result = world.step(Step.INSTALL, policy=BTRFS)
     assert (result.outcome, result.reason) == (Outcome.REFUSED, "no snapshot: the disk is full")
-    assert "install" not in ansible.steps
+    assert "install" not in world.ansible.steps
 
 
-def test_after_the_change_has_begun_it_is_only_checked(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    ansible.answers["install"] = Played(ok=False, said="dpkg broke")
-    result = asyncio.run(executor.install(ticket(Step.INSTALL, policy=BTRFS)))
+def test_after_the_change_has_begun_it_is_only_checked(world: World) -> None:
+    world.ansible.answers["install"] = Played(ok=False, said="dpkg broke")
+    result = world.step(Step.INSTALL, policy=BTRFS)
     assert (result.outcome, result.facts["snapshot"]) == (Outcome.FAILED, SAID)
-    asyncio.run(executor.install(ticket(Step.INSTALL, policy=BTRFS)))
+    world.step(Step.INSTALL, policy=BTRFS)
     # However old: a new one would show a node that is changed half-way.
-    assert asked(ansible) == [("present", NAME, 3600.0), ("checked", NAME, None)]
+    assert asked(world) == [("present", NAME, 3600.0), ("checked", NAME, None)]
 
 
-def test_one_that_was_cut_off_is_asked_for_again(
-    executor: FleetExecutor, ansible: StandInAnsible, tmp_path: Path
-) -> None:
-    ansible.answers["snapshot"] = Played(ok=False, said="gone", unreachable=True)
-    asyncio.run(executor.install(ticket(Step.INSTALL, policy=BTRFS)))
-    ansible.answers["snapshot"] = played(snapshot=SAID)
-    asyncio.run(executor.install(ticket(Step.INSTALL, policy=BTRFS)))
-    assert [state for state, *_ in asked(ansible)] == ["present", "present"]
+def test_one_that_was_cut_off_is_asked_for_again(world: World) -> None:
+    world.ansible.answers["snapshot"] = Played(ok=False, said="gone", unreachable=True)
+    world.step(Step.INSTALL, policy=BTRFS)
+    world.ansible.answers["snapshot"] = played(snapshot=SAID)
+    world.step(Step.INSTALL, policy=BTRFS)
+    assert [state for state, *_ in asked(world)] == ["present", "present"]
 
 
 @pytest.mark.parametrize(
     ("step", "course"), [("return_to_service", Course.BACK), ("release", Course.RELEASE)]
 )
 def test_it_is_removed_where_the_node_ends_well(
-    step: str, course: Course, executor: FleetExecutor, ansible: StandInAnsible, tmp_path: Path
+    step: str, course: Course, world: World, tmp_path: Path
 ) -> None:
-    asyncio.run(executor.install(ticket(Step.INSTALL, policy=BTRFS)))
-    result = asyncio.run(getattr(executor, step)(ticket(Step.RETURN, course=course, policy=BTRFS)))
+    world.step(Step.INSTALL, policy=BTRFS)
+    result = asyncio.run(getattr(world.executor, step)(ticket(Step.RETURN, course=course, policy=BTRFS)))
     assert (result.outcome, result.facts) == (Outcome.DONE, {"snapshot": ""})
-    assert asked(ansible)[-1] == ("absent", NAME, None)
+    assert asked(world)[-1] == ("absent", NAME, None)
     # With the lease, which is given back last.
-    assert ansible.steps.index("free") > len(ansible.steps) - 2
+    assert world.ansible.steps.index("free") > len(world.ansible.steps) - 2
     assert not (tmp_path / "gpu01/snapshot.json").exists()
 
 
-def test_one_that_cannot_be_removed_keeps_no_node_out(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    asyncio.run(executor.install(ticket(Step.INSTALL, policy=BTRFS)))
-    ansible.answers["snapshot"] = Played(ok=False, said="it is busy")
-    result = asyncio.run(executor.return_to_service(ticket(Step.RETURN, policy=BTRFS)))
+def test_one_that_cannot_be_removed_keeps_no_node_out(world: World) -> None:
+    world.step(Step.INSTALL, policy=BTRFS)
+    world.ansible.answers["snapshot"] = Played(ok=False, said="it is busy")
+    result = world.step(Step.RETURN, policy=BTRFS)
     assert result.outcome is Outcome.DONE
     assert f"its snapshot {NAME} was not removed: it is busy" in result.reason
     assert "snapshot" not in result.facts  # the record goes on naming it
 
 
-def test_a_failed_node_keeps_it_and_says_whether_it_still_holds(
-    executor: FleetExecutor, ansible: StandInAnsible
-) -> None:
-    asyncio.run(executor.install(ticket(Step.INSTALL, policy=BTRFS)))
-    assert asyncio.run(executor.keep_out(ticket(Step.KEEP_OUT, policy=BTRFS))).facts == {"snapshot": SAID}
-    ansible.answers["snapshot"] = Played(ok=False, said="it has run full")
-    found = asyncio.run(executor.keep_out(ticket(Step.KEEP_OUT, policy=BTRFS))).facts["snapshot"]
+def test_a_failed_node_keeps_it_and_says_whether_it_still_holds(world: World) -> None:
+    world.step(Step.INSTALL, policy=BTRFS)
+    assert world.step(Step.KEEP_OUT, policy=BTRFS).facts == {"snapshot": SAID}
+    world.ansible.answers["snapshot"] = Played(ok=False, said="it has run full")
+    found = world.step(Step.KEEP_OUT, policy=BTRFS).facts["snapshot"]
     assert found == f"{SAID}; checked since: it has run full"
-    assert "absent" not in [state for state, *_ in asked(ansible)]
+    assert "absent" not in [state for state, *_ in asked(world)]
 
 
 def platform(folder: Path, *, take: bool, age: int = 10) -> Policy:
@@ -147,16 +126,14 @@ def platform(folder: Path, *, take: bool, age: int = 10) -> Policy:
 
 
 @pytest.mark.component
-def test_the_platforms_own_is_taken_and_removed(
-    executor: FleetExecutor, ansible: StandInAnsible, tmp_path: Path
-) -> None:
+def test_the_platforms_own_is_taken_and_removed(world: World, tmp_path: Path) -> None:
     policy = platform(site := tmp_path / "site", take=True)
     site.mkdir()
-    result = asyncio.run(executor.install(ticket(Step.INSTALL, policy=policy)))
+    result = world.step(Step.INSTALL, policy=policy)
     assert result.facts["snapshot"] == f"the platform's snapshot of {(site / 'gpu01').read_text().strip()}"
-    asyncio.run(executor.return_to_service(ticket(Step.RETURN, policy=policy)))
+    world.step(Step.RETURN, policy=policy)
     assert list(site.iterdir()) == []
-    assert "snapshot" not in ansible.steps
+    assert "snapshot" not in world.ansible.steps
 
 
 @pytest.mark.component
@@ -172,36 +149,34 @@ def test_the_platforms_own_is_taken_and_removed(
     ],
 )
 def test_a_missing_or_stale_one_of_the_platform_is_refused(
-    content: str | None, reason: str, executor: FleetExecutor, ansible: StandInAnsible, tmp_path: Path
+    content: str | None, reason: str, world: World, tmp_path: Path
 ) -> None:
     policy = platform(site := tmp_path / "site", take=False)
     site.mkdir()
     if content:
         (site / "gpu01").write_text(content)
-    result = asyncio.run(executor.install(ticket(Step.INSTALL, policy=policy)))
+    result = world.step(Step.INSTALL, policy=policy)
     assert result.outcome is Outcome.REFUSED
     assert reason in result.reason
-    assert ansible.steps == []
+    assert world.ansible.steps == []
 
 
 @pytest.mark.component
-def test_a_fresh_one_of_the_platform_is_enough_and_never_removed(
-    executor: FleetExecutor, tmp_path: Path
-) -> None:
+def test_a_fresh_one_of_the_platform_is_enough_and_never_removed(world: World, tmp_path: Path) -> None:
     policy = platform(site := tmp_path / "site", take=False)
     site.mkdir()
     (site / "gpu01").write_text(datetime.now(UTC).isoformat())
-    assert asyncio.run(executor.install(ticket(Step.INSTALL, policy=policy))).outcome is Outcome.DONE
-    asyncio.run(executor.return_to_service(ticket(Step.RETURN, policy=policy)))
+    assert world.step(Step.INSTALL, policy=policy).outcome is Outcome.DONE
+    world.step(Step.RETURN, policy=policy)
     assert (site / "gpu01").exists()
 
 
 @pytest.mark.component
-def test_a_stale_one_is_taken_anew_where_we_may(executor: FleetExecutor, tmp_path: Path) -> None:
+def test_a_stale_one_is_taken_anew_where_we_may(world: World, tmp_path: Path) -> None:
     policy = platform(site := tmp_path / "site", take=True)
     site.mkdir()
     (site / "gpu01").write_text("1000000000")
-    assert asyncio.run(executor.install(ticket(Step.INSTALL, policy=policy))).outcome is Outcome.DONE
+    assert world.step(Step.INSTALL, policy=policy).outcome is Outcome.DONE
     assert (site / "gpu01").read_text() != "1000000000"
 
 

@@ -273,6 +273,28 @@ def test_an_empty_list_restores_the_node_byte_for_byte(harden: Run, node: Node) 
 
 
 @pytest.mark.component
+def test_what_an_upgrade_of_a_package_has_brought_since_stays(harden: Run, node: Node) -> None:
+    """Each file as the newer package has it, which has other values and modes, or the same as before."""
+    newer = {
+        "replaced": ("# newer\nUMASK\t\t077\nPASS_MIN_LEN\t8\n", "# newer\nUMASK\t\t077\nPASS_MIN_LEN\t8\n"),
+        "without the keyword": ("# newer\n", "# newer\n"),
+        "as it was": ("# how\nUMASK\t\t022\n", "# how\nUMASK\t\t022\n"),
+        "merged around ours": ("# newer\nUMASK 027\nMAIL_DIR /\n", "# newer\nUMASK\t\t022\nMAIL_DIR /\n"),
+    }
+    wanted = (
+        ("keyword", {"path": f"{node.path}/etc/login.defs", "keyword": "UMASK", "value": "027"}),
+        ("access", {"path": f"{node.path}/etc/login.defs", "mode": "0600"}),
+    )
+    for name, (brought, expected) in newer.items():
+        path = node.file("etc/login.defs", "# how\nUMASK\t\t022\n", mode=0o644)
+        harden(*wanted)
+        node.file("etc/login.defs", brought, mode=0o644)
+        harden()
+        assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (expected, 0o644), name
+        assert not harden()["changed"], name
+
+
+@pytest.mark.component
 def test_a_setting_that_nobody_wants_any_more_returns_to_what_it_was(harden: Run, node: Node) -> None:
     first, *others = everything(node)
     harden(first, *others)

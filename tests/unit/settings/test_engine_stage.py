@@ -13,7 +13,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.temper.access.commit_confirm import Change, ConfirmedSetting
 from ansible.module_utils.temper.driver.loaded import LoadedDriver
 from ansible.module_utils.temper.packaging.packages import PackageError
-from ansible.module_utils.temper.settings import brought, kinds, record, system
+from ansible.module_utils.temper.settings import brought, in_place, kinds, record, system
 from ansible.module_utils.temper.settings.base import Difference, RefusedError, Setting, SettingError, WayIn
 
 from tests.unit.settings.role_plans import PackageManager, carried_out, item, role_plan, with_packages
@@ -417,6 +417,7 @@ def test_a_change_of_a_way_in_ends_the_call_and_the_next_one_does_the_rest(
     first = settle_all(*plans)
     assert list(first["roles"]) == ["ssh_hardening"]
     assert first["roles"]["ssh_hardening"]["needs"] == {"confirm": "door"}
+    assert in_place.noted() == {"ssh_hardening": in_place.digest(plans[0])}
     assert not (world.path / "new").exists()
     second = settle_all(*plans)
     assert [role["changed"] for role in second["roles"].values()] == [False, True]

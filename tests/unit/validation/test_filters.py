@@ -132,8 +132,9 @@ def test_the_fleet_of_a_collective_has_the_nodes_that_were_measured_and_their_ro
         "refused": measured | {"__gpu_validation_outcome": {"problem": "it hung"}},
         "of another group": measured | {"gpu_validation_fabric": False},
         "of another batch": measured | {"__gpu_validation_outcome": {"result": {}, "batch": "c"}},
+        "liar": measured | {"preflight_plan": PLAN | {"unknown_gpus": ["abcd"] * 600}},
     }
-    value = gpu_validation.validation_fabric(hostvars, hostvars, ["a", "b", "refused"], FABRIC)
+    value = gpu_validation.validation_fabric(hostvars, hostvars, ["a", "b", "refused", "liar"], FABRIC)
     fleet = loads(Fleet, json.dumps(value))
     assert (fleet.pairs, fleet.pair_rounds, fleet.floor_gb_s) == (Pairs.ALWAYS, 3, 1.5)
     assert [(node.name, node.address, node.ranks) for node in fleet.nodes] == [

@@ -280,7 +280,7 @@ def test_a_disk_that_is_full_is_said_and_nothing_is_lost(history: History) -> No
 
 
 @pytest.fixture
-def read_only(history: History, tmp_path: Path) -> list[str]:
+def read_only(history: History) -> list[str]:
     """A command before another one: what it runs finds the folder mounted read-only, as on a medium."""
     mount = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
     command = ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, str(history.path.parent)]

@@ -1,6 +1,7 @@
 """What NVIDIA's own nvidia-smi says over NVIDIA's mock NVML is read without loss.
 
-mock_nvml/ was recorded by tests/nightly/test_mock_nvml.py on 2026-11-27, with NVIDIA/k8s-test-infra v0.2.1:
+mock_nvml/ was recorded by tests/nightly/test_mock_nvml.py on 2026-11-27, with NVIDIA/k8s-test-infra v0.2.1
+(commit 3b2b865d, Apache License 2.0, whose configs/ the values are from):
 the first GPU of three of its models, by Debian's nvidia-smi 550.163.01-2 (`current`) and
 nvidia-tesla-535-smi 535.274.02-1.
 """

@@ -28,6 +28,25 @@ options:
     type: int
     vars:
       - name: ansible_port
+  transport:
+    description: What kind of connection it passes for.
+    default: played
+    vars:
+      - name: played_transport
+  host_key_checking:
+    description: As of ssh.
+    type: bool
+    default: true
+  remote_user:
+    description: As of ssh.
+    vars:
+      - name: ansible_user
+  ssh_common_args:
+    description: As of ssh.
+    vars:
+      - name: ansible_ssh_common_args
+  ssh_extra_args:
+    description: As of ssh.
   ssh_args:
     description: What ssh would be given on its command line.
     vars:
@@ -41,8 +60,12 @@ MODULE = re.compile(rb"ansible(?:\.modules|\.legacy)\.([a-z][a-z0-9_]*)")
 class Connection(ConnectionBase):  # type: ignore[misc]  # Ansible ships no types
     """Answers module calls by their names."""
 
-    transport = "played"
     has_pipelining = True
+
+    @property
+    def transport(self) -> str:
+        """What it passes for, once its options are known."""
+        return str(self.get_option("transport")) if self._options else "played"
 
     def _connect(self) -> Connection:
         self._connected = True

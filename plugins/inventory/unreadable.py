@@ -1,0 +1,80 @@
+"""Ends a run whose inventory or `-e` cannot be read with one sentence, and not with each plugin's error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ansible.context as context
+from ansible.errors import AnsibleError
+from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.inventory import BaseInventoryPlugin
+from ansible.utils.vars import load_extra_vars
+
+# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
+ROOT = str(Path(__file__).resolve().parents[2])
+if ROOT not in sys.path:
+    sys.path.insert(0, ROOT)
+
+from temper.base.selection import NOTHING_DONE  # noqa: E402 - needs the path above
+from temper.plan.extra_vars import wrong_option  # noqa: E402 - likewise
+from temper.plan.inventory import InventoryError, last_words, require_present, unreadable  # noqa: E402 - likewise
+from temper.plan.origin import VAULT  # noqa: E402 - likewise
+
+DOCUMENTATION = """
+name: unreadable
+short_description: One sentence for an inventory that no other plugin can read
+description:
+  - The last of the enabled plugins (ansible.cfg), which Ansible asks only about what no other could read.
+  - Ends the run with status 1 and a sentence where C(-e) has another form, because of which every plugin
+    fails, where the file is not there, is no YAML, or is a script that fails. It leaves plugins to Ansible.
+"""
+#: As Ansible ends where its command line or inventory is wrong.
+STATUS = 1
+
+
+class InventoryModule(BaseInventoryPlugin):  # type: ignore[misc]  # Ansible ships no types
+    """Reads nothing."""
+
+    NAME = "unreadable"
+
+    def verify_file(self, path: str) -> bool:
+        """Return False, unless there is a sentence to end with: what is raised otherwise, Ansible drops."""
+        if sentence := extra_vars_problem() or problem(path):
+            self.display.error(f"{sentence.rstrip('.')}. {NOTHING_DONE}", wrap_text=False)
+            raise SystemExit(STATUS)
+        return False
+
+    def parse(self, inventory: Any, loader: Any, path: Any, cache: Any = True) -> None:
+        """Never called."""
+
+
+def extra_vars_problem() -> str:
+    """Return what is wrong with `-e`; a vault's password is not known here."""
+    try:
+        load_extra_vars(DataLoader())
+    except AnsibleError as error:
+        wrong = wrong_option(map(str, context.CLIARGS["extra_vars"]))
+        return "" if VAULT in error.message else wrong or f"-e: {error.message}"
+    return ""
+
+
+def problem(path: str) -> str:
+    """Return why an inventory cannot be read, if its file is missing, a script that fails, or no YAML."""
+    try:
+        require_present([path])
+    except InventoryError as error:
+        return str(error)
+    return words_of_script(path) if os.access(path, os.X_OK) else unreadable(Path(path))
+
+
+def words_of_script(path: str) -> str:
+    """Return what a script says of its failure, which Ansible hides among the errors of other plugins."""
+    try:
+        done = subprocess.run([path, "--list"], capture_output=True, text=True, check=False)  # noqa: S603
+    except (OSError, ValueError):  # ValueError: it says no text
+        return ""
+    return f"{path} ended with status {done.returncode}: {last_words(done)}" if done.returncode else ""

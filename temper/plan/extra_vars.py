@@ -1,0 +1,75 @@
+"""Variables of the command line, `-e`, as Ansible takes them; what is wrong with one is a sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+
+class ExtraVarsError(Exception):
+    """An option `-e` that Ansible cannot take; the message is a sentence, without a value."""
+
+
+def variables_of(texts: Iterable[str]) -> dict[str, Any]:
+    """Variables as `-e` gives them: name=value, JSON or YAML in braces, or @FILE. Raises ExtraVarsError."""
+    import yaml
+    from ansible.errors import AnsibleError
+    from ansible.parsing.splitter import parse_kv
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        # A value may be a secret.
+        name = re.match(r"\{?\s*['\"]?(\w+)['\"]?\s*[=:]", text)
+        shown = text if text.startswith("@") else f"{name[1]}=..." if name else "..."
+        if text.startswith(("@", "{")):
+            try:
+                content = Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
+                given = yaml.safe_load(content)
+            except OSError as error:
+                raise ExtraVarsError(
+                    f"-e {shown}: expected a file with variables: {error.strerror}"
+                ) from error
+            except (ValueError, yaml.YAMLError) as error:
+                mark = getattr(error, "problem_mark", None)
+                where = f", line {mark.line + 1}" if mark else ""
+                problem = getattr(error, "problem", None) or "it is none"
+                raise ExtraVarsError(
+                    f"-e {shown}: expected variables in JSON or YAML{where}: {problem}"
+                ) from None
+            if not isinstance(given, dict):
+                raise ExtraVarsError(f"-e {shown}: expected names with values, found {type(given).__name__}.")
+            found |= given
+        else:
+            try:
+                pairs = parse_kv(text)
+            except AnsibleError:
+                raise ExtraVarsError(f"-e {shown}: expected name=value, with quotes that end.") from None
+            if not pairs or not all(name.isidentifier() and name != "_raw_params" for name in pairs):
+                raise ExtraVarsError(f"-e {shown}: expected name=value, JSON in braces, or @FILE.")
+            found |= pairs
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(found, default=_day))
+    except (TypeError, ValueError) as error:
+        raise ExtraVarsError(f"-e: expected values that JSON has: {error}") from error
+    return plain
+
+
+def _day(value: object) -> str:
+    """Return a day or a time that YAML has found, as text again. Raises TypeError."""
+    if isinstance(value, date):
+        return value.isoformat()
+    raise TypeError(f"found {type(value).__name__}")
+
+
+def wrong_option(texts: Iterable[str]) -> str:
+    """Return the sentence about the first `-e` that has another form; empty if none has."""
+    for text in texts:
+        try:
+            variables_of([text])
+        except ExtraVarsError as error:
+            return f"{error}"
+    return ""

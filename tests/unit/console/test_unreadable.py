@@ -1,0 +1,88 @@
+"""The inventory plugin that ends a run with one sentence where no other plugin can read what is given."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import ansible.context as context
+import pytest
+from ansible.utils.context_objects import CLIArgs
+from ansible.utils.vars import load_extra_vars
+
+from tests.unit.ansible_commands import ROOT, ansible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+GOOD = "gpu_nodes: {hosts: {gpu01: {ansible_connection: local}}}\n"
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """A function: what the plugin says of a file and of `-e`; empty where it leaves that to Ansible."""
+    spec = importlib.util.spec_from_file_location("unreadable", ROOT / "plugins/inventory/unreadable.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def run(text: str | None, *extra: str) -> str:
+        path = tmp_path / "hosts.yml"
+        if text is not None:
+            path.write_text(text)
+        monkeypatch.delattr(load_extra_vars, "extra_vars", raising=False)
+        monkeypatch.setattr(context, "CLIARGS", CLIArgs({"extra_vars": extra}))
+        sentences: list[str] = []
+        plugin = module.InventoryModule()
+        plugin.display = SimpleNamespace(error=lambda text, wrap_text: sentences.append(text))
+        try:
+            assert plugin.verify_file(str(path)) is False
+        except SystemExit as end:
+            assert end.code == module.STATUS
+        return "".join(sentences)
+
+    return run
+
+
+def test_what_cannot_be_read_is_one_sentence(said: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "text.yml").write_text("a text\n")
+    path = tmp_path / "hosts.yml"
+    table: tuple[tuple[str | None, tuple[str, ...], tuple[str, ...]], ...] = (
+        (None, (), ("found no file or folder", str(path))),
+        ("a: {b: {c: \nd: {e: }}\n", (), (f"{path}:2", "in line 1")),
+        ("a: 1\n\tb: 2\n", (), (f"{path}:2",)),
+        ("---\n", (), (f"{path} is empty",)),
+        (GOOD, ('{"a": true',), ("-e a=...: expected variables in JSON or YAML",)),
+        (GOOD, ("a=1", "b='x"), ("-e b=...: expected name=value",)),
+        (GOOD, ("@/nowhere.yml",), ("-e @/nowhere.yml: expected a file",)),
+        (GOOD, (f"@{tmp_path}/text.yml",), ("text.yml: expected names with values",)),
+        (GOOD, ("/etc/hostname",), ("or @FILE",)),
+    )
+    wrong = []
+    for text, extra, words in table:
+        found = said(text, *extra)
+        if not all(word in found for word in (*words, "Nothing was done.")):
+            wrong.append((text, extra, found))
+    assert wrong == []
+
+
+def test_what_another_plugin_cannot_read_is_left_to_ansible(said: Callable[..., str]) -> None:
+    assert said("plugin: amazon.aws.aws_ec2\n", "a=1", "{b: [1]}") == ""
+
+
+@pytest.mark.component
+def test_ansible_says_one_sentence_and_no_error_of_each_plugin(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("#!/bin/sh\necho 'the cloud does not answer' >&2\nexit 7\n")
+    path.chmod(0o755)
+    for options, words in (
+        (["-e", "{a: "], "-e a=...: expected variables"),
+        ([], "ended with status 7: the cloud does not answer. Nothing was done."),
+    ):
+        run = ansible("inventory", "-i", str(path), "--list", *options)
+        assert run.returncode == 1
+        assert words in run.stderr
+        assert run.stderr.count("\n") == 1, run.stderr
