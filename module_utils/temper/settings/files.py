@@ -64,6 +64,11 @@ class WholeFile(Setting):
         self.secret = secret
         self.validate = validate
 
+    def as_made(self) -> dict[str, Any]:
+        """Return `spec` with all directories that runs have brought along."""
+        made = {*self.directories}.union(*self.recorded("directories"))
+        return {**self.spec, "directories": sorted(made, key=len, reverse=True)}
+
     @cached_property
     def file(self) -> File:
         """As it shall be."""
