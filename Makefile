@@ -7,6 +7,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Targets run one after the other. Only those of `make test` run two at a time: what keeps one core busy or waits for
 # nodes (lint, Molecule, smoke tests, which start from Molecule's nodes) beside what needs all cores (unit, component).
+# Once one has failed, the other still runs to its end.
 ifdef SIDE_BY_SIDE
 component: | unit
 molecule: | lint

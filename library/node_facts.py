@@ -105,8 +105,6 @@ MOST_CPUS = 65536
 #: Of a number of 64 bits.
 MOST_DIGITS = 20
 NVIDIA_VENDOR_ID = "10de"
-# Of network adapters: Mellanox.
-ADAPTER_VENDOR_ID = "0x15b3"
 FIRMWARE = r"^(\d{1,9}(?:\.\d{1,9}){1,3})$"
 # The part that says in its VPD that it manages NVLink switches: HGX B200 and later, where the switches are no
 # PCI devices of their own. NVIDIA's gpu-driver-container and nvidia-fabricmanager-start.sh test the same.
@@ -273,11 +271,8 @@ def pci_devices(root: Path) -> list[dict[str, Any]]:
         devices.append(
             {
                 "address": device.name,
-                "vendor_id": NVIDIA_VENDOR_ID,
                 "device_id": read(device / "device").removeprefix("0x"),
                 "class_id": read(device / "class").removeprefix("0x")[:4],
-                "subsystem_vendor_id": read(device / "subsystem_vendor").removeprefix("0x"),
-                "subsystem_device_id": read(device / "subsystem_device").removeprefix("0x"),
                 # The kernel's word for none is -1.
                 "numa_node": number_in(device / "numa_node", r"^(\d+)$"),
                 # The number of /dev/nvidia* and the product's name are the loaded driver's to say.
@@ -302,7 +297,7 @@ def network_firmware(root: Path) -> list[str]:
     """Return the versions of firmware of NVIDIA's network adapters that have virtual functions."""
     found = set()
     for adapter in (root / "sys/class/infiniband").glob("*"):
-        is_nvidias = read(adapter / "device/vendor").strip() == ADAPTER_VENDOR_ID
+        is_nvidias = read(adapter / "device/vendor").removeprefix("0x") == MELLANOX_VENDOR_ID
         if is_nvidias and number_in(adapter / "device/sriov_numvfs", r"^(\d+)$"):
             found.update(re.findall(FIRMWARE, read(adapter / "fw_ver"), re.MULTILINE))
     return sorted(found)

@@ -9,16 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pull.configuration import Configuration
 from pull.delivery import DeliveryError, deliver
 from pull.playbooks import PLAY_TIMEOUT_S, REPAIRABLE, PlaybookError, Playbooks
 from pull.repository import OBJECT, Accepted, RefusedError, Repository, RepositoryError, Verified
 from pull.result import CHECKED, FAILED, HELD, MOST_CONTROLS, NOT_FETCHED, REFUSED, Result, short, verdict
 from pull.shared import files, lease, records
-
-if TYPE_CHECKING:
-    from pull.configuration import Configuration
 
 STATE = Path("/var/lib/temper/pull")
 #: What outlives a run: the last commit that was verified, with the tags; the clone; the newest result, and

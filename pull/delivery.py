@@ -10,13 +10,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote, urlsplit
 
+from pull.configuration import Configuration
 from pull.repository import one_line, ssh_command
 from pull.shared import PROGRAMS, EndedError, run
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-    from pull.configuration import Configuration
 
 TIMEOUT_S = 60.0
 #: The command that ssh asks for. What the account there really does is its forced command's matter.

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pull.configuration import Configuration
 from pull.result import Control, from_statement
 from pull.shared import PROGRAMS, EndedError, run
-
-if TYPE_CHECKING:
-    from pull.configuration import Configuration
 
 #: Roles of which the whole work can be done without a reboot, a new connection, another driver, or the end of
 #: a job. The role's argument spec has the same choices.

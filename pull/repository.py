@@ -18,12 +18,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pull.configuration import Configuration
 from pull.shared import PROGRAMS, EndedError, process, run
 
 if TYPE_CHECKING:
     import subprocess
 
-    from pull.configuration import Configuration
 
 GIT_TIMEOUT_S = 600
 #: A server can send objects that nobody has signed.

@@ -23,7 +23,7 @@ PYTHONS = {
 def pci(*devices: tuple[str, str]) -> list[dict[str, str]]:
     """NVIDIA's devices, given by id and class, at one address after the other."""
     return [
-        {"address": f"0000:{index:02x}:00.0", "vendor_id": "10de", "device_id": device, "class_id": kind}
+        {"address": f"0000:{index:02x}:00.0", "device_id": device, "class_id": kind}
         for index, (device, kind) in enumerate(devices)
     ]
 

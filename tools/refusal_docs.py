@@ -29,8 +29,7 @@ has each reason as a code with its facts (`refusals`), and as the sentence that 
 
 """
 
-
-BETWEEN = "What is to be done is the end of a sentence, or one of these where that depends on the node:\n"
+BETWEEN = "\nWhat is to be done is the end of a sentence, or one of these where that depends on the node:\n\n"
 
 
 def table(rows: Mapping[str, str], heading: str) -> str:
@@ -42,11 +41,8 @@ def table(rows: Mapping[str, str], heading: str) -> str:
 
 def documents() -> dict[Path, str]:
     """Return the content of the page."""
-    remedies = (
-        "\nWhat is to be done is the end of a sentence, or one of these where that depends on the node:\n\n"
-    )
     refusals = table(sentences("refusals"), "Reason")
-    return {PAGE: f"{INTRODUCTION}{refusals}{remedies}{table(sentences('remedies'), 'Remedy')}"}
+    return {PAGE: f"{INTRODUCTION}{refusals}{BETWEEN}{table(sentences('remedies'), 'Remedy')}"}
 
 
 if __name__ == "__main__":

@@ -11,14 +11,12 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from temper.compliance.outside.node import SEEN, contradicted  # noqa: E402 - needs the path above
-from temper.plan.jump_hosts import JumpHost, cut_off, forbidden, read  # noqa: E402 - likewise
-from temper.plan.module_answers import failure  # noqa: E402 - likewise
-from temper.plan.ssh_client import look_at, look_on_the_way  # noqa: E402 - likewise
+from temper.compliance.outside.node import SEEN, contradicted
+from temper.plan.jump_hosts import JumpHost, cut_off, forbidden, read
+from temper.plan.module_answers import failure
+from temper.plan.ssh_client import look_at, look_on_the_way
 
 #: From a node's name, all jump hosts and its variables: what a failed result says, None where it holds.
 Proof = Callable[[str, Mapping[str, JumpHost], dict[str, Any]], dict[str, Any] | None]

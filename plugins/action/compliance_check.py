@@ -11,24 +11,22 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from temper.base import DATA  # noqa: E402 - likewise
-from temper.compliance.answers import answer  # noqa: E402 - needs the path above
-from temper.compliance.outside.claims import ClaimsError  # noqa: E402 - likewise
-from temper.compliance.outside.node import Outside  # noqa: E402 - likewise
-from temper.plan.model import Target  # noqa: E402 - likewise
-from temper.plan.module_answers import node_facts  # noqa: E402 - likewise
-from temper.plan.node_action import NodeAction  # noqa: E402 - likewise
-from temper.plan.node_plan import refused  # noqa: E402 - likewise
-from temper.plan.os_controls import OPERATOR, demanded, load_controls  # noqa: E402 - likewise
-from temper.plan.preflight import preflight_plan  # noqa: E402 - likewise
-from temper.plan.security import installed  # noqa: E402 - likewise
-from temper.plan.ssh_client import host_keys  # noqa: E402 - likewise
-from temper.plan.tables import load_tables  # noqa: E402 - likewise
-from temper.plan.unreadable import SILENT, unreadable  # noqa: E402 - likewise
+from temper.base import DATA
+from temper.compliance.answers import answer
+from temper.compliance.outside.claims import ClaimsError
+from temper.compliance.outside.node import Outside
+from temper.plan.model import Target
+from temper.plan.module_answers import node_facts
+from temper.plan.node_action import NodeAction
+from temper.plan.node_plan import refused
+from temper.plan.os_controls import OPERATOR, demanded, load_controls
+from temper.plan.preflight import preflight_plan
+from temper.plan.security import installed
+from temper.plan.ssh_client import host_keys
+from temper.plan.tables import load_tables
+from temper.plan.unreadable import SILENT, unreadable
 
 
 class ActionModule(NodeAction):

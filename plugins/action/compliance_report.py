@@ -16,23 +16,15 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
-from temper.base.nodes import with_rack  # noqa: E402 - likewise
-from temper.base.options import told  # noqa: E402 - likewise
-from temper.base.store import HistoryError  # noqa: E402 - likewise
-from temper.compliance.answers import packed  # noqa: E402 - likewise
-from temper.compliance.evidence import EvidenceError  # noqa: E402 - likewise
-from temper.compliance.model import Verdict  # noqa: E402 - likewise
-from temper.plan.convert import plain  # noqa: E402 - likewise
-from temper.report import statement as statement_text  # noqa: E402 - needs the path above
-from temper.report.compliance import (  # noqa: E402 - likewise
-    CHOSEN,
-    WaiverError,
-    check,
-    checked_nodes,
-    elsewhere,
-    named,
-    settings_of,
-)
+from temper.base.nodes import with_rack
+from temper.base.options import told
+from temper.base.store import HistoryError
+from temper.compliance.answers import packed
+from temper.compliance.evidence import EvidenceError
+from temper.compliance.model import Verdict
+from temper.plan.convert import plain
+from temper.report import statement as statement_text
+from temper.report.compliance import CHOSEN, WaiverError, check, checked_nodes, elsewhere, named, settings_of
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from temper.plan.identity import Identity, machine_of  # noqa: E402 - needs the path above
-from temper.plan.jump_hosts import read  # noqa: E402 - likewise
-from temper.plan.module_answers import node_facts  # noqa: E402 - likewise
-from temper.plan.node_action import NodeAction  # noqa: E402 - likewise
-from temper.plan.ssh_client import host_keys  # noqa: E402 - likewise
+from temper.plan.identity import Identity, machine_of
+from temper.plan.jump_hosts import read
+from temper.plan.module_answers import node_facts
+from temper.plan.node_action import NodeAction
+from temper.plan.ssh_client import host_keys
 
 FILE = "identity.json"
 KEYS = ("machine", "level", "host_keys")

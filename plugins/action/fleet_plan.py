@@ -12,14 +12,12 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from temper.plan.fleet import FleetPlan, grouped  # noqa: E402 - needs the path above
-from temper.plan.identity import Node, twins  # noqa: E402 - likewise
-from temper.plan.node_plan import refused  # noqa: E402 - likewise
-from validation.processes.files import own, write_atomically  # noqa: E402 - likewise
+from temper.plan.fleet import FleetPlan, grouped
+from temper.plan.identity import Node, twins
+from temper.plan.node_plan import refused
+from validation.processes.files import own, write_atomically
 
 #: What preflight gives all nodes of a batch before it reads the first.
 STARTED = "__preflight_ways"

@@ -11,14 +11,12 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from temper.plan.convert import plain  # noqa: E402 - likewise
-from temper.plan.fleet_addresses import AT_ONCE, fleet, resolve  # noqa: E402 - needs the path above
-from temper.plan.jump_hosts import SshNode, jump_hosts, named  # noqa: E402 - likewise
-from temper.plan.ssh_client import SshClient, connections  # noqa: E402 - likewise
+from temper.plan.convert import plain
+from temper.plan.fleet_addresses import AT_ONCE, fleet, resolve
+from temper.plan.jump_hosts import SshNode, jump_hosts, named
+from temper.plan.ssh_client import SshClient, connections
 
 
 def addresses(names: Collection[str]) -> dict[str, set[str]]:

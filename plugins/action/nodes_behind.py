@@ -9,12 +9,10 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from temper.plan.jump_hosts import named, read  # noqa: E402 - needs the path above
-from temper.plan.ssh_client import look_at  # noqa: E402 - likewise
+from temper.plan.jump_hosts import named, read
+from temper.plan.ssh_client import look_at
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types

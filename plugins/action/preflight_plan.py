@@ -9,21 +9,18 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from temper.plan.jump_hosts import forbidden, kept_open, read  # noqa: E402 - likewise
-from temper.plan.module_answers import node_facts  # noqa: E402 - needs the path above
-from temper.plan.node_action import NodeAction  # noqa: E402 - likewise
-from temper.plan.node_plan import refused  # noqa: E402 - likewise
-from temper.plan.preflight import preflight_plan, preview_arguments  # noqa: E402 - likewise
-from temper.plan.programs import to_be_asked  # noqa: E402 - likewise
-from temper.plan.reboot import FORBIDDEN  # noqa: E402 - likewise
-from temper.plan.refusals import refusal  # noqa: E402 - likewise
-from temper.plan.roles import firewall, nvidia_stack, os_hardening, ssh_hardening  # noqa: E402 - likewise
-from temper.plan.run_tags import reaches  # noqa: E402 - likewise
-from temper.plan.ssh_client import host_keys, look_on_the_way  # noqa: E402 - likewise
+from temper.plan.jump_hosts import forbidden, kept_open, read
+from temper.plan.module_answers import node_facts
+from temper.plan.node_action import NodeAction
+from temper.plan.node_plan import refused
+from temper.plan.preflight import preflight_plan, preview_arguments, reaches
+from temper.plan.programs import to_be_asked
+from temper.plan.reboot import FORBIDDEN
+from temper.plan.refusals import refusal
+from temper.plan.roles import firewall, nvidia_stack, os_hardening, ssh_hardening
+from temper.plan.ssh_client import host_keys, look_on_the_way
 
 #: What forbids a run and not its simulation, so that all reasons stand in one list.
 OF_THE_RUN = {FORBIDDEN, os_hardening.UNHARDENED, os_hardening.UNMEASURED}

@@ -12,11 +12,9 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action.reboot import ActionModule as Reboot
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from temper.plan.module_answers import failure  # noqa: E402 - needs the path above
+from temper.plan.module_answers import failure
 
 #: The status of a module that has failed by itself. One that the reboot has ended has another.
 FAILED = 1

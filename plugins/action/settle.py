@@ -12,12 +12,10 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from temper.plan.module_answers import AnswerError, failure, role_answers, warnings  # noqa: E402 - needs the path above
-from temper.plan.quiet import QUIET, RUN, is_quiet, marked  # noqa: E402 - likewise
+from temper.plan.module_answers import AnswerError, failure, role_answers, warnings
+from temper.plan.quiet import QUIET, RUN, is_quiet, marked
 
 #: Play variable with the roles of a stage, in their order.
 TOGETHER = "settle_together"

@@ -11,12 +11,10 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from temper.plan.convert import plain  # noqa: E402 - needs the path above
-from temper.rollout.node_step import NodeStepResult  # noqa: E402 - likewise
+from temper.plan.convert import plain
+from temper.rollout.node_step import NodeStepResult
 
 #: Fields that are of the node's plan.
 OF_PLAN = ("stack", "source", "system", "settled")

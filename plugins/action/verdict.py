@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
-from temper.judge.outcomes import states_in  # noqa: E402 - needs the path above
-from temper.plan.convert import plain  # noqa: E402 - likewise
+from temper.judge.outcomes import states_in
+from temper.plan.convert import plain
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types

@@ -18,9 +18,9 @@ ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
-from temper.base.selection import NOTHING_DONE, no_nodes, unknown_names, unknown_tags  # noqa: E402 - needs the path above
-from temper.plan.extra_vars import wrong_option  # noqa: E402 - likewise
-from temper.plan.unread_files import questions  # noqa: E402 - likewise
+from temper.base.selection import NOTHING_DONE, no_nodes, unknown_names, unknown_tags
+from temper.plan.extra_vars import wrong_option
+from temper.plan.unread_files import questions
 
 DOCUMENTATION = """
 name: require_work
@@ -101,7 +101,9 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible ships no ty
             self.end(sentence)
         groups, limit = variables["groups"], str(context.CLIARGS.get("subset") or "")
         if sentence := unknown_names(split_host_pattern(limit), {*groups, *groups["all"]}):
-            self.end(sentence)
+            # Another playbook may make the group itself.
+            made_late = not certain or (not own and any(map(makes_groups, parts)))
+            (self._display.warning if made_late else self.end)(sentence)
         # The pattern of a play may be a template, which has its value later; ours are for some of the nodes.
         fixed = [play for play in plays if not any("{{" in one or "{%" in one for one in patterns_of(play))]
         found = (play.get_variable_manager().get_vars(play=play) for play in fixed)
@@ -144,6 +146,11 @@ def parts_of(found: Any) -> Iterator[Any]:
     for name in ("pre_tasks", "roles", "tasks", "post_tasks", "block", "rescue", "always"):
         for part in getattr(found, name, None) or ():
             yield from parts_of(part)
+
+
+def makes_groups(part: Any) -> bool:
+    """Return whether it is a task that makes groups or hosts."""
+    return str(getattr(part, "action", "")).rpartition(".")[2] in ("add_host", "group_by")
 
 
 def is_included_late(part: Any) -> bool:

@@ -29,10 +29,10 @@ ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
-from temper.base.nodes import counted, number_of, printable  # noqa: E402 - needs the path above
-from temper.base.outcome import BAD, FinalVerdict  # noqa: E402 - likewise
-from temper.output.progress import Line, Progress, Waiting  # noqa: E402 - likewise
-from temper.output.results import (  # noqa: E402 - likewise
+from temper.base.nodes import counted, number_of, printable
+from temper.base.outcome import BAD, FinalVerdict
+from temper.output.progress import Line, Progress, Waiting
+from temper.output.results import (
     changes,
     complaint,
     differences,
@@ -42,8 +42,8 @@ from temper.output.results import (  # noqa: E402 - likewise
     refused,
     warnings,
 )
-from temper.output.run import Note, Run, Stage, before_verdict  # noqa: E402 - likewise
-from temper.plan.origin import place_of_error, with_vault_remedy  # noqa: E402 - likewise
+from temper.output.run import Note, Run, Stage, before_verdict
+from temper.plan.origin import place_of_error, with_vault_remedy
 
 DOCUMENTATION = """
 name: temper

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from temper.plan.quiet import QUIET, in_fact  # noqa: E402 - needs the path above
+from temper.plan.quiet import QUIET, in_fact
 
 
 def has_nothing_to_do(role: str, facts: Mapping[str, Any], stage: Iterable[str]) -> bool:

@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import ansible.context as context
+from ansible import constants
 from ansible.errors import AnsibleError
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.inventory import BaseInventoryPlugin
 from ansible.utils.vars import load_extra_vars
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from temper.base.selection import NOTHING_DONE  # noqa: E402 - needs the path above
-from temper.plan.extra_vars import wrong_option  # noqa: E402 - likewise
-from temper.plan.inventory import InventoryError, last_words, require_present, unreadable  # noqa: E402 - likewise
-from temper.plan.origin import VAULT  # noqa: E402 - likewise
+from temper.base.selection import NOTHING_DONE
+from temper.plan.extra_vars import wrong_option
+from temper.plan.inventory import InventoryError, last_words, require_present, unreadable
+from temper.plan.origin import VAULT
 
 DOCUMENTATION = """
 name: unreadable
@@ -32,6 +31,8 @@ description:
   - Ends the run with status 1 and a sentence where C(-e) has another form, because of which every plugin
     fails, where the file is not there, is no YAML, or is a script that fails. It leaves plugins to Ansible.
 """
+#: For a script that has failed, and is asked once more for its words.
+SCRIPT_S = 60
 #: As Ansible ends where its command line or inventory is wrong.
 STATUS = 1
 
@@ -43,6 +44,8 @@ class InventoryModule(BaseInventoryPlugin):  # type: ignore[misc]  # Ansible shi
 
     def verify_file(self, path: str) -> bool:
         """Return False, unless there is a sentence to end with: what is raised otherwise, Ansible drops."""
+        if not constants.INVENTORY_ANY_UNPARSED_IS_FAILED:  # the operator goes on without it
+            return False
         if sentence := extra_vars_problem() or problem(path):
             self.display.error(f"{sentence.rstrip('.')}. {NOTHING_DONE}", wrap_text=False)
             raise SystemExit(STATUS)
@@ -68,13 +71,18 @@ def problem(path: str) -> str:
         require_present([path])
     except InventoryError as error:
         return str(error)
-    return words_of_script(path) if os.access(path, os.X_OK) else unreadable(Path(path))
+    if os.access(path, os.X_OK):
+        return words_of_script(path)
+    # One without a suffix may be in the form of INI, of which Ansible knows what is wrong.
+    return unreadable(Path(path)) if Path(path).suffix else ""
 
 
 def words_of_script(path: str) -> str:
     """Return what a script says of its failure, which Ansible hides among the errors of other plugins."""
     try:
-        done = subprocess.run([path, "--list"], capture_output=True, text=True, check=False)  # noqa: S603
-    except (OSError, ValueError):  # ValueError: it says no text
+        done = subprocess.run(  # noqa: S603 - the operator's own script
+            [path, "--list"], capture_output=True, text=True, check=False, timeout=SCRIPT_S
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired):  # ValueError: it says no text
         return ""
     return f"{path} ended with status {done.returncode}: {last_words(done)}" if done.returncode else ""

@@ -95,8 +95,8 @@ def language() -> Finding:
 def settings() -> Finding:
     """Check that Ansible reads the checkout's settings; it ignores those in a folder that all may change."""
     path, named = ROOT / "ansible.cfg", os.environ.get("ANSIBLE_CONFIG")
-    if named and expanded(named).absolute() != path:
-        return Finding("settings", f"ANSIBLE_CONFIG is {named}, which has no roles", "unset ANSIBLE_CONFIG")
+    if named and expanded(named).resolve() != path.resolve():
+        return Finding("settings", f"ANSIBLE_CONFIG is {named}, not this checkout's", "unset ANSIBLE_CONFIG")
     if not named and ROOT.stat().st_mode & stat.S_IWOTH:
         return Finding("settings", f"all may write to {ROOT}: Ansible ignores {path}", f"chmod o-w {ROOT}")
     return Finding("settings", str(path))

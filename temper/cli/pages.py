@@ -16,8 +16,7 @@ from temper.judge.history_store import History
 from temper.judge.results import results_in
 from temper.judge.unshown import Unshown
 from temper.report import origin
-from temper.report.inputs import Report, Validation
-from temper.report.past import of_runs
+from temper.report.inputs import Report, Validation, of_runs
 from temper.report.write import write
 from validation.model.contract import ContractError, loads
 from validation.model.expectations import FleetExpectations

@@ -57,14 +57,7 @@ from temper.rollout.machine import tried_again
 from temper.rollout.model import Mode, NodeState, Observation, Rollout, Try
 from temper.rollout.planner import decide, some
 from temper.rollout.policy import Drain, Policy, PolicyError, aim, load, read
-from temper.rollout.report import (
-    as_dict,
-    longest_steps,
-    status_text,
-    timeline_text,
-    verdict,
-    what_to_do,
-)
+from temper.rollout.report import as_dict, longest_steps, status_text, timeline_text, verdict, what_to_do
 from temper.rollout.store import FOLDER, HeldError, RolloutStore, StoreError
 from temper.rollout.windows import cron_line, systemd_units
 from validation.processes.files import own

@@ -9,16 +9,13 @@ import hashlib
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from temper.compliance.evidence import Head
 from temper.compliance.model import NodeStatement, State, Statement, Verdict, WaiverFault
 from validation.metrics.exposition import Exposition, gauge
 from validation.model.contract import ContractError
 from validation.model.expectations import file_name
 from validation.processes.files import write_all
-
-if TYPE_CHECKING:
-    from temper.compliance.evidence import Head
 
 METRICS = (
     gauge("compliance_timestamp_seconds", "When the node was last checked, whatever came out.", "node"),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -23,13 +23,11 @@ from temper.judge.outcomes import states_in
 from temper.plan.convert import checked
 from temper.plan.fleet import FleetPlan, digest
 from temper.plan.identity import twins
+from temper.plan.inventory import Inventory
 from temper.plan.node_plan import NodePlan, refused
 from temper.plan.refusals import refusal, texts
 from validation.model.contract import EXPECTATIONS_VERSION
 from validation.processes.files import own, write_atomically
-
-if TYPE_CHECKING:
-    from temper.plan.inventory import Inventory
 
 PLANS = "reports/plan.json"
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ansible_runner.streaming import Transmitter  # type: ignore[import-untyped]  # ships no types
 from ClusterShell.Event import EventHandler
@@ -34,10 +34,8 @@ from temper.fleet.journal import Job, Journal, NodeRecord
 from temper.fleet.slices import Board, NodeOutcome, Place, Slice
 from temper.fleet.stream import COLLECTED, OUTPUT, Received, StreamError
 from temper.fleet.worker import FAILED, IDENT, STATS, UNREACHABLE
+from temper.plan.inventory import Inventory
 from temper.rollout.playbooks import LAST_LINES, failure, last_words
-
-if TYPE_CHECKING:
-    from temper.plan.inventory import Inventory
 
 HERE = "this machine"
 #: A slice gives a sign of life every 15 s (fleet.worker): it is lost when none has come for so long.

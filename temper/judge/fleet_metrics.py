@@ -5,14 +5,10 @@ Each node has a file of its own, so that a report of some nodes leaves what is k
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from validation.metrics.exposition import Exposition, gauge
 from validation.model.bounds import moment
 from validation.model.contract import State, worst
-
-if TYPE_CHECKING:
-    from validation.verdict.verdicts import NodeVerdict
+from validation.verdict.verdicts import NodeVerdict
 
 METRICS = (
     gauge("validation_timestamp_seconds", "When the node was last measured, whatever came out.", "node"),

@@ -10,14 +10,7 @@ from typing import Any, TypeGuard
 
 from validation.checks.registry import TESTS
 from validation.findings.catalogue import advised
-from validation.model.contract import (
-    ContractError,
-    NodeResult,
-    decode,
-    node_result,
-    parse,
-    refuse_future,
-)
+from validation.model.contract import ContractError, NodeResult, decode, node_result, parse, refuse_future
 from validation.model.expectations import Expectation, fleet_from
 from validation.model.printable import one_line
 from validation.model.usage import UsageError

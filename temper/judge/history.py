@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from validation.findings.catalogue import finding
 from validation.model import checksums
@@ -31,9 +31,7 @@ from validation.model.contract import (
 from validation.model.grouping import by_key
 from validation.model.quantities import is_rate
 from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
-
-if TYPE_CHECKING:
-    from validation.verdict.verdicts import NodeVerdict
+from validation.verdict.verdicts import NodeVerdict
 
 #: What makes two numbers, or two digests, compare: test, method, name, GPU and conditions.
 _Kind: TypeAlias = "tuple[str, int, str, str, tuple[tuple[str, str], ...]]"

@@ -14,13 +14,13 @@ from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 from typing import IO, TYPE_CHECKING
 
+from temper.notify.outcome import Message
 from temper.notify.settings import Mail, Tls, Webhook, is_local
 from validation.model.printable import one_line
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage
 
-    from temper.notify.outcome import Message
 
 MOST_COMPLAINT = 300
 LONGEST_COMMON_WORD = 5

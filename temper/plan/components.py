@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from temper.plan.refusals import Refusal, advice, refusal
+from temper.plan.request import Request
 from temper.plan.tables import Stack
 from temper.plan.versions import version
-
-if TYPE_CHECKING:
-    from temper.plan.request import Request
 
 CONTAINER_TOOLKIT = (
     "nvidia-container-toolkit",

@@ -9,19 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from temper.plan.components import CONTAINER_TOOLKIT, build_packages, graphics_problems
-from temper.plan.fitting import fitting_stacks
 from temper.plan.model import Driver, Offer, Runtime
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.repositories import container_repository
-from temper.plan.rules import kernel_modules, module_need
-from temper.plan.tables import DistroDriver, DistroPackages
+from temper.plan.request import Request
+from temper.plan.rules import fitting_stacks, kernel_modules, module_need
+from temper.plan.tables import DistroDriver, DistroPackages, Tables
 from temper.plan.versions import branch, upstream, version
-
-if TYPE_CHECKING:
-    from temper.plan.request import Request
 
 # The packages whose version is the driver's, in all distributions.
 DRIVER_PACKAGE = re.compile(r"nvidia-kernel-dkms|nvidia-headless-no-dkms-\d+-server(-open)?")
@@ -294,3 +290,19 @@ def resolved_driver(driver: Driver, resolved: dict[str, str]) -> Driver:
         return driver
     number = upstream(package_version)
     return replace(driver, version=number, package_version=package_version, branch=branch(number))
+
+
+def kernel_problem(source: str, system: str, release: str, tables: Tables) -> str:
+    """Return why a kernel is none for a node with this plan; empty where nothing is known against it.
+
+    `source` and `system` are the plan's: `nvidia` or `distro`, and `debian-12`. NVIDIA's drivers have no such
+    limit in the tables; whether one compiles is seen before the node boots.
+    """
+    row = tables.distro_drivers.get(system) if source == "distro" else None
+    series = KERNEL_SERIES.match(release)
+    if not row or not row.last_kernel or not series or version(series[0]) <= version(row.last_kernel):
+        return ""
+    return (
+        f"the distribution's driver {row.branch} is known to build for kernels up to {row.last_kernel}, and "
+        f"kernel {release} is newer; name an older one, or set nvidia_stack_source: nvidia"
+    )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from temper.plan.distributions import Distribution
+from temper.plan.facts import NodeFacts
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.tables import Tables
-
-if TYPE_CHECKING:
-    from temper.plan.distributions import Distribution
-    from temper.plan.facts import NodeFacts
 
 # What a source's driver is recognised by: DKMS's name of the module, and packages that only this source has.
 # Ubuntu's own are nvidia-driver-580-server-open and the like, with modules that Canonical has built.

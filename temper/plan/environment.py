@@ -6,7 +6,6 @@ import contextlib
 import ipaddress
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from temper.plan.facts import Interface, NodeFacts
 from temper.plan.fit_links import a_network, fit_link, matches, networks_of
@@ -14,9 +13,7 @@ from temper.plan.fleet_networks import in_order, links, reason
 from temper.plan.fleet_networks import problems as network_problems
 from temper.plan.model import Environment, FleetNetworks
 from temper.plan.refusals import Refusal, refusal
-
-if TYPE_CHECKING:
-    from temper.plan.variables import ComputeEnvironment, Firewall
+from temper.plan.variables import ComputeEnvironment, Firewall
 
 IFNAME = "NCCL_SOCKET_IFNAME"
 # A name of systemd: letters, digits and these signs (systemd.unit(5)).

@@ -15,13 +15,16 @@ class ExtraVarsError(Exception):
 
 
 def variables_of(texts: Iterable[str]) -> dict[str, Any]:
-    """Variables as `-e` gives them: name=value, JSON or YAML in braces, or @FILE. Raises ExtraVarsError."""
+    """Variables as `-e` gives them: name=value, JSON or YAML in braces, or @FILE. Raises ExtraVarsError.
+
+    As with Ansible, an empty text gives none.
+    """
     import yaml
     from ansible.errors import AnsibleError
     from ansible.parsing.splitter import parse_kv
 
     found: dict[str, Any] = {}
-    for text in texts:
+    for text in filter(None, texts):
         # A value may be a secret.
         name = re.match(r"\{?\s*['\"]?(\w+)['\"]?\s*[=:]", text)
         shown = text if text.startswith("@") else f"{name[1]}=..." if name else "..."
@@ -48,7 +51,7 @@ def variables_of(texts: Iterable[str]) -> dict[str, Any]:
                 pairs = parse_kv(text)
             except AnsibleError:
                 raise ExtraVarsError(f"-e {shown}: expected name=value, with quotes that end.") from None
-            if not pairs or not all(name.isidentifier() and name != "_raw_params" for name in pairs):
+            if not pairs or "_raw_params" in pairs:
                 raise ExtraVarsError(f"-e {shown}: expected name=value, JSON in braces, or @FILE.")
             found |= pairs
     try:
@@ -67,9 +70,13 @@ def _day(value: object) -> str:
 
 def wrong_option(texts: Iterable[str]) -> str:
     """Return the sentence about the first `-e` that has another form; empty if none has."""
+    from yaml.constructor import ConstructorError
+
     for text in texts:
         try:
             variables_of([text])
         except ExtraVarsError as error:
-            return f"{error}"
+            # Ansible knows more tags: !vault, !unsafe.
+            if not isinstance(error.__context__, ConstructorError):
+                return f"{error}"
     return ""

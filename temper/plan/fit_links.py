@@ -12,12 +12,9 @@ import ipaddress
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from temper.plan.facts import Interface
 from temper.plan.fleet_networks import BY_NAME, VARIABLE, with_speed
-
-if TYPE_CHECKING:
-    from temper.plan.facts import Interface
 
 #: How many times faster another interface has to be before the plan doubts the choice.
 FASTER = 4

@@ -6,12 +6,9 @@ import ipaddress
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
 
+from temper.plan.facts import Interface
 from temper.plan.refusals import Refusal, refusal
-
-if TYPE_CHECKING:
-    from temper.plan.facts import Interface
 
 VARIABLE = "compute_environment_fleet_networks"
 BY_NAME = "compute_environment_nccl_socket_ifname"

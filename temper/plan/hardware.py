@@ -6,17 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
 from temper.plan.facts import BRIDGE_CLASS, GPU_CLASSES, VGA_CLASS, NodeFacts, PciDevice
 from temper.plan.model import Driver, Gpu
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.rules import drives
 from temper.plan.tables import Tables
+from temper.plan.variables import NvidiaStack
 from validation.model.grouping import by_key
-
-if TYPE_CHECKING:
-    from temper.plan.variables import NvidiaStack
 
 NVLINK_5_ARCHITECTURES = ("blackwell", "rubin")
 # A chip has so many PCI ids in a row (data/gpu_ids.yml).

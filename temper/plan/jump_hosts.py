@@ -7,13 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from temper.plan.convert import build
-
-if TYPE_CHECKING:
-    from temper.plan.ssh_ways import Hop, Way
-    from temper.plan.variables import SshHardening
+from temper.plan.ssh_ways import Hop, Way
+from temper.plan.variables import SshHardening
 
 #: Plays of playbooks/harden.yml for jump hosts. Deeper ones share the last.
 MOST_LEVELS = 3

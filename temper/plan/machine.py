@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from temper.plan.distributions import Distribution
+from temper.plan.facts import NodeFacts
 from temper.plan.refusals import Refusal, refusal
-
-if TYPE_CHECKING:
-    from temper.plan.distributions import Distribution
-    from temper.plan.facts import NodeFacts
-    from temper.plan.variables import Variables
+from temper.plan.variables import Variables
 
 GIB = 2**30
 LEAST_INTERVAL_S = 60

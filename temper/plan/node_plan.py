@@ -14,16 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from temper.plan.convert import plain
-from temper.plan.model import (
-    Driver,
-    Environment,
-    Gpu,
-    ModuleStream,
-    Payload,
-    Pin,
-    Repository,
-    Runtime,
-)
+from temper.plan.model import Driver, Environment, Gpu, ModuleStream, Payload, Pin, Repository, Runtime
 from temper.plan.refusals import CatalogueError, Refusal, refusal, texts
 from temper.plan.tables import LockedClocks
 from temper.plan.wanted import Kind, Wanted, check, read

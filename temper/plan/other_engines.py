@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from temper.plan.facts import OtherEngine
-    from temper.plan.variables import ContainerEngines
+from temper.plan.facts import OtherEngine
+from temper.plan.variables import ContainerEngines
 
 RANCHER = (
     "it registers nvidia-container-runtime by itself when it starts and finds the program. Once the stack is "

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import hashlib
+import ssl
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from temper.base import DATA, ROOT
@@ -16,7 +19,7 @@ from temper.plan.image import as_image
 from temper.plan.jump_hosts import problems as jump_problems
 from temper.plan.jump_hosts import read
 from temper.plan.model import Target
-from temper.plan.node_plan import NodePlan
+from temper.plan.node_plan import NodePlan, Stage
 from temper.plan.origin import place
 from temper.plan.os_controls import load_controls
 from temper.plan.plan import node_plan
@@ -28,7 +31,6 @@ from temper.plan.role_variables import argument_specs, role_variables, typed_var
 from temper.plan.roles import complete
 from temper.plan.roles.context import Context, Fleet
 from temper.plan.roles.os_hardening import system_refusals, system_warnings
-from temper.plan.secure_boot import Certificate, read_certificate
 from temper.plan.tables import load_models, load_tables
 from temper.plan.unreadable import unreadable
 from validation.model.contract import ContractError
@@ -203,3 +205,43 @@ def preflight_plan(
         machine = made.text.partition("\n")[0]
         made = replace(made, text=f"{machine}\nwhat Temper has made here is taken back", warnings=())
     return made.as_fact()
+
+
+#: Roles that preflight refuses a run for, with the stages whose tags select them.
+STAGES = {
+    "nvidia_stack": Stage.PROVISION,
+    **dict.fromkeys(("admin_accounts", "firewall", "ssh_hardening", "os_hardening"), Stage.HARDEN),
+}
+
+
+def reaches(role: str, run_tags: Collection[str], skipped_tags: Collection[str]) -> bool:
+    """Return whether a run with these tags carries out a role; `all` and `tagged` are Ansible's."""
+    own = {STAGES[role], role, "all", "tagged"}
+    return bool(own & {*run_tags}) and not own & {*skipped_tags}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate as PEM, and the SHA-256 of its DER form, by which firmware names the keys it knows."""
+
+    pem: str = ""
+    sha256: str = ""
+
+
+def read_certificate(path: str) -> Certificate:
+    """Return the certificate in a file, an empty one where there is no path.
+
+    Raises ValueError: it is none.
+    """
+    if not path:
+        return Certificate()
+    try:
+        data = Path(path).expanduser().read_bytes()
+        if b"-----BEGIN" in data:
+            data = ssl.PEM_cert_to_DER_cert(data[data.index(b"-----BEGIN CERTIFICATE") :].decode().strip())
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            "nvidia_stack_mok_certificate: expected an X.509 certificate (PEM or DER) on this machine at "
+            f"{path}: {error}"
+        ) from error
+    return Certificate(ssl.DER_cert_to_PEM_cert(data), hashlib.sha256(data).hexdigest())

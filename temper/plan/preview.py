@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.plan.convert import build, from_node
 from temper.plan.distro_source import resolved_driver
+from temper.plan.node_plan import NodePlan
 from temper.plan.refusals import refusal
-
-if TYPE_CHECKING:
-    from temper.plan.node_plan import NodePlan
 
 KERNEL = re.compile(r"^(linux-image-|linux-modules-(?!nvidia-)|kernel(-64k|-rt)?(-core|-modules)?$)")
 # The headers of a kernel: apt has a package for each kernel, dnf one with its versions.

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from temper.plan.facts import GPU_CLASSES, NodeFacts
+from temper.plan.node_plan import NodePlan
 from temper.plan.refusals import Refusal, Remedy, advice, refusal
-
-if TYPE_CHECKING:
-    from temper.plan.node_plan import NodePlan
-    from temper.plan.variables import NvidiaStack
+from temper.plan.variables import NvidiaStack
 
 FORBIDDEN = "reboot-forbidden"
 NOUVEAU = "nouveau"

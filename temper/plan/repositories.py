@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from temper.plan.model import Repository
 from temper.plan.refusals import Refusal, refusal
-
-if TYPE_CHECKING:
-    from temper.plan.request import Request
+from temper.plan.request import Request
 
 
 def nvidia_repositories(request: Request) -> tuple[Repository, ...]:

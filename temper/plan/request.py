@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from temper.plan.facts import NodeFacts
+from temper.plan.model import Gpu
+from temper.plan.variables import Variables
+
 if TYPE_CHECKING:
     from temper.plan.distributions import Distribution
-    from temper.plan.facts import NodeFacts
-    from temper.plan.model import Gpu
     from temper.plan.tables import Tables
-    from temper.plan.variables import Variables
 
 
 @dataclass(frozen=True)

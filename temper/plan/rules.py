@@ -1,20 +1,17 @@
 """Which driver, CUDA, cuDNN and kernel modules work on which GPU: the rules of data/nvidia_compatibility.yml.
 
-Each refusal names the rule and what was found; temper/plan/choice.py adds the remedy, a stack that fits.
+Each refusal names the rule and what was found; nvidia_source.py adds the remedy, a stack that fits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from temper.plan.model import Gpu
 from temper.plan.refusals import Refusal, refusal
+from temper.plan.request import Request
 from temper.plan.tables import Stack, Tables
 from temper.plan.versions import branch, parts, version
-
-if TYPE_CHECKING:
-    from temper.plan.model import Gpu
-    from temper.plan.request import Request
 
 MONTHS_OF_NOTICE = 2
 
@@ -180,3 +177,27 @@ def months(date: str) -> int:
     """Return a date ("2026-11" or "2026-11-21") as a number of months that can be subtracted."""
     year, month = date.split("-")[:2]
     return int(year) * 12 + int(month)
+
+
+# Types of driver branches by how long they get security fixes: long-term support, production, new features.
+BRANCH_TYPES = ("LTSB", "PB", "NFB")
+
+
+def fitting_stacks(request: Request) -> list[Stack]:
+    """Return the stacks that break no rule on this node: long-term branches, then recommended ones, first.
+
+    What NVIDIA's own repository is not known to hold comes last: a mirror was probably filled from there.
+    """
+    tables = request.tables
+    found = [tables.stacks[name] for name in dict.fromkeys((*tables.default_stacks, *tables.stacks))]
+    # A stack whose branch is in no table fits nowhere.
+    found.sort(key=lambda stack: BRANCH_TYPES.index(tables.branch_types.get(str(stack.branch), "NFB")))
+    found.sort(key=lambda stack: any(absences(stack, request)))
+    if request.unknown_gpus:
+        # Newer than the tables, probably: the newest driver has the best chance to know it.
+        found.sort(key=lambda stack: version(stack.driver), reverse=True)
+    return [
+        stack
+        for stack in found
+        if not stack_problems(stack, request) and not kernel_modules(request, stack.driver)[1]
+    ]

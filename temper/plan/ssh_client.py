@@ -20,19 +20,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ansible.constants import DEFAULT_TRANSPORT, config
 from ansible.errors import AnsibleError
 from ansible.plugins.loader import connection_loader
 
+from temper.plan.jump_hosts import JumpHost
 from temper.plan.node_action import TaskValues
 from temper.plan.ssh_turns import Turn
 from temper.plan.ssh_ways import Client, Way, parsed, way
 from validation.model.printable import one_line
-
-if TYPE_CHECKING:
-    from temper.plan.jump_hosts import JumpHost
 
 AT_ONCE = 8
 #: For one answer, and for all of them: `Match exec` runs what the operator likes.

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from temper.base.nodes import number_of
+from temper.plan.facts import NodeFacts
 
 if TYPE_CHECKING:
-    from temper.plan.facts import NodeFacts
     from temper.plan.node_plan import NodePlan, WaivedControl
 
 FABRICS = {"none": "", "nvswitch": ", NVSwitch", "nvlink5": ", NVLink 5 switches"}

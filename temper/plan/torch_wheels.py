@@ -11,17 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING
 
+from temper.plan.distributions import Distribution
+from temper.plan.facts import NodeFacts
 from temper.plan.model import Driver, Gpu, Payload
 from temper.plan.refusals import Refusal, Remedy, advice, refusal
 from temper.plan.tables import Tables, TorchBuild
+from temper.plan.variables import GpuValidation
 from temper.plan.versions import minor, version
-
-if TYPE_CHECKING:
-    from temper.plan.distributions import Distribution
-    from temper.plan.facts import NodeFacts
-    from temper.plan.variables import GpuValidation
 
 # What the payload is written for.
 FIRST_PYTHON = "3.10"

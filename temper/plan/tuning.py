@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from temper.plan.facts import Tunables
 from temper.plan.machine import GIB
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.role_variables import size_bytes
 from temper.plan.variables import OsTuning
-
-if TYPE_CHECKING:
-    from temper.plan.facts import Tunables
 
 KEEP = "keep"
 AUTO = "auto"

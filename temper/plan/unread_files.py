@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from temper.base import ROOT, typed
 from temper.base.selection import ALIKE, NEARLY
 from validation.model.grouping import by_key
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
 #: The folders of such files beside an inventory, and what their files are named after.
 KINDS = {"group_vars": "group", "host_vars": "host"}
 #: How their names end, in the order in which Ansible looks for them. It reads the first that is there.
 ENDINGS = ("", ".yml", ".yaml", ".json")
+#: How the names of inventories end.
+INVENTORIES = (*ENDINGS, ".ini", ".toml")
 #: What operators copy as a whole and use in part.
 EXAMPLE = ROOT / "inventory" / "example"
 #: Questions of one folder: the hosts that a fleet once had may have left thousands of files.
@@ -30,19 +29,24 @@ def questions(sources: Iterable[str], groups: Collection[str], hosts: Collection
 
     `groups` and `hosts` are all those of the inventories.
     """
-    names = {"group_vars": {"all", "ungrouped", *groups}, "host_vars": {*hosts}}
+    names = {"group_vars": {"all", "ungrouped", *groups}, "host_vars": {"localhost", "127.0.0.1", *hosts}}
     paths = [Path(source) for source in sources if "," not in source]
     for folder in dict.fromkeys(path if path.is_dir() else path.parent for path in paths):
-        for path in _listed(folder):
+        found = _listed(folder)
+        # What belongs to none of these may be for another inventory of the folder.
+        shared = folder not in paths and any(
+            one.suffix in INVENTORIES and one.is_file() and one not in paths for one in found
+        )
+        for path in found:
             close = difflib.get_close_matches(path.name, KINDS, n=1, cutoff=NEARLY)
             if path.name in KINDS:
-                yield from islice(_ignored(path, names[path.name]), MOST_QUESTIONS)
+                yield from islice(_ignored(path, names[path.name], shared), MOST_QUESTIONS)
             elif close and path.is_dir():
                 yield f"{typed(path)}: Ansible reads no folder of this name; did you mean {close[0]}?"
 
 
-def _ignored(folder: Path, names: Collection[str]) -> Iterator[str]:
-    """Yield what Ansible ignores in a folder whose files are named after `names`."""
+def _ignored(folder: Path, names: Collection[str], shared: bool) -> Iterator[str]:
+    """Yield what Ansible ignores in a folder whose files are named after `names`, and maybe after others."""
     files = ((_named(path, names), path) for path in _listed(folder))
     own = by_key((name, path) for name, path in files if name)
     without = sorted({*names} - own.keys())
@@ -52,9 +56,9 @@ def _ignored(folder: Path, names: Collection[str]) -> Iterator[str]:
             for path in others:
                 yield f"{typed(path)}: Ansible ignores it, because it reads {typed(first)}; keep one of them"
             continue
-        example = _is_example(paths[0])
-        close = difflib.get_close_matches(name, without, n=2, cutoff=NEARLY if example else ALIKE)
-        if close or not example:
+        of_others = shared or _is_example(paths[0])
+        close = difflib.get_close_matches(name, without, n=2, cutoff=NEARLY if of_others else ALIKE)
+        if close or not of_others:
             hint = f"did you mean {' or '.join(close)}?" if close else "rename it, or remove it"
             yield f"{typed(paths[0])} belongs to no {KINDS[folder.name]}, so Ansible ignores it; {hint}"
 

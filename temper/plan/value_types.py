@@ -7,11 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible.module_utils.errors import (
-    ArgumentTypeError,
-    ElementError,
-    SubParameterTypeError,
-)
+from ansible.module_utils.errors import ArgumentTypeError, ElementError, SubParameterTypeError
 
 from temper.plan.origin import place
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from temper.compliance.model import Statement
 from temper.report.words import KINDS, kind
 from validation.model.contract import Measurement
 from validation.model.quantities import NOISY_SPREAD
-
-if TYPE_CHECKING:
-    from temper.compliance.model import Statement
-    from validation.verdict.verdicts import FleetVerdict, NodeVerdict, TestVerdict
+from validation.verdict.verdicts import FleetVerdict, NodeVerdict, TestVerdict
 
 NEW, GONE = "not there", "gone"
 #: A number that moved by less, or by less than its runs spread, has not changed.

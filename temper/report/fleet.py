@@ -14,6 +14,9 @@ from temper.compliance.alike import Once
 from temper.compliance.model import HARDENING, ControlResult, NodeStatement, WaivedBy
 from temper.report import changes, svg, to_do
 from temper.report.changes import Change
+from temper.report.inputs import Report
+from temper.report.metrics import Distribution, Key
+from temper.report.origin import Origin
 from temper.report.racks import in_common
 from temper.report.to_do import Step
 from temper.report.words import KINDS, conditions, kind, moment, quantity, slug
@@ -21,14 +24,11 @@ from validation.checks.registry import CHECKS
 from validation.model.contract import State
 from validation.model.printable import first_of
 from validation.model.quantities import label, unit
+from validation.verdict.verdicts import NodeVerdict
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from temper.report.inputs import Report
-    from temper.report.metrics import Distribution, Key
-    from temper.report.origin import Origin
-    from validation.verdict.verdicts import NodeVerdict
 
 #: Controls have areas: what stands before the slash of their name. In former statements, those of the
 #: hardening have none.

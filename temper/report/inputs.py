@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from temper.compliance.model import Statement
+from temper.judge.history import PastRun
 from temper.report.origin import Origin
 from validation.model.contract import Measurement, NodeResult, TestResult
-
-if TYPE_CHECKING:
-    from temper.compliance.model import Statement
-    from validation.model.expectations import References
-    from validation.verdict.verdicts import FleetVerdict
+from validation.model.expectations import References
+from validation.verdict.verdicts import FleetVerdict
 
 
 class Metric(NamedTuple):
@@ -72,3 +71,21 @@ class Report:
     compliance: Statement | None = None
     label: str = ""
     origin: Origin = field(default_factory=Origin)
+
+
+#: More points make no better line.
+MOST_VALUES = 20
+
+
+def of_runs(runs: Iterable[PastRun], result: NodeResult) -> Past:
+    """Return the numbers of earlier runs of the same plan with the same torch."""
+    found: dict[tuple[Metric, str], list[PastValue]] = {}
+    for run in sorted(runs, key=lambda run: run.started_at):
+        if run.started_at < result.started_at and (run.plan, run.torch) == (
+            result.plan,
+            result.machine.torch,
+        ):
+            for one in run.numbers:
+                metric = Metric(one.test, one.method, one.name, one.taken)
+                found.setdefault((metric, one.where), []).append(PastValue(run.started_at, one.value))
+    return {key: values[-MOST_VALUES:] for key, values in found.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -33,9 +32,7 @@ from validation.checks.registry import CHECKS
 from validation.model import telemetry
 from validation.model.contract import ContractError, Measurement, NodeResult, TestResult
 from validation.model.quantities import label, unit
-
-if TYPE_CHECKING:
-    from validation.verdict.verdicts import NodeVerdict, TestVerdict
+from validation.verdict.verdicts import NodeVerdict, TestVerdict
 
 #: Numbers that a chart shows better than rows do: over message sizes, over workers, between pairs of GPUs.
 BUS_BANDWIDTH = "busbw_gb_s"

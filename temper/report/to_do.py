@@ -5,16 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from temper.compliance.model import LAST, NodeStatement, Verdict
 from temper.compliance.model import State as Control
 from validation.model.contract import Finding, MachineAction, State
 from validation.model.plans import PLANS
 from validation.model.printable import first_of, number_of
-
-if TYPE_CHECKING:
-    from validation.verdict.verdicts import NodeVerdict
+from validation.verdict.verdicts import NodeVerdict
 
 #: What no job on the node survives.
 ENDS_JOBS = (MachineAction.RESET_GPU, MachineAction.REBOOT, MachineAction.REPLACE)

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temper.base import DATA
-from temper.plan.kernels import kernel_problem
+from temper.plan.distro_source import kernel_problem
 from temper.plan.tables import load_tables
 from temper.rollout import gate, gpu_settings
 from temper.rollout.drain.base import Drainer, DrainError, Standing, named, wait_until_idle
 from temper.rollout.machine import upcoming
 from temper.rollout.model import NEW_BASELINE, WITHHELD, Course, Observation, Outcome, StepResult
 from temper.rollout.node_step import NodeStep
+from temper.rollout.playbooks import Ansible, Played
 from temper.rollout.policy import aim
 from temper.rollout.snapshots import Snapshots
 from validation.model import contract
@@ -35,7 +36,6 @@ from validation.verdict.verdicts import FleetVerdict, NodeVerdict
 
 if TYPE_CHECKING:
     from temper.rollout.engine import Ticket
-    from temper.rollout.playbooks import Ansible, Played
 
 #: How much longer than a step the node's lease lasts: the controller may have died, and somebody goes on.
 LEASE_MARGIN = timedelta(hours=1)

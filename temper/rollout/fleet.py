@@ -8,20 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temper.base import DATA
 from temper.plan.convert import build, checked, from_node
+from temper.plan.distro_source import kernel_problem
 from temper.plan.inventory import InventoryError, ansible, last_words, read
-from temper.plan.kernels import kernel_problem
 from temper.plan.preview import Transaction
 from temper.plan.tables import Tables, load_tables
 from temper.rollout.machine import leave_out
 from temper.rollout.model import Mode, NodeState, Record, Rollout, RolloutNode
 from temper.rollout.planner import limits_of, waves
-
-if TYPE_CHECKING:
-    from temper.rollout.policy import Policy
+from temper.rollout.policy import Policy
 
 
 @dataclass(frozen=True)

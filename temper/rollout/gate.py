@@ -16,7 +16,6 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from temper.judge import pairing
 from temper.rollout import gpu_settings
@@ -27,9 +26,7 @@ from validation.model.grouping import by_key
 from validation.model.printable import first_of
 from validation.model.quantities import is_searched, label, number, unit
 from validation.verdict.chance import among
-
-if TYPE_CHECKING:
-    from validation.verdict.verdicts import NodeVerdict, TestVerdict
+from validation.verdict.verdicts import NodeVerdict, TestVerdict
 
 #: What an Xid or SXid is called among the findings: one in the soak fails the node at once.
 ERRORS_OF_THE_DRIVER = ("xid-", "sxid-")

@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
 
+from temper.rollout.policy import Policy
 from validation.model.contract import StringEnum
-
-if TYPE_CHECKING:
-    from temper.rollout.policy import Policy
 
 
 class NodeState(StringEnum):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from temper.base.nodes import counted, duration
 from temper.rollout.machine import leave_out, release, seen_back, seen_out, upcoming
@@ -29,10 +28,8 @@ from temper.rollout.model import (
     Step,
     Transition,
 )
+from temper.rollout.policy import Policy
 from validation.model.printable import first_of
-
-if TYPE_CHECKING:
-    from temper.rollout.policy import Policy
 
 #: How soon to look again where only somebody else can change what the roll-out waits for.
 LOOK_AGAIN = timedelta(minutes=5)

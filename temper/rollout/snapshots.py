@@ -20,12 +20,12 @@ from temper.rollout.drain.base import DrainError, checked, one_line
 from temper.rollout.drain.programs import ask, output_of
 from temper.rollout.model import Outcome, StepResult
 from temper.rollout.node_step import NodeStep
+from temper.rollout.playbooks import Played
 from temper.rollout.policy import Policy, Snapshot
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
     from temper.rollout.engine import Ticket
-    from temper.rollout.playbooks import Played
 
 #: A platform may copy a disk for its snapshot. What removes it may take half of the node's return.
 TAKE_TIMEOUT_S, REMOVE_TIMEOUT_S = 1800.0, 300.0

@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.lab.hardening import ENVIRONMENT, NODES, ROOT, SOON, Fleet
+from tests.lab.hardening import ENVIRONMENT, EXPORTER, NODES, ROOT, SOON, Fleet
 
 pytestmark = pytest.mark.lab
 
-# sshd -T reads files, and not how the daemon was started.
-UNSAID = 'SSHD_OPTS="-oAuthenticationMethods=any -oPasswordAuthentication=yes"'
+#: A second sshd gets what comes for the first one, and no setting of the first one says so.
+SECOND = (
+    "systemd-run --quiet --unit=second /usr/sbin/sshd -D -p 9100 -oPidFile=none -oAuthenticationMethods=any "
+    "-oPasswordAuthentication=yes && nft 'table inet second { chain prerouting { "
+    "type nat hook prerouting priority -100; tcp dport 22 redirect to :9100; }; }'"
+)
 #: Pages on a port that nobody has planned, over both IP versions.
 SERVICE = "systemd-run --quiet --unit=unplanned python3 -m http.server 8080 --bind ::"
 OPEN_OVER_IPV6 = "nft insert rule inet temper input meta nfproto ipv6 tcp dport 8080 accept"
@@ -51,14 +55,14 @@ def test_hardened_nodes_pass_and_nothing_is_held_against_this_machine(fleet: Fle
     fleet.assert_everybody_gets_in()
 
 
-def test_what_sshd_was_started_with_is_found_and_keeps_changes_from_being_confirmed(
+def test_another_sshd_at_the_port_is_found_and_keeps_changes_from_being_confirmed(
     fleet: Fleet, tmp_path: Path
 ) -> None:
-    fleet.side_door(
-        f"cp /etc/default/ssh /root/kept; echo '{UNSAID}' >>/etc/default/ssh; systemctl restart ssh"
-    )
+    opened = {"firewall_rules": [EXPORTER]}
+    assert fleet.harden(**opened).status == 0
+    fleet.side_door(SECOND)
     try:
-        for controls in seen(fleet, tmp_path).values():
+        for controls in seen(fleet, tmp_path, **opened).values():
             assert controls["ssh_hardening/sshd"]["state"] == "pass"
             found = controls["outside/ssh-methods"]
             assert found["state"] == "fail"
@@ -66,12 +70,13 @@ def test_what_sshd_was_started_with_is_found_and_keeps_changes_from_being_confir
             assert {change["before"] for change in found["changes"]} == {"password, publickey"}
             assert controls["outside/ssh-root"]["state"] == "fail"
             assert "--tags ssh_hardening" in found["remedy"]
-        run = fleet.harden(ssh_hardening_max_auth_tries=3, **SOON)
+        run = fleet.harden(ssh_hardening_max_auth_tries=3, **SOON, **opened)
         assert run.status != 0
         assert "found password, publickey, wanted publickey" in run.said
-        fleet.assert_undone("no new connection confirmed it")
+        fleet.assert_undone("no new connection confirmed it", **opened)
     finally:
-        fleet.side_door("mv /root/kept /etc/default/ssh; systemctl restart ssh")
+        fleet.side_door("nft delete table inet second; systemctl stop second")
+        assert fleet.harden().status == 0
     fleet.assert_everybody_gets_in()
 
 

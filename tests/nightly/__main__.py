@@ -96,6 +96,7 @@ COMMANDS = {
 }
 #: Steps that need something of others, and the command that looks whether it can be had.
 NEEDS = {
+    "lab-commands": "make lab-status LAB_NAME=nightly | grep running",
     "cuda-test": f"echo torch=={VERSIONS[-1]} | .venv/bin/uv pip compile --quiet --no-deps -",
     "mock-nvml": ".venv/bin/python -m tests.nightly.test_mock_nvml",
 }

@@ -3,8 +3,7 @@
 from typing import Any
 
 from temper.plan.fleet import grouped, unlike
-from temper.plan.preflight import preflight_plan
-from temper.plan.run_tags import reaches
+from temper.plan.preflight import preflight_plan, reaches
 from tests.unit.each import each
 from tests.unit.planning_nodes import node, settled, system
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from temper.plan.node_plan import NodePlan
-from temper.plan.preflight import preflight_plan
+from temper.plan.preflight import Certificate, preflight_plan, read_certificate
 from temper.plan.preview import Preview, with_preview
-from temper.plan.secure_boot import Certificate, read_certificate
 from tests.unit.each import each
 from tests.unit.planning_nodes import assert_says, node, plan, system
 

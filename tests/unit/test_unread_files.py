@@ -64,3 +64,19 @@ def test_the_files_of_a_former_fleet_are_a_few_questions(tmp_path: Path) -> None
 def test_lists_of_hosts_and_folders_that_are_not_there_are_no_question(tmp_path: Path) -> None:
     sources = ["gpu01,gpu02", str(tmp_path / "none/hosts.yml")]
     assert list(unread_files.questions(sources, GROUPS, HOSTS)) == []
+
+
+def test_a_folder_of_several_inventories_is_asked_only_about_names_that_are_nearly_right(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "group_vars").mkdir()
+    for name in ("prod.yml", "staging.yml", "group_vars/staging.yml", "group_vars/gpu_node.yml"):
+        (tmp_path / name).touch()
+    (found,) = unread_files.questions([str(tmp_path / "prod.yml")], GROUPS, HOSTS)
+    assert "gpu_node.yml belongs to no group" in found
+
+
+def test_variables_of_this_machine_need_no_entry_in_the_inventory(tmp_path: Path) -> None:
+    (tmp_path / "host_vars").mkdir()
+    (tmp_path / "host_vars/localhost.yml").touch()
+    assert list(unread_files.questions([str(tmp_path)], GROUPS, HOSTS)) == []

@@ -6,15 +6,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.autotune import clocks
+from validation.autotune.between import Group
 from validation.autotune.search import Knob
 from validation.checks.loading import worker_counts
 from validation.checks.node import Node
-
-if TYPE_CHECKING:
-    from validation.autotune.between import Group
 
 #: Objectives: a training step (step.py) on the CPU and on all GPUs, and checks of the payload.
 TRAINING, GPU_TRAINING = "cpu_training", "gpu_training"

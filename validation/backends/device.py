@@ -9,8 +9,8 @@ from validation.backends import loading
 from validation.backends.checkpoint import Checkpoint as SavedState
 from validation.backends.convolution import ConvolutionStep
 from validation.backends.exchange import Exchange, highest
-from validation.backends.file_loading import FileLoading
 from validation.backends.kernels import Kernels
+from validation.backends.loading import FileLoading
 from validation.backends.operations import AllReduce, Matmul, MemoryPattern, Triad
 from validation.backends.parallel import ParallelStep
 from validation.backends.protocol import (
@@ -25,11 +25,10 @@ from validation.backends.protocol import (
 )
 from validation.backends.sharded import ShardedStep
 from validation.backends.training import TransformerStep, trace
+from validation.model.shapes import MatmulShape
 
 if TYPE_CHECKING:
     import torch
-
-    from validation.model.shapes import MatmulShape
 
 
 class TorchDevice:

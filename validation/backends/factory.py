@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from validation.backends.protocol import Backend
 from validation.model.not_run import NotRunError
 from validation.processes.child import LOADING
-
-if TYPE_CHECKING:
-    from validation.backends.protocol import Backend
 
 #: The stage of a process between its imports and its backend.
 STARTING = "starting CUDA"

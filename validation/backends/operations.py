@@ -6,15 +6,11 @@ for NaN.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.distributed
 
+from validation.model.shapes import MatmulShape
 from validation.processes.child import collective_call
-
-if TYPE_CHECKING:
-    from validation.model.shapes import MatmulShape
 
 #: Written to empty a cache: twice the largest (B200, 126 MB), and what mamf-finder writes.
 FLUSH_BYTES = 256 << 20

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from validation.model.shapes import MatmulShape
+
 if TYPE_CHECKING:
     from validation.backends.kernels import Kernel
-    from validation.model.shapes import MatmulShape
 
 
 #: After which a process that loads data and brings nothing is said to hang.

@@ -5,14 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
+from validation.backends.protocol import Backend, Operation
 from validation.model.contract import Measurement
+from validation.model.plans import Timing
 from validation.model.quantities import NOISY_SPREAD
-
-if TYPE_CHECKING:
-    from validation.backends.protocol import Backend, Operation
-    from validation.model.plans import Timing
 
 #: Runs between two looks at the clock: bounded, so that a slow machine does not overrun, and a fast one is
 #: not paused too often.

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from validation.backends.factory import STARTING, make
+from validation.backends.protocol import Backend, Operation
 from validation.backends.sampling import MOST_ATTEMPTS, rate, spread
 from validation.checks.check import (
     BEYOND_QUICK,
@@ -38,9 +39,6 @@ from validation.model.quantities import NOISY_SPREAD
 from validation.probes.nccl_ras import VARIABLE as RAS_VARIABLE
 from validation.processes.child import BEGINNING, LOADING, Request, count_step, expect
 from validation.processes.pool import PATIENCE, SLACK_S, Ending, ProcessOutcome, WorkerPool, run_children
-
-if TYPE_CHECKING:
-    from validation.backends.protocol import Backend, Operation
 
 WARM_UP_RUNS = 3
 LEAST_RUNS = 5

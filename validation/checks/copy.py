@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from validation.backends.factory import make
 from validation.backends.libraries import release
+from validation.backends.protocol import Backend
 from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, TWO_GPUS, Check, Need, Scope, not_run
 from validation.checks.cost import CostStep, IdleNode, series
 from validation.checks.launch import exclusive, on_each_gpu, on_the_cpu
@@ -21,9 +22,6 @@ from validation.probes import numa
 from validation.probes.node_probe import failure_reason
 from validation.processes.child import Request
 from validation.processes.pool import ProcessOutcome
-
-if TYPE_CHECKING:
-    from validation.backends.protocol import Backend
 
 #: Measurement name and bytes moved per byte copied: a local copy reads and writes memory (as STREAM counts),
 #: a transfer crosses once.

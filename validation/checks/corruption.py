@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from validation.backends.protocol import Backend
 from validation.checks.check import CUDA, Check, Scope
 from validation.checks.cost import CostStep, IdleNode
 from validation.checks.launch import on_device, on_each_gpu
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     import torch
 
     from validation.backends.kernels import Kernel
-    from validation.backends.protocol import Backend
 
 #: Operands, and the first result of each kernel.
 NEEDED_BYTES = 3 << 30

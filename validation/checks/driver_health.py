@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from validation.checks.node import Node
 from validation.findings.catalogue import catalogue, finding, xid_code
 from validation.model.contract import Finding
 from validation.probes.kernel_log import RECOVERY, Event, Kind
 from validation.probes.nvidia_smi import CORRUPT_INFOROM, NvidiaSmiError, Report
-
-if TYPE_CHECKING:
-    from validation.checks.node import Node
 
 #: What a recovery action comes to, by a word in it: names of NVML (nvmlDeviceGpuRecoveryAction_t), words of
 #: nvidia-smi and those of Xid 154 differ (Reset, GPU_RESET, GPU Reset Required, PF FLR; OS Reboot).

@@ -9,19 +9,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.backends.factory import make
+from validation.backends.protocol import Backend
+from validation.checks.check import Check
 from validation.checks.measured import each_gpu, failures, result, stay_near, watch
+from validation.checks.node import Node
 from validation.model.contract import Finding, GpuIdentity, Measured, TestResult
 from validation.processes.child import Request
 from validation.processes.pool import ProcessOutcome, run_children
-
-if TYPE_CHECKING:
-    from validation.backends.protocol import Backend
-    from validation.checks.check import Check
-    from validation.checks.node import Node
-
 
 Stage = Callable[[str], None]
 

@@ -6,9 +6,10 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validation.backends.factory import make
+from validation.backends.protocol import Backend
 from validation.backends.sampling import times
 from validation.checks.check import CUDA, TORCH, Check, Scope
 from validation.checks.cost import CostStep, IdleNode, series
@@ -24,9 +25,6 @@ from validation.model.plans import Timing
 from validation.model.shapes import MatmulShape
 from validation.processes.child import Request
 from validation.processes.pool import ProcessOutcome
-
-if TYPE_CHECKING:
-    from validation.backends.protocol import Backend
 
 #: The largest deviation that rounding explains, of a row's checksum over its RMS value (Matmul.error says how
 #: it is taken). Rounding of operands or result: 2^-24 relative for fp32, 2^-11 for tf32 and fp16, 2^-8 for

@@ -6,8 +6,10 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from validation.checks.check import Check
+from validation.checks.node import Node
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, GpuIdentity, Measurement, State, TestResult, worst
 from validation.model.cuda_errors import finding_of
@@ -15,10 +17,6 @@ from validation.probes import counters, gpu_samples, machine, nvidia_smi
 from validation.probes.pcie import port_of
 from validation.processes.child import Request
 from validation.processes.pool import Ending, ProcessOutcome
-
-if TYPE_CHECKING:
-    from validation.checks.check import Check
-    from validation.checks.node import Node
 
 #: GPUs are numbered as nvidia-smi numbers them.
 CUDA_ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

@@ -6,10 +6,10 @@ import dataclasses
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from validation.model.contract import GpuIdentity
 from validation.model.expectations import Expectation
+from validation.model.plans import Plan
 from validation.model.run_options import RunOptions
 from validation.probes import machine, pcie
 from validation.probes.kernel_log import KernelLog
@@ -18,10 +18,6 @@ from validation.probes.nvidia_smi import Gpu, NvidiaSmiError, Report
 from validation.probes.nvlink import Links
 from validation.probes.topology import Topology
 from validation.processes.pool import ProcessOutcome, WorkerPool
-
-if TYPE_CHECKING:
-    from validation.model.plans import Plan
-
 
 #: The most that a busy machine stretches a test's budget.
 MOST_PATIENCE = 4.0

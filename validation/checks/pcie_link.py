@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from validation.checks.node import Node
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding
 from validation.probes.nvidia_smi import FULL_SPEED_STATES, Gpu, Report
 from validation.probes.pcie import generation_possible, port_of, width_possible
-
-if TYPE_CHECKING:
-    from validation.checks.node import Node
 
 #: GPUs that are soldered to a board with as many lanes as its maker laid.
 SOLDERED = re.compile(r"Laptop GPU|with Max-Q|Mobile")

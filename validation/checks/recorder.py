@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from validation.backends.protocol import Backend, Operation
 from validation.backends.sampling import rate, times
 from validation.findings.catalogue import finding
 from validation.model.contract import Digest, Finding, Measured, Measurement
 from validation.model.not_run import NotRunError
 from validation.model.plans import Timing
-
-if TYPE_CHECKING:
-    from validation.backends.protocol import Backend, Operation
-    from validation.processes.child import Request
+from validation.processes.child import Request
 
 #: Of the first warm-up, what later numbers of the same process need: the device is warm, only their code is
 #: not loaded yet.

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from validation.backends import storage
 from validation.backends.sampling import MOST_ATTEMPTS, calm, rate, repeated
 from validation.checks.check import BEYOND_QUICK, Check, Need, Scope
 from validation.checks.cost import CostStep, IdleNode, series
+from validation.checks.launch import Stage
 from validation.checks.measured import result
 from validation.checks.node import Node
 from validation.findings.catalogue import finding
@@ -24,9 +25,6 @@ from validation.model.plans import Timing
 from validation.model.quantities import NOISY_SPREAD, number
 from validation.processes.child import Request
 from validation.processes.pool import run_children
-
-if TYPE_CHECKING:
-    from validation.checks.launch import Stage
 
 THREADS = 8
 #: The file that is written to and read from at random: in any plan no larger, and not written for longer.

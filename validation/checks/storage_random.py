@@ -6,18 +6,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.backends import storage
 from validation.backends.sampling import calm, rate, repeated
 from validation.checks.cost import CostStep, IdleNode, series
+from validation.checks.launch import Stage
 from validation.checks.storage import MOST_WRITE_S, THREADS, StorageCheck, on_path
 from validation.model.contract import Measured, Measurement
 from validation.model.plans import Timing
 from validation.processes.child import Request
-
-if TYPE_CHECKING:
-    from validation.checks.launch import Stage
 
 #: About what a compressed photograph takes; and what latency decides. More threads of Python than one would
 #: measure Python there: each read takes it some microseconds.

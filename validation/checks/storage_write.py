@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.backends import storage
 from validation.checks.cost import CostStep, IdleNode, series
+from validation.checks.launch import Stage
 from validation.checks.storage import (
     MOST_WRITE_S,
     StorageCheck,
@@ -19,9 +19,6 @@ from validation.checks.storage import (
 from validation.model.contract import Measured
 from validation.model.not_run import NotRunError
 from validation.processes.child import Request
-
-if TYPE_CHECKING:
-    from validation.checks.launch import Stage
 
 
 def write(source: storage.Source, path: Path, request: Request, stage: Stage) -> Measured:

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from validation.model.contract import ContractError, loads
 from validation.probes import nccl_ras
 from validation.probes.flight_recorder import FlightRecord
 from validation.probes.nccl_ras import RasError
-
-if TYPE_CHECKING:
-    from validation.processes.pool import ProcessOutcome
+from validation.processes.pool import ProcessOutcome
 
 TORCH, NCCL = "torch's flight recorder", "NCCL's RAS"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from validation.autotune.knobs import KINDS
 from validation.checks.registry import TESTS
-from validation.cli import autotune_commands, commands, fabric_command, job_commands, metrics_command
+from validation.cli import commands
 from validation.jobs import batch
 from validation.model.contract import ContractError
 from validation.model.expectations import file_name
@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
     run.flag("--fail-on-degraded", FAIL_ON_DEGRADED)
 
     exporting = command(
-        "metrics", metrics_command.metrics, "write the health of this node for Prometheus; measures nothing"
+        "metrics", commands.metrics, "write the health of this node for Prometheus; measures nothing"
     )
     exporting.path("--expect", "what this node must be, as JSON; - reads standard input")
     seconds = _number("seconds, a number above 0", math.inf)
@@ -103,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
     explaining = command("explain", commands.explain, "say what a finding means and what to do about it")
     explaining.option("code", "its code; without one, all are listed", "FINDING", nargs="?")
 
-    tuning = command("autotune", autotune_commands.autotune, "try settings in pairs of trials on this node")
+    tuning = command("autotune", commands.autotune, "try settings in pairs of trials on this node")
     tuning.option(
         "--knob",
         "try only this setting; may be repeated",
@@ -127,9 +127,7 @@ def parser() -> argparse.ArgumentParser:
         default=socket.gethostname(),
     )
 
-    batching = command(
-        "batch", job_commands.batch, "search the largest and the fastest batch of your own step"
-    )
+    batching = command("batch", commands.batch, "search the largest and the fastest batch of your own step")
     batching.option(
         "step",
         "a function that makes a step for a batch: train.py:make_step, or module:make_step",
@@ -152,7 +150,7 @@ def parser() -> argparse.ArgumentParser:
         default=batch.MINUTES,
     )
 
-    taking_part = command("fabric", fabric_command.take_part, "take part in a collective between nodes")
+    taking_part = command("fabric", commands.take_part, "take part in a collective between nodes")
     taking_part.option("--order", "what to do, as JSON; - reads standard input", "FILE", required=True)
 
     building = command("build", commands.build, "write the payload as one file that Python runs")

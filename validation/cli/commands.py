@@ -1,22 +1,34 @@
-"""The commands of somebody at a machine: run, list, explain, build. Each returns its exit status."""
+"""The commands: what a person or a program at a machine asks for. Each returns its exit status."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from validation.autotune import evidence as documents
+from validation.autotune.between import BetweenError
+from validation.autotune.journal import ChangeError, restore
+from validation.autotune.tune import TuneError, Wishes, tune, tune_together
 from validation.checks import registry
 from validation.checks.node import Node
 from validation.checks.registry import CHECKS, HEADLINES, PROVE_A_GPU, TESTS
 from validation.cli import archive
+from validation.fabric.groups import Order
+from validation.fabric.measure import run_part
 from validation.findings import catalogue
+from validation.jobs import own_function
+from validation.jobs.batch import BatchError, largest_batch
+from validation.metrics.node_metrics import LAST_SUCCESS, collect
 from validation.model import gpu_models
-from validation.model.contract import ContractError, dumps
+from validation.model.contract import ContractError, dumps, loads
 from validation.model.expectations import ANY_MODEL, Expectation, ExpectedGpus, References, parse_expectation
+from validation.model.not_run import NotRunError
 from validation.model.plans import PLANS, REQUIRED, WHOLE
 from validation.model.printable import printable
 from validation.model.run_options import RunOptions
@@ -32,7 +44,6 @@ from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet, j
 
 if TYPE_CHECKING:
     import argparse
-
 
 STDIN = Path("-")
 
@@ -180,3 +191,99 @@ def build(options: argparse.Namespace) -> int:
     # Slices on one machine build it at the same time.
     files.write_atomically(options.output, content, 0o755)
     return EXIT_PASS
+
+
+def take_part(options: argparse.Namespace) -> int:
+    """Take part in a collective between nodes."""
+    order = loads(Order, read(Path(options.order)))
+    if order.plan not in PLANS or order.node not in {member.name for member in order.group}:
+        raise UsageError(f"the order names plan {order.plan} and node {order.node}; one of them is unknown")
+    with contextlib.closing(Node(PLANS[order.plan], Expectation())) as node:
+        print(dumps(run_part(order, node)), end="")
+    return EXIT_PASS
+
+
+def batch(options: argparse.Namespace) -> int:
+    """Search the largest and the fastest batch of a step."""
+    try:
+        found = largest_batch(
+            own_function.named(options.step),
+            device=options.device,
+            most=options.most,
+            memory_gb=options.memory,
+            minutes=options.minutes,
+            say=lambda words: print(words, file=sys.stderr, flush=True),
+        )
+    except (BatchError, own_function.FunctionError) as error:
+        raise UsageError(str(error)) from error
+    print(found.text(), end="")
+    return EXIT_PASS
+
+
+def autotune(options: argparse.Namespace) -> int:
+    """Try settings on this node, and say which of them are worth it."""
+    try:
+        if options.restore:
+            if options.journal.exists():
+                with burn_in.locked(options.journal):
+                    print(*restore(options.journal), sep="\n")
+            else:  # what is on standard output has been restored
+                print(f"Nothing to restore: there is no {options.journal}.", file=sys.stderr)
+            return EXIT_PASS
+        to_file = options.output not in {None, STDIN}
+        if to_file:
+            files.ensure_writable(options.output)
+        wishes = Wishes(
+            options.node,
+            options.journal,
+            tuple(options.knobs or ()),
+            options.storage,
+            options.minutes,
+            options.seed,
+        )
+        if options.order is None:
+            found = tune(wishes, _say)
+        else:
+            found = tune_together(wishes, loads(Order, read(Path(options.order))), _say)
+    except (TuneError, BetweenError, ChangeError, NotRunError) as error:
+        raise UsageError(str(error)) from error
+    if to_file:
+        files.write_atomically(options.output, dumps(found))
+    print(dumps(found) if options.output == STDIN else documents.text(found), end="")
+    return EXIT_PASS
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
+
+
+#: More than the metrics of any node.
+MOST_BYTES = 1 << 20
+
+
+def metrics(options: argparse.Namespace) -> int:
+    """Look at this node and write its metrics; also where it could not be looked at."""
+    started = time.monotonic()
+    expected = read_expectation(options.expect)
+    with contextlib.closing(Node(PLANS["quick"], expected)) as node:
+        said = collect(node, maintenance=bool(options.maintenance and options.maintenance.exists()))
+        looked_at = node.probe_failure is None
+    said.set("temper_metrics_interval_seconds", options.interval)
+    said.set("temper_metrics_duration_seconds", round(time.monotonic() - started, 3))
+    said.set(LAST_SUCCESS, round(time.time(), 3) if looked_at else _last_success(options.output))
+    if options.output == STDIN:
+        print(said.text(), end="")
+    else:
+        files.write_atomically(options.output, said.text())
+    return EXIT_PASS
+
+
+def _last_success(path: Path) -> float | None:
+    """Return what the file of an earlier run says; None where there is none, or another file in its place."""
+    try:
+        with files.open_plain(path) as file:
+            text = file.read(MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return None
+    found = re.search(rf"^{LAST_SUCCESS} ([0-9]{{1,12}}(?:\.[0-9]{{1,9}})?)$", text, re.MULTILINE)
+    return float(found[1]) if found else None

@@ -17,14 +17,7 @@ from typing import Annotated, Any
 from validation.checks.check import LEAST_PATIENCE_S
 from validation.checks.collectives import combine, stage_order
 from validation.model.bounds import Bounds, Name
-from validation.model.contract import (
-    FABRIC_VERSION,
-    ContractError,
-    Finding,
-    Measurement,
-    StringEnum,
-    decode,
-)
+from validation.model.contract import FABRIC_VERSION, ContractError, Finding, Measurement, StringEnum, decode
 from validation.processes.pool import Ending
 
 #: Bytes, as they stand behind the collective in the name of a step.

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from validation.backends.factory import make
+from validation.backends.protocol import Backend
 from validation.backends.sampling import rate, times
 from validation.jobs.own_function import OwnFunction
 from validation.model.contract import Measured, decode
 from validation.model.not_run import out_of_memory
 from validation.model.plans import Timing
 from validation.processes.child import Request
-
-if TYPE_CHECKING:
-    from validation.backends.protocol import Backend
 
 #: Of the free memory of a GPU, and of the host for a CPU, what a search takes unless it is told.
 SHARES = {"cuda": 0.9, "cpu": 0.5}

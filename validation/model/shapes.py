@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from validation.model.expectations import References
+from validation.model.expectations import References
 
 
 class MatmulShape(NamedTuple):

@@ -6,12 +6,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from validation.probes.mtu import has_hardware
-
-if TYPE_CHECKING:
-    from validation.probes.topology import RdmaPort
+from validation.probes.topology import RdmaPort
 
 NCCL_CONF = Path("etc/nccl.conf")
 BITS = 8

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from validation.probes.topology import PciePort
+
 if TYPE_CHECKING:
     from validation.probes.nvidia_smi import Gpu
-    from validation.probes.topology import PciePort
 
 
 def port_of(gpu: Gpu, ports: Mapping[str, PciePort]) -> PciePort | None:

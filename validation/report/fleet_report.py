@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.model.contract import EXPECTATIONS_VERSION, NodeResult, State, dumps, encoded, json_text
+from validation.model.expectations import Expectation
 from validation.model.grouping import by_key
 from validation.model.printable import aligned, first_of, one_line
 from validation.processes.files import file_stem, own, write_all, write_atomically
+from validation.verdict.verdicts import FleetVerdict, NodeVerdict, TestVerdict
 
 if TYPE_CHECKING:
     from validation.fabric.groups import Fleet as Fabric
-    from validation.model.expectations import Expectation
-    from validation.verdict.verdicts import FleetVerdict, NodeVerdict, TestVerdict
 
 
 def text(fleet: FleetVerdict, location: str = "") -> str:

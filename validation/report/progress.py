@@ -7,12 +7,10 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
+from validation.model.contract import TestResult
 from validation.model.printable import one_line
-
-if TYPE_CHECKING:
-    from validation.model.contract import TestResult
 
 CLEAR_LINE = "\r\x1b[K"
 INTERVAL_S = 0.5

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, GpuIdentity, Measurement, NodeResult, TestResult
+from validation.model.expectations import References
 from validation.model.quantities import (
     NOISY_SPREAD,
     SEARCHED,
@@ -22,9 +23,6 @@ from validation.model.quantities import (
 )
 from validation.model.shapes import MatmulShape
 from validation.verdict.baseline import Comparison
-
-if TYPE_CHECKING:
-    from validation.model.expectations import References
 
 #: In the names of numbers that the same peak bounds: how they were taken.
 WAYS = ("peak", "alone", "best", "found")

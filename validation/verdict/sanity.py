@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measurement, NodeResult, State, TestResult
+from validation.model.expectations import References
 from validation.model.quantities import has_unit, label, number, of_gpus, on_gpu, quantity
 from validation.verdict.references import peak_of
-
-if TYPE_CHECKING:
-    from validation.model.expectations import References
 
 #: A chip may clock higher than the clock its published peak is computed with; nothing is a quarter faster.
 MOST_OVER_PEAK = 1.25

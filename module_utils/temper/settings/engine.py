@@ -35,13 +35,7 @@ from ansible.module_utils.temper.settings.record import Record, check_records, o
 from ansible.module_utils.temper.settings.strictness import EXACTLY
 from ansible.module_utils.temper.settings.sudoers import known_here
 from ansible.module_utils.temper.settings.sysfs import SysfsValue
-from ansible.module_utils.temper.settings.system import (
-    Sysctl,
-    Unit,
-    of_temper,
-    overruled_by,
-    overruling,
-)
+from ansible.module_utils.temper.settings.system import Sysctl, Unit, of_temper, overruled_by, overruling
 from ansible.module_utils.temper.units import stop_lost, unit_states
 
 UNIT_DIRECTORIES = ("/etc/systemd/system/", "/usr/local/lib/systemd/system/")

@@ -7,15 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from temper.compliance.outside.claims import Claims
+from temper.compliance.outside.expected import Expected
 from temper.compliance.outside.ports import SAMPLE, Answer, Port, look_at_ports
 from temper.compliance.outside.route import Route, RouteError
 from temper.compliance.outside.ssh import Pace, SshServer, ask_server
-
-if TYPE_CHECKING:
-    from temper.compliance.outside.claims import Claims
-    from temper.compliance.outside.expected import Expected
 
 Found = TypeVar("Found")
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from temper.plan.distributions.base import REPOSITORY_ARCHITECTURES, Distribution
 from temper.plan.distributions.debian import Debian
 from temper.plan.distributions.rhel import EnterpriseLinux
 from temper.plan.distributions.ubuntu import Ubuntu
+from temper.plan.facts import NodeFacts
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.tables import Tables
-
-if TYPE_CHECKING:
-    from temper.plan.facts import NodeFacts
 
 __all__ = ["REPOSITORY_ARCHITECTURES", "Distribution", "distribution_of", "package_family"]
 # What all families with the same package manager have in common.

@@ -7,15 +7,15 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from temper.plan.facts import Kernel, NodeFacts
 from temper.plan.model import ModuleStream, Pin, Repository
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.tables import DistroDriver, Release, Stack
+from temper.plan.variables import NvidiaStack
 
 if TYPE_CHECKING:
     import re
 
-    from temper.plan.facts import Kernel, NodeFacts
-    from temper.plan.variables import NvidiaStack
 
 # The kernel's word -> NVIDIA's word in the addresses of repositories.
 REPOSITORY_ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "sbsa"}

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from temper.plan.distributions.base import Distribution
+from temper.plan.facts import Kernel
 from temper.plan.model import ModuleStream, Pin, Repository
 from temper.plan.tables import Stack
-
-if TYPE_CHECKING:
-    from temper.plan.facts import Kernel
 
 LAST_RELEASE_WITH_STREAMS = 9
 FIRST_RELEASE_WITH_MATCHED_HEADERS = 9

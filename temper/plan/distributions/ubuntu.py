@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from temper.plan.distributions.debian import Debian
+from temper.plan.facts import Kernel, NodeFacts
 from temper.plan.model import Repository
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.tables import DistroDriver, Stack
-
-if TYPE_CHECKING:
-    from temper.plan.facts import Kernel, NodeFacts
-    from temper.plan.variables import NvidiaStack
+from temper.plan.variables import NvidiaStack
 
 FIRST_PLAIN_BRANCH = 590
 # Later kernels of 22.04 than 5.15 are built with another compiler than its gcc, and with options of that one.

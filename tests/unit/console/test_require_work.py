@@ -127,7 +127,9 @@ def test_a_run_ends_where_nothing_can_be_done_and_goes_on_where_something_may(
         # Whatever else the limit has: a node that was excluded would be changed.
         ((ONE,), {"subset": "n01,n03"}, (True,), True, "has the name n03;"),
         ((ONE,), {"subset": "all:!n3"}, (True,), True, "has the name n3;"),
+        ((ONE + "    - group_by: {key: made}\n",), {"subset": "all:!made"}, (True,), False, "the name made;"),
         ((ONE,), {"extra_vars": ("a=1", "target n01")}, (True,), True, "-e ...: expected name=value"),
+        ((ONE,), {"extra_vars": ("", "a-b=1")}, (True,), False, ""),
         ((ONE,), {"subset": "n01,x*"}, (True,), False, ""),
         ((ONE,), {"tags": ("aks",)}, (False,), True, "did you mean ask?"),
         ((ONE,), {"skip_tags": ("ask",)}, (False,), True, NO_TASK),

@@ -49,6 +49,7 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
 def test_what_cannot_be_read_is_one_sentence(said: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "text.yml").write_text("a text\n")
+    (tmp_path / "tag.yml").write_text("a: !unsafe b\n")
     path = tmp_path / "hosts.yml"
     table: tuple[tuple[str | None, tuple[str, ...], tuple[str, ...]], ...] = (
         (None, (), ("found no file or folder", str(path))),
@@ -59,6 +60,7 @@ def test_what_cannot_be_read_is_one_sentence(said: Callable[..., str], tmp_path:
         (GOOD, ("a=1", "b='x"), ("-e b=...: expected name=value",)),
         (GOOD, ("@/nowhere.yml",), ("-e @/nowhere.yml: expected a file",)),
         (GOOD, (f"@{tmp_path}/text.yml",), ("text.yml: expected names with values",)),
+        (GOOD, (f"@{tmp_path}/tag.yml", "@/nowhere.yml"), ("-e @/nowhere.yml: expected a file",)),
         (GOOD, ("/etc/hostname",), ("or @FILE",)),
     )
     wrong = []

@@ -12,9 +12,8 @@ import pytest
 from temper.cli import pages as command
 from temper.judge import history
 from temper.report import advice, changes, origin, svg
-from temper.report.inputs import PastValue, Report, Validation, metric_of
+from temper.report.inputs import MOST_VALUES, PastValue, Report, Validation, metric_of, of_runs
 from temper.report.metrics import Hardware
-from temper.report.past import MOST_VALUES, of_runs
 from temper.report.words import conditions, difference, duration, kind, number, quantity, size, slug
 from temper.report.write import MOST_BYTES, MOST_IN_ONE_FILE, Pages, write
 from tests.unit.each import each

@@ -7,7 +7,6 @@ import jsonschema
 
 from temper.plan.node_plan import NodePlan, Stage
 from temper.plan.roles import ROLES, nvidia_stack
-from temper.plan.schema import FILE
 from temper.plan.wanted import Kind
 from tests.unit.each import each
 from tests.unit.planning_roles.plans import (
@@ -17,6 +16,7 @@ from tests.unit.planning_roles.plans import (
     trixie,
     whole_plan,
 )
+from tools.schemas import PLAN
 
 WAYS_IN = {Kind.ACCOUNT, Kind.FIREWALL, Kind.SSHD, Kind.SSHD_ALGORITHM, Kind.SSHD_PARAMETER}
 each_node = each(bookworm, trixie, enterprise)
@@ -33,7 +33,7 @@ def test_roles_are_in_the_order_of_their_stages() -> None:
 def test_a_plan_with_all_roles_is_json_of_the_schema(facts: dict[str, Any]) -> None:
     plan = whole_plan(facts, profiling_tools_install=True)
     document = json.loads(json.dumps(plan.as_dict()))
-    jsonschema.validate(document, json.loads(FILE.read_text()))
+    jsonschema.validate(document, json.loads(PLAN.read_text()))
     assert NodePlan.from_dict(document).as_dict() == document
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from temper.base.store import HistoryError, Part, Store
 from temper.judge.history import Past, PastDigest, PastNumber, PastRun
-from temper.judge.history_files import take_over
 from temper.judge.history_store import History
+from temper.judge.own_past import take_over
 from validation.model.contract import encode
 
 ROOT = Path(__file__).resolve().parents[3]

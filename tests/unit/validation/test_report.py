@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from temper.base.garbage import uncollected
+from temper.report.make import uncollected
 from tests.unit.each import each
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.model.contract import Finding, State

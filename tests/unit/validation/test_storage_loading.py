@@ -241,7 +241,7 @@ def test_a_sample_that_is_not_what_is_in_its_file_is_seen(data: Path) -> None:
     from pathlib import Path
     from validation.backends import files
     from validation.backends.cpu import CpuBackend
-    from validation.backends.file_loading import Pieces
+    from validation.backends.loading import Pieces
 
     data = files.found(Path({str(data)!r}), 32, lambda: None)
     right = Pieces.__getitem__
