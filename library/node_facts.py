@@ -91,7 +91,7 @@ from ansible.module_utils.temper.driver.kernel_modules import dkms_records, inst
 from ansible.module_utils.temper.driver.loaded_state import nvidia_state, read, wait_for_driver
 from ansible.module_utils.temper.driver.secure_boot import enrolled_keys, secure_boot
 from ansible.module_utils.temper.engines.others import other_engines
-from ansible.module_utils.temper.mounts import mounts
+from ansible.module_utils.temper.mounts import mounts, plain
 from ansible.module_utils.temper.packaging import apt_sources, node, packages
 from ansible.module_utils.temper.settings import in_place, sysfs
 from ansible.module_utils.temper.settings.base import SettingError
@@ -109,6 +109,10 @@ FIRMWARE = r"^(\d{1,9}(?:\.\d{1,9}){1,3})$"
 # The part that says in its VPD that it manages NVLink switches: HGX B200 and later, where the switches are no
 # PCI devices of their own. NVIDIA's gpu-driver-container and nvidia-fabricmanager-start.sh test the same.
 SWITCH_MANAGER = b"SW_MNG"
+# Where people and desktops mount sticks.
+STICKS = r"/(media|run/media|mnt)(/|$)"
+# systemd's own and the administrator's, without those that it makes of what somebody has mounted.
+UNITS = tuple(f"{folder}/systemd/system" for folder in ("etc", "run", "usr/local/lib", "usr/lib", "lib"))
 SIGNING_DIRECTORY = "var/lib/temper/module-signing"
 # Packages of kernels, and those that bring each new kernel, on Debian and Ubuntu.
 IMAGES = "linux-image-"
@@ -229,7 +233,8 @@ def disks(root: Path) -> list[dict[str, Any]]:
 def usb_disk(root: Path) -> bool:
     """Return whether a file system of this node lies on a USB disk, also below RAID, LVM or encryption.
 
-    It is the node's where the root is, or fstab names its place. A stick that somebody has mounted is not.
+    A stick that somebody has mounted is not the node's: where people and desktops mount them, only what the
+    node mounts at its boot counts. Without its driver a disk would be missing then.
     """
     blocks = root / "sys/class/block"
 
@@ -239,11 +244,20 @@ def usb_disk(root: Path) -> bool:
         return bool(re.search(r"/usb\d+/", str(device))) or any(map(on_usb, parts))
 
     table = root / "proc/self/mountinfo"
-    found = mounts(table) if table.exists() else []
-    lines = (line.split("#")[0].split() for line in read(root / "etc/fstab").splitlines())
-    places = {"/", *(words[1] for words in lines if len(words) > 1)}
-    sources = {one.source for one in found if one.point in places and one.source.startswith("/dev/")}
+    found = [one for one in (mounts(table) if table.exists() else []) if one.source.startswith("/dev/")]
+    places = mounted_at_boot(root)
+    sources = {one.source for one in found if one.point in places or not re.match(STICKS, one.point)}
     return any(on_usb(Path(source).resolve().name) for source in sources)
+
+
+def mounted_at_boot(root: Path) -> set[str]:
+    """Return the places that fstab and systemd's own units name."""
+    lines = (line.split() for line in read(root / "etc/fstab").split("\n"))
+    places = [plain(words[1]) for words in lines if len(words) > 1 and not words[0].startswith("#")]
+    for folder in UNITS:
+        for path in (root / folder).glob("*.mount"):
+            places += re.findall(r"^\s*Where\s*=\s*(.*\S)", read(path), re.MULTILINE)
+    return set(map(os.path.normpath, places))
 
 
 def pci_devices(root: Path) -> list[dict[str, Any]]:

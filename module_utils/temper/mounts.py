@@ -31,7 +31,7 @@ def parse(text: str) -> list[Mount]:
         before, _, after = line.partition(" - ")
         fields, (kind, source, *_) = before.split(" "), [*after.split(" "), "", ""]
         if len(fields) > 5 and kind and source:
-            found.append(Mount(_plain(fields[4]), kind, _plain(source), fields[5]))
+            found.append(Mount(plain(fields[4]), kind, plain(source), fields[5]))
     return found
 
 
@@ -40,5 +40,6 @@ def mounts(path: Path = MOUNTINFO) -> list[Mount]:
     return parse(path.read_bytes().decode(errors="surrogateescape"))
 
 
-def _plain(word: str) -> str:
+def plain(word: str) -> str:
+    """Return a field of the kernel's table, or of fstab, as it was before its blanks were escaped."""
     return ESCAPED.sub(lambda found: chr(int(found[1], 8)), word)

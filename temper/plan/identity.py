@@ -15,6 +15,10 @@ from temper.plan.preview import shown
 from temper.plan.refusals import Refusal, refusal
 from validation.model.grouping import by_key
 
+#: What says that nodes are one machine: a host key that they share, or they alone.
+PROOF = "its ids, addresses, network cards and SSH host key"
+CLAIM = "what both say of their ids, addresses and cards, and known_hosts has no keys that tell them apart"
+
 
 class Machine(Protocol):
     """What tells one machine from others."""
@@ -80,11 +84,12 @@ class Node:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Node:
-        """From a plan or an answer, which need have neither."""
+        """From a plan or an answer, which need have neither. What is no list of texts says nothing."""
+        lists = (data.get(key) for key in ("machine", "host_keys"))
         return cls(
             *(
-                tuple(one for one in data.get(key) or () if isinstance(one, str))
-                for key in ("machine", "host_keys")
+                tuple(one for one in found if isinstance(one, str)) if isinstance(found, list | tuple) else ()
+                for found in lists
             )
         )
 
@@ -101,8 +106,11 @@ def twins(nodes: Mapping[str, Known]) -> Twins:
     """Return which nodes are one machine, and which only say so.
 
     Two that say the same are one, unless their host keys prove that they are not: otherwise a node could keep
-    others from being worked on by what it says. Without keys to compare they are refused, because a machine
-    must not be changed twice at once.
+    others from being worked on by what it says.
+
+    Without keys of one type they are refused: one machine may be known by a key of another type under each
+    name. Two runs at once can leave it unbootable or out of reach, while a node that is refused wrongly stays
+    as it is, and the refusal says how to tell it apart.
     """
     same: dict[str, set[str]] = defaultdict(set)
     lying: set[frozenset[str]] = set()
@@ -114,15 +122,16 @@ def twins(nodes: Mapping[str, Known]) -> Twins:
                 same[one].add(other)
                 same[other].add(one)
         lying |= {frozenset().union(*apart)} if apart else set()
-    refused = {
-        name: refusal(
+    refused = {}
+    for name, others in same.items():
+        proven = all(set(nodes[name].host_keys) & set(nodes[other].host_keys) for other in others)
+        refused[name] = refusal(
             "node-named-twice",
             node=name,
             others=shown(sorted(others)),
-            evidence=evidence([nodes[one].host_keys for one in (name, *others)]),
+            evidence=PROOF if proven else CLAIM,
+            unproven=not proven,
         )
-        for name, others in same.items()
-    }
     most = [sorted(names) for names in lying if not any(names < others for others in lying)]
     return Twins(refused, tuple(map(warning, sorted(most))))
 
@@ -132,14 +141,6 @@ def differ(one: Iterable[str], other: Iterable[str]) -> bool:
     keys, others = set(one), set(other)
     types, of_others = ({key.partition(" ")[0] for key in own} for own in (keys, others))
     return bool(types & of_others) and not keys & others
-
-
-def evidence(host_keys: Sequence[Iterable[str]]) -> str:
-    """Return what says that nodes are one machine."""
-    own, *others = map(set, host_keys)
-    if all(map(own.intersection, others)):
-        return "its ids, addresses, network cards and SSH host key"
-    return "what both say of their ids, addresses and cards, and known_hosts has no keys that tell them apart"
 
 
 def warning(names: Sequence[str]) -> str:

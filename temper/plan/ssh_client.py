@@ -15,7 +15,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -44,8 +44,9 @@ PLUGIN_OPTIONS = (
     *("ssh_args", "host_key_checking", "port", "remote_user", "ssh_common_args", "ssh_extra_args"),
 )
 KEYWORDS = {"port": "Port", "remote_user": "User"}
-#: Of a node that is this machine.
+#: Of a node that is this machine: where sshd has its keys where nobody says otherwise (sshd_config(5)).
 OWN_KEYS = Path("/etc/ssh")
+OWN_KINDS = ("rsa", "ecdsa", "ed25519")
 #: Of ssh's own words, in a message.
 SAID = 300
 #: Stands for any node: no name server knows it (RFC 2606).
@@ -320,6 +321,15 @@ def known_keys(name: str, files: Iterable[str]) -> dict[str, set[str]]:
     Raises OSError, TimeoutExpired.
     """
     found: dict[str, set[str]] = {}
+    for words in known_lines(name, files):
+        # A line of an authority or of a revoked key begins with its mark.
+        if not words[0].startswith("@"):
+            found.setdefault(words[1], set()).add(words[2])
+    return found
+
+
+def known_lines(name: str, files: Iterable[str]) -> Iterator[list[str]]:
+    """Return the lines that files `known_hosts` have of a host, as words. Raises OSError, TimeoutExpired."""
     for file in (Path(one).expanduser() for one in files):
         if not file.is_file():
             continue
@@ -331,11 +341,9 @@ def known_keys(name: str, files: Iterable[str]) -> dict[str, set[str]]:
             check=False,
         )
         for line in done.stdout.decode(errors="replace").splitlines():
-            # A line of an authority or of a revoked key begins with its mark.
             words = line.split()
-            if len(words) > 2 and line[0] not in "#@":
-                found.setdefault(words[1], set()).add(words[2])
-    return found
+            if len(words) > 2 and line[0] != "#":
+                yield words
 
 
 def host_keys(plugin: Plugin) -> tuple[str, ...]:
@@ -348,14 +356,18 @@ def host_keys(plugin: Plugin) -> tuple[str, ...]:
     found: Iterable[tuple[str, str]] = ()
     try:
         if plugin.transport == "local":
-            texts = (path.read_text(encoding="utf-8") for path in OWN_KEYS.glob("ssh_host_*_key.pub"))
+            # Other ones, which sshd_config may name, only root can ask `sshd -T` for.
+            keys = (OWN_KEYS / f"ssh_host_{kind}_key" for kind in OWN_KINDS)
+            texts = [Path(f"{key}.pub").read_text(encoding="utf-8") for key in keys if key.exists()]
             found = [(words[0], words[1]) for text in texts if len(words := text.split()) > 1]
         elif plugin.transport == "ssh":
             one = Connection.of_plugin(plugin)
             client = SshClient().ask(one.arguments, one.host)
             if client and client.checks_keys:
-                known = known_keys(client.known_name, client.known_hosts)
-                found = [(kind, key) for kind, keys in known.items() for key in keys]
+                lines = [*known_lines(client.known_name, client.known_hosts)]
+                # An old key may stand beside the authority that has vouched.
+                vouched = any(words[0] == "@cert-authority" for words in lines)
+                found = {(words[1], words[2]) for words in lines if words[0][0] != "@" and not vouched}
         return tuple(sorted(f"{kind} {fingerprint(key)}" for kind, key in found))
     except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
         return ()

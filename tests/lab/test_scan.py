@@ -62,8 +62,9 @@ ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
 }
 # A node has neither kernel nor boot loader; with these packages the scanner looks at their rules, too.
-# Debian's installer brings cron (priority important).
-PACKAGES = "linux-base grub-pc openscap-scanner cron lynis"
+PACKAGES = "linux-base grub-pc openscap-scanner lynis"
+#: Debian's installer brings cron (priority important), images of clouds may not.
+CRON = {"debian13": "cron"}
 GOOD = ("pass", "notapplicable", "notchecked")
 #: What only a kernel, its command line, a partition or a real clock can show, and no container.
 CONTAINER = re.compile(
@@ -162,7 +163,7 @@ def prepare(product: str) -> None:
     if product in SHAPES:
         ubuntu.dress(MACHINES[node], SHAPES[product])
     install = "DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends"
-    inside(node, f"apt-get update -qq && {install} {PACKAGES}")
+    inside(node, f"apt-get update -qq && {install} {PACKAGES} {CRON.get(product, '')}")
     inside(node, f"cat > /root/ssg-{product}-ds.xml", stream_of(product).read_text(encoding="utf-8"))
 
 

@@ -108,24 +108,33 @@ def test_a_router_is_a_node_that_has_forwarded(
     assert node_facts.forwards(root.path) is expected
 
 
-MOUNTINFO = "36 1 8:1 / /boot rw - ext4 {} rw\n37 1 0:5 / /proc rw - proc proc rw\n"
+MOUNTINFO = "36 1 8:1 / {} rw - ext4 /dev/{} rw\n37 1 0:5 / /proc rw - proc proc rw\n"
 
 
 @each(
-    ("sdb1", "UUID=1 /boot ext4 defaults 0 2\n", True),
-    ("dm-0", "/dev/dm-0\t/boot ext4\n", True),
-    ("sda1", "UUID=1 /boot ext4 defaults 0 2\n", False),
-    ("nothing", "UUID=1 /boot ext4 defaults 0 2\n", False),
-    # Somebody has mounted a stick.
-    ("sdb1", "# UUID=1 /boot ext4\nUUID=2 /\n", False),
-    ("sdb1", "", False),
+    # fstab need not name it: systemd mounts by units and by the types of partitions, too.
+    ("/boot", "sdb1", "", True),
+    ("/home", "dm-0", "", True),
+    ("/boot", "sda1", "UUID=1 /boot ext4 defaults 0 2\n", False),
+    ("/boot", "nothing", "UUID=1 /boot ext4 defaults 0 2\n", False),
+    # Where somebody mounts a stick.
+    ("/mnt", "sdb1", "", False),
+    ("/mnt/data", "sdb1", "# UUID=1 /mnt/data ext4\n  #LABEL=b /mnt/data\nUUID=2 /\n", False),
+    ("/media/usb", "sdb1", "", False),
+    ("/run/media/ada/usb", "sdb1", "", False),
+    ("/media2", "sdb1", "", True),
+    # And the node at its boot.
+    ("/mnt", "sdb1", "LABEL=a#1 /mnt/ ext4 defaults 0 2\n", True),
+    (r"/mnt/my\040data", "sdb1", "LABEL=a\t/mnt//my\\040data\text4\n", True),
+    ("/mnt/of-unit", "sdb1", "", True),
 )
 def test_a_file_system_of_the_node_on_a_usb_disk_is_found_also_below_others(
-    source: str, fstab: str, expected: bool, tmp_path: Path
+    point: str, source: str, fstab: str, expected: bool, tmp_path: Path
 ) -> None:
     root = Root(tmp_path)
     root.write("etc/fstab", fstab)
-    root.write("proc/self/mountinfo", MOUNTINFO.format(f"/dev/{source}"))
+    root.write("etc/systemd/system/mnt-of\\x2dunit.mount", "[Mount]\nWhat=LABEL=a\nWhere=/mnt/of-unit\n")
+    root.write("proc/self/mountinfo", MOUNTINFO.format(point, source))
     blocks = tmp_path / "sys/class/block"
     blocks.mkdir(parents=True)
     devices = {"sda1": "pci0/ata1/block/sda/sda1", "sdb1": "pci0/usb2/2-1/block/sdb/sdb1", "dm-0": "dm-0"}

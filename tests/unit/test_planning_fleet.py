@@ -287,3 +287,22 @@ def test_a_node_keeps_no_other_from_being_worked_on_by_what_it_says(
     assert found.refused.keys() == refused
     assert all("gpu07" not in str(one.facts["others"]) for one in found.refused.values())
     assert [one.partition(" say ")[0] for one in found.warnings] == [*warned]
+
+
+def test_what_no_key_proves_is_refused_with_a_way_to_prove_it() -> None:
+    keys = {"same": ((A,), (A, A_RSA)), "of other types": ((A_RSA,), (B,)), "of one alone": ((A,), ())}
+    found = {
+        case: twins({"gpu01": Node(("1",), one), "gpu02": Node(("1",), other)}).refused
+        for case, (one, other) in keys.items()
+    }
+    said = {
+        case: {"HostKeyAlgorithms" in one.text and "--limit" in one.text for one in refused.values()}
+        for case, refused in found.items()
+    }
+    assert said == {"same": {False}, "of other types": {True}, "of one alone": {True}}
+
+
+def test_an_answer_of_another_form_says_nothing_of_its_machine() -> None:
+    for value in (5, True, 0.5, "abc", {"a": 1}, None, [5, ["a"]]):
+        assert Node.from_dict({"machine": value, "host_keys": value}) == Node()
+    assert Node.from_dict({"machine": ["a", 5], "host_keys": [A]}) == Node(("a",), (A,))

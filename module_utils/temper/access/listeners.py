@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Union
 
-from ansible.module_utils.temper.process import parsed
+from ansible.module_utils.temper.process import CommandError, parsed
 
 PROC = Path("/proc")
 # A client waits for answers on its own port, without being a service.
@@ -143,8 +143,11 @@ def process_names(inodes: set[str], proc: Path = PROC) -> dict[str, str]:
     return found
 
 
-def open_files(proc: Path = PROC) -> Iterator[tuple[str, str, str]]:
-    """Return processes, their descriptors and what is open by them, as far as they are found in time."""
+def open_files(proc: Path = PROC, *, whole: bool = False) -> Iterator[tuple[str, str, str]]:
+    """Return processes, their descriptors and what is open by them, as far as they are found in time.
+
+    Raises CommandError where the `whole` is asked for and takes longer.
+    """
     deadline = time.monotonic() + NAMES_TIMEOUT_S
     # A Path for each of thousands of names would take several times as long.
     names = (name for name in os.listdir(proc) if name.isdecimal())  # noqa: PTH208
@@ -153,6 +156,10 @@ def open_files(proc: Path = PROC) -> Iterator[tuple[str, str, str]]:
         with contextlib.suppress(OSError), os.scandir(proc / process / "fd") as descriptors:
             for descriptor in descriptors:
                 if time.monotonic() > deadline:
+                    if whole:
+                        raise CommandError(
+                            f"not all open files of processes were read in {NAMES_TIMEOUT_S:g} s"
+                        )
                     return
                 yield process, descriptor.name, _target(descriptor.path)
 

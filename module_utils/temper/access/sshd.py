@@ -409,8 +409,7 @@ def started_with(effective: Effective, proc: Path = Path("/proc")) -> list[str]:
     Raises RefusedError where they cannot be told apart, or name another configuration file.
     """
     options, rest, titled = command_line(running(effective, proc), proc)
-    # sshd itself refuses an argument too many, and a keyword without a value.
-    if rest or any(name == "-o" and not ASSIGNMENT.match(value) for name, value in options):
+    if _unclear(options, rest):
         hint = "expected values without spaces" if titled else "expected those of sshd(8)"
         raise RefusedError(
             f"The options that sshd was started with cannot be told apart: {hint}, found "
@@ -434,9 +433,10 @@ def command_line(process: int | None, proc: Path) -> tuple[list[tuple[str, str]]
         return [], [], False
     words = line.rstrip("\0").split("\0")
     # Once it listens, its title since OpenSSH 8.2 is its words joined by spaces, which a value may have, too:
-    # "sshd: /usr/sbin/sshd -D ... [listener] 0 of 10-100 startups". That of a session names an account.
+    # "sshd: /usr/sbin/sshd -D ... [listener] 0 of 10-100 startups". That of a session names an account, and
+    # has no options.
     if titled := words[0].startswith("sshd: "):
-        if not words[0].startswith("sshd: /"):
+        if not re.match(r"sshd: /|.* -|.* \[listener\]", words[0]):
             return [], [], True
         title, listener, _ = words[0].rpartition(" [listener]")
         words = title.split()[1:] if listener else ["", words[0]]
@@ -447,28 +447,60 @@ def command_line(process: int | None, proc: Path) -> tuple[list[tuple[str, str]]
     return options, rest and words, titled
 
 
-def other_servers(proc: Path = Path("/proc")) -> list[str]:
-    """Return root's sshds that others reach and that read another file than `MAIN`, in words for people.
+def _unclear(options: Iterable[tuple[str, str]], rest: list[str]) -> bool:
+    """Return whether the options of `command_line` cannot be told apart.
 
-    They were started with it, or are another program than the node's sshd.
+    sshd itself refuses an argument too many, and a keyword without a value.
+    """
+    return bool(rest) or any(name == "-o" and not ASSIGNMENT.match(value) for name, value in options)
+
+
+def other_servers(proc: Path = Path("/proc")) -> list[str]:
+    """Return root's sshds that others reach and that may read another file than `MAIN`, in words for people.
+
+    They were started with it or with options that cannot be told apart, are another program than the node's
+    sshd, or have another root folder, as in a container. Raises CommandError where the search takes too long.
     """
     ports = {
         one.inode: one.port for one in sockets("tcp", proc) if one.uid == 0 and not is_loopback(one.address)
     }
     holders: dict[int, set[int]] = {}
-    for process, _, target in open_files(proc):
+    # A socket without a process is the kernel's, as those of NFS are.
+    for process, _, target in open_files(proc, whole=True) if ports else ():
         if port := ports.get(target[len("socket:[") : -1]):
             holders.setdefault(int(process), set()).add(port)
     ours, found = os.path.realpath(which("sshd") or ""), []
     for number, own in sorted(holders.items()):
-        with contextlib.suppress(OSError):  # it has ended
+        options, rest, _ = command_line(number, proc)
+        files = [value for name, value in options if name == "-f"]
+        with_ours = _has_our_files(number, proc)
+        try:
             program = _program(number, proc)
-            files = [value for name, value in command_line(number, proc)[0] if name == "-f"]
-            other = bool(files) and os.path.realpath(files[-1]) != os.path.realpath(MAIN)
-            if os.path.basename(program) == "sshd" and (other or program != ours):  # noqa: PTH119 - no file here
-                does = f"reads {shown(files[-1])}" if files else f"is {shown(program)}"
-                found.append(f"process {number} on port {', '.join(map(str, sorted(own)))} {does}")
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            continue
+        if os.path.basename(program) != "sshd":  # noqa: PTH119 - no file here
+            continue
+        if not with_ours:
+            does = f"has another root folder, as in a container, and reads its own {MAIN}"
+        elif _unclear(options, rest):
+            does = f"has options that cannot be told apart: {shown(' '.join(rest or map(''.join, options)))}"
+        elif files and os.path.realpath(files[-1]) != os.path.realpath(MAIN):
+            does = f"reads {shown(files[-1])}"
+        elif program != ours:
+            does = f"is {shown(program)}"
+        else:
+            continue
+        found.append(f"process {number} on port {', '.join(map(str, sorted(own)))} {does}")
     return found
+
+
+def _has_our_files(process: int, proc: Path) -> bool:
+    """Return whether the root folder and `MAIN` of a process are those of the node."""
+    root = f"{proc}/{process}/root"
+    try:
+        return all(os.path.samefile(f"{root}{path}", path) for path in ("/", MAIN))  # noqa: PTH121 - likewise
+    except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
+        return False
 
 
 def keyword_of(option: str) -> str:

@@ -95,7 +95,8 @@ class Setting:
     live = True
     #: In which order its values stand (strictness.py): what the site has that is stricter stays.
     order = EXACTLY
-    #: What the record has of it: `state` before Temper first made it, `spec` as Temper last made it.
+    #: What the record has of it: `state` before Temper first made it, `spec` as Temper last made it. Where a
+    #: run failed or was cut off, `former` has the specs of runs before, one of which may still be in force.
     original: Mapping[str, Any] | None = None
     #: Whether its state has parts, each of which is recorded before it is first made.
     in_parts = False
@@ -114,6 +115,13 @@ class Setting:
     def own(self) -> bool:
         """Whether the node has it from Temper without a record: from an image."""
         return False
+
+    def recorded(self, name: str) -> list[Any]:
+        """Return what Temper has made, as far as the record knows: this part of each spec that it has."""
+        if not self.original:
+            return []
+        specs = [self.original["spec"], *self.original.get("former", [])]
+        return [spec[name] for spec in specs if name in spec]
 
     def as_made(self) -> dict[str, Any]:
         """Return `spec` with the value as Temper makes it."""

@@ -485,14 +485,24 @@ class Role:
     def remember(self, setting: Setting, state: State) -> None:
         """Record what a setting was, unless that is known, and what becomes of it where that may vary.
 
+        A run may fail or be cut off before it makes that: what earlier ones made is kept until one has ended.
         Those with a record of their own have no spec.
         """
         if is_recorded(setting) and not setting.own:
-            original = self.record.originals.setdefault(setting.key, {"spec": setting.spec, "state": state})
+            made = setting.as_made()
+            original = self.record.originals.setdefault(setting.key, {"spec": made, "state": state})
             if setting.in_parts:
                 # In the order of their first notes, so that the record changes with what it says alone.
                 original["state"] = {**original["state"], **state, **original["state"]}
-            original["spec"] = setting.as_made()
+            if original["spec"] != made:
+                original["former"] = [*original.get("former", []), original["spec"]]
+                original["spec"] = made
+
+    def forget_former(self, settings: Iterable[Setting]) -> None:
+        """Record of settings that are as wanted only that, and no longer what earlier runs made of them."""
+        for setting in settings:
+            if self.record.originals.get(setting.key, {}).pop("former", None):
+                self.record.originals[setting.key]["spec"] = setting.as_made()
 
     def note_packages(self, former: Mapping[str, str | None], failed: bool = False) -> None:
         """Record packages before a transaction changes them; of one that failed, what it has not brought."""
@@ -577,6 +587,7 @@ class Role:
         # What the controller is needed for differs as long as it is not done: no note has to say so.
         for setting in [*early, *brought, *self.given_up]:
             self.record.originals.pop(setting.key, None)
+        self.forget_former(s for s in self.wanted.values() if s in made or s not in self.unsettled)
         self.record.pending = []
         self.record.save()
         left = {setting.key: setting.change() for setting in self.unsettled if setting not in made}

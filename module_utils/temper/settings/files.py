@@ -64,6 +64,11 @@ class WholeFile(Setting):
         self.secret = secret
         self.validate = validate
 
+    def as_made(self) -> dict[str, Any]:
+        """Return `spec` with all directories that runs have brought along."""
+        made = {*self.directories}.union(*self.recorded("directories"))
+        return {**self.spec, "directories": sorted(made, key=len, reverse=True)}
+
     @cached_property
     def file(self) -> File:
         """As it shall be."""
@@ -130,7 +135,7 @@ class Keyword(Setting):
     def value(self) -> str:
         """The wanted value, or one that is as strict as the site's, too."""
         found = self._values(self.read() or [])
-        if self.original and found == [self.original["spec"].get("value")]:
+        if self.original and len(found) == 1 and found[0] in self.recorded("value"):
             found = self._values(self.original["state"] or [])
         elif self.in_use and not (found or self.original):
             found = implicit(self.order)
@@ -216,9 +221,16 @@ class Keyword(Setting):
         self._replace([self.line])
 
     def restore(self, state: State) -> None:
-        """Put the former lines back, unless somebody has replaced ours, as an upgrade of the package may."""
+        """Put the former lines back, unless somebody has replaced ours, as an upgrade of the package may.
+
+        Nor where somebody has added a line. Records of earlier versions have no value: any counts as ours.
+        """
         lines = self.read()
-        if state is not None and lines is not None and (not self.wanted or self.value in self._values(lines)):
+        if state is None or lines is None:
+            return
+        made = self.recorded("value") or [self.value]
+        found = self._values(lines)
+        if "" in made or (found and {*found} <= {*made}):
             self._replace(state)
 
     def change(self) -> list[Difference]:

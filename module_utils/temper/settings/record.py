@@ -25,13 +25,16 @@ class Record:
         self.former = FORMER.get(role)
         path = self.former if self.former and not os.path.lexists(self.path) else self.path
         _, data = records.load(path, {"originals": (dict, dict), "pending": (list, str)})
-        #: Key -> {"spec", "state"}: enough to restore a setting that nobody asks for any more.
+        #: Key -> {"spec", "state"}, and until a run has ended "former" (base.py): enough to restore a setting
+        #: that nobody asks for any more.
         self.originals: dict[str, dict[str, Any]] = data.get("originals", {})
         #: The keys of settings whose change has not been carried through.
         self.pending: list[str] = data.get("pending", [])
         try:
             for key, original in self.originals.items():
-                if "state" not in original or not rebuild(key, original["spec"]):
+                for spec in [original["spec"], *original.get("former", [])]:
+                    rebuild(key, spec)
+                if "state" not in original:
                     raise ValueError(f"{key} has no state")
         except (*MISREAD, OSError) as error:  # a path may be longer than any file's
             raise records.damaged(path, repr(error)) from error

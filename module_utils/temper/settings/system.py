@@ -169,7 +169,7 @@ class Sysctl(KernelValue):
 
         The record says so, or a file, on a machine from an image.
         """
-        if self.original and self.original["spec"].get("value") == value:
+        if value in self.recorded("value"):
             return True
         line = self.at_boot.last(self.name, lambda line: line.ours)
         return line is not None and line.value == value and not line.kept
@@ -326,9 +326,9 @@ class MountOptions(Setting):
     @cached_property
     def value(self) -> list[str]:
         """The wanted options and those of the site; what Temper once asked for and no longer does, goes."""
-        made: set[str] = set()
+        made = {option for options in self.recorded("options") for option in options}
         if self.original:
-            made = set(self.original["spec"].get("options", [])) - set(self.original["state"] or [])
+            made -= set(self.original["state"] or [])
         return sorted({*self.options, *(set(self.read() or []) - made)})
 
     def read(self) -> State:

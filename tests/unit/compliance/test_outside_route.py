@@ -88,11 +88,15 @@ def test_host_keys_come_from_all_files_hashed_or_not_without_revoked_ones(tmp_pa
 def test_host_keys_count_where_ssh_checks_them(options: dict[str, Any], known: bool, tmp_path: Path) -> None:
     file = tmp_path / "known"
     file.write_text(
-        f"192.0.2.7 ssh-ed25519 {KEY}\n192.0.2.8 ssh-rsa {KEY}\n@cert-authority * ssh-rsa {KEY}\n"
+        f"192.0.2.7 ssh-ed25519 {KEY}\n192.0.2.8 ssh-rsa {KEY}\n@cert-authority *.example ssh-rsa {KEY}\n"
+        f"@revoked 192.0.2.7 ssh-rsa {KEY}\n"
     )
     files = f"-o UserKnownHostsFile={file} -o GlobalKnownHostsFile=/dev/null"
-    found = host_keys(Connection(**{"ssh_common_args": files, **options}))
-    assert found == (f"ssh-ed25519 {fingerprint(KEY)}",) * known
+    asked = Connection(**{"ssh_common_args": files, **options})
+    assert host_keys(asked) == (f"ssh-ed25519 {fingerprint(KEY)}",) * known
+    # An authority has vouched for it: the key may be an old one.
+    file.write_text(file.read_text() + f"@cert-authority 192.0.2.* ssh-rsa {KEY}\n")
+    assert host_keys(asked) == ()
 
 
 def test_a_node_that_is_this_machine_has_its_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -101,6 +105,10 @@ def test_a_node_that_is_this_machine_has_its_keys(monkeypatch: pytest.MonkeyPatc
     shown = subprocess.run(
         ["ssh-keygen", "-l", "-f", tmp_path / "ssh_host_ed25519_key.pub"], check=True, capture_output=True
     )
+    # What is left of keys that sshd has no more, and keys that it has not by itself.
+    (tmp_path / "ssh_host_rsa_key.pub").write_text(f"ssh-rsa {KEY}\n")
+    for name in ("ssh_host_old_key", "ssh_host_old_key.pub"):
+        (tmp_path / name).write_text(f"ssh-ed25519 {KEY}\n")
     (found,) = host_keys(Connection("local"))
     assert found.split()[1] == shown.stdout.decode().split()[1]
 

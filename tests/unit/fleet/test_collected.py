@@ -312,6 +312,19 @@ def test_a_node_that_claims_to_be_one_of_another_slice_costs_it_no_answer(tmp_pa
     assert "are one machine, by" not in statement.read_text()
 
 
+def test_a_machine_of_another_form_costs_the_fleet_no_report(tmp_path: Path) -> None:
+    bare = {"groups": ["gpu_nodes"], "waivers": []}
+    parts = [
+        packed([{**bare, "name": name, "answer": {"machine": machine, "problem": "off"}}])
+        for name, machine in {"gpu01": 5, "gpu02": "ab", "gpu03": "ab"}.items()
+    ]
+    given = folders(tmp_path, "compliance", *parts)
+    said = collected.compliance(given, {}, ["inventory/mine"], KNOWN, chosen(tmp_path))
+    assert said
+    assert said.text.count("off") >= 1
+    assert "are one machine" not in said.text
+
+
 def test_nothing_is_reported_of_what_no_slice_has_handed_over(tmp_path: Path) -> None:
     assert collected.validation([tmp_path], SILENT, [], {}) is None
     assert collected.compliance([tmp_path], SILENT, [], KNOWN, {}) is None

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible.module_utils.temper import process
+from ansible.module_utils.temper import node_conditions, process
 from ansible.module_utils.temper.access import (
+    listeners,
     selinux_ports,
     ssh_access,
     ssh_keys,
@@ -664,11 +665,15 @@ SSHD = "/usr/sbin/sshd"
     ("-D\0-f\0/etc/ssh/other", 0, "00000000", SSHD, ["process 7 on port 2222 reads '/etc/ssh/other'"]),
     ("-D", 0, "00000000", "/opt/ssh/sbin/sshd", ["process 7 on port 2222 is '/opt/ssh/sbin/sshd'"]),
     ("-f\0/etc/other", 0, "00000000", "/usr/sbin/haproxy", []),
-    ("-f/etc/ssh/sshd_config", 0, "00000000", f"{SSHD} (deleted)", []),
+    ("-f{main}", 0, "00000000", f"{SSHD} (deleted)", []),
     ("-D\0-p\x002222", 0, "00000000", SSHD, []),
     ("-f\0/etc/ssh/other", 0, "0100007F", SSHD, []),
     # A user's.
     ("-f\0/etc/ssh/other", 1000, "00000000", SSHD, []),
+    (
+        "-o\0Banner=/etc/my banner\0-f\0/etc/ssh/other",
+        *(0, "00000000", SSHD, ["process 7 on port 2222 reads '/etc/ssh/other'"]),
+    ),
 )
 def test_an_sshd_with_a_file_of_its_own_is_found(
     words: str,
@@ -678,17 +683,95 @@ def test_an_sshd_with_a_file_of_its_own_is_found(
     expected: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    main: Path,
 ) -> None:
-    monkeypatch.setattr(sshd, "which", lambda _: "/usr/sbin/sshd")
+    line = f"/usr/sbin/sshd\0{words}\0".replace("{main}", str(main))
+    server(tmp_path, monkeypatch, line, uid, address, program)
+    assert sshd.other_servers(tmp_path) == expected
+
+
+@pytest.fixture
+def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put the node's sshd_config somewhere."""
+    path = tmp_path / "sshd_config"
+    path.write_text("")
+    monkeypatch.setattr(sshd, "MAIN", path)
+    return path
+
+
+def server(
+    proc: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    uid: int = 0,
+    address: str = "00000000",
+    program: str = SSHD,
+) -> None:
+    """Have process 7 listen on port 2222."""
+    monkeypatch.setattr(sshd, "which", lambda _: SSHD)
     monkeypatch.setattr(os.path, "realpath", str)
     for folder in ("net", "7/fd"):
-        (tmp_path / folder).mkdir(parents=True)
+        (proc / folder).mkdir(parents=True)
     row = f"0: {address}:08AE 00000000:0000 0A 00000000:00000000 00:00000000 00000000 {uid} 0 4711 1"
-    (tmp_path / "net/tcp").write_text(f"sl local_address rem_address st\n{row}\n")
-    (tmp_path / "7/fd/3").symlink_to("socket:[4711]")
-    (tmp_path / "7/exe").symlink_to(program)
-    (tmp_path / "7/cmdline").write_text(f"/usr/sbin/sshd\0{words}\0")
-    assert sshd.other_servers(tmp_path) == expected
+    (proc / "net/tcp").write_text(f"sl local_address rem_address st\n{row}\n")
+    (proc / "7/fd/3").symlink_to("socket:[4711]")
+    (proc / "7/exe").symlink_to(program)
+    (proc / "7/root").symlink_to("/")
+    (proc / "7/cmdline").write_text(line)
+
+
+def test_an_sshd_whose_title_does_not_tell_its_file_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Path
+) -> None:
+    cases = {
+        TITLE.format("-o Banner=/etc/my banner -f /etc/ssh/other"): True,
+        TITLE.format("-o Ciphers aes256-ctr"): True,
+        "sshd: sshd -f other [listener] 0 of 10-100 startups\0": True,
+        # Cut off.
+        "sshd: sshd -o LogLevel=INFO -f /etc/s\0": True,
+        "sshd: /usr/sbin/sshd -D -f /etc/ssh/oth\0": True,
+        TITLE.format(f"-p 2222 -f {main}"): False,
+        "sshd: sshd -D [listener] 0 of 10-100 startups\0": False,
+        # Sessions of root, who has a port forwarded to him.
+        "sshd: root@pts/0\0": False,
+        "sshd: root [priv]\0": False,
+    }
+    server(tmp_path, monkeypatch, "")
+    found = {}
+    for line in cases:
+        (tmp_path / "7/cmdline").write_text(line)
+        found[line] = sshd.other_servers(tmp_path) != []
+    assert found == cases
+
+
+def test_an_sshd_with_files_of_a_container_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Path
+) -> None:
+    server(tmp_path, monkeypatch, TITLE.format(""))
+    assert sshd.other_servers(tmp_path) == []
+    (tmp_path / "7/root").unlink()
+    own = tmp_path / "7/root" / main.relative_to("/")
+    (tmp_path / "7/root").mkdir()
+    assert "container" in " ".join(sshd.other_servers(tmp_path))
+    # It has the node's file, and not what that includes.
+    own.parent.mkdir(parents=True)
+    own.hardlink_to(main)
+    assert "container" in " ".join(sshd.other_servers(tmp_path))
+    # It has ended.
+    (tmp_path / "7/exe").unlink()
+    assert sshd.other_servers(tmp_path) == []
+
+
+def test_a_search_for_sshds_that_ends_early_proves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Path
+) -> None:
+    server(tmp_path, monkeypatch, TITLE.format(""))
+    monkeypatch.setattr(listeners, "NAMES_TIMEOUT_S", -1.0)
+    condition = node_conditions.ssh_servers(lambda: sshd.other_servers(tmp_path))
+    assert (condition["state"], "in -1 s" in condition["reason"]) == ("not-checked", True)
+    # Nothing listens.
+    (tmp_path / "net/tcp").write_text("sl local_address rem_address st\n")
+    assert sshd.other_servers(tmp_path) == []
 
 
 def test_options_are_named_by_their_keywords() -> None:

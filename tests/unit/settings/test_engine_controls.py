@@ -1,5 +1,6 @@
 """Settings of a node are made, proven and taken back: files, permissions, parameters, mounts, units, PAM."""
 
+import contextlib
 import json
 import os
 import platform
@@ -292,6 +293,31 @@ def test_what_an_upgrade_of_a_package_has_brought_since_stays(harden: Run, node:
         harden()
         assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (expected, 0o644), name
         assert not harden()["changed"], name
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_directories_that_a_file_brought_go_with_it_whichever_run_made_them(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch, cut_off: bool
+) -> None:
+    """Also where the first run made only them, and where somebody has removed one in between."""
+
+    def killed(setting: files.WholeFile) -> None:
+        setting.path.parent.mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    path = node.path / "new" / "deep" / "a.conf"
+    with monkeypatch.context() as patch:
+        if cut_off:
+            patch.setattr(files.WholeFile, "apply", killed)
+        with pytest.raises(KeyboardInterrupt) if cut_off else contextlib.nullcontext():
+            harden(("file", {"path": str(path), "content": "1\n"}))
+    harden(("file", {"path": str(path), "content": "2\n"}))
+    shutil.rmtree(path.parent)
+    harden(("file", {"path": str(path), "content": "3\n"}))
+    assert path.read_text() == "3\n"
+    harden()
+    assert not (node.path / "new").exists()
+    assert not harden()["changed"]
 
 
 @pytest.mark.component

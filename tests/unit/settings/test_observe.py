@@ -199,7 +199,7 @@ def test_the_module_returns_every_role_and_the_nodes_own_conditions(
     node: Path, run_module: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        node_conditions, "conditions", lambda names, _: [node_conditions.condition("x", "pass", str(names))]
+        node_conditions, "conditions", lambda names, *_: [node_conditions.condition("x", "pass", str(names))]
     )
     result = run_module(node_compliance.main, roles=json.dumps([sysctl()]), administrators=["ada"])
     assert result["changed"] is False

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import node_settings
 import pytest
 from ansible.module_utils.temper.settings import observe, record, system
+from ansible.module_utils.temper.settings.base import SettingError
+from ansible.module_utils.temper.settings.files import Keyword
 from ansible.module_utils.temper.settings.strictness import chosen, strictest
 
 from temper.plan.strictness import order_of
@@ -273,6 +275,89 @@ def test_what_a_first_profile_found_as_it_wants_it_returns_after_a_stricter_one(
         assert parameter.read_text().strip() == wanted
     run(run_module, role_plan("os_hardening", [], atomic=True, sysctl_file=OURS))
     assert parameter.read_text().strip() == "1"
+
+
+class Killed(BaseException):
+    """The run ends there and then."""
+
+
+DAYS = "/etc/login.defs:PASS_MAX_DAYS"
+
+
+@pytest.mark.parametrize("end", [SettingError("no"), Killed()], ids=["undone", "cut off"])
+@pytest.mark.parametrize("applied", [False, True])
+def test_of_a_run_that_did_not_end_both_values_are_ours(
+    tmp_path: Path, run_module: Run, monkeypatch: pytest.MonkeyPatch, end: BaseException, applied: bool
+) -> None:
+    """Two such runs, then one that ends: with what was made before, with less, or taken back."""
+    apply = Keyword.apply
+
+    def ended(setting: Keyword) -> None:
+        if applied:
+            apply(setting)
+        raise end
+
+    for wanted, expected in (("365", "365"), ("400", "400"), (None, "99999")):
+        root = tmp_path / str(wanted)
+        root.mkdir()
+        with monkeypatch.context() as patch:
+            node = a_node(root, patch)
+            file, key = place(node, "keyword", DAYS, "99999")
+            run(run_module, plan_of(node, "keyword", DAYS, "365", key))
+            for next_one in ("180", "90"):
+                with patch.context() as broken:
+                    broken.setattr(Keyword, "apply", ended)
+                    with pytest.raises((AssertionError, Killed)):
+                        run(run_module, plan_of(node, "keyword", DAYS, next_one, key))
+            none = role_plan("os_hardening", [], atomic=True, sysctl_file=OURS)
+            plan = plan_of(node, "keyword", DAYS, wanted, key) if wanted else none
+            run(run_module, plan)
+            assert value_of(file, "keyword") == expected, wanted
+            assert not run(run_module, plan)["changed"]
+            if wanted:
+                (original,) = json.loads((node / "records/os_hardening.json").read_text())[
+                    "originals"
+                ].values()
+                assert (original["spec"]["value"], original.keys()) == (expected, {"spec", "state"})
+            run(run_module, none)
+            assert value_of(file, "keyword") == "99999", wanted
+
+
+def test_a_keyword_that_somebody_has_changed_since_is_not_taken_back(node: Path, run_module: Run) -> None:
+    """Whichever is stricter, and beside ours, too: it is theirs by now."""
+    for since in (["365", "90"], ["90", "365"], ["90"], ["400"], []):
+        file, key = place(node, "keyword", DAYS, "99999")
+        run(run_module, plan_of(node, "keyword", DAYS, "365", key))
+        text = "".join(f"PASS_MAX_DAYS {value}\n" for value in since)
+        file.write_text(text)
+        run(run_module, role_plan("os_hardening", [], atomic=True, sysctl_file=OURS))
+        assert file.read_text() == text, since
+
+
+def test_a_stricter_or_weaker_value_than_the_recorded_one_is_not_ours(node: Path) -> None:
+    for since, expected in (("90", "90"), ("400", "400"), ("365", "99999")):
+        file, key = place(node, "keyword", DAYS, since)
+        path, _, word = key.rpartition(":")
+        setting = Keyword(path, word, "365")
+        setting.order = "at most"
+        setting.recall({setting.key: {"spec": {**setting.spec, "value": "365"}, "state": []}})
+        setting.restore([f"{word} 99999"])
+        assert value_of(file, "keyword") == expected, since
+
+
+def test_what_a_run_before_one_that_was_cut_off_has_made_is_not_the_sites(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(node, "sysctl", KPTR, "2")
+    monkeypatch.setattr(system.MountOptions, "read", lambda _: ["nodev", "noexec", "nosuid"])
+    cases = (
+        (system.Sysctl(KPTR, "1"), "1", {"value": "2"}, "0"),
+        (system.MountOptions("/x", ["nodev"]), ["nodev", "nosuid"], {"options": ["noexec"]}, ["nosuid"]),
+    )
+    for setting, expected, former, state in cases:
+        setting.order = str(order_of("sysctl", KPTR))
+        setting.recall({setting.key: {"spec": setting.spec, "state": state, "former": [former]}})
+        assert setting.value == expected, setting.key
 
 
 def test_a_default_of_the_distribution_is_nobodys_choice_until_a_file_says_so(
