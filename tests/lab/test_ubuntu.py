@@ -38,7 +38,7 @@ STRICT = {
 #: An upgrade whose package brings its file in the place of the changed one.
 UPGRADE = (
     "cd $(mktemp -d); apt-get download -qq libpam-modules; "
-    "dpkg --force-confask,confnew --install *.deb >/dev/null; "
+    "dpkg --force-confask,confnew --install *.deb >/dev/null; rm -f /etc/security/*.dpkg-old; "
     "grep -c ^unlock_time /etc/security/faillock.conf || :"
 )
 MASK = "awk '$1 == \"UMASK\" {print $2}' /etc/login.defs"
