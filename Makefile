@@ -5,20 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-# Targets run one after the other. Only those of `make test` run two at a time: what keeps one core busy or waits for
-# nodes (lint, Molecule, smoke tests, which start from Molecule's nodes) beside what needs all cores (unit, component).
-# Once one has failed, the other still runs to its end.
-ifdef SIDE_BY_SIDE
-component: | unit
-molecule: | lint
-lab-smoke: | molecule
-# apt locks its lists.
-monitoring: | payload
-browser: | monitoring
-schedulers: | browser
-else
 .NOTPARALLEL:
-endif
 
 # Ansible insists on UTF-8, and a fresh server has no other such locale.
 export LC_ALL := C.UTF-8
@@ -49,9 +36,7 @@ site: packages setup ## Boot the lab, make its bare nodes hardened, tuned, valid
 	@$(BIN)/ansible-playbook site.yml $(ARGS)
 
 .PHONY: test
-test: packages setup-dev ## Run everything that must pass before a merge: lint, types, unit, component, Molecule and the smoke tests on nodes
-	@# The output of each is printed when it ends.
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync SIDE_BY_SIDE=1 unit lint component molecule lab-smoke
+test: packages setup-dev lint unit component molecule lab-smoke ## Run everything that must pass before a merge: lint, types, unit, component, Molecule and the smoke tests on nodes
 
 ##@ The lab
 
