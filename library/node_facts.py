@@ -391,7 +391,7 @@ def answers_elsewhere(found: list[dict[str, Any]]) -> bool:
 
     The strict filter of senders, net.ipv4.conf.all.rp_filter 1, drops what comes by such a way. IPv6 has no
     such filter. The login of Ansible shows it. Where that does not come by IPv4, or there is none, as on a
-    node that pulls, the routes say whether it can be: whoever comes from afar may use any address.
+    node that pulls, the routes say whether that can happen: a stranger may come by any address.
     """
     own = [address for one in found for address in one["addresses"]]
     login = ssh_login()

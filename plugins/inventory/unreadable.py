@@ -73,7 +73,7 @@ def problem(path: str) -> str:
         return str(error)
     if os.access(path, os.X_OK):
         return words_of_script(path)
-    # One without a suffix may be in the form of INI, of which Ansible knows what is wrong.
+    # A file without a suffix may be INI: Ansible says what is wrong with it.
     return unreadable(Path(path)) if Path(path).suffix else ""
 
 

@@ -77,7 +77,7 @@ class Known(Protocol):
 
 @dataclass(frozen=True)
 class Node:
-    """A node of which no more is at hand."""
+    """A node, with these two facts alone."""
 
     machine: tuple[str, ...] = ()
     host_keys: tuple[str, ...] = ()

@@ -110,7 +110,7 @@ def with_the_driver_that_is_there(plan: NodePlan) -> NodePlan:
 
 
 def _unread(problems: list[Refusal], warnings: list[str]) -> NodePlan:
-    """Return the plan of a node of which nothing is known but the inventory."""
+    """Return the plan of a node that could not be read: only its inventory is known."""
     text = "\n".join(f"warning: {one}" for one in warnings)
     return NodePlan(refusals=tuple(problems), warnings=tuple(warnings), text=text)
 

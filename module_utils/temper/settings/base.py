@@ -95,8 +95,8 @@ class Setting:
     live = True
     #: In which order its values stand (strictness.py): what the site has that is stricter stays.
     order = EXACTLY
-    #: What the record has of it: `state` before Temper first made it, `spec` as Temper last made it. Where a
-    #: run failed or was cut off, `former` has the specs of runs before, one of which may still be in force.
+    #: What the record has of it: `state` before Temper first made it, `spec` as Temper last made it. After a
+    #: run that failed or was cut off, `former` has the earlier specs: one of them may still be in force.
     original: Mapping[str, Any] | None = None
     #: Whether its state has parts, each of which is recorded before it is first made.
     in_parts = False
