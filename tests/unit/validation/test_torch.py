@@ -3,7 +3,6 @@
 They need a Python with torch, which Temper's own environment does not have: TEMPER_PAYLOAD_PYTHON names it.
 """
 
-import atexit
 import functools
 import json
 import os
@@ -16,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.unit.each import each
+from tests.unit.fork_server import ForkServer
 from validation.cli import main
 from validation.model.contract import State, node_result
-from validation.processes.pool import ROOT
 
 PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
 
@@ -33,30 +32,17 @@ PATIENT = {"OMP_WAIT_POLICY": "passive"}
 
 
 @functools.cache
-def server() -> subprocess.Popen[str]:
-    """A process that has imported torch, and runs programs until this one ends."""
-    started = subprocess.Popen(
-        [str(PYTHON), "-m", "tests.unit.validation.torch_server"],
-        cwd=ROOT,
-        env={**os.environ, **PATIENT},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    atexit.register(started.communicate)
-    return started
+def server() -> ForkServer:
+    """A Python that has imported torch."""
+    return ForkServer(str(PYTHON), "torch", environment={**os.environ, **PATIENT})
 
 
 def there(program: str) -> Any:
     """Run a program in the Python with torch; what it assigned to `answer`."""
     code = textwrap.dedent(program) + "\nimport json\nprint(json.dumps(answer))\n"
-    stdin, stdout = server().stdin, server().stdout
-    assert stdin
-    assert stdout
-    print(json.dumps({"program": code, "environment": {**os.environ, **PATIENT}}), file=stdin, flush=True)
-    done = json.loads(stdout.readline())
-    assert done["status"] == 0, done["err"]
-    return json.loads(done["out"])
+    done = server().run(code, {**os.environ, **PATIENT})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
