@@ -220,6 +220,7 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
 
         on_the_cpu(collectives)
         on_the_cpu(launch)
+        matmul.GpuMatmul.function = "tests.unit.validation.torch_children:multiply"
         of = dict(sustained=dict(any=dict(shape=[256, 512, 128])), best=dict(fp32=dict(shape=[64, 128, 512])))
         references = References(dict(h100=samples.H100), {}, dict(hopper=dict(matmul=of)))
         node = samples.node(expectation=samples.expectation(references=references))
