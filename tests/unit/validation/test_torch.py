@@ -29,12 +29,14 @@ pytestmark = [
 
 #: Threads of OpenMP that wait for one another burn no CPU, of which a busy machine has none to spare.
 PATIENT = {"OMP_WAIT_POLICY": "passive"}
+#: The second takes as long as the first, and every training step imports it.
+MODULES = ("torch", "torch._dynamo", "validation.backends.training")
 
 
 @functools.cache
 def server() -> ForkServer:
     """A Python that has imported torch."""
-    return ForkServer(str(PYTHON), "torch", environment={**os.environ, **PATIENT})
+    return ForkServer(str(PYTHON), *MODULES, environment={**os.environ, **PATIENT})
 
 
 def there(program: str) -> Any:
