@@ -40,7 +40,12 @@ def ansible(
     command: str, *arguments: str, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run one of them to its end, with the checkout's ansible.cfg unless told otherwise."""
-    own = {**os.environ, "LC_ALL": "C.UTF-8", **(environment or {})}
-    settings = frozenset((name, value) for name, value in own.items() if name.startswith("ANSIBLE_"))
     words = [str(Path(sys.executable).with_name(f"ansible-{command}")), *arguments]
-    return server(settings).run(PROGRAM.format(command=command, words=words), own)
+    return run(words, env={**os.environ, "LC_ALL": "C.UTF-8", **(environment or {})})
+
+
+def run(words: list[str], *, env: Mapping[str, str], **_: object) -> subprocess.CompletedProcess[str]:
+    """Do what `subprocess.run` would do with a command of Ansible in the checkout."""
+    settings = frozenset((name, value) for name, value in env.items() if name.startswith("ANSIBLE_"))
+    command = Path(words[0]).name.removeprefix("ansible-")
+    return server(settings).run(PROGRAM.format(command=command, words=words), env)

@@ -50,6 +50,8 @@ from temper.rollout.guard import STOPS, end_descendants
 from tests.unit.each import each
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("forked_ansible")
+
 Begin = Callable[[], subprocess.Popen[bytes]]
 
 PLAY = """
