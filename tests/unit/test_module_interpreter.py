@@ -26,8 +26,8 @@ def test_every_module_runs_with_the_python_that_the_inventory_names(tmp_path: Pa
     python, log, play = (tmp_path / name for name in ("another-python", "log", "play.json"))
     python.write_text(PYTHON.format(log=log))
     python.chmod(0o755)
-    tasks = [{"node_facts": {}}]
-    play.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
+    one = {"hosts": "localhost", "gather_facts": False, "tasks": [{"node_facts": None}]}
+    play.write_text(json.dumps([one]))
     here = ["-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={python}"]
     done = ansible("playbook", *here, str(play))
     assert done.returncode == 0, done.stdout + done.stderr
