@@ -61,8 +61,9 @@ def extra_vars_problem() -> str:
     try:
         load_extra_vars(DataLoader())
     except AnsibleError as error:
-        wrong = wrong_option(map(str, context.CLIARGS["extra_vars"]))
-        return "" if VAULT in error.message else wrong or f"-e: {error.message}"
+        if VAULT in error.message:
+            return ""
+        return wrong_option(map(str, context.CLIARGS["extra_vars"])) or f"-e: {error.message}"
     return ""
 
 
