@@ -221,17 +221,22 @@ class Keyword(Setting):
         self._replace([self.line])
 
     def restore(self, state: State) -> None:
-        """Put the former lines back, unless somebody has replaced ours, as an upgrade of the package may.
+        """Put the former lines back."""
+        if state is not None and not self.left_alone():
+            self._replace(state)
 
-        Nor where somebody has added a line. Records of earlier versions have no value: any counts as ours.
+    def left_alone(self) -> str:
+        """Return whether somebody has replaced our line, as an upgrade of the package may, or added one.
+
+        Records of earlier versions have no value: any counts as ours.
         """
         lines = self.read()
-        if state is None or lines is None:
-            return
         made = self.recorded("value") or [self.value]
-        found = self._values(lines)
-        if "" in made or (found and {*found} <= {*made}):
-            self._replace(state)
+        found = self._values(lines or [])
+        if lines is not None and ("" in made or (found and {*found} <= {*made})):
+            return ""
+        there = "no such file" if lines is None else ", ".join(found) or "no line"
+        return f"{self.keyword} in {self.path} (expected {' or '.join(filter(None, made))}, found {there})"
 
     def change(self) -> list[Difference]:
         """Return the lines."""
@@ -262,6 +267,8 @@ class Keyword(Setting):
 
 class Access(Setting):
     """Owner root, and no permission beyond `mode`; what is stricter already stays so."""
+
+    of_others = True
 
     def __init__(self, path: str, mode: str, groups: Sequence[str] = ("root",)) -> None:
         self.key = f"access:{path}"
