@@ -223,15 +223,21 @@ class Keyword(Setting):
     def restore(self, state: State) -> None:
         """Put the former lines back, unless somebody has replaced ours, as an upgrade of the package may.
 
-        Nor where somebody has added a line. Records of earlier versions have no value: any counts as ours.
+        Nor where somebody has added a line.
         """
-        lines = self.read()
-        if state is None or lines is None:
-            return
-        made = self.recorded("value") or [self.value]
-        found = self._values(lines)
-        if "" in made or (found and {*found} <= {*made}):
+        if state is not None and self._is_ours():
             self._replace(state)
+
+    def is_at(self, state: State) -> bool:
+        """Return whether `restore` leaves all as it is."""
+        return super().is_at(state) or not self._is_ours()
+
+    def _is_ours(self) -> bool:
+        """Return whether the lines are Temper's. Records of earlier versions have no value: any counts."""
+        lines = self.read()
+        made = self.recorded("value") or [self.value]
+        found = self._values(lines or [])
+        return lines is not None and ("" in made or (bool(found) and {*found} <= {*made}))
 
     def change(self) -> list[Difference]:
         """Return the lines."""
