@@ -754,7 +754,8 @@ def carry_out(
             later = [other["role"] for other in plans[number:] if other["options"]["absent"]]
             later += taken_back_later
             options = {**plan["options"], "after_boot_s": after_boot_s, "taken_back_later": later}
-            outcome = Role(node, {**plan, "options": options}, secrets).settle()
+            role = Role(node, {**plan, "options": options}, secrets)
+            outcome = role.settle()
         except (RefusedError, *FAILURES) as error:
             subject = "A file of this node could not be read or written; mend that and run again"
             result["roles"][plan["role"]] = {
@@ -769,7 +770,7 @@ def carry_out(
         result["changed"] |= outcome.changed
         result["roles"][plan["role"]] = asdict(outcome)
         # One that waits to be confirmed, too: should it be taken back, the programs have still taken it.
-        note_in_place(node, plan)
+        note_in_place(role, plan)
         if outcome.needs:
             break
     else:
@@ -778,11 +779,14 @@ def carry_out(
     return result
 
 
-def note_in_place(node: NodeModule, plan: Mapping[str, Any]) -> None:
-    """Note that a role is as planned. Without the note, the next run asks the node's programs once more."""
-    if not node.check_mode and plan["options"].get("live", True):
+def note_in_place(role: Role, plan: Mapping[str, Any]) -> None:
+    """Note that a role is as planned. Without the note, the next run asks the node's programs once more.
+
+    So it does where a program does not know a control, which each plan has to name as waived.
+    """
+    if role.live and not role.node.check_mode:
         with suppress(OSError):
-            in_place.note(plan)
+            in_place.note(plan, as_a_whole=not role.unknown)
 
 
 def check_system(plan: Mapping[str, Any]) -> None:
@@ -821,7 +825,7 @@ def read_ahead(
             if not role.settled:
                 break
             found[role.name] = asdict(role.settle())
-            note_in_place(node, plan)
+            note_in_place(role, plan)
         except (RefusedError, *FAILURES):
             break
     return found
