@@ -462,12 +462,14 @@ def other_servers(proc: Path = Path("/proc")) -> list[str]:
     sshd, or have another root folder, as in a container. Raises CommandError where the search takes too long.
     """
     ports = {
-        one.inode: one.port for one in sockets("tcp", proc) if one.uid == 0 and not is_loopback(one.address)
+        f"socket:[{one.inode}]": one.port
+        for one in sockets("tcp", proc)
+        if one.uid == 0 and not is_loopback(one.address)
     }
     holders: dict[int, set[int]] = {}
     # A socket without a process is the kernel's, as those of NFS are.
     for process, _, target in open_files(proc, whole=True) if ports else ():
-        if port := ports.get(target[len("socket:[") : -1]):
+        if port := ports.get(target):
             holders.setdefault(int(process), set()).add(port)
     ours, found = os.path.realpath(which("sshd") or ""), []
     for number, own in sorted(holders.items()):

@@ -720,6 +720,13 @@ def server(
     (proc / "7/cmdline").write_text(line)
 
 
+def test_a_pipe_is_no_socket_of_an_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Path) -> None:
+    server(tmp_path, monkeypatch, "/usr/sbin/sshd\0-f\0/etc/ssh/other\0")
+    (tmp_path / "7/fd/3").unlink()
+    (tmp_path / "7/fd/3").symlink_to("pipe:[124711]")
+    assert sshd.other_servers(tmp_path) == []
+
+
 def test_an_sshd_whose_title_does_not_tell_its_file_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Path
 ) -> None:
