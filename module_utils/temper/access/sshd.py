@@ -467,8 +467,7 @@ def other_servers(proc: Path = Path("/proc")) -> list[str]:
         if one.uid == 0 and not is_loopback(one.address)
     }
     holders: dict[int, set[int]] = {}
-    # A socket without a process is the kernel's, as those of NFS are.
-    for process, _, target in open_files(proc, whole=True) if ports else ():
+    for process, _, target in open_files(proc, program="sshd", whole=True) if ports else ():
         if port := ports.get(target):
             holders.setdefault(int(process), set()).add(port)
     ours, found = os.path.realpath(which("sshd") or ""), []
@@ -479,8 +478,6 @@ def other_servers(proc: Path = Path("/proc")) -> list[str]:
         try:
             program = _program(number, proc)
         except (FileNotFoundError, ProcessLookupError):  # it has ended
-            continue
-        if os.path.basename(program) != "sshd":  # noqa: PTH119 - no file here
             continue
         if not with_ours:
             does = f"has another root folder, as in a container, and reads its own {MAIN}"
@@ -500,7 +497,7 @@ def _has_our_files(process: int, proc: Path) -> bool:
     """Return whether the root folder and `MAIN` of a process are those of the node."""
     root = f"{proc}/{process}/root"
     try:
-        return all(os.path.samefile(f"{root}{path}", path) for path in ("/", MAIN))  # noqa: PTH121 - likewise
+        return all(os.path.samefile(f"{root}{path}", path) for path in ("/", MAIN))  # noqa: PTH121 - texts
     except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
         return False
 

@@ -776,6 +776,12 @@ def test_a_search_for_sshds_that_ends_early_proves_nothing(
     monkeypatch.setattr(listeners, "NAMES_TIMEOUT_S", -1.0)
     condition = node_conditions.ssh_servers(lambda: sshd.other_servers(tmp_path))
     assert (condition["state"], "in -1 s" in condition["reason"]) == ("not-checked", True)
+    # Open files of other programs are not read.
+    (tmp_path / "7/exe").unlink()
+    (tmp_path / "7/exe").symlink_to("/usr/bin/python3")
+    assert sshd.other_servers(tmp_path) == []
+    (tmp_path / "7/exe").unlink()
+    (tmp_path / "7/exe").symlink_to(SSHD)
     # Nothing listens.
     (tmp_path / "net/tcp").write_text("sl local_address rem_address st\n")
     assert sshd.other_servers(tmp_path) == []
