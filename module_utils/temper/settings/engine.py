@@ -485,15 +485,19 @@ class Role:
     def remember(self, setting: Setting, state: State) -> None:
         """Record what a setting was, unless that is known, and what becomes of it where that may vary.
 
+        What the site has set since is what it was, from now on: as Temper's it would be loosened.
+
         A run may fail or be cut off before it makes that: what earlier ones made is kept until one has ended.
         Those with a record of their own have no spec.
         """
         if is_recorded(setting) and not setting.own:
-            made = setting.as_made()
+            made, since = setting.as_made(), setting.since(state)
             original = self.record.originals.setdefault(setting.key, {"spec": made, "state": state})
             if setting.in_parts:
                 # In the order of their first notes, so that the record changes with what it says alone.
                 original["state"] = {**original["state"], **state, **original["state"]}
+            if since:
+                original["state"] = since
             if original["spec"] != made:
                 original["former"] = [*original.get("former", []), original["spec"]]
                 original["spec"] = made
