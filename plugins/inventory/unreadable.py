@@ -28,8 +28,8 @@ name: unreadable
 short_description: One sentence for an inventory that no other plugin can read
 description:
   - The last of the enabled plugins (ansible.cfg), which Ansible asks only about what no other could read.
-  - Ends the run with status 1 and a sentence where C(-e) has another form, because of which every plugin
-    fails, where the file is not there, is no YAML, or is a script that fails. It leaves plugins to Ansible.
+  - Ends the run with status 1 and a sentence where C(-e) cannot be read, so that every plugin fails, and where
+    the file is not there, is no YAML, or is a script that fails. It leaves plugins to Ansible.
 """
 #: For a script that has failed, and is asked once more for its words.
 SCRIPT_S = 60

@@ -159,7 +159,7 @@ class Relation(StringEnum):
 
 MEANINGS = {
     Relation.SCANNER_FAILS: "the scanner fails these rules, and the report does not fail their control",
-    Relation.TEMPER_FAILS: "the report fails a control of which the scanner passes these rules",
+    Relation.TEMPER_FAILS: "the scanner passes these rules, and the report fails their control",
     Relation.UNKNOWN: "the scanner fails these rules, and the report says nothing on them",
     Relation.BOTH_FAIL: "the scanner fails these rules, and the report their control",
     Relation.EXPLAINED: "the scanner fails these rules for the reasons given",
