@@ -159,6 +159,11 @@ class Role:
             for setting in former
             if setting not in self.given_up and (self.options["absent"] or kind_of(setting) not in BROUGHT)
         ]
+        self.left_alone = {
+            setting.key: word
+            for setting in self.unwanted
+            if not is_back(setting, self.originals()[setting.key]["state"]) and (word := setting.left_alone())
+        }
         self.brought = sorted((s for s in self.unwanted if kind_of(s) in BROUGHT), key=kind_of)
         for setting in self.brought:
             setting.begin(self.node)
@@ -350,6 +355,8 @@ class Role:
                 self.say(f"This node's kernel has no parameter {name}; it is left out.")
         for name, reason in self.unknown.items():
             self.say(f"The control {name} does not apply here: {reason}.")
+        if self.left_alone:
+            self.say(f"left alone: {'; '.join(self.left_alone.values())}.")
         for sentence in self.left_out:
             self.say(f"{sentence}; it is left out.")
         for warning in words_on_kept(self.wanted.values()):
@@ -404,7 +411,8 @@ class Role:
         back = {
             setting.key: setting.taken_back()
             for setting in self.unwanted
-            if not is_back(setting, self.originals()[setting.key]["state"])
+            if setting.key not in self.left_alone
+            and not is_back(setting, self.originals()[setting.key]["state"])
         }
         return Planned(
             [key for key, found in back.items() if not found],
@@ -485,15 +493,19 @@ class Role:
     def remember(self, setting: Setting, state: State) -> None:
         """Record what a setting was, unless that is known, and what becomes of it where that may vary.
 
+        What the site has set since is what it was, from now on: as Temper's it would be loosened.
+
         A run may fail or be cut off before it makes that: what earlier ones made is kept until one has ended.
         Those with a record of their own have no spec.
         """
         if is_recorded(setting) and not setting.own:
-            made = setting.as_made()
+            made, since = setting.as_made(), setting.since(state)
             original = self.record.originals.setdefault(setting.key, {"spec": made, "state": state})
             if setting.in_parts:
                 # In the order of their first notes, so that the record changes with what it says alone.
                 original["state"] = {**original["state"], **state, **original["state"]}
+            if since:
+                original["state"] = since
             if original["spec"] != made:
                 original["former"] = [*original.get("former", []), original["spec"]]
                 original["spec"] = made
@@ -754,7 +766,8 @@ def carry_out(
             later = [other["role"] for other in plans[number:] if other["options"]["absent"]]
             later += taken_back_later
             options = {**plan["options"], "after_boot_s": after_boot_s, "taken_back_later": later}
-            outcome = Role(node, {**plan, "options": options}, secrets).settle()
+            role = Role(node, {**plan, "options": options}, secrets)
+            outcome = role.settle()
         except (RefusedError, *FAILURES) as error:
             subject = "A file of this node could not be read or written; mend that and run again"
             result["roles"][plan["role"]] = {
@@ -769,7 +782,7 @@ def carry_out(
         result["changed"] |= outcome.changed
         result["roles"][plan["role"]] = asdict(outcome)
         # One that waits to be confirmed, too: should it be taken back, the programs have still taken it.
-        note_in_place(node, plan)
+        note_in_place(role, plan)
         if outcome.needs:
             break
     else:
@@ -778,11 +791,14 @@ def carry_out(
     return result
 
 
-def note_in_place(node: NodeModule, plan: Mapping[str, Any]) -> None:
-    """Note that a role is as planned. Without the note, the next run asks the node's programs once more."""
-    if not node.check_mode and plan["options"].get("live", True):
+def note_in_place(role: Role, plan: Mapping[str, Any]) -> None:
+    """Note that a role is as planned. Without the note, the next run asks the node's programs once more.
+
+    So it does where a program does not know a control, which each plan has to name as waived.
+    """
+    if role.live and not role.node.check_mode:
         with suppress(OSError):
-            in_place.note(plan)
+            in_place.note(plan, as_a_whole=not role.unknown)
 
 
 def check_system(plan: Mapping[str, Any]) -> None:
@@ -821,7 +837,7 @@ def read_ahead(
             if not role.settled:
                 break
             found[role.name] = asdict(role.settle())
-            note_in_place(node, plan)
+            note_in_place(role, plan)
         except (RefusedError, *FAILURES):
             break
     return found

@@ -134,8 +134,9 @@ class Keyword(Setting):
     @cached_property
     def value(self) -> str:
         """The wanted value, or one that is as strict as the site's, too."""
-        found = self._values(self.read() or [])
-        if self.original and len(found) == 1 and found[0] in self.recorded("value"):
+        lines = self.read() or []
+        found = self._values(self._of_site(lines))
+        if self.original and lines and not found:
             found = self._values(self.original["state"] or [])
         elif self.in_use and not (found or self.original):
             found = implicit(self.order)
@@ -221,21 +222,34 @@ class Keyword(Setting):
         self._replace([self.line])
 
     def restore(self, state: State) -> None:
-        """Put the former lines back, unless somebody has replaced ours, as an upgrade of the package may.
+        """Put the former lines back."""
+        if state is not None and not self.left_alone():
+            self._replace(state)
 
-        Nor where somebody has added a line. Records of earlier versions have no value: any counts as ours.
+    def left_alone(self) -> str:
+        """Return whether somebody has replaced our line, as an upgrade of the package may, or added one.
+
+        Records of earlier versions have no value: any counts as ours.
         """
         lines = self.read()
-        if state is None or lines is None:
-            return
         made = self.recorded("value") or [self.value]
-        found = self._values(lines)
-        if "" in made or (found and {*found} <= {*made}):
-            self._replace(state)
+        found = self._values(lines or [])
+        if lines is not None and ("" in made or (found and {*found} <= {*made})):
+            return ""
+        there = "no such file" if lines is None else ", ".join(found) or "no line"
+        return f"{self.keyword} in {self.path} (expected {' or '.join(filter(None, made))}, found {there})"
+
+    def since(self, state: State) -> State:
+        """Return the site's lines, where Temper has made others before and what the site says is stricter."""
+        return self._of_site(state or []) if self.original and self.value != self.wanted else []
 
     def change(self) -> list[Difference]:
         """Return the lines."""
         return [Difference(self.key, "\n".join(self.read() or []), self.line)]
+
+    def _of_site(self, lines: Sequence[str]) -> list[str]:
+        made = self.recorded("value")
+        return [line for line in lines if not {*self._values([line])} <= {*made}]
 
     def _values(self, lines: Sequence[str]) -> list[str]:
         return [match[2] for line in lines if (match := self.pattern.match(line))]
@@ -262,6 +276,8 @@ class Keyword(Setting):
 
 class Access(Setting):
     """Owner root, and no permission beyond `mode`; what is stricter already stays so."""
+
+    of_others = True
 
     def __init__(self, path: str, mode: str, groups: Sequence[str] = ("root",)) -> None:
         self.key = f"access:{path}"

@@ -215,6 +215,10 @@ class Sysctl(KernelValue):
         if state is not None and self.path.exists() and self.read() != state and not self.locked():
             self._write(state)
 
+    def left_alone(self) -> str:
+        """Return whether the kernel keeps the value."""
+        return f"{self.name} (the kernel keeps {self.read()} until the next boot)" if self.locked() else ""
+
 
 REVERSE_PATH = "net.ipv4.conf.all.rp_filter"
 
@@ -312,6 +316,8 @@ def of_temper(path: str) -> bool:
 class MountOptions(Setting):
     """Options of a mount point, in force now. A plain directory is bound to itself for them."""
 
+    of_others = True
+
     def __init__(self, path: str, options: Sequence[str], bind: bool = False) -> None:
         self.key = f"mount:{path}"
         self.spec = {"path": path, "options": list(options)}
@@ -319,17 +325,16 @@ class MountOptions(Setting):
         self.options = list(options)
         self.bind = bind
 
-    def as_made(self) -> dict[str, Any]:
-        """Return `spec` with the options as Temper makes them."""
-        return {**self.spec, "options": self.value}
-
     @cached_property
     def value(self) -> list[str]:
         """The wanted options and those of the site; what Temper once asked for and no longer does, goes."""
-        made = {option for options in self.recorded("options") for option in options}
-        if self.original:
-            made -= set(self.original["state"] or [])
-        return sorted({*self.options, *(set(self.read() or []) - made)})
+        state = self.original["state"] if self.original else None
+        return sorted({*self.options, *self._without_ours(state)})
+
+    def _without_ours(self, state: State) -> set[str]:
+        """Return the options in force without those of Temper, unless the state has them, too."""
+        made = {*self.options}.union(*self.recorded("options"))
+        return {*(self.read() or [])} - (made - {*(state or [])})
 
     def read(self) -> State:
         """Return the options in force that matter here, None where it is no mount point."""
@@ -359,7 +364,7 @@ class MountOptions(Setting):
         self._remount(self.value)
 
     def restore(self, state: State) -> None:
-        """Take away what was not there."""
+        """Take away what was not there, but for what the site has added since."""
         now = self.read()
         if now is None or now == state:
             return
@@ -368,7 +373,7 @@ class MountOptions(Setting):
             run(["umount", "--lazy", self.path])
             return
         # Also where something is mounted below it, which would go as well: then it stays, without options.
-        self._remount(state or [])
+        self._remount([*(state or []), *self._without_ours(state)])
 
     def change(self) -> list[Difference]:
         """Return the options."""
@@ -399,6 +404,8 @@ class Unit(Setting):
     (`made_here`); nor is one missed while another that does the same runs (`unless`: names or patterns). It
     is restarted where one of the files `restart_on` has changed.
     """
+
+    of_others = True
 
     def __init__(
         self,

@@ -330,8 +330,30 @@ def test_a_keyword_that_somebody_has_changed_since_is_not_taken_back(node: Path,
         run(run_module, plan_of(node, "keyword", DAYS, "365", key))
         text = "".join(f"PASS_MAX_DAYS {value}\n" for value in since)
         file.write_text(text)
-        run(run_module, role_plan("os_hardening", [], atomic=True, sysctl_file=OURS))
-        assert file.read_text() == text, since
+        back = run(run_module, role_plan("os_hardening", [], atomic=True, sysctl_file=OURS))
+        assert (file.read_text(), back["actions"]) == (text, []), since
+
+
+@each(
+    ("PASS_MAX_DAYS 90 # policy 7\n", "PASS_MAX_DAYS 90 # policy 7\n"),
+    # Ours, and one of the site behind it.
+    ("PASS_MAX_DAYS 365\nPASS_MAX_DAYS 90\n", "PASS_MAX_DAYS 90\n"),
+    # Weaker: that was never a choice to return to.
+    ("PASS_MAX_DAYS 400\n", "PASS_MAX_DAYS 99999\n"),
+)
+def test_a_stricter_line_that_the_site_writes_later_stays_in_each_run_and_with_the_role(
+    text: str, after: str, node: Path, run_module: Run
+) -> None:
+    file, key = place(node, "keyword", DAYS, "99999")
+    plan = plan_of(node, "keyword", DAYS, "365", key)
+    run(run_module, plan)
+    file.write_text(text)
+    assert run(run_module, plan)["changed"]
+    expected = file.read_text()
+    assert expected == ("PASS_MAX_DAYS 90\n" if "90" in text else "PASS_MAX_DAYS 365\n")
+    assert not run(run_module, plan)["changed"]
+    run(run_module, role_plan("os_hardening", [], atomic=True, sysctl_file=OURS))
+    assert file.read_text() == after
 
 
 def test_a_stricter_or_weaker_value_than_the_recorded_one_is_not_ours(node: Path) -> None:
@@ -529,6 +551,20 @@ def test_options_of_a_mount_point_stay_and_those_of_temper_go_with_the_profile(
     assert not run(run_module, options_plan("nodev"))["changed"]
     run(run_module, role_plan("os_hardening", [], atomic=True))
     assert in_force() == "ro,dev,nosuid,exec"
+
+
+@pytest.mark.component
+def test_an_option_of_a_mount_point_that_the_site_adds_later_stays(
+    node: Path, run_module: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_force = mount(node, monkeypatch, "rw,relatime")
+    run(run_module, options_plan("nodev"))
+    (node / "mountinfo").write_text("1 0 0:1 / /data rw,noexec - ext4 x rw\n")
+    assert run(run_module, options_plan("nodev"))["changed"]
+    assert not run(run_module, options_plan("nodev"))["changed"]
+    assert in_force() == "nodev,suid,noexec"
+    run(run_module, role_plan("os_hardening", [], atomic=True))
+    assert in_force() == "dev,suid,noexec"
 
 
 @each("disabled", "masked")
