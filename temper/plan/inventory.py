@@ -270,13 +270,31 @@ def unreadable(path: Path, vaults: list[str] | None = None, *, may_be_empty: boo
     if path.suffix not in YAML_ENDINGS or not path.is_file():
         return ""
     try:
-        if not (DataLoader().load_from_file(str(path)) or may_be_empty):
+        found = DataLoader().load_from_file(str(path))
+        if not (found or may_be_empty):
             return f"{path} is empty"
+        if not may_be_empty:  # it is no file of variables
+            return _misshapen(found)
     except AnsibleParserError as error:
         where = place_of_error(error) or f" ({typed(path)})"
         return printable(f"expected YAML, found none: {_yaml_problem(error)}{where}")
     except AnsibleError:
         (vaults if vaults is not None else []).append(str(path))
+    return ""
+
+
+def _misshapen(groups: Any) -> str:
+    """Return which part of groups is no mapping, as Ansible's YAML plugin wants it; nothing for all else."""
+    from temper.plan.origin import place
+
+    if not isinstance(groups, dict) or "plugin" in groups:
+        return ""
+    for name, group in groups.items():
+        for key in ("children", "hosts", "vars") if isinstance(group, dict) else ():
+            if isinstance(part := group.get(key), list):
+                return f"{name}, {key}: expected names with a colon each (NAME:), found a list{place(part)}"
+            if key == "children" and (said := _misshapen(part)):
+                return said
     return ""
 
 

@@ -86,6 +86,8 @@ def test_a_limit_chooses_nodes(source: Path) -> None:
         ("absent.yml", None, "found no file or folder .*absent.yml"),
         ("empty.yml", "---\n", "empty.yml is empty"),
         ("hosts.yml", "gpu_nodes:\n  hosts\n    gpu01:\n", r"hosts.yml:3\)$"),
+        ("hosts.yml", "gpu_nodes:\n  hosts:\n    - gpu01\n", r"gpu_nodes, hosts: .*list .*hosts.yml:3\)$"),
+        ("hosts.yml", "all: {children: {a: {children: [b]}}}\n", r"a, children: .*hosts.yml:1\)$"),
         ("group_vars/gpu_nodes.yml", "a: 1\na: 2\n", r"duplicate .*group_vars/gpu_nodes.yml:2\)$"),
         ("group_vars/all.yml", f"$ANSIBLE_VAULT;1.1;AES256\n{'61' * 40}\n", "all.yml.*VAULT_PASSWORD_FILE"),
         ("hosts", "#!/bin/sh\necho the lab is off >&2\nexit 1\n", "ended with status 1: the lab is off"),
