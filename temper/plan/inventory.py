@@ -234,6 +234,9 @@ def listed(sources: Sequence[str], limit: str = "") -> Inventory:
     try:
         return from_listing(json.loads("" if done.returncode else done.stdout))
     except ValueError:
+        if limit:
+            listed(sources)  # raises, where it is not the limit
+            raise InventoryError(f"--limit {limit}: {last_words(done).rstrip('.')}. {NOTHING_DONE}") from None
         why = _broken(done, sources)
         raise InventoryError(f"{_named(sources)}: expected an inventory of Ansible: {why}") from None
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,11 @@ def test_a_limit_chooses_nodes(source: Path) -> None:
     assert read([str(source)], "rack_a").nodes == ["gpu01", "gpu03"]
     with pytest.raises(InventoryError, match="--limit login matches no node of the group gpu_nodes"):
         read([str(source)], "login")
+    for limit in ("@/nowhere", "~gpu(", "gpu_nodes[9]"):
+        with pytest.raises(InventoryError, match=f"^--limit {re.escape(limit)}: "):
+            read([str(source)], limit)
+    with pytest.raises(InventoryError, match="absent"):
+        read([str(source.with_name("absent"))], "gpu_nodes[9]")
 
 
 @pytest.mark.parametrize(
