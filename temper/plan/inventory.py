@@ -32,7 +32,8 @@ NOISE = ("ansible_local",)
 OTHERS = re.compile(r"\b(?:hostvars|groups|inventory_hostnames)\b")
 #: Arguments of ssh that name other nodes need it, too: the slice of a jump host must not close it to them.
 SSH_ARGUMENTS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
-HOST = re.compile(r"[\w.-]+")
+#: A name or an address in them; one of IPv6 has colons, and may have a zone.
+HOSTS = (re.compile(r"[\w.-]+"), re.compile(r"[\w.:%-]+"))
 #: What means something else in each slice, and why.
 OF_A_SLICE = (
     (
@@ -125,7 +126,7 @@ class Inventory:
         for node, host in [("", ""), *hosts.items()]:
             own = {**environment, **self.variables.get(node, {}), **variables}
             arguments = " ".join(str(own[name]) for name in SSH_ARGUMENTS)
-            if known & {*HOST.findall(arguments)} - {node, str(host)}:
+            if known & {name for one in HOSTS for name in one.findall(arguments)} - {node, str(host)}:
                 return True
             given.add(arguments)
         return files_jump(given)

@@ -259,6 +259,9 @@ def test_a_slice_gets_other_hosts_where_sshs_files_may_go_through_them(
     [
         ("-J ops@gpu01:22", True),
         ("-o ProxyCommand='ssh -W %h:%p 192.0.2.1'", True),
+        ("-J ops@[fd00::9]:22,bastion", True),
+        ("-o ProxyJump=fd00::9", True),
+        ("-J fd00::8", False),
         ("-J bastion", False),
         ("-i gpu02", False),
     ],
@@ -266,10 +269,11 @@ def test_a_slice_gets_other_hosts_where_sshs_files_may_go_through_them(
 def test_a_slice_gets_the_nodes_that_are_reached_through_its_own(arguments: str, *, others: bool) -> None:
     known = from_listing(
         {
-            "gpu_nodes": {"hosts": ["gpu01", "gpu02"]},
+            "gpu_nodes": {"hosts": ["gpu01", "gpu02", "gpu09"]},
             "_meta": {
                 "hostvars": {
                     "gpu01": {"ansible_host": "192.0.2.1"},
+                    "gpu09": {"ansible_host": "fd00::9"},
                     "gpu02": {"ansible_ssh_common_args": arguments},
                 }
             },
