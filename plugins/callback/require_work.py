@@ -100,7 +100,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible ships no ty
         if sentence := wrong_option(given):
             self.end(sentence)
         groups, limit = variables["groups"], str(context.CLIARGS.get("subset") or "")
-        if sentence := unknown_names(split_host_pattern(limit), {*groups, *groups["all"]}):
+        if sentence := unknown_names(limit, split_host_pattern, {*groups, *groups["all"]}):
             # Another playbook may make the group itself.
             made_late = not certain or (not own and any(map(makes_groups, parts)))
             (self._display.warning if made_late else self.end)(sentence)

@@ -1,4 +1,4 @@
-"""Ends a run whose inventory or `-e` cannot be read with one sentence, and not with each plugin's error."""
+"""Ends a run with one sentence if its inventory or `-e` cannot be read; Ansible has one error per plugin."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from temper.plan.origin import VAULT
 
 DOCUMENTATION = """
 name: unreadable
-short_description: One sentence for an inventory that no other plugin can read
+short_description: Says in one sentence why an inventory cannot be read
 description:
-  - The last of the enabled plugins (ansible.cfg), which Ansible asks only about what no other could read.
-  - Ends the run with status 1 and a sentence where C(-e) cannot be read, so that every plugin fails, and where
-    the file is not there, is no YAML, or is a script that fails. It leaves plugins to Ansible.
+  - This plugin is the last that is enabled (ansible.cfg). Ansible asks it only if all others failed.
+  - It ends the run with status 1 and a sentence if the file is missing, is no YAML, or is a script that
+    fails, or if the value of C(-e) has a wrong form, because then every plugin fails.
+  - It leaves configurations of other plugins to Ansible.
 """
-#: For a script that has failed, and is asked once more for its words.
+#: A script that failed runs once more, for what it prints.
 SCRIPT_S = 60
 #: As Ansible ends where its command line or inventory is wrong.
 STATUS = 1
@@ -43,7 +44,7 @@ class InventoryModule(BaseInventoryPlugin):  # type: ignore[misc]  # Ansible shi
     NAME = "unreadable"
 
     def verify_file(self, path: str) -> bool:
-        """Return False, unless there is a sentence to end with: what is raised otherwise, Ansible drops."""
+        """Return False, or end the run with a sentence. Ansible drops every exception but SystemExit."""
         if not constants.INVENTORY_ANY_UNPARSED_IS_FAILED:  # the operator goes on without it
             return False
         if sentence := extra_vars_problem() or problem(path):
@@ -56,12 +57,13 @@ class InventoryModule(BaseInventoryPlugin):  # type: ignore[misc]  # Ansible shi
 
 
 def extra_vars_problem() -> str:
-    """Return what is wrong with `-e`; a vault's password is not known here."""
+    """Return what is wrong with `-e`. It decrypts no vault, because it has no password."""
     try:
         load_extra_vars(DataLoader())
     except AnsibleError as error:
-        wrong = wrong_option(map(str, context.CLIARGS["extra_vars"]))
-        return "" if VAULT in error.message else wrong or f"-e: {error.message}"
+        if VAULT in error.message:
+            return ""
+        return wrong_option(map(str, context.CLIARGS["extra_vars"])) or f"-e: {error.message}"
     return ""
 
 
@@ -78,11 +80,11 @@ def problem(path: str) -> str:
 
 
 def words_of_script(path: str) -> str:
-    """Return what a script says of its failure, which Ansible hides among the errors of other plugins."""
+    """Return what a failing script prints. Ansible hides that among the errors of other plugins."""
     try:
         done = subprocess.run(  # noqa: S603 - the operator's own script
             [path, "--list"], capture_output=True, text=True, check=False, timeout=SCRIPT_S
         )
-    except (OSError, ValueError, subprocess.TimeoutExpired):  # ValueError: it says no text
+    except (OSError, ValueError, subprocess.TimeoutExpired):  # ValueError: its output is no text
         return ""
     return f"{path} ended with status {done.returncode}: {last_words(done)}" if done.returncode else ""

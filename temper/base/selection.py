@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from temper.base.nodes import counted
 
@@ -16,6 +16,10 @@ ALIKE = 0.7
 NEARLY = 0.84
 #: The name of a group or a node; other patterns combine or match names.
 PLAIN = re.compile(r"[\w.-]+")
+#: What makes a pattern match names; all else is a name.
+MATCHING = re.compile(r"^[~@]|[*?\[]")
+#: Positions in a group, to Ansible: node[1:3] is no range of names in a --limit.
+POSITIONS = re.compile(r"(?<=.)\[(?:-?[0-9]+|[0-9]+[:-][0-9]*)\]$")
 #: Names that Ansible knows without an inventory.
 LOCAL = ("all", "ungrouped", "localhost", "127.0.0.1")
 #: What callers add where the run has not begun.
@@ -32,17 +36,36 @@ def unknown_tags(option: str, asked: Collection[str], known: Collection[str]) ->
     return f"{option}: no task of this playbook has the tag {', '.join(unknown)}; {hint}"
 
 
-def unknown_names(patterns: Iterable[str], known: Collection[str]) -> str:
+def limit_to(nodes: Iterable[str]) -> str:
+    """Return a pattern of Ansible's for these nodes alone, as --limit and `ansible` take it.
+
+    Ansible cuts an IPv6 address with a zone at its colons, unless the pattern has a comma.
+    """
+    text = ",".join(nodes)
+    return f"{text}," if ":" in text and "," not in text else text
+
+
+def unknown_names(limit: str, split: Callable[[str], Iterable[str]], known: Collection[str]) -> str:
     """Return a sentence about the names in a --limit that no node and no group has; empty if none.
 
-    Ansible warns alone, and then leaves out what was asked for, or takes what was excluded.
+    `split` is Ansible's. It warns alone, and then leaves out what was asked for, or takes what was excluded.
     """
-    words = [pattern.lstrip("!&") for pattern in patterns]
-    unknown = [word for word in words if PLAIN.fullmatch(word) and word not in (*LOCAL, *known)]
+    words = [pattern.lstrip("!&") for pattern in split(limit)]
+    names = {word: POSITIONS.sub("", word) for word in words}
+    unknown = [
+        word for word, name in names.items() if not MATCHING.search(name) and name not in (*LOCAL, *known)
+    ]
     if not unknown:
         return ""
-    close = difflib.get_close_matches(unknown[0], sorted(known), n=1, cutoff=ALIKE)
-    hint = f"did you mean {close[0]}?" if close else "correct the name, or leave it out."
+    name = names[unknown[0]]
+    if "::" in limit and "," not in limit and limit not in words:
+        hint = f"Ansible cuts {limit} at its colons: put commas between names, or one behind a single name."
+    elif name != unknown[0]:
+        hint = "[] are positions in a group: give a group, or each name."
+    elif close := difflib.get_close_matches(name, sorted(known), n=1, cutoff=ALIKE):
+        hint = f"did you mean {close[0]}?"
+    else:
+        hint = "correct the name, or leave it out."
     return f"--limit: no node and no group has the name {', '.join(unknown)}; {hint}"
 
 

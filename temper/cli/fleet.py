@@ -274,7 +274,7 @@ def _run(arguments: argparse.Namespace) -> int:
     # Ansible takes longer than a second to its first word.
     print("Reading the inventory.", file=sys.stderr, flush=True)
     known = inventory.read(sources)
-    if sentence := unknown_names(split_host_pattern(arguments.limit), known.names):
+    if sentence := unknown_names(arguments.limit, split_host_pattern, known.names):
         raise UsageError(f"{sentence} {NOTHING_DONE}")
     chosen = inventory.read(sources, arguments.limit) if arguments.limit else known
     options = _tags(playbook, arguments.tags)

@@ -160,11 +160,11 @@ class Relation(StringEnum):
 MEANINGS = {
     Relation.SCANNER_FAILS: "the scanner fails these rules, and the report does not fail their control",
     Relation.TEMPER_FAILS: "the scanner passes these rules, and the report fails their control",
-    Relation.UNKNOWN: "the scanner fails these rules, and the report says nothing on them",
+    Relation.UNKNOWN: "the scanner fails these rules, and the report says nothing about them",
     Relation.BOTH_FAIL: "the scanner fails these rules, and the report their control",
     Relation.EXPLAINED: "the scanner fails these rules for the reasons given",
     Relation.AGREE: "the scanner passes these rules, and the report fails none of their controls",
-    Relation.NOT_JUDGED: "the scanner did not select, could not check, or found not applicable",
+    Relation.NOT_JUDGED: "the scanner did not select or check these rules, or found them not applicable",
 }
 
 

@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from temper.base.nodes import utc
+from temper.base.selection import limit_to
 from temper.compliance.model import (
     HARDENING,
     SCHEMA_VERSION,
@@ -570,18 +571,23 @@ def reboot(rules: Rules, node: CheckedNode) -> str:
     """
     question = shlex.quote(f"{node.name} will reboot. Is it drained? Type its name: ")
     name = shlex.quote(node.name)
-    command = f"ansible{rules.inventory} {name} --become --module-name reboot"
+    command = f"ansible{rules.inventory} {pattern(node)} --become --module-name reboot"
     return f'printf %s {question} && read -r answer && test "$answer" = {name} && {command}'
+
+
+def pattern(node: CheckedNode) -> str:
+    """Return the pattern of Ansible's for this node, as one types it."""
+    return shlex.quote(limit_to([node.name]))
 
 
 def playbook(name: str, rules: Rules, node: CheckedNode) -> str:
     """Return a playbook for one node, as one types it on the controller."""
-    return f"ansible-playbook{rules.inventory} playbooks/{name}.yml --limit {shlex.quote(node.name)}"
+    return f"ansible-playbook{rules.inventory} playbooks/{name}.yml --limit {pattern(node)}"
 
 
 def on_node(repairs: Iterable[Sequence[str]], rules: Rules, node: CheckedNode) -> list[str]:
     """Return the commands of those repairs that Temper knows, as one types them on the controller."""
-    shell = f"ansible{rules.inventory} {shlex.quote(node.name)} --become --module-name shell --args"
+    shell = f"ansible{rules.inventory} {pattern(node)} --become --module-name shell --args"
     known = filter(None, map(command_of, repairs))
     return [f"{shell} {shlex.quote(command)}" for command in known]
 

@@ -29,6 +29,7 @@ from ClusterShell.Task import task_self
 from temper.base import ROOT
 from temper.base.nodes import counted, duration, number_of, printable
 from temper.base.outcome import GOOD, numbers
+from temper.base.selection import limit_to
 from temper.fleet.bundle import bundle, python_version
 from temper.fleet.journal import Job, Journal, NodeRecord
 from temper.fleet.slices import Board, NodeOutcome, Place, Slice
@@ -377,7 +378,7 @@ class FleetRun:
             {
                 "playbook": self.job.playbook,
                 "inventory": "slice.json",
-                **({"limit": ",".join(part.nodes)} if self.whole else {}),
+                **({"limit": limit_to(part.nodes)} if self.whole else {}),
                 "ident": IDENT,
                 "envvars": {name: os.environ[name] for name in PASSED_ON if name in os.environ}
                 | {"ANSIBLE_NOCOLOR": "1"},

@@ -9,6 +9,7 @@ from textwrap import indent
 
 from temper.base.nodes import alike, counted, duration, generic, number_of, printable, ranges
 from temper.base.outcome import BAD, STATES, FinalVerdict, numbers, tally, wording, worst
+from temper.base.selection import limit_to
 from validation.model.grouping import by_key
 
 #: Groups of nodes that changed in the same way, for one task; a fleet in which no two are alike has more.
@@ -195,7 +196,7 @@ class Run:
         if stopped := [node for state in ("refused", "unreachable") for node in found.get(state, ())]:
             return (
                 "correct what is said above of the nodes that are refused or do not answer, and run the same "
-                f"command again; --limit {','.join(sorted(stopped)[:MOST_LIMIT])} takes "
+                f"command again; --limit {limit_to(sorted(stopped)[:MOST_LIMIT])} takes "
                 f"{'some of them' if len(stopped) > MOST_LIMIT else 'them'} alone."
             )
         if any(verdict.report and not verdict.good for verdict in self.verdicts):

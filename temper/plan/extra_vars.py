@@ -6,8 +6,18 @@ import json
 import re
 from collections.abc import Iterable
 from datetime import date
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import yaml
+
+
+#: How a file begins that ansible-vault has encrypted.
+ENCRYPTED = "$ANSIBLE_VAULT;"
+#: Tags of Ansible's, with what marks the same in its JSON.
+MARKS = {"!vault": "__ansible_vault", "!vault-encrypted": "__ansible_vault", "!unsafe": "__ansible_unsafe"}
 
 
 class ExtraVarsError(Exception):
@@ -17,7 +27,8 @@ class ExtraVarsError(Exception):
 def variables_of(texts: Iterable[str]) -> dict[str, Any]:
     """Variables as `-e` gives them: name=value, JSON or YAML in braces, or @FILE. Raises ExtraVarsError.
 
-    As with Ansible, an empty text gives none.
+    As with Ansible, an empty text gives none. Values with the tags !vault and !unsafe stay as they are, in
+    the form that Ansible reads in JSON. A file that is vaulted as a whole is decrypted.
     """
     import yaml
     from ansible.errors import AnsibleError
@@ -31,7 +42,9 @@ def variables_of(texts: Iterable[str]) -> dict[str, Any]:
         if text.startswith(("@", "{")):
             try:
                 content = Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
-                given = yaml.safe_load(content)
+                if content.startswith(ENCRYPTED):
+                    content = _decrypted(Path(text[1:]).resolve())
+                given = yaml.load(content, _marking_loader())  # noqa: S506 - a SafeLoader
             except OSError as error:
                 raise ExtraVarsError(
                     f"-e {shown}: expected a file with variables: {error.strerror}"
@@ -61,6 +74,40 @@ def variables_of(texts: Iterable[str]) -> dict[str, Any]:
     return plain
 
 
+@cache
+def _marking_loader() -> type[yaml.SafeLoader]:
+    """Return a loader of YAML that leaves values with Ansible's tags to Ansible."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Knows Ansible's tags."""
+
+    def marked(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> dict[str, str]:
+        return {MARKS[node.tag]: str(loader.construct_scalar(node))}
+
+    for tag in MARKS:
+        Loader.add_constructor(tag, marked)
+    return Loader
+
+
+def _decrypted(path: Path) -> str:
+    """Return the content of a file that is vaulted as a whole. Raises ExtraVarsError."""
+    from temper.plan.inventory import InventoryError, ansible, last_words
+
+    try:
+        done = ansible("ansible-vault", [], "view", str(path))
+    except InventoryError as error:
+        raise ExtraVarsError(str(error)) from error
+    if done.returncode:
+        # Where Ansible knows no password, it asks; nobody may be there to answer.
+        said = "it is a vault without its password" if "EOFError" in done.stderr else last_words(done)
+        raise ExtraVarsError(
+            f"-e @{path}: {said.rstrip('.')}. Name the file that has the password: "
+            "export ANSIBLE_VAULT_PASSWORD_FILE=FILE"
+        )
+    return done.stdout
+
+
 def _day(value: object) -> str:
     """Return a day or a time that YAML has found, as text again. Raises TypeError."""
     if isinstance(value, date):
@@ -76,7 +123,7 @@ def wrong_option(texts: Iterable[str]) -> str:
         try:
             variables_of([text])
         except ExtraVarsError as error:
-            # Ansible knows more tags: !vault, !unsafe.
+            # Ansible knows more tags.
             if not isinstance(error.__context__, ConstructorError):
                 return f"{error}"
     return ""

@@ -109,8 +109,9 @@ def twins(nodes: Mapping[str, Known]) -> Twins:
     others from being worked on by what it says.
 
     Without keys of one type they are refused: one machine may be known by a key of another type under each
-    name. Two runs at once can leave it unbootable or out of reach, while a node that is refused wrongly stays
-    as it is, and the refusal says how to tell it apart.
+    name. Asking each node for its other keys proves nothing, because a second sshd of one machine, with keys
+    of its own, answers as a node does that lies. Two runs at once can leave a machine unbootable or out of
+    reach, while a node that is refused wrongly stays as it is, and the refusal says how to tell it apart.
     """
     same: dict[str, set[str]] = defaultdict(set)
     lying: set[frozenset[str]] = set()

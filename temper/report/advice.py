@@ -58,7 +58,7 @@ def _of_test(test: TestResult) -> Iterator[Advice]:
 def _said(details: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what the details of one process say."""
     advice = details.get("advice")
-    # Of a result of before 2026-11-23, which advised on this alone.
+    # Results from before 2026-11-23 have one text, which is about this subject.
     for subject, texts in ({"DataLoader": [advice]} if isinstance(advice, str) else _lists(advice)).items():
         yield from ((subject, text) for text in texts if isinstance(text, str))
     for mixed in MIXED:

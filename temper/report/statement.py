@@ -16,6 +16,7 @@ from typing import Any
 from xml.sax import saxutils
 
 from temper.base.nodes import number_of, ranges
+from temper.base.selection import limit_to
 from temper.compliance import document, oscal
 from temper.compliance.alike import Once, uuid_of
 from temper.compliance.model import ControlResult, NodeStatement, State, Statement, Verdict, WaivedBy, former
@@ -161,7 +162,7 @@ def together(
     for node, own in commands.items():
         parts = [None if command in alone else FOR_ONE_NODE.fullmatch(command) for command in own]
         key: tuple[tuple[str, ...], ...] = tuple(
-            (part[1], part[3]) if part and part[2] == shlex.quote(node) else (command,)
+            (part[1], part[3]) if part and part[2] == shlex.quote(limit_to([node])) else (command,)
             for command, part in zip(own, parts, strict=True)
         )
         alike.setdefault(key, []).append(node)
@@ -169,7 +170,7 @@ def together(
     for key, nodes in alike.items():
         for start in range(0, len(nodes), MOST_LIMIT):
             some = nodes[start : start + MOST_LIMIT]
-            found.append((some, [shlex.quote(",".join(some)).join(parts) for parts in key]))
+            found.append((some, [shlex.quote(limit_to(some)).join(parts) for parts in key]))
     return found
 
 

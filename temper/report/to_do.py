@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from temper.base.selection import limit_to
 from temper.compliance.model import LAST, NodeStatement, Verdict
 from temper.compliance.model import State as Control
 from validation.model.contract import Finding, MachineAction, State
@@ -79,7 +80,7 @@ def steps(
     node = shlex.quote(name)
 
     def playbook(stage: str) -> str:
-        return f"ansible-playbook{options} playbooks/{stage}.yml --limit {node}"
+        return f"ansible-playbook{options} playbooks/{stage}.yml --limit {shlex.quote(limit_to([name]))}"
 
     failed = verdict is not None and verdict.state is not State.PASS
     unread = statement is not None and statement.verdict is Verdict.NOT_CHECKED and not statement.controls

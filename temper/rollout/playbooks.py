@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from temper.base.nodes import printable
+from temper.base.selection import limit_to
 from temper.rollout.node_step import NodeStepResult
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -127,7 +128,7 @@ class Ansible:
                 project_dir=str(CHECKOUT),
                 **({"inventory": self.inventory} if self.inventory else {}),
                 playbook=f"playbooks/{name}.yml",
-                limit=node,
+                limit=limit_to([node]),
                 extravars=dict(variables),
                 quiet=True,
                 cancel_callback=cancelled,

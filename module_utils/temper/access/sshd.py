@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from ansible.module_utils.temper.access.listeners import UNKNOWN, Listener, is_loopback, open_files, sockets
 from ansible.module_utils.temper.process import CommandError, complete, parsed, run, shown, succeeds, which
 from ansible.module_utils.temper.settings.base import RefusedError
+from ansible.module_utils.temper.units import command_of
 
 if TYPE_CHECKING:
     from ansible.module_utils.temper.access.ssh_login import Login
@@ -406,9 +407,14 @@ def started_with(effective: Effective, proc: Path = Path("/proc")) -> list[str]:
     """Return the settings on the command line of the running sshd, a word each: they win over all files.
 
     Enterprise Linux 8 gives it the crypto policy in this way, a site whatever OPTIONS or SSHD_OPTS have.
-    Raises RefusedError where they cannot be told apart, or name another configuration file.
+    Where systemd starts one for each connection, its unit has them. Raises RefusedError where they cannot be
+    told apart, or name another configuration file.
     """
-    options, rest, titled = command_line(running(effective, proc), proc)
+    process = running(effective, proc)
+    options, rest, titled = command_line(process, proc)
+    if process is None and (started := of_connections()):
+        options, rest = _options(started[2])
+        titled = True
     if _unclear(options, rest):
         hint = "expected values without spaces" if titled else "expected those of sshd(8)"
         raise RefusedError(
@@ -440,11 +446,30 @@ def command_line(process: int | None, proc: Path) -> tuple[list[tuple[str, str]]
             return [], [], True
         title, listener, _ = words[0].rpartition(" [listener]")
         words = title.split()[1:] if listener else ["", words[0]]
+    return (*_options(words[1:]), titled)
+
+
+def of_connections() -> tuple[str, str, list[str]] | None:
+    """Return the unit of which systemd starts an sshd for each connection, its program, and its arguments.
+
+    Such an sshd has no command line that could be read: its title names the account.
+    """
+    unit = active_socket()
+    if not unit or run(["systemctl", "show", "--property=Accept", "--value", unit]).strip() != "yes":
+        return None
+    name = unit[: -len(".socket")]
+    # A template has no properties; what is not started has those of any other.
+    program, words = command_of(f"{name}@temper.service")
+    return (f"{name}@.service", program, words) if program else None
+
+
+def _options(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the options of an sshd, and all words where some are none."""
     try:
-        options, rest = getopt.getopt(words[1:], OPTIONS)
+        options, rest = getopt.getopt(words, OPTIONS)
     except getopt.GetoptError:
-        return [], words, titled
-    return options, rest and words, titled
+        return [], words
+    return options, rest and words
 
 
 def _unclear(options: Iterable[tuple[str, str]], rest: list[str]) -> bool:
@@ -458,7 +483,7 @@ def _unclear(options: Iterable[tuple[str, str]], rest: list[str]) -> bool:
 def other_servers(proc: Path = Path("/proc")) -> list[str]:
     """Return root's sshds that others reach and that may read another file than `MAIN`, in words for people.
 
-    They were started with it or with options that cannot be told apart, are another program than the node's
+    They are started with it or with options that cannot be told apart, are another program than the node's
     sshd, or have another root folder, as in a container. Raises CommandError where the search takes too long.
     """
     ports = {
@@ -470,10 +495,9 @@ def other_servers(proc: Path = Path("/proc")) -> list[str]:
     for process, _, target in open_files(proc, program="sshd", whole=True) if ports else ():
         if port := ports.get(target):
             holders.setdefault(int(process), set()).add(port)
-    ours, found = os.path.realpath(which("sshd") or ""), []
+    found = []
     for number, own in sorted(holders.items()):
         options, rest, _ = command_line(number, proc)
-        files = [value for name, value in options if name == "-f"]
         with_ours = _has_our_files(number, proc)
         try:
             program = _program(number, proc)
@@ -481,16 +505,24 @@ def other_servers(proc: Path = Path("/proc")) -> list[str]:
             continue
         if not with_ours:
             does = f"has another root folder, as in a container, and reads its own {MAIN}"
-        elif _unclear(options, rest):
-            does = f"has options that cannot be told apart: {shown(' '.join(rest or map(''.join, options)))}"
-        elif files and os.path.realpath(files[-1]) != os.path.realpath(MAIN):
-            does = f"reads {shown(files[-1])}"
-        elif program != ours:
-            does = f"is {shown(program)}"
-        else:
+        elif not (does := _differs(program, options, rest)):
             continue
         found.append(f"process {number} on port {', '.join(map(str, sorted(own)))} {does}")
+    if started := of_connections():
+        unit, program, words = started
+        if does := _differs(os.path.realpath(program), *_options(words)):
+            found.append(f"that of {unit} {does}")
     return found
+
+
+def _differs(program: str, options: list[tuple[str, str]], rest: list[str]) -> str:
+    """Return in which way an sshd is not started as the node's; empty if it is."""
+    files = [value for name, value in options if name == "-f"]
+    if _unclear(options, rest):
+        return f"has options that cannot be told apart: {shown(' '.join(rest or map(''.join, options)))}"
+    if files and os.path.realpath(files[-1]) != os.path.realpath(MAIN):
+        return f"reads {shown(files[-1])}"
+    return "" if program == os.path.realpath(which("sshd") or "") else f"is {shown(program)}"
 
 
 def _has_our_files(process: int, proc: Path) -> bool:

@@ -100,6 +100,8 @@ class Setting:
     original: Mapping[str, Any] | None = None
     #: Whether its state has parts, each of which is recorded before it is first made.
     in_parts = False
+    #: Whether it changes what others bring and may take away again.
+    of_others = False
     #: Whether who uses a GPU, or has it in a container, may be disturbed.
     busy_ok = False
     #: Whether another role removes, later, the packages that stay because others need them.
@@ -187,6 +189,10 @@ class Setting:
     def restore(self, state: State) -> None:
         """Return to a state that `read` has returned."""
         raise NotImplementedError
+
+    def left_alone(self) -> str:
+        """Return the clause on why `restore` would change nothing; empty where it would."""
+        return f"{self.key} (it is no longer there)" if self.of_others and self.read() is None else ""
 
     def is_at(self, state: State) -> bool:
         """Return whether it is in a state that `read` has returned."""

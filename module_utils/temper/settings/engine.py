@@ -159,6 +159,11 @@ class Role:
             for setting in former
             if setting not in self.given_up and (self.options["absent"] or kind_of(setting) not in BROUGHT)
         ]
+        self.left_alone = {
+            setting.key: word
+            for setting in self.unwanted
+            if not is_back(setting, self.originals()[setting.key]["state"]) and (word := setting.left_alone())
+        }
         self.brought = sorted((s for s in self.unwanted if kind_of(s) in BROUGHT), key=kind_of)
         for setting in self.brought:
             setting.begin(self.node)
@@ -350,6 +355,8 @@ class Role:
                 self.say(f"This node's kernel has no parameter {name}; it is left out.")
         for name, reason in self.unknown.items():
             self.say(f"The control {name} does not apply here: {reason}.")
+        if self.left_alone:
+            self.say(f"left alone: {'; '.join(self.left_alone.values())}.")
         for sentence in self.left_out:
             self.say(f"{sentence}; it is left out.")
         for warning in words_on_kept(self.wanted.values()):
@@ -404,7 +411,8 @@ class Role:
         back = {
             setting.key: setting.taken_back()
             for setting in self.unwanted
-            if not is_back(setting, self.originals()[setting.key]["state"])
+            if setting.key not in self.left_alone
+            and not is_back(setting, self.originals()[setting.key]["state"])
         }
         return Planned(
             [key for key, found in back.items() if not found],

@@ -221,23 +221,22 @@ class Keyword(Setting):
         self._replace([self.line])
 
     def restore(self, state: State) -> None:
-        """Put the former lines back, unless somebody has replaced ours, as an upgrade of the package may.
-
-        Nor where somebody has added a line.
-        """
-        if state is not None and self._is_ours():
+        """Put the former lines back."""
+        if state is not None and not self.left_alone():
             self._replace(state)
 
-    def is_at(self, state: State) -> bool:
-        """Return whether `restore` leaves all as it is."""
-        return super().is_at(state) or not self._is_ours()
+    def left_alone(self) -> str:
+        """Return whether somebody has replaced our line, as an upgrade of the package may, or added one.
 
-    def _is_ours(self) -> bool:
-        """Return whether the lines are Temper's. Records of earlier versions have no value: any counts."""
+        Records of earlier versions have no value: any counts as ours.
+        """
         lines = self.read()
         made = self.recorded("value") or [self.value]
         found = self._values(lines or [])
-        return lines is not None and ("" in made or (bool(found) and {*found} <= {*made}))
+        if lines is not None and ("" in made or (found and {*found} <= {*made})):
+            return ""
+        there = "no such file" if lines is None else ", ".join(found) or "no line"
+        return f"{self.keyword} in {self.path} (expected {' or '.join(filter(None, made))}, found {there})"
 
     def since(self, state: State) -> State:
         """Return the site's lines, where Temper has made others before."""
@@ -283,6 +282,8 @@ class Keyword(Setting):
 
 class Access(Setting):
     """Owner root, and no permission beyond `mode`; what is stricter already stays so."""
+
+    of_others = True
 
     def __init__(self, path: str, mode: str, groups: Sequence[str] = ("root",)) -> None:
         self.key = f"access:{path}"

@@ -215,6 +215,10 @@ class Sysctl(KernelValue):
         if state is not None and self.path.exists() and self.read() != state and not self.locked():
             self._write(state)
 
+    def left_alone(self) -> str:
+        """Return whether the kernel keeps the value."""
+        return f"{self.name} (the kernel keeps {self.read()} until the next boot)" if self.locked() else ""
+
 
 REVERSE_PATH = "net.ipv4.conf.all.rp_filter"
 
@@ -312,6 +316,8 @@ def of_temper(path: str) -> bool:
 class MountOptions(Setting):
     """Options of a mount point, in force now. A plain directory is bound to itself for them."""
 
+    of_others = True
+
     def __init__(self, path: str, options: Sequence[str], bind: bool = False) -> None:
         self.key = f"mount:{path}"
         self.spec = {"path": path, "options": list(options)}
@@ -398,6 +404,8 @@ class Unit(Setting):
     (`made_here`); nor is one missed while another that does the same runs (`unless`: names or patterns). It
     is restarted where one of the files `restart_on` has changed.
     """
+
+    of_others = True
 
     def __init__(
         self,

@@ -35,6 +35,8 @@ def memory_bytes() -> int:
 class TmpfsSize(Setting):
     """The size of a tmpfs that is mounted. A folder that is none is settled."""
 
+    of_others = True
+
     def __init__(self, path: str, size: str) -> None:
         self.key = f"tmpfs:{path}"
         self.spec = {"path": path, "size": size}

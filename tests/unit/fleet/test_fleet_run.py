@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.parsing.vault import VaultLib, VaultSecret
 
 from temper.base import ROOT
 from temper.cli.fleet import (
@@ -47,6 +49,7 @@ from temper.plan import inventory
 from temper.plan.extra_vars import ExtraVarsError, variables_of
 from temper.plan.inventory import from_listing
 from temper.rollout.guard import STOPS, end_descendants
+from tests.unit.ansible_commands import ansible
 from tests.unit.each import each
 from tests.waiting import wait_until
 
@@ -572,12 +575,42 @@ def test_the_journal_remembers_jobs_and_nodes(tmp_path: Path) -> None:
     (["a=1 b=2", "", "c-d={{ d }}"], {"a": "1", "b": "2", "c-d": "{{ d }}"}),
     (["{days: [2027-03-31]}"], {"days": ["2027-03-31"]}),
     (['{"a": [1]}', "a=2"], {"a": "2"}),
+    (
+        ["{a: !vault x, b: [!unsafe '{{ c }}']}"],
+        {"a": {"__ansible_vault": "x"}, "b": [{"__ansible_unsafe": "{{ c }}"}]},
+    ),
 )
 def test_variables_are_taken_as_ansible_takes_them(texts: list[str], found: dict[str, Any]) -> None:
     assert variables_of(texts) == found
 
 
-@each("a", "{a", "@/nowhere/x.yml", "{}x: [", "a=1 b", "a='1")
+@pytest.mark.component
+def test_vaults_reach_ansible_and_whole_files_are_decrypted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("right", "wrong"):
+        (tmp_path / name).write_text(f"{name}\n")
+    vault = VaultLib([("default", VaultSecret(b"right"))])
+    value = vault.encrypt("hush").decode()
+    text = f"token: !vault |\n{textwrap.indent(value, '  ')}plain: '{{{{ token }}}}'\n"
+    (tmp_path / "values.yml").write_text(text)
+    (tmp_path / "whole.yml").write_bytes(vault.encrypt(text))
+    monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(tmp_path / "right"))
+    for name in ("values", "whole"):
+        found = variables_of([f"@{tmp_path}/{name}.yml"])
+        assert found == {"token": {"__ansible_vault": value}, "plain": "{{ token }}"}
+    (tmp_path / "found.json").write_text(json.dumps(found))
+    task = {"ansible.builtin.debug": {"msg": "{{ plain }}"}}
+    play = [{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]
+    (tmp_path / "play.yml").write_text(json.dumps(play))
+    words = ["-i", "localhost,", "-c", "local", "-e", f"@{tmp_path}/found.json", f"{tmp_path}/play.yml"]
+    assert "hush" in ansible("playbook", *words).stdout
+    monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(tmp_path / "wrong"))
+    with pytest.raises(ExtraVarsError, match=r"-e @\S+whole.yml: .*ANSIBLE_VAULT_PASSWORD_FILE"):
+        variables_of([f"@{tmp_path}/whole.yml"])
+
+
+@each("a", "{a", "@/nowhere/x.yml", "{}x: [", "a=1 b", "a='1", "{a: !unsafe [1]}")
 def test_variables_of_another_form_are_one_sentence(text: str) -> None:
     with pytest.raises(ExtraVarsError, match=r"-e \S+: expected"):
         variables_of([text])

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible.module_utils.temper import node_conditions, process
+from ansible.module_utils.temper import node_conditions, process, units
 from ansible.module_utils.temper.access import (
     listeners,
     selinux_ports,
@@ -605,6 +605,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
     return ask
 
 
+SSHD = "/usr/sbin/sshd"
 TITLE = "sshd: /usr/sbin/sshd -D {} [listener] 0 of 10-100 startups\0\0"
 
 
@@ -658,7 +659,71 @@ def test_roots_sshd_alone_speaks_for_sshd(
     assert sshd.started_with({}, tmp_path) == ["-p1"]
 
 
-SSHD = "/usr/sbin/sshd"
+@pytest.fixture
+def per_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Path) -> Callable[[str, str], None]:
+    """Have ssh.socket accept connections; as systemd 252 prints the unit of Debian 12, with another file."""
+    monkeypatch.setattr(sshd, "is_active", lambda unit: unit == "ssh.socket")
+    monkeypatch.setattr(sshd, "which", lambda _: SSHD)
+    monkeypatch.setattr(os.path, "realpath", str)
+    monkeypatch.setattr(sshd, "run", lambda command: "yes\n" if "--property=Accept" in command else "0\n")
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/tcp").write_text("sl local_address rem_address st\n")
+
+    def start(argv: str, file: str) -> None:
+        (tmp_path / "default").write_text(file)
+        shown = (
+            f"ExecStart={{ path={argv.split()[0]} ; argv[]={argv} ; ignore_errors=yes ; start_time=[n/a] ; "
+            "stop_time=[n/a] ; pid=0 ; code=(null) ; status=0/0 }\n"
+            "Environment=SSHD_OPTS=-4 PORT=2222\n"
+            f"EnvironmentFiles={tmp_path}/default (ignore_errors=yes)\n"
+            f"EnvironmentFiles={tmp_path}/missing (ignore_errors=yes)\n"
+        )
+        monkeypatch.setattr(units, "run", lambda command: shown if "ssh@temper.service" in command else "")
+
+    return start
+
+
+UNIT = f"{SSHD} -i $SSHD_OPTS"
+
+
+def test_options_of_an_sshd_that_systemd_starts_for_each_connection_are_read(
+    per_connection: Callable[[str, str], None], tmp_path: Path, main: Path
+) -> None:
+    cases: dict[tuple[str, str], list[str]] = {
+        (UNIT, "# nothing\n"): ["-4"],
+        (UNIT, "SSHD_OPTS=\n"): [],
+        (UNIT, "; SSHD_OPTS=-6\n SSHD_OPTS = -o MaxAuthTries=6 -q \n"): ["-oMaxAuthTries=6", "-q"],
+        (UNIT, "SSHD_OPTS='-o \"AllowUsers=ops ansible\"'\n"): ["-oAllowUsers=ops ansible"],
+        (UNIT, 'SSHD_OPTS="-oMACs=hmac-sha1 \\\n-oCiphers=aes128-cbc"'): [
+            *("-oMACs=hmac-sha1", "-oCiphers=aes128-cbc")
+        ],
+        (UNIT, f"SSHD_OPTS=-f {main}"): [],
+        (f"{SSHD} -i -p${{PORT}}", ""): ["-p2222"],
+    }
+    found = {}
+    for case in cases:
+        per_connection(*case)
+        found[case] = sshd.started_with({}, tmp_path)
+        assert sshd.other_servers(tmp_path) == []
+    assert found == cases
+
+
+def test_an_sshd_for_each_connection_with_a_file_of_its_own_is_refused_and_found(
+    per_connection: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    cases = {
+        (UNIT, "SSHD_OPTS=-f /etc/ssh/other"): "reads '/etc/ssh/other'",
+        (f"{SSHD} -i -f /etc/ssh/other", ""): "reads '/etc/ssh/other'",
+        (f"{SSHD} -i -o AllowUsers=ops ansible", ""): "has options that cannot be told apart",
+    }
+    for case, reason in cases.items():
+        per_connection(*case)
+        (found,) = sshd.other_servers(tmp_path)
+        assert found.startswith(f"that of ssh@.service {reason}")
+        with pytest.raises(RefusedError, match="nothing was changed"):
+            sshd.started_with({}, tmp_path)
+    per_connection("/opt/ssh/sbin/sshd -i", "")
+    assert sshd.other_servers(tmp_path) == ["that of ssh@.service is '/opt/ssh/sbin/sshd'"]
 
 
 @each(
@@ -708,6 +773,7 @@ def server(
     program: str = SSHD,
 ) -> None:
     """Have process 7 listen on port 2222."""
+    monkeypatch.setattr(sshd, "is_active", lambda _: False)
     monkeypatch.setattr(sshd, "which", lambda _: SSHD)
     monkeypatch.setattr(os.path, "realpath", str)
     for folder in ("net", "7/fd"):

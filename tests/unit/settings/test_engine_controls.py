@@ -276,23 +276,46 @@ def test_an_empty_list_restores_the_node_byte_for_byte(harden: Run, node: Node) 
 @pytest.mark.component
 def test_what_an_upgrade_of_a_package_has_brought_since_stays(harden: Run, node: Node) -> None:
     """Each file as the newer package has it, which has other values and modes, or the same as before."""
+    replaced = "# newer\nUMASK\t\t077\nPASS_MIN_LEN\t8\n"
+    merged = ("# newer\nUMASK 027\nMAIL_DIR /\n", "# newer\nUMASK\t\t022\nMAIL_DIR /\n")
     newer = {
-        "replaced": ("# newer\nUMASK\t\t077\nPASS_MIN_LEN\t8\n", "# newer\nUMASK\t\t077\nPASS_MIN_LEN\t8\n"),
-        "without the keyword": ("# newer\n", "# newer\n"),
-        "as it was": ("# how\nUMASK\t\t022\n", "# how\nUMASK\t\t022\n"),
-        "merged around ours": ("# newer\nUMASK 027\nMAIL_DIR /\n", "# newer\nUMASK\t\t022\nMAIL_DIR /\n"),
+        "replaced": (replaced, replaced, "077"),
+        "without the keyword": ("# newer\n", "# newer\n", "no line"),
+        "another beside ours": ("UMASK 027\nUMASK 002\n", "UMASK 027\nUMASK 002\n", "027, 002"),
+        "as it was": ("# how\nUMASK\t\t022\n", "# how\nUMASK\t\t022\n", ""),
+        "merged around ours": (*merged, ""),
+        "gone": (None, None, "no such file"),
     }
     wanted = (
         ("keyword", {"path": f"{node.path}/etc/login.defs", "keyword": "UMASK", "value": "027"}),
         ("access", {"path": f"{node.path}/etc/login.defs", "mode": "0600"}),
     )
-    for name, (brought, expected) in newer.items():
+    for name, (brought, expected, found) in newer.items():
         path = node.file("etc/login.defs", "# how\nUMASK\t\t022\n", mode=0o644)
         harden(*wanted)
-        node.file("etc/login.defs", brought, mode=0o644)
-        harden()
-        assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (expected, 0o644), name
+        path.unlink()
+        if brought:
+            node.file("etc/login.defs", brought, mode=0o644)
+        foretold, done = harden(check_mode=True), harden()
+        assert (path.read_text() if brought else None) == expected, name
+        assert not brought or stat.S_IMODE(path.stat().st_mode) == 0o644, name
+        left = f"UMASK in {path} (expected 027, found {found})"
+        for result in (foretold, done):
+            assert ("left alone" in str(result["warnings"])) == bool(found), name
+            assert not found or left in str(result["warnings"]), name
+        assert ("access" in str(done["warnings"])) == (brought is None), name
+        restored = [f"keyword:{path}:UMASK: restored"] if name.startswith("merged") else []
+        assert foretold["actions"] == done["actions"] == restored, name
         assert not harden()["changed"], name
+
+
+def test_a_value_that_the_kernel_keeps_is_not_said_to_be_restored(harden: Run, node: Node) -> None:
+    parameter = node.parameter("kernel.yama.ptrace_scope", "1")
+    harden(("sysctl", {"name": "kernel.yama.ptrace_scope", "value": "3"}))
+    result = harden()
+    assert parameter.read_text() == "3"
+    assert result["actions"] == []
+    assert "ptrace_scope (the kernel keeps 3 until the next boot)" in str(result["warnings"])
 
 
 @pytest.mark.parametrize("cut_off", [False, True])
