@@ -493,7 +493,7 @@ class Role:
     def remember(self, setting: Setting, state: State) -> None:
         """Record what a setting was, unless that is known, and what becomes of it where that may vary.
 
-        What the site has set since is what it was, from now on: as Temper's it would be loosened.
+        What the site has set since is what it was, from now on.
 
         A run may fail or be cut off before it makes that: what earlier ones made is kept until one has ended.
         Those with a record of their own have no spec.
