@@ -17,6 +17,7 @@ import yaml
 
 from temper.compliance import metrics
 from temper.judge import fleet_metrics
+from temper.plan.tables import read_yaml
 from tools.documents import ROOT, write
 from validation.findings.catalogue import catalogue
 from validation.metrics import node_metrics
@@ -129,7 +130,7 @@ def _alert(name: str, entry: dict[str, Any]) -> Alert:
 
 def load() -> tuple[dict[str, str], list[Alert]]:
     """Return the recording rules by name, and all alerts."""
-    data = yaml.safe_load(DATA.read_text(encoding="utf-8"))
+    data = read_yaml(DATA)
     own = [_alert(name, entry) for name, entry in data["alerts"].items()]
     return data["records"], [*of_findings(data["findings"]), *own]
 

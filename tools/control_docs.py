@@ -11,10 +11,9 @@ import re
 import sys
 from typing import Any
 
-import yaml
-
 from temper.plan.os_controls import BEFORE, PROFILES, references, settings_of, waiver_of
 from temper.plan.strictness import ALONE, EXACTLY, order_of, orders_of_files
+from temper.plan.tables import read_yaml
 from tools.documents import ROOT, write
 
 DATA = ROOT / "data" / "os_controls"
@@ -115,7 +114,7 @@ rule, and [compliance.md](../operate/compliance.md#an-auditors-own-scanner) how 
 
 def controls() -> dict[str, dict[str, Any]]:
     """Return the controls of each file in data/os_controls, by its heading."""
-    areas = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(DATA.glob("*.yml"))]
+    areas = [read_yaml(path) for path in sorted(DATA.glob("*.yml"))]
     return {area["heading"]: area["os_controls"] for area in areas}
 
 
@@ -226,7 +225,7 @@ def page() -> str:
 
 def rules_page() -> str:
     """Return the page on the rules of OpenSCAP."""
-    table = yaml.safe_load(SCAP_RULES.read_text(encoding="utf-8"))
+    table = read_yaml(SCAP_RULES)
     answered = {f"role {role}": row["rules"] for role, row in table["roles"].items()}
     for found in controls().values():
         answered |= {

@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from temper.plan.tables import read_yaml
 from tools.documents import ROOT, write
 from validation.findings import xids
 from validation.findings.catalogue import CARRIED, Catalogue, machine_actions, severities
@@ -93,7 +92,7 @@ def findings() -> dict[str, Any]:
     """Return all entries by code, area by area. Raises ValueError for a code that is there twice."""
     found: dict[str, Any] = {}
     for path in sorted(DATA.glob("*.yml")):
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+        entries = read_yaml(path)
         if twice := sorted(found.keys() & entries.keys()):
             raise ValueError(f"{path.name}: {twice[0]} is in another file, too")
         found |= {code: compiled(entry) for code, entry in entries.items()}
@@ -146,7 +145,7 @@ def documents() -> dict[Path, str]:
     """Return the content of each file that is made from the data."""
     content = {"findings": findings()}
     catalogue = decode(Catalogue, content)
-    table = yaml.safe_load(XIDS.read_text(encoding="utf-8"))
+    table = read_yaml(XIDS)
     return {
         CATALOGUE: _lines(content["findings"]),
         PAGE: page(catalogue),

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from temper.plan.tables import read_yaml
 from tools.documents import ROOT, write
 
 ROLES = ROOT / "roles"
@@ -52,7 +53,7 @@ TYPES = {"dict": "dict[str, Any]", "path": "str", "raw": "Any"}  # what Python c
 
 def load(path: Path) -> Any:
     """Return the content of a YAML file; an empty mapping for an empty or absent one."""
-    return (yaml.safe_load(path.read_text()) if path.exists() else None) or {}
+    return (read_yaml(path) if path.exists() else None) or {}
 
 
 def entry_points(role: Path) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def one(entry: Mapping[str, Any], known_nodes: Collection[str]) -> Waiver:
     if not hasattr(entry, "items"):
         raise WaiverError(f"expected a mapping with {', '.join(names)}, found {entry!r}")
     wrong = []
-    if unknown := sorted(set(entry) - set(names)):
+    if unknown := sorted(map(str, set(entry) - set(names))):
         wrong.append(f"expected {', '.join(names)}, found {', '.join(unknown)}")
     if missing := [name for name in names if name not in OPTIONAL and not entry.get(name)]:
         wrong.append(f"expected {', '.join(missing)}, found none")

@@ -18,6 +18,12 @@ DEFAULT_PORT = 22
 #: Values of StrictHostKeyChecking with which ssh connects to no host whose key is another than the known one,
 #: and keeps one that it did not know.
 CHECKS_KEYS = frozenset(("true", "yes", "ask", "accept-new"))
+#: What makes ssh take a key that is in no file of keys, unless it has this value, its default.
+KEYS_FROM_ELSEWHERE = {
+    "knownhostscommand": "none",
+    "verifyhostkeydns": "false",
+    "nohostauthenticationforlocalhost": "no",
+}
 #: Options of ssh(1) that take an argument, and those that decide where it connects to.
 WITH_ARGUMENT = frozenset("bceilmopBDEFIJLOPQRSwW")
 WAY = frozenset("FJPlop")
@@ -73,7 +79,9 @@ class Client:
             for one in ("proxyjump", "proxycommand", "hostkeyalias")
         )
         files = f"{found.get('userknownhostsfile', '')} {found.get('globalknownhostsfile', '')}".split()
-        checks = found.get("stricthostkeychecking") in CHECKS_KEYS
+        checks = found.get("stricthostkeychecking") in CHECKS_KEYS and all(
+            found.get(keyword, usual) == usual for keyword, usual in KEYS_FROM_ELSEWHERE.items()
+        )
         return cls(found["hostname"], port, found.get("user", ""), jump, command, alias, tuple(files), checks)
 
 

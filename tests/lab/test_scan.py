@@ -71,7 +71,7 @@ CONTAINER = re.compile(
     r"kernel_config_.*|grub2_(enable_.*|.*_argument)|partition_for_(boot|home|opt|srv|usr|var(_log(_audit)?)?)"
     r"|mount_option_(home_noexec|nodev_nonroot_local_partitions)"
     r"|(all_)?apparmor_(profiles_enforced|configured)|ntp_single_service_active"
-    r"|service_(auditd|chronyd|chronyd_or_ntpd)_enabled"
+    r"|service_(auditd|chronyd|chronyd_or_ntpd)_enabled|systemd_tmp_mount_enabled"
 )
 #: What Ubuntu has, and not its shape, whose packages are Debian's: PAM 1.5.3, Ubuntu's pool of time servers.
 OF_UBUNTU = re.compile(r"package_pam_(modules|runtime)_installed|chronyd_configure_pool_and_server")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from ansible.module_utils.temper.settings import in_place, record
 from ansible.module_utils.testing import patch_module_args
 from ansible.utils import display  # noqa: F401 (asks ldconfig for the C library, before a test may start no process)
 
-from tests.unit import openpgp_keys
+from tests.unit import ansible_commands, openpgp_keys
 from tests.unit.apt_machine import Archive, Machine
 from tests.unit.openpgp_keys import KeyRing
 from tests.unit.settings.role_plans import carried_out, item, role_plan
@@ -157,6 +158,13 @@ def run_temper(
         return subprocess.CompletedProcess(arguments, status, said.out, said.err)
 
     return run
+
+
+@pytest.fixture
+def forked_ansible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Temper read inventories in forks of a Python that has imported Ansible."""
+    forked = SimpleNamespace(**{**vars(subprocess), "run": ansible_commands.run})
+    monkeypatch.setattr("temper.plan.inventory.subprocess", forked)
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 """A wrong value is named with file, line, entry and what was meant; what looks like ours is asked about."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +11,9 @@ from temper.plan.inventory import InventoryError, read
 from temper.plan.node_action import TaskValues
 from temper.plan.preflight import preflight_plan
 from temper.plan.role_variables import role_variables
+from tests.unit.ansible_commands import ansible
 from tests.unit.planning_nodes import node
-from tests.unit.tables import ROOT, specs
+from tests.unit.tables import specs
 
 #: What stands in a file of variables, the line that is named, and what the sentence says.
 WRONG = [
@@ -144,17 +142,15 @@ BROKEN = [("a: 1\nb:\n\tc: 1\n", 3), ("a: 1\nb: 2\na: 3\n", 3)]
 
 
 @pytest.mark.component
+@pytest.mark.usefixtures("forked_ansible")
 def test_a_file_that_is_no_yaml_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "hosts.yml").write_text("gpu_nodes: {hosts: {gpu01: {ansible_connection: local}}}\n")
     path = tmp_path / "group_vars" / "gpu_nodes.yml"
     path.parent.mkdir()
-    program = str(Path(sys.executable).with_name("ansible-playbook"))
-    command = [program, "-i", str(tmp_path), "playbooks/preflight.yml"]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
-    environment = kept | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
+    config = {"ANSIBLE_STDOUT_CALLBACK": "temper"}
     for text, line in BROKEN:
         path.write_text(text)
-        run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        run = ansible("playbook", "-i", str(tmp_path), "playbooks/preflight.yml", environment=config)
         assert run.returncode
         assert f"({path}:{line})" in run.stderr
         with pytest.raises(InventoryError) as error:

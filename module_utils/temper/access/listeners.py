@@ -143,15 +143,21 @@ def process_names(inodes: set[str], proc: Path = PROC) -> dict[str, str]:
     return found
 
 
-def open_files(proc: Path = PROC, *, whole: bool = False) -> Iterator[tuple[str, str, str]]:
+def open_files(
+    proc: Path = PROC, *, program: str = "", whole: bool = False
+) -> Iterator[tuple[str, str, str]]:
     """Return processes, their descriptors and what is open by them, as far as they are found in time.
 
-    Raises CommandError where the `whole` is asked for and takes longer.
+    Of a `program` by its name, or of all. Raises CommandError where the `whole` is asked for and takes
+    longer.
     """
     deadline = time.monotonic() + NAMES_TIMEOUT_S
     # A Path for each of thousands of names would take several times as long.
     names = (name for name in os.listdir(proc) if name.isdecimal())  # noqa: PTH208
     for process in sorted(names, key=int):
+        # An upgrade puts another file in the place of the one that runs.
+        if program and program != _target(f"{proc}/{process}/exe").removesuffix(" (deleted)").split("/")[-1]:
+            continue
         # Suppressed where it has ended.
         with contextlib.suppress(OSError), os.scandir(proc / process / "fd") as descriptors:
             for descriptor in descriptors:

@@ -47,7 +47,7 @@ def channels(own_ports: Collection[str], proc: Path = PROC) -> list[Channel]:
     """Return what sshd has open to port 22, or to its own ports, elsewhere. Raises OutputError."""
     ports = {SSH_PORT, *map(int, own_ports)}
     found = {
-        one.inode: one
+        f"socket:[{one.inode}]": one
         for one in _connections(proc)
         # What came in has our own port here.
         if one.port in ports and one.local_port not in ports and not one.address.is_loopback
@@ -61,7 +61,7 @@ def channels(own_ports: Collection[str], proc: Path = PROC) -> list[Channel]:
             for descriptor in os.scandir(proc / process / "fd"):
                 with contextlib.suppress(OSError):
                     link = os.readlink(descriptor.path)  # noqa: PTH115 - as a text
-                    if one := found.get(link[len("socket:[") : -1]):
+                    if one := found.get(link):
                         open_.add(Channel(account, str(one.address)))
     return sorted(open_, key=str)[:MOST_CHANNELS]
 

@@ -487,12 +487,13 @@ def other_servers(proc: Path = Path("/proc")) -> list[str]:
     sshd, or have another root folder, as in a container. Raises CommandError where the search takes too long.
     """
     ports = {
-        one.inode: one.port for one in sockets("tcp", proc) if one.uid == 0 and not is_loopback(one.address)
+        f"socket:[{one.inode}]": one.port
+        for one in sockets("tcp", proc)
+        if one.uid == 0 and not is_loopback(one.address)
     }
     holders: dict[int, set[int]] = {}
-    # A socket without a process is the kernel's, as those of NFS are.
-    for process, _, target in open_files(proc, whole=True) if ports else ():
-        if port := ports.get(target[len("socket:[") : -1]):
+    for process, _, target in open_files(proc, program="sshd", whole=True) if ports else ():
+        if port := ports.get(target):
             holders.setdefault(int(process), set()).add(port)
     found = []
     for number, own in sorted(holders.items()):
@@ -501,8 +502,6 @@ def other_servers(proc: Path = Path("/proc")) -> list[str]:
         try:
             program = _program(number, proc)
         except (FileNotFoundError, ProcessLookupError):  # it has ended
-            continue
-        if os.path.basename(program) != "sshd":  # noqa: PTH119 - no file here
             continue
         if not with_ours:
             does = f"has another root folder, as in a container, and reads its own {MAIN}"
@@ -530,7 +529,7 @@ def _has_our_files(process: int, proc: Path) -> bool:
     """Return whether the root folder and `MAIN` of a process are those of the node."""
     root = f"{proc}/{process}/root"
     try:
-        return all(os.path.samefile(f"{root}{path}", path) for path in ("/", MAIN))  # noqa: PTH121 - likewise
+        return all(os.path.samefile(f"{root}{path}", path) for path in ("/", MAIN))  # noqa: PTH121 - texts
     except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
         return False
 

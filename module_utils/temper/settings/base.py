@@ -129,6 +129,9 @@ class Setting:
         """Return `spec` with the value as Temper makes it."""
         return self.spec
 
+    def since(self, state: State) -> State:
+        """Return what of a state the site has set since Temper first made it, where that can be told."""
+
     @property
     def first(self) -> bool:
         """Whether it brings what the other settings of a role work with, and so comes before them all."""

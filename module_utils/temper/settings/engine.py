@@ -493,15 +493,19 @@ class Role:
     def remember(self, setting: Setting, state: State) -> None:
         """Record what a setting was, unless that is known, and what becomes of it where that may vary.
 
+        What the site has set since is what it was, from now on.
+
         A run may fail or be cut off before it makes that: what earlier ones made is kept until one has ended.
         Those with a record of their own have no spec.
         """
         if is_recorded(setting) and not setting.own:
-            made = setting.as_made()
+            made, since = setting.as_made(), setting.since(state)
             original = self.record.originals.setdefault(setting.key, {"spec": made, "state": state})
             if setting.in_parts:
                 # In the order of their first notes, so that the record changes with what it says alone.
                 original["state"] = {**original["state"], **state, **original["state"]}
+            if since:
+                original["state"] = since
             if original["spec"] != made:
                 original["former"] = [*original.get("former", []), original["spec"]]
                 original["spec"] = made
@@ -762,7 +766,8 @@ def carry_out(
             later = [other["role"] for other in plans[number:] if other["options"]["absent"]]
             later += taken_back_later
             options = {**plan["options"], "after_boot_s": after_boot_s, "taken_back_later": later}
-            outcome = Role(node, {**plan, "options": options}, secrets).settle()
+            role = Role(node, {**plan, "options": options}, secrets)
+            outcome = role.settle()
         except (RefusedError, *FAILURES) as error:
             subject = "A file of this node could not be read or written; mend that and run again"
             result["roles"][plan["role"]] = {
@@ -777,7 +782,7 @@ def carry_out(
         result["changed"] |= outcome.changed
         result["roles"][plan["role"]] = asdict(outcome)
         # One that waits to be confirmed, too: should it be taken back, the programs have still taken it.
-        note_in_place(node, plan)
+        note_in_place(role, plan)
         if outcome.needs:
             break
     else:
@@ -786,11 +791,14 @@ def carry_out(
     return result
 
 
-def note_in_place(node: NodeModule, plan: Mapping[str, Any]) -> None:
-    """Note that a role is as planned. Without the note, the next run asks the node's programs once more."""
-    if not node.check_mode and plan["options"].get("live", True):
+def note_in_place(role: Role, plan: Mapping[str, Any]) -> None:
+    """Note that a role is as planned. Without the note, the next run asks the node's programs once more.
+
+    So it does where a program does not know a control, which each plan has to name as waived.
+    """
+    if role.live and not role.node.check_mode:
         with suppress(OSError):
-            in_place.note(plan)
+            in_place.note(plan, as_a_whole=not role.unknown)
 
 
 def check_system(plan: Mapping[str, Any]) -> None:
@@ -829,7 +837,7 @@ def read_ahead(
             if not role.settled:
                 break
             found[role.name] = asdict(role.settle())
-            note_in_place(node, plan)
+            note_in_place(role, plan)
         except (RefusedError, *FAILURES):
             break
     return found

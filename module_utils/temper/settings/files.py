@@ -134,16 +134,16 @@ class Keyword(Setting):
     @cached_property
     def value(self) -> str:
         """The wanted value, or one that is as strict as the site's, too."""
-        found = self._values(self.read() or [])
-        if self.original and len(found) == 1 and found[0] in self.recorded("value"):
+        lines = self.read() or []
+        found = self._values(self._of_site(lines))
+        if self.original and lines and not found:
             found = self._values(self.original["state"] or [])
         elif self.in_use and not (found or self.original):
             found = implicit(self.order)
         result = self.wanted
         programs = {}
         for value in found:
-            # Programs stop at a blank, or at a quotation mark: a comment may follow.
-            word = value if self.order == "contains" else (value.split() or [""])[0].strip('"')
+            word = self._word(value)
             if word.lower() == "exec":  # of auditd, which does not start without the program behind it
                 programs[word] = value
             result = strictest(self.order, word, result)
@@ -238,9 +238,24 @@ class Keyword(Setting):
         there = "no such file" if lines is None else ", ".join(found) or "no line"
         return f"{self.keyword} in {self.path} (expected {' or '.join(filter(None, made))}, found {there})"
 
+    def since(self, state: State) -> State:
+        """Return the site's lines, where Temper has made others before."""
+        return self._of_site(state or []) if self.original else []
+
     def change(self) -> list[Difference]:
         """Return the lines."""
         return [Difference(self.key, "\n".join(self.read() or []), self.line)]
+
+    def _of_site(self, lines: Sequence[str]) -> list[str]:
+        """Return the lines that Temper has not made, or with a value that was there before."""
+        before = self.original["state"] if self.original else None
+        made = {*self.recorded("value")} - {*map(self._word, self._values(before or []))}
+        # Records of earlier versions have no value: any counts as Temper's.
+        return [line for line in lines if "" not in made and not {*self._values([line])} <= made]
+
+    def _word(self, value: str) -> str:
+        # Programs stop at a blank, or at a quotation mark: a comment may follow.
+        return value if self.order == "contains" else (value.split() or [""])[0].strip('"')
 
     def _values(self, lines: Sequence[str]) -> list[str]:
         return [match[2] for line in lines if (match := self.pattern.match(line))]

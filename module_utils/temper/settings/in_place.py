@@ -29,14 +29,14 @@ def noted() -> dict[str, str]:
         return {}
 
 
-def note(part: Mapping[str, Any]) -> None:
-    """Note that a role is in place, or that it is absent now.
+def note(part: Mapping[str, Any], *, as_a_whole: bool = True) -> None:
+    """Note that a role is in place; forget it where it is absent now, or not there as a whole.
 
     Raises OSError where the note cannot be written.
     """
     known = noted()
     wanted = {**known, part["role"]: digest(part)}
-    if part["options"]["absent"]:
+    if part["options"]["absent"] or not as_a_whole:
         del wanted[part["role"]]
     if wanted != known:
         PATH.parent.mkdir(mode=0o755, exist_ok=True)

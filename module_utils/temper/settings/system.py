@@ -325,17 +325,16 @@ class MountOptions(Setting):
         self.options = list(options)
         self.bind = bind
 
-    def as_made(self) -> dict[str, Any]:
-        """Return `spec` with the options as Temper makes them."""
-        return {**self.spec, "options": self.value}
-
     @cached_property
     def value(self) -> list[str]:
         """The wanted options and those of the site; what Temper once asked for and no longer does, goes."""
-        made = {option for options in self.recorded("options") for option in options}
-        if self.original:
-            made -= set(self.original["state"] or [])
-        return sorted({*self.options, *(set(self.read() or []) - made)})
+        state = self.original["state"] if self.original else None
+        return sorted({*self.options, *self._without_ours(state)})
+
+    def _without_ours(self, state: State) -> set[str]:
+        """Return the options in force without those of Temper, unless the state has them, too."""
+        made = {*self.options}.union(*self.recorded("options"))
+        return {*(self.read() or [])} - (made - {*(state or [])})
 
     def read(self) -> State:
         """Return the options in force that matter here, None where it is no mount point."""
@@ -365,7 +364,7 @@ class MountOptions(Setting):
         self._remount(self.value)
 
     def restore(self, state: State) -> None:
-        """Take away what was not there."""
+        """Take away what was not there, but for what the site has added since."""
         now = self.read()
         if now is None or now == state:
             return
@@ -374,7 +373,7 @@ class MountOptions(Setting):
             run(["umount", "--lazy", self.path])
             return
         # Also where something is mounted below it, which would go as well: then it stays, without options.
-        self._remount(state or [])
+        self._remount([*(state or []), *self._without_ours(state)])
 
     def change(self) -> list[Difference]:
         """Return the options."""

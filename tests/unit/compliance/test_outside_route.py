@@ -80,6 +80,10 @@ def test_host_keys_come_from_all_files_hashed_or_not_without_revoked_ones(tmp_pa
         ({"host_key_checking": True}, True),
         ({"host_key_checking": False}, False),
         ({"ssh_extra_args": "-o StrictHostKeyChecking=no"}, False),
+        # The key that ssh has taken need not be the one in the file.
+        ({"ssh_extra_args": "-o KnownHostsCommand=/bin/true -o StrictHostKeyChecking=yes"}, False),
+        ({"ssh_extra_args": "-o VerifyHostKeyDNS=yes"}, False),
+        ({"ssh_extra_args": "-o NoHostAuthenticationForLocalhost=yes"}, False),
         ({"port": 2222}, False),
         ({"ssh_args": '-o "unclosed'}, False),
         ({"transport": "docker"}, False),

@@ -302,6 +302,13 @@ def test_each_port_is_open_closed_or_silent(silent: int, monkeypatch: pytest.Mon
     assert found[ssh_port].source == HERE
 
 
+def test_port_that_has_answered_is_open_however_late_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "CONNECT_S", 0.0)
+    with serving(says(b"")) as port:
+        (found,) = look_at_ports([HERE], [port], time.monotonic() + PATIENCE_S)
+    assert found.answer is Answer.OPEN
+
+
 def test_port_that_answers_over_ipv6_alone_is_seen() -> None:
     with serving(says(VERSION), "::1") as port:
         found = look_at_ports([HERE, "::1"], [port], time.monotonic() + PATIENCE_S)

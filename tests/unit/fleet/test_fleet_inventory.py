@@ -11,7 +11,7 @@ import pytest
 from temper.plan.inventory import Inventory, InventoryError, addresses, from_listing, groups_of, read, values
 from tests.unit.ansible_commands import ansible
 
-pytestmark = pytest.mark.component
+pytestmark = [pytest.mark.component, pytest.mark.usefixtures("forked_ansible")]
 
 INVENTORY = """
 all:

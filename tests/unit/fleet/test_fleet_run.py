@@ -53,6 +53,8 @@ from tests.unit.ansible_commands import ansible
 from tests.unit.each import each
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("forked_ansible")
+
 Begin = Callable[[], subprocess.Popen[bytes]]
 
 PLAY = """

@@ -1,10 +1,13 @@
 """A real sshd over a site's files in a folder of a test, with accounts of its own."""
 
+from __future__ import annotations
+
 import grp
-import os
 import pwd
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,10 +20,7 @@ LOGIN = Login("ops", "198.51.100.7", 40000, "198.51.100.9", 22)
 ACCOUNTS = {"root": 0, "sshd": 998, "ops": 1001, "alice": 1002, "legacyftp": 1003}
 GROUPS = {"sftponly": ["legacyftp"], "data": ["alice"], "nobodys": []}
 # Its own user database: sshd asks for it where a Match line names a group.
-WRAPPER = """#!/bin/sh
-exec unshare --mount sh -c 'mount --bind {folder}/passwd /etc/passwd; mount --bind {folder}/group /etc/group
-exec "$@"' - {command} "$@"
-"""
+MOUNTED = "mount --bind passwd /etc/passwd && mount --bind group /etc/group && echo && read -r _"
 
 
 def programs() -> dict[str, str]:
@@ -37,38 +37,56 @@ def programs() -> dict[str, str]:
     return found
 
 
+class Users:
+    """Accounts, groups and a host key in a folder, and the mount namespace that has these accounts alone."""
+
+    users = tuple(
+        pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/sh")) for name, uid in ACCOUNTS.items()
+    )
+    groups = (
+        *(grp.struct_group((name, "x", uid, [])) for name, uid in ACCOUNTS.items()),
+        *(grp.struct_group((name, "x", gid, them)) for gid, (name, them) in enumerate(GROUPS.items(), 2000)),
+    )
+
+    def __init__(self, folder: Path, namespace: str) -> None:
+        self.folder, self.namespace = folder, namespace
+
+    @classmethod
+    @contextmanager
+    def made(cls, folder: Path) -> Iterator[Users]:
+        """Have a process keep the namespace."""
+        subprocess.run(["ssh-keygen", "-q", "-N", "", "-t", "ed25519", "-f", folder / "host_key"], check=True)
+        (folder / "passwd").write_text("".join(":".join(map(str, user)) + "\n" for user in cls.users))
+        (folder / "group").write_text(
+            "".join(f"{one.gr_name}:x:{one.gr_gid}:{','.join(one.gr_mem)}\n" for one in cls.groups)
+        )
+        command = ["unshare", "--mount", "sh", "-c", MOUNTED]
+        with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:
+            assert keeper.stdout
+            assert keeper.stdout.readline() == b"\n"
+            yield cls(folder, f"/proc/{keeper.pid}/ns/mnt")
+
+
 class SiteFiles:
     """The files of a site, and what the role would make of them."""
 
     def __init__(
-        self, folder: Path, command: str, monkeypatch: pytest.MonkeyPatch, release: str = ""
+        self, folder: Path, users: Users, command: str, monkeypatch: pytest.MonkeyPatch, release: str
     ) -> None:
         self.folder, self.release = folder, release
         self.drop_ins = folder / "sshd_config.d"
         self.drop_ins.mkdir()
         self.main = folder / "sshd_config"
         self.drop_in = self.drop_ins / "00-temper.conf"
-        key = folder / "host_key"
-        subprocess.run(["ssh-keygen", "-q", "-N", "", "-t", "ed25519", "-f", str(key)], check=True)
-        self.head = f"Include {self.drop_ins}/*.conf\nHostKey {key}\n"
+        for name in ("host_key", "host_key.pub"):
+            shutil.copy(users.folder / name, folder)
+        self.head = f"Include {self.drop_ins}/*.conf\nHostKey {folder}/host_key\n"
         self.main.write_text(self.head)
-        users = [
-            pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/sh")) for name, uid in ACCOUNTS.items()
-        ]
-        groups = [grp.struct_group((name, "x", uid, [])) for name, uid in ACCOUNTS.items()]
-        groups += [
-            grp.struct_group((name, "x", 2000 + number, members))
-            for number, (name, members) in enumerate(GROUPS.items())
-        ]
-        (folder / "passwd").write_text("".join(":".join(map(str, user)) + "\n" for user in users))
-        (folder / "group").write_text(
-            "".join(f"{one.gr_name}:x:{one.gr_gid}:{','.join(one.gr_mem)}\n" for one in groups)
-        )
         self.program = folder / "sshd"
-        self.program.write_text(WRAPPER.format(folder=folder, command=command))
+        self.program.write_text(f'#!/bin/sh\nexec nsenter --mount={users.namespace} {command} "$@"\n')
         self.program.chmod(0o755)
-        monkeypatch.setattr(pwd, "getpwall", lambda: users)
-        monkeypatch.setattr(grp, "getgrall", lambda: groups)
+        monkeypatch.setattr(pwd, "getpwall", lambda: users.users)
+        monkeypatch.setattr(grp, "getgrall", lambda: users.groups)
         for module in (sshd, sshd_matches, sshd_settings):
             for name, value in (("MAIN", self.main), ("DROP_IN", self.drop_in)):
                 if hasattr(module, name):
@@ -106,11 +124,3 @@ class SiteFiles:
             [self.program, "-T", "-f", self.main, "-C", asked], capture_output=True, text=True, check=True
         )
         return sshd.parse_effective(answer.stdout)
-
-
-@pytest.fixture(params=programs() or ["none"])
-def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiteFiles:
-    """A site without settings of its own, for each sshd."""
-    if os.geteuid() != 0 or request.param == "none":
-        pytest.skip("needs root and an sshd, its own or one of the lab's nodes")
-    return SiteFiles(tmp_path, programs()[request.param], monkeypatch, request.param)

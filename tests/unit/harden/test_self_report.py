@@ -8,11 +8,9 @@ import pytest
 from ansible.module_utils.temper.access.self_report import self_report
 
 from temper.compliance.outside.claims import read_claims
-from tests.unit.harden.real_sshd import SiteFiles, site
+from tests.unit.harden.real_sshd import SiteFiles
 
 pytestmark = pytest.mark.component
-
-__all__ = ["site"]
 
 
 def test_node_says_what_its_sshd_and_its_kernel_say(

@@ -8,10 +8,8 @@ from ansible.module_utils.temper.access.ssh_channels import PROGRAMS, Channel, c
 from ansible.module_utils.temper.access.sshd_settings import Outlook, SshdSettings, cut_ways
 from ansible.module_utils.temper.process import OutputError
 
-from tests.unit.harden.real_sshd import SiteFiles, site
+from tests.unit.harden.real_sshd import SiteFiles
 from tests.unit.harden.test_sshd_site import parameters
-
-__all__ = ["site"]
 
 HEADER = "  sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid timeout inode\n"
 OWN = "0100000A"  # 10.0.0.1

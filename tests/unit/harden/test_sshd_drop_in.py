@@ -786,6 +786,13 @@ def server(
     (proc / "7/cmdline").write_text(line)
 
 
+def test_a_pipe_is_no_socket_of_an_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Path) -> None:
+    server(tmp_path, monkeypatch, "/usr/sbin/sshd\0-f\0/etc/ssh/other\0")
+    (tmp_path / "7/fd/3").unlink()
+    (tmp_path / "7/fd/3").symlink_to("pipe:[124711]")
+    assert sshd.other_servers(tmp_path) == []
+
+
 def test_an_sshd_whose_title_does_not_tell_its_file_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Path
 ) -> None:
@@ -835,6 +842,12 @@ def test_a_search_for_sshds_that_ends_early_proves_nothing(
     monkeypatch.setattr(listeners, "NAMES_TIMEOUT_S", -1.0)
     condition = node_conditions.ssh_servers(lambda: sshd.other_servers(tmp_path))
     assert (condition["state"], "in -1 s" in condition["reason"]) == ("not-checked", True)
+    # Open files of other programs are not read.
+    (tmp_path / "7/exe").unlink()
+    (tmp_path / "7/exe").symlink_to("/usr/bin/python3")
+    assert sshd.other_servers(tmp_path) == []
+    (tmp_path / "7/exe").unlink()
+    (tmp_path / "7/exe").symlink_to(SSHD)
     # Nothing listens.
     (tmp_path / "net/tcp").write_text("sl local_address rem_address st\n")
     assert sshd.other_servers(tmp_path) == []

@@ -13,11 +13,9 @@ from ansible.module_utils.temper.access.sshd_strictness import as_strict, furthe
 from ansible.module_utils.temper.settings.base import RefusedError
 
 from temper.compliance.repairs import command_of
-from tests.unit.harden.real_sshd import ACCOUNTS, LOGIN, SiteFiles, site
+from tests.unit.harden.real_sshd import ACCOUNTS, LOGIN, SiteFiles
 
 pytestmark = pytest.mark.component
-
-__all__ = ["site"]
 
 MFA = """KbdInteractiveAuthentication yes
 AuthenticationMethods publickey,keyboard-interactive:pam

@@ -34,6 +34,8 @@ from temper.rollout.windows import Window
 from tests.unit.each import each
 from tests.unit.rollout.fleets import NOW, begin, having, nodes
 
+pytestmark = pytest.mark.usefixtures("forked_ansible")
+
 STACK = "r595-cuda13.2"
 INVENTORY = """
 gpu_nodes:

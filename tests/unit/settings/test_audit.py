@@ -8,13 +8,13 @@ import subprocess
 from typing import Any
 
 import pytest
-import yaml
 from ansible.module_utils.temper.settings import audit, observe
 
 from temper.base import DATA
+from temper.plan.tables import read_yaml
 from tests.unit.each import each
 
-CONTROLS = yaml.safe_load((DATA / "os_controls" / "audit.yml").read_text())["os_controls"]
+CONTROLS = read_yaml(DATA / "os_controls" / "audit.yml")["os_controls"]
 FILES: dict[str, str] = CONTROLS["audit"]["profiles"]["gpu"]["files"]
 TEXT = FILES[f"{audit.RULES}temper.rules"]
 STATUS = """\

@@ -330,8 +330,38 @@ def test_a_keyword_that_somebody_has_changed_since_is_not_taken_back(node: Path,
         run(run_module, plan_of(node, "keyword", DAYS, "365", key))
         text = "".join(f"PASS_MAX_DAYS {value}\n" for value in since)
         file.write_text(text)
+        back = run(run_module, role_plan("os_hardening", [], atomic=True, sysctl_file=OURS))
+        assert (file.read_text(), back["actions"]) == (text, []), since
+
+
+def test_the_last_choice_of_the_site_counts_in_each_run_and_returns_with_the_role(
+    node: Path, run_module: Run
+) -> None:
+    """What the site has, one after the other; then the value that two runs give, and what returns."""
+    table: tuple[tuple[list[str], str, str], ...] = (
+        (["99999", "90 # policy 7"], "90", "PASS_MAX_DAYS 90 # policy 7"),
+        # Behind ours, or behind what is the site's and has become one line.
+        (["99999", "+90"], "90", "PASS_MAX_DAYS 90"),
+        (["99999 90", "+180"], "90", "PASS_MAX_DAYS 90 PASS_MAX_DAYS 180"),
+        # A weaker one takes a stricter one back.
+        (["60 400", "400"], "365", "PASS_MAX_DAYS 400"),
+        (["99999", "90", "400 # x"], "365", "PASS_MAX_DAYS 400 # x"),
+    )
+    wrong = []
+    for texts, value, back in table:
+        file, key = place(node, "keyword", DAYS, "99999")
+        plan = plan_of(node, "keyword", DAYS, "365", key)
+        for text in texts:
+            values = text.removeprefix("+").split() if "#" not in text else [text]
+            lines = "".join(f"PASS_MAX_DAYS {value}\n" for value in values)
+            file.write_text(file.read_text() + lines if text[0] == "+" else lines)
+            run(run_module, plan)
+        again = run(run_module, plan)["changed"]
+        found = file.read_text().split()
         run(run_module, role_plan("os_hardening", [], atomic=True, sysctl_file=OURS))
-        assert file.read_text() == text, since
+        if (again, found, file.read_text().split()) != (False, ["PASS_MAX_DAYS", value], back.split()):
+            wrong.append((texts, again, found, file.read_text()))
+    assert wrong == []
 
 
 def test_a_stricter_or_weaker_value_than_the_recorded_one_is_not_ours(node: Path) -> None:
@@ -529,6 +559,20 @@ def test_options_of_a_mount_point_stay_and_those_of_temper_go_with_the_profile(
     assert not run(run_module, options_plan("nodev"))["changed"]
     run(run_module, role_plan("os_hardening", [], atomic=True))
     assert in_force() == "ro,dev,nosuid,exec"
+
+
+@pytest.mark.component
+def test_an_option_of_a_mount_point_that_the_site_adds_later_stays(
+    node: Path, run_module: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_force = mount(node, monkeypatch, "rw,relatime")
+    run(run_module, options_plan("nodev"))
+    (node / "mountinfo").write_text("1 0 0:1 / /data rw,noexec - ext4 x rw\n")
+    assert run(run_module, options_plan("nodev"))["changed"]
+    assert not run(run_module, options_plan("nodev"))["changed"]
+    assert in_force() == "nodev,suid,noexec"
+    run(run_module, role_plan("os_hardening", [], atomic=True))
+    assert in_force() == "dev,suid,noexec"
 
 
 @each("disabled", "masked")

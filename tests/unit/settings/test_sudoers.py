@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.temper import process
-from ansible.module_utils.temper.settings import observe, record, sudoers
+from ansible.module_utils.temper.settings import in_place, observe, record, sudoers
 
 from temper.plan.convert import plain
 from temper.plan.wanted import Kind
@@ -84,6 +84,18 @@ def test_a_control_that_a_sudo_does_not_know_is_left_out_as_a_whole_and_does_not
         "sudo-terminal": "pass",
         "sudo-timeout": "pass",
     }
+
+
+def test_what_a_sudo_does_not_know_is_asked_at_each_run(
+    has_visudo: Callable[[bool], None], run_module: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    """Each plan has to say that the control is waived, also where another sudo took it before."""
+    plan = role_plan("os_hardening", settings(tmp_path), atomic=True)
+    in_place.note(plan)
+    assert in_place.noted() == {"os_hardening": in_place.digest(plan)}
+    has_visudo(True)
+    carried_out(run_module, plan)
+    assert in_place.noted() == {}
 
 
 def test_the_first_sudo_is_not_asked(has_visudo: Callable[[bool], None], tmp_path: Path) -> None:

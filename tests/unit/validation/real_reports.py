@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-import yaml
+from temper.plan.tables import read_yaml
 
 TABLE = Path(__file__).parent / "reports/reports.yml"
 DEPRECATED = "Requested functionality has been deprecated"
@@ -46,7 +46,7 @@ def from_table() -> list[RealReport]:
             tuple(facts["finds"]),
             tuple(facts.get("faults", ())),
         )
-        for facts in yaml.safe_load(TABLE.read_text())["reports"]
+        for facts in read_yaml(TABLE)["reports"]
     ]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from temper.plan.tables import read_yaml
 from tests.unit.each import each
 from validation.checks.matmul import COLD_BYTES
 from validation.model import gpu_models, shapes
@@ -16,7 +16,7 @@ from validation.model.expectations import References
 from validation.model.plans import PLANS
 from validation.model.shapes import MatmulShape
 
-TABLE = yaml.safe_load((Path(__file__).parents[3] / "data" / "gpu_models.yml").read_text())
+TABLE = read_yaml(Path(__file__).parents[3] / "data" / "gpu_models.yml")
 MODELS: dict[str, dict[str, Any]] = TABLE["models"]
 SOURCED = {key: TABLE[key] for key in ("pcie_x16", "models", "nics")} | {
     "shapes": {name: entry["matmul"] for name, entry in TABLE["architectures"].items()}

@@ -76,7 +76,7 @@ def install(folder: Path, pip_args: str = "", requirements: str = "") -> Install
         "ANSIBLE_FILTER_PLUGINS": str(ROOT / "plugins/filter"),
     }
     words = ["-i", "localhost,", "-c", "local", "-vvv", "-e", json.dumps(variables), str(play)]
-    done = ansible("playbook", *words, cwd=folder, environment=settings)
+    done = ansible("playbook", *words, environment=settings)
     return Installation(folder, done.stdout + done.stderr)
 
 

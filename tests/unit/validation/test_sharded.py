@@ -128,13 +128,14 @@ def test_real_ranks_train_in_shards() -> None:
 def test_a_wrong_gradient_a_wrong_loss_and_a_lost_weight_are_seen_on_two_ranks() -> None:
     """On two real ranks: both have halves of every weight, and each has a batch of its own."""
     right, gradient, loss, weight, halves = there("""
-    import os, subprocess, sys, tempfile, json
-    PROGRAM = '''
-    import json, sys, torch
+    import multiprocessing, os, tempfile, torch
+    from concurrent.futures import ProcessPoolExecutor
     from validation.backends.cpu import CpuBackend
     from validation.backends.protocol import Shape
     from validation.backends.sharded import ShardedStep
 
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
     cpu, shape = torch.device("cpu"), Shape(layers=2, width=64, heads=2, tokens=16, batch=4)
 
     class Gradient(ShardedStep):
@@ -152,29 +153,19 @@ def test_a_wrong_gradient_a_wrong_loss_and_a_lost_weight_are_seen_on_two_ranks()
             super().update()
             self._model.parameters[0].to_local().data.mul_(float("nan"))
 
-    CpuBackend().join(int(sys.argv[1]), 2, sys.argv[2], 60)
-    answer = []
-    for kind in (ShardedStep, Gradient, Loss, Weight):
-        error = kind(cpu, shape, "fp32").error()
-        answer.append(error if error == error else None)
-    step = ShardedStep(cpu, shape, "fp32")
-    answer.append([weight.to_local().numel() / weight.numel() for weight in step.weights])
-    torch.distributed.barrier()
-    print(json.dumps(answer))
-    torch.distributed.destroy_process_group()
-    '''
-    import textwrap
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, "-c", textwrap.dedent(PROGRAM), str(rank), folder + "/store"],
-                stdout=subprocess.PIPE,
-                env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-            )
-            for rank in range(2)
-        ]
-        answer, other = (json.loads(rank.communicate(timeout=240)[0]) for rank in ranks)
-        assert [rank.returncode for rank in ranks] == [0, 0]
+    def errors(rank, store):
+        CpuBackend().join(rank, 2, store, 60)
+        found = [kind(cpu, shape, "fp32").error() for kind in (ShardedStep, Gradient, Loss, Weight)]
+        found = [error if error == error else None for error in found]
+        step = ShardedStep(cpu, shape, "fp32")
+        found.append([weight.to_local().numel() / weight.numel() for weight in step.weights])
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+        return found
+
+    fork = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(2, fork) as ranks:
+        answer, _ = ranks.map(errors, range(2), [folder + "/store"] * 2, timeout=240)
     """)
     assert right < 1e-5
     assert gradient > 0.05

@@ -3,7 +3,6 @@
 They need a Python with torch, which Temper's own environment does not have: TEMPER_PAYLOAD_PYTHON names it.
 """
 
-import atexit
 import functools
 import json
 import os
@@ -16,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.unit.each import each
+from tests.unit.fork_server import ForkServer
 from validation.cli import main
 from validation.model.contract import State, node_result
-from validation.processes.pool import ROOT
 
 PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
 
@@ -30,33 +29,22 @@ pytestmark = [
 
 #: Threads of OpenMP that wait for one another burn no CPU, of which a busy machine has none to spare.
 PATIENT = {"OMP_WAIT_POLICY": "passive"}
+#: The second takes as long as the first, and every training step imports it.
+MODULES = ("torch", "torch._dynamo", "validation.backends.training")
 
 
 @functools.cache
-def server() -> subprocess.Popen[str]:
-    """A process that has imported torch, and runs programs until this one ends."""
-    started = subprocess.Popen(
-        [str(PYTHON), "-m", "tests.unit.validation.torch_server"],
-        cwd=ROOT,
-        env={**os.environ, **PATIENT},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    atexit.register(started.communicate)
-    return started
+def server() -> ForkServer:
+    """A Python that has imported torch."""
+    return ForkServer(str(PYTHON), *MODULES, environment={**os.environ, **PATIENT})
 
 
 def there(program: str) -> Any:
     """Run a program in the Python with torch; what it assigned to `answer`."""
     code = textwrap.dedent(program) + "\nimport json\nprint(json.dumps(answer))\n"
-    stdin, stdout = server().stdin, server().stdout
-    assert stdin
-    assert stdout
-    print(json.dumps({"program": code, "environment": {**os.environ, **PATIENT}}), file=stdin, flush=True)
-    done = json.loads(stdout.readline())
-    assert done["status"] == 0, done["err"]
-    return json.loads(done["out"])
+    done = server().run(code, {**os.environ, **PATIENT})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +222,7 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
 
         on_the_cpu(collectives)
         on_the_cpu(launch)
+        matmul.GpuMatmul.function = "tests.unit.validation.torch_children:multiply"
         of = dict(sustained=dict(any=dict(shape=[256, 512, 128])), best=dict(fp32=dict(shape=[64, 128, 512])))
         references = References(dict(h100=samples.H100), {}, dict(hopper=dict(matmul=of)))
         node = samples.node(expectation=samples.expectation(references=references))

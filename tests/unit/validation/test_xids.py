@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-import yaml
 
+from temper.plan.tables import read_yaml
 from tools.finding_docs import SUPPORT, XIDS
 from validation.findings.catalogue import catalogue, xid_code
 from validation.probes.kernel_log import Kind, events
@@ -15,7 +15,7 @@ LAST = 172
 
 @pytest.fixture(scope="module")
 def table() -> Any:
-    return yaml.safe_load(XIDS.read_text())
+    return read_yaml(XIDS)
 
 
 def test_every_code_of_the_catalogue_is_accounted_for_once(table: Any) -> None:

@@ -1,4 +1,4 @@
-"""Ranks of a real collective that do what ranks should not. They run in the Python that has torch."""
+"""Children with the torch of the payload's Python: mostly ranks that do what ranks should not."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ import time
 from collections.abc import Callable
 
 from validation.backends.factory import make
-from validation.checks import collectives
+from validation.checks import collectives, matmul
 from validation.model.contract import Measured
 from validation.processes.child import Request
 
 FOREVER_S = 600
 #: Those that warm up, and some of those that are measured.
 GOOD_RUNS = collectives.WARM_UP_RUNS + 4
+
+
+def multiply(request: Request, stage: Callable[[str], None]) -> Measured:
+    """Multiply as a GPU does, which has a larger cache to empty before each run than a CPU can in no time."""
+    make("cpu", 0, stage)
+    # Only the torch of the payload's Python has this.
+    from validation.backends import operations
+
+    operations.FLUSH_BYTES = 1 << 20
+    return matmul.measure(request, stage)
 
 
 def die_after_joining(request: Request, stage: Callable[[str], None]) -> Measured:
