@@ -511,10 +511,14 @@ class Role:
                 original["spec"] = made
 
     def forget_former(self, settings: Iterable[Setting]) -> None:
-        """Record of settings that are as wanted only that, and no longer what earlier runs made of them."""
+        """Record of settings that are as wanted only that, and no longer what earlier runs made of them.
+
+        A file keeps directories that one which was taken back has brought along.
+        """
         for setting in settings:
-            if self.record.originals.get(setting.key, {}).pop("former", None):
-                self.record.originals[setting.key]["spec"] = setting.as_made()
+            original = self.record.originals.get(setting.key, {})
+            if original.pop("former", None) or (original and isinstance(setting, WholeFile)):
+                original["spec"] = setting.as_made()
 
     def note_packages(self, former: Mapping[str, str | None], failed: bool = False) -> None:
         """Record packages before a transaction changes them; of one that failed, what it has not brought."""

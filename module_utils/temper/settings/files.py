@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,14 @@ class WholeFile(Setting):
         self.mode = mode
         self.secret = secret
         self.validate = validate
+
+    def recall(self, originals: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take what the record has of it, and the directories that other files have brought along."""
+        super().recall(originals)
+        brought = {*self.directories}.union(
+            *(one["spec"].get("directories", ()) for one in originals.values())
+        )
+        self.directories = [str(parent) for parent in self.path.parents if str(parent) in brought]
 
     def as_made(self) -> dict[str, Any]:
         """Return `spec` with all directories that runs have brought along."""
