@@ -125,6 +125,8 @@ def run_module(
     (processes / "self" / "root").mkdir(parents=True)
     monkeypatch.setattr(busy, "PROC", processes)
     monkeypatch.setattr(in_place, "PATH", processes / "run" / "in-place.json")
+    if f"{record.RECORDS}".startswith(NOTES):  # no other fixture has pointed it elsewhere
+        monkeypatch.setattr(record, "RECORDS", processes / "records")
 
     def run(main: Callable[[], None], *, check_mode: bool = False, **parameters: Any) -> dict[str, Any]:
         # On a node each module has a process of its own.

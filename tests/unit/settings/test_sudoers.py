@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.temper import process
-from ansible.module_utils.temper.settings import in_place, observe, record, sudoers
+from ansible.module_utils.temper.settings import in_place, observe, sudoers
 
 from temper.plan.convert import plain
 from temper.plan.wanted import Kind
@@ -47,7 +47,6 @@ def has_visudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[boo
         if link:
             (tmp_path / "bin/visudo").symlink_to(real)
         monkeypatch.setattr(process, "search_path", lambda: f"{tmp_path}/bin:{os.environ['PATH']}")
-        monkeypatch.setattr(record, "RECORDS", tmp_path / "records")
 
     return put
 
