@@ -39,7 +39,7 @@ def status(given: argparse.Namespace) -> int:
     latest = there(given.reports / "latest")
     summary = latest / document.SUMMARY
     # Reports of before have no summary.
-    statement = document.read(summary.read_bytes()) if summary.exists() else document.of_report(latest)
+    statement = document.of_file(summary) if summary.exists() else document.of_report(latest)
     shown = {
         "made_at": statement.made_at,
         "verdict": statement.verdict,
@@ -119,7 +119,10 @@ def node_of(directory: Path, asked: str, option: str = "--node") -> tuple[NodeSt
 def scan(given: argparse.Namespace) -> int:
     """Print results of a scanner beside the statement of a node. Raises ValueError, OSError."""
     with given.results.open("rb") as stream:
-        found = scans.read(stream)
+        try:
+            found = scans.read(stream)
+        except scans.ScanError as error:
+            raise scans.ScanError(f"{given.results}: {error}") from error
     option = "--node" if given.node else "the target in the results (name the node with --node)"
     node, statement = node_of(given.reports, given.node or found.target, option)
     if not scans.same_machine(found.target, node.node):

@@ -205,7 +205,10 @@ def _read(path: Path) -> bytes:
 
 def _propose(options: argparse.Namespace) -> int:
     """Write what a node's evidence speaks for as variables of an inventory."""
-    found = documents.read(_read(options.evidence))
+    try:
+        found = documents.read(_read(options.evidence))
+    except ContractError as error:
+        raise UsageError(f"{options.evidence}: expected evidence of autotune: {error}") from error
     if options.output is None:
         print(proposal.text(found), end="")
         return EXIT_PASS

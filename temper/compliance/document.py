@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -55,11 +55,20 @@ def _compressed(pieces: Iterator[str]) -> Iterator[bytes]:
 def of_report(folder: Path) -> Statement:
     """Return the statement in the folder of a report. Raises ContractError, OSError."""
     if (folder / FILE).is_file() or not (folder / COMPRESSED).is_file():
-        return read((folder / FILE).read_bytes())
+        return of_file(folder / FILE)
     try:
-        return read(gzip.decompress((folder / COMPRESSED).read_bytes()))
+        return of_file(folder / COMPRESSED, gzip.decompress)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ContractError(f"{folder / COMPRESSED}: it cannot be decompressed: {error}") from error
+
+
+def of_file(path: Path, opened: Callable[[bytes], bytes] = bytes) -> Statement:
+    """Return the statement of a file, whose bytes are `opened`. Raises ContractError, OSError."""
+    content = opened(path.read_bytes())
+    try:
+        return read(content)
+    except ContractError as error:
+        raise ContractError(f"{path}: expected a statement of compliance: {error}") from error
 
 
 def read(content: str | bytes) -> Statement:

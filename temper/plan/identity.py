@@ -17,7 +17,7 @@ from validation.model.grouping import by_key
 
 #: What says that nodes are one machine: a host key that they share, or they alone.
 PROOF = "its ids, addresses, network cards and SSH host key"
-CLAIM = "what both say of their ids, addresses and cards, and known_hosts has no keys that tell them apart"
+CLAIM = "what both say of their ids, addresses and cards (known_hosts has no keys that tell them apart)"
 
 
 class Machine(Protocol):

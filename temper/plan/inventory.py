@@ -32,7 +32,8 @@ NOISE = ("ansible_local",)
 OTHERS = re.compile(r"\b(?:hostvars|groups|inventory_hostnames)\b")
 #: Arguments of ssh that name other nodes need it, too: the slice of a jump host must not close it to them.
 SSH_ARGUMENTS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
-HOST = re.compile(r"[\w.-]+")
+#: A name or an address in them; one of IPv6 has colons, and may have a zone.
+HOSTS = (re.compile(r"[\w.-]+"), re.compile(r"[\w.:%-]+"))
 #: What means something else in each slice, and why.
 OF_A_SLICE = (
     (
@@ -125,7 +126,7 @@ class Inventory:
         for node, host in [("", ""), *hosts.items()]:
             own = {**environment, **self.variables.get(node, {}), **variables}
             arguments = " ".join(str(own[name]) for name in SSH_ARGUMENTS)
-            if known & {*HOST.findall(arguments)} - {node, str(host)}:
+            if known & {name for one in HOSTS for name in one.findall(arguments)} - {node, str(host)}:
                 return True
             given.add(arguments)
         return files_jump(given)
@@ -234,6 +235,9 @@ def listed(sources: Sequence[str], limit: str = "") -> Inventory:
     try:
         return from_listing(json.loads("" if done.returncode else done.stdout))
     except ValueError:
+        if limit:
+            listed(sources)  # raises, where it is not the limit
+            raise InventoryError(f"--limit {limit}: {last_words(done).rstrip('.')}. {NOTHING_DONE}") from None
         why = _broken(done, sources)
         raise InventoryError(f"{_named(sources)}: expected an inventory of Ansible: {why}") from None
 
@@ -270,13 +274,31 @@ def unreadable(path: Path, vaults: list[str] | None = None, *, may_be_empty: boo
     if path.suffix not in YAML_ENDINGS or not path.is_file():
         return ""
     try:
-        if not (DataLoader().load_from_file(str(path)) or may_be_empty):
+        found = DataLoader().load_from_file(str(path))
+        if not (found or may_be_empty):
             return f"{path} is empty"
+        if not may_be_empty:  # it is no file of variables
+            return _misshapen(found)
     except AnsibleParserError as error:
         where = place_of_error(error) or f" ({typed(path)})"
         return printable(f"expected YAML, found none: {_yaml_problem(error)}{where}")
     except AnsibleError:
         (vaults if vaults is not None else []).append(str(path))
+    return ""
+
+
+def _misshapen(groups: Any) -> str:
+    """Return which part of groups is no mapping, as Ansible's YAML plugin wants it; nothing for all else."""
+    from temper.plan.origin import place
+
+    if not isinstance(groups, dict) or "plugin" in groups:
+        return ""
+    for name, group in groups.items():
+        for key in ("children", "hosts", "vars") if isinstance(group, dict) else ():
+            if isinstance(part := group.get(key), list):
+                return f"{name}, {key}: expected names with a colon each (NAME:), found a list{place(part)}"
+            if key == "children" and (said := _misshapen(part)):
+                return said
     return ""
 
 

@@ -22,6 +22,8 @@ INVENTORIES = (*ENDINGS, ".ini", ".toml")
 EXAMPLE = ROOT / "inventory" / "example"
 #: Questions of one folder: the hosts that a fleet once had may have left thousands of files.
 MOST_QUESTIONS = 4
+#: Of names that may be another inventory's, as many are compared with ours: a large fleet's take minutes.
+MOST_COMPARED = 20
 
 
 def questions(sources: Iterable[str], groups: Collection[str], hosts: Collection[str]) -> Iterator[str]:
@@ -49,7 +51,7 @@ def _ignored(folder: Path, names: Collection[str], shared: bool) -> Iterator[str
     """Yield what Ansible ignores in a folder whose files are named after `names`, and maybe after others."""
     files = ((_named(path, names), path) for path in _listed(folder))
     own = by_key((name, path) for name, path in files if name)
-    without = sorted({*names} - own.keys())
+    without, strange = sorted({*names} - own.keys()), own.keys() - {*names}
     for name, paths in own.items():
         if name in names:
             first, *others = sorted(paths, key=lambda path: ENDINGS.index(path.name.removeprefix(name)))
@@ -57,6 +59,8 @@ def _ignored(folder: Path, names: Collection[str], shared: bool) -> Iterator[str
                 yield f"{typed(path)}: Ansible ignores it, because it reads {typed(first)}; keep one of them"
             continue
         of_others = shared or _is_example(paths[0])
+        if of_others and len(strange) > MOST_COMPARED:
+            continue
         close = difflib.get_close_matches(name, without, n=2, cutoff=NEARLY if of_others else ALIKE)
         if close or not of_others:
             hint = f"did you mean {' or '.join(close)}?" if close else "rename it, or remove it"

@@ -22,6 +22,7 @@ UNREACHABLE = (
     (re.compile(rf"(?:(?P<jump>\S+@\S+): )?Permission denied.*{BEHIND}", re.DOTALL), "way-login-refused"),
     (re.compile("REMOTE HOST IDENTIFICATION HAS CHANGED"), "host-key-changed"),
     (re.compile("Host key verification failed|host key is known"), "host-key-unknown"),
+    (re.compile("Bad port '"), "port-wrong"),
     (re.compile("(?i)bad configuration option|command-line line 0"), "ssh-options"),
     (re.compile(BEHIND), "way-closed"),
     (re.compile('Load key "(?P<key>[^"\n]+)": bad permissions'), "key-readable"),
@@ -31,6 +32,8 @@ UNREACHABLE = (
     (re.compile("Could not resolve hostname"), "name-unknown"),
     (re.compile("Connection refused|kex_exchange_identification"), "no-ssh-server"),
 )
+#: No name and no address: brackets, blanks, a port behind it.
+ODD_ADDRESS = re.compile(r"[\[\]\s]|^[^:]*:[0-9]+$|^$")
 #: Characters of a message that are read: a node can say anything before the login.
 MOST_READ = 16 << 10
 #: What ssh says at length of host keys and key files, beside the cause.
@@ -64,9 +67,12 @@ def unreadable(message: str, target: Target, name: str, *, reached: bool) -> Ref
         " ".join(FRAME.sub(" ", message[:MOST_READ]).split()).rpartition("reached over ssh: ")[2]
     )
     code, found = _cause(UNREACHABLE, message) or ("reach", {})
+    if ODD_ADDRESS.search(target.address):
+        code = "address-alone"
     facts |= {name: one_line(value or "a jump host") for name, value in found.items()}
     user = target.user or "the current user"
-    return refusal("node-unreachable", remedy(code, facts), address=target.address, user=user, reason=reason)
+    address = target.address or name
+    return refusal("node-unreachable", remedy(code, facts), address=address, user=user, reason=reason)
 
 
 def _cause(causes: Iterable[tuple[re.Pattern[str], str]], message: str) -> tuple[str, dict[str, str]] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,9 @@ from tests.unit.settings.role_plans import carried_out, item, role_plan
 
 #: What Python tells its audit hooks when a process is started (https://docs.python.org/3/library/audit_events.html).
 STARTS = frozenset(("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"))
+#: Where modules note things on a node; the machine that tests is none.
+NOTES = ("/run/temper/", "/var/lib/temper/")
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 #: The name of the running test, if it may start no process.
 _unit_test = ""
 
@@ -40,7 +44,15 @@ def _refuse_processes(event: str, arguments: tuple[object, ...]) -> None:
         )
 
 
+def _refuse_notes(event: str, arguments: tuple[object, ...]) -> None:
+    if event != "open" or not str(arguments[0]).startswith(NOTES):
+        return
+    if isinstance(flags := arguments[2], int) and flags & WRITES:
+        pytest.fail(f"a test writes {arguments[0]} of this machine: point the module's constant elsewhere")
+
+
 sys.addaudithook(_refuse_processes)
+sys.addaudithook(_refuse_notes)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -113,6 +125,8 @@ def run_module(
     (processes / "self" / "root").mkdir(parents=True)
     monkeypatch.setattr(busy, "PROC", processes)
     monkeypatch.setattr(in_place, "PATH", processes / "run" / "in-place.json")
+    if f"{record.RECORDS}".startswith(NOTES):  # no other fixture has pointed it elsewhere
+        monkeypatch.setattr(record, "RECORDS", processes / "records")
 
     def run(main: Callable[[], None], *, check_mode: bool = False, **parameters: Any) -> dict[str, Any]:
         # On a node each module has a process of its own.

@@ -73,7 +73,9 @@ def _be(asked: dict[str, Any], out: int, err: int) -> None:
     try:
         exec(asked["program"], vars(main))  # noqa: S102
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 0
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # noqa: BLE001 - the process says all of it
         sys.excepthook(*sys.exc_info())
         status = 1

@@ -647,6 +647,14 @@ def test_settings_return_to_those_of_before(driver: Driver, locked: dict[str, bo
     assert driver.setters() == ["0 -pl 400", *clocks]
 
 
+def test_clocks_return_in_the_way_in_which_they_were_recorded() -> None:
+    """A GPU whose clocks cannot be locked has joined those that can."""
+    first, now = GpuSettings(wish(locked=HOPPER)), GpuSettings(wish(locked=PASCAL))
+    assert (first.locked, now.locked) == (True, False)
+    now.recall({now.key: {"spec": first.as_made(), "state": {}}})
+    assert GpuSettings(**now.as_made()).locked
+
+
 def test_a_driver_without_settings_gets_its_defaults_back(driver: Driver) -> None:
     setting = GpuSettings(wish("max", 500))
     before = setting.read()

@@ -162,6 +162,7 @@ SAID = [
         "ssh: connect to host 192.0.2.7 port 22: Connection refused",
         ["its SSH server runs", "ansible_port"],
     ),
+    (False, "command-line line 0: Bad port '70000'.", ["ansible_port", "65535"]),
     (False, "/c: line 2: Bad configuration option: proxycomand", ["correct this file or option of ssh"]),
     (
         False,
@@ -234,6 +235,18 @@ def test_commands_name_the_account_only_where_it_is_known() -> None:
             if command.format(login) not in problem or " as :" in problem:
                 wrong.append((user, problem))
     assert not wrong
+
+
+def test_an_address_that_is_more_than_one_is_told_to_stand_alone() -> None:
+    said = {"unreachable": True, "msg": "ssh: Could not resolve hostname X: Name or service not known"}
+    addresses = ("[fd00::7]", "192.0.2.7 ", "192.0.2.7:2222", "", "gpu01", "fd00::7", "fe80::7%eth0")
+    texts = {
+        address: preflight_plan(said, {"inventory_hostname": "gpu01"}, KNOWN | {"address": address})
+        for address in addresses
+    }
+    odd = [address for address, found in texts.items() if "address alone into" in found["problems"][0]]
+    assert odd == [*addresses[:4]]
+    assert texts[""]["problems"][0].startswith("gpu01 cannot be reached")
 
 
 #: What ssh says, and what to type to a node behind another port.

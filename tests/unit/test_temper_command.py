@@ -20,7 +20,7 @@ from tests.unit.each import each
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -258,3 +258,24 @@ def test_the_doctor_says_where_ansible_reads_other_settings(
         monkeypatch.setenv("ANSIBLE_CONFIG", named)
         found.append(doctor.settings().remedy)
     assert found == ["", "", "unset ANSIBLE_CONFIG", f"chmod o-w {tmp_path}"]
+
+
+def test_a_file_that_is_not_what_a_command_reads_is_named(
+    run_temper: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    file, summary = tmp_path / "x.json", tmp_path / "latest/summary.json"
+    file.write_text("[]")
+    summary.parent.mkdir()
+    summary.write_text('{"nodes": [')
+    table = (
+        (["compliance", "status", "--reports", tmp_path], summary),
+        (["compliance", "scan", "--results", file], file),
+        (["propose", "--evidence", file], file),
+    )
+    found = [run_temper(*words) for words, _ in table]
+    wrong = [
+        done
+        for done, (_, path) in zip(found, table, strict=True)
+        if done.returncode != 2 or f"{path}: expected" not in done.stderr
+    ]
+    assert not wrong

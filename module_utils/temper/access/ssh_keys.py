@@ -33,6 +33,8 @@ PRIVATE = re.compile(r"PRIVATE KEY|PuTTY-User-Key-File|b3BlbnNzaC1rZXktdjE")
 # What may stand before a key; blanks are within quotes only (sshd(8), AUTHORIZED_KEYS FILE FORMAT). No text
 # matches in two ways, so that a user's line costs time in proportion to its length.
 OPTIONS = re.compile(r'(?:\\"|(?!\\")[^\s"]|"(?:\\"|(?!\\")[^"])*")+\s+')
+# The path of a file, or an address.
+PLACE = re.compile(r"[~./]\S+|[a-z]+:\S+|\S+\.pub")
 # The longest line that is parsed. The longest key, RSA of 16384 bits, takes 3 KiB.
 LONGEST_LINE = 16 << 10
 # What is read of a file that its user can make as long as he likes, a sparse one of terabytes for one.
@@ -151,6 +153,11 @@ def parse_public_key(text: str) -> PublicKey:
         raise ValueError("it is a DSA key, which sshd does not take: make one with `ssh-keygen -t ed25519`")
     if "-cert-v0" in kind:
         raise ValueError("it is a certificate: give the key that signs (ssh_hardening_user_ca_keys) instead")
+    if PLACE.fullmatch(text):
+        raise ValueError(
+            "it says where a key is, expected the key itself: \"{{ lookup('ansible.builtin.file', PATH) }}\" "
+            "reads it from a file on the controller"
+        )
     if kind not in KINDS:
         raise ValueError(f"expected a public key that begins with one of {', '.join(KINDS)}")
     try:

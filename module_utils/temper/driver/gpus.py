@@ -60,6 +60,11 @@ class GpuSettings(Setting):
         """From items that `gpu_settings.NAMES` names."""
         return cls(items, bool(options.get("busy_ok")))
 
+    def as_made(self) -> dict[str, Any]:
+        """Return the first `spec`: the recorded state is of clocks that were locked, or not, as that says."""
+        first: dict[str, Any] = self.original["spec"] if self.original else self.spec
+        return first
+
     @property
     def changes(self) -> gpu_settings.Changes:
         """What has to change, by GPU and setting."""

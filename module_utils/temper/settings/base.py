@@ -130,7 +130,7 @@ class Setting:
         return self.spec
 
     def since(self, state: State) -> State:
-        """Return what of a state the site has set since Temper first made it, if that is to stay."""
+        """Return what of a state the site has set since Temper first made it, where that can be told."""
 
     @property
     def first(self) -> bool:

@@ -493,7 +493,7 @@ class Role:
     def remember(self, setting: Setting, state: State) -> None:
         """Record what a setting was, unless that is known, and what becomes of it where that may vary.
 
-        What the site has set since is what it was, from now on: as Temper's it would be loosened.
+        What the site has set since is what it was, from now on.
 
         A run may fail or be cut off before it makes that: what earlier ones made is kept until one has ended.
         Those with a record of their own have no spec.
@@ -511,10 +511,14 @@ class Role:
                 original["spec"] = made
 
     def forget_former(self, settings: Iterable[Setting]) -> None:
-        """Record of settings that are as wanted only that, and no longer what earlier runs made of them."""
+        """Record of settings that are as wanted only that, and no longer what earlier runs made of them.
+
+        A file keeps directories that one which was taken back has brought along.
+        """
         for setting in settings:
-            if self.record.originals.get(setting.key, {}).pop("former", None):
-                self.record.originals[setting.key]["spec"] = setting.as_made()
+            original = self.record.originals.get(setting.key, {})
+            if original.pop("former", None) or (original and isinstance(setting, WholeFile)):
+                original["spec"] = setting.as_made()
 
     def note_packages(self, former: Mapping[str, str | None], failed: bool = False) -> None:
         """Record packages before a transaction changes them; of one that failed, what it has not brought."""

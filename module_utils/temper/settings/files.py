@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,14 @@ class WholeFile(Setting):
         self.mode = mode
         self.secret = secret
         self.validate = validate
+
+    def recall(self, originals: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take what the record has of it, and the directories that other files have brought along."""
+        super().recall(originals)
+        brought = {*self.directories}.union(
+            *(one["spec"].get("directories", ()) for one in originals.values())
+        )
+        self.directories = [str(parent) for parent in self.path.parents if str(parent) in brought]
 
     def as_made(self) -> dict[str, Any]:
         """Return `spec` with all directories that runs have brought along."""
@@ -143,8 +151,7 @@ class Keyword(Setting):
         result = self.wanted
         programs = {}
         for value in found:
-            # Programs stop at a blank, or at a quotation mark: a comment may follow.
-            word = value if self.order == "contains" else (value.split() or [""])[0].strip('"')
+            word = self._word(value)
             if word.lower() == "exec":  # of auditd, which does not start without the program behind it
                 programs[word] = value
             result = strictest(self.order, word, result)
@@ -240,16 +247,23 @@ class Keyword(Setting):
         return f"{self.keyword} in {self.path} (expected {' or '.join(filter(None, made))}, found {there})"
 
     def since(self, state: State) -> State:
-        """Return the site's lines, where Temper has made others before and what the site says is stricter."""
-        return self._of_site(state or []) if self.original and self.value != self.wanted else []
+        """Return the site's lines, where Temper has made others before."""
+        return self._of_site(state or []) if self.original else []
 
     def change(self) -> list[Difference]:
         """Return the lines."""
         return [Difference(self.key, "\n".join(self.read() or []), self.line)]
 
     def _of_site(self, lines: Sequence[str]) -> list[str]:
-        made = self.recorded("value")
-        return [line for line in lines if not {*self._values([line])} <= {*made}]
+        """Return the lines that Temper has not made, or with a value that was there before."""
+        before = self.original["state"] if self.original else None
+        made = {*self.recorded("value")} - {*map(self._word, self._values(before or []))}
+        # Records of earlier versions have no value: any counts as Temper's.
+        return [line for line in lines if "" not in made and not {*self._values([line])} <= made]
+
+    def _word(self, value: str) -> str:
+        # Programs stop at a blank, or at a quotation mark: a comment may follow.
+        return value if self.order == "contains" else (value.split() or [""])[0].strip('"')
 
     def _values(self, lines: Sequence[str]) -> list[str]:
         return [match[2] for line in lines if (match := self.pattern.match(line))]

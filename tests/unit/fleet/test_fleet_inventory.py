@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,11 @@ def test_a_limit_chooses_nodes(source: Path) -> None:
     assert read([str(source)], "rack_a").nodes == ["gpu01", "gpu03"]
     with pytest.raises(InventoryError, match="--limit login matches no node of the group gpu_nodes"):
         read([str(source)], "login")
+    for limit in ("@/nowhere", "~gpu(", "gpu_nodes[9]"):
+        with pytest.raises(InventoryError, match=f"^--limit {re.escape(limit)}: "):
+            read([str(source)], limit)
+    with pytest.raises(InventoryError, match="absent"):
+        read([str(source.with_name("absent"))], "gpu_nodes[9]")
 
 
 @pytest.mark.parametrize(
@@ -86,6 +92,8 @@ def test_a_limit_chooses_nodes(source: Path) -> None:
         ("absent.yml", None, "found no file or folder .*absent.yml"),
         ("empty.yml", "---\n", "empty.yml is empty"),
         ("hosts.yml", "gpu_nodes:\n  hosts\n    gpu01:\n", r"hosts.yml:3\)$"),
+        ("hosts.yml", "gpu_nodes:\n  hosts:\n    - gpu01\n", r"gpu_nodes, hosts: .*list .*hosts.yml:3\)$"),
+        ("hosts.yml", "all: {children: {a: {children: [b]}}}\n", r"a, children: .*hosts.yml:1\)$"),
         ("group_vars/gpu_nodes.yml", "a: 1\na: 2\n", r"duplicate .*group_vars/gpu_nodes.yml:2\)$"),
         ("group_vars/all.yml", f"$ANSIBLE_VAULT;1.1;AES256\n{'61' * 40}\n", "all.yml.*VAULT_PASSWORD_FILE"),
         ("hosts", "#!/bin/sh\necho the lab is off >&2\nexit 1\n", "ended with status 1: the lab is off"),
@@ -251,6 +259,9 @@ def test_a_slice_gets_other_hosts_where_sshs_files_may_go_through_them(
     [
         ("-J ops@gpu01:22", True),
         ("-o ProxyCommand='ssh -W %h:%p 192.0.2.1'", True),
+        ("-J ops@[fd00::9]:22,bastion", True),
+        ("-o ProxyJump=fd00::9", True),
+        ("-J fd00::8", False),
         ("-J bastion", False),
         ("-i gpu02", False),
     ],
@@ -258,10 +269,11 @@ def test_a_slice_gets_other_hosts_where_sshs_files_may_go_through_them(
 def test_a_slice_gets_the_nodes_that_are_reached_through_its_own(arguments: str, *, others: bool) -> None:
     known = from_listing(
         {
-            "gpu_nodes": {"hosts": ["gpu01", "gpu02"]},
+            "gpu_nodes": {"hosts": ["gpu01", "gpu02", "gpu09"]},
             "_meta": {
                 "hostvars": {
                     "gpu01": {"ansible_host": "192.0.2.1"},
+                    "gpu09": {"ansible_host": "fd00::9"},
                     "gpu02": {"ansible_ssh_common_args": arguments},
                 }
             },

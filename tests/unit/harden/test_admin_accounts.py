@@ -464,10 +464,8 @@ class Saved(Change):
 
 
 @pytest.fixture
-def accounts(
-    tmp_path: Path, commands: list[str], monkeypatch: pytest.MonkeyPatch
-) -> dict[str, Account | None]:
-    """The accounts of a node that Ansible reaches as ops; tests add theirs. Nothing is done to them."""
+def known(tmp_path: Path, commands: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Account | None]:
+    """The accounts of a node that Ansible reaches as ops; tests add theirs."""
     accounts: dict[str, Account | None] = {"ops": replace(AS_WANTED, name="ops", home="/home/ops")}
     monkeypatch.setattr(node_accounts, "SUDOERS", tmp_path / "sudoers")
     monkeypatch.setattr(node_accounts, "RECORD", tmp_path / "record.json")
@@ -477,9 +475,15 @@ def accounts(
     monkeypatch.setattr(node_accounts, "ssh_login", lambda: Login("ops", "192.0.2.1", 1, "192.0.2.9", 22))
     monkeypatch.setattr(node_accounts, "check_sudoers", lambda *_: None)
     monkeypatch.setattr(node_accounts, "read_account", lambda name, **_: accounts.get(name))
+    return accounts
+
+
+@pytest.fixture
+def accounts(known: dict[str, Account | None], monkeypatch: pytest.MonkeyPatch) -> dict[str, Account | None]:
+    """The same; nothing is done to them."""
     monkeypatch.setattr(node_accounts, "ensure_user", lambda *_, **__: None)
     monkeypatch.setattr(node_accounts, "give_back", lambda *_: None)
-    return accounts
+    return known
 
 
 OWN_KEYS = [Path("/home/ops/.ssh/authorized_keys"), Path("/home/ops/.ssh/authorized_keys2")]
@@ -593,19 +597,9 @@ def test_accounts_are_restored_to_what_was_read(
 
 
 @pytest.fixture
-def revocable(
-    accounts: dict[str, Account | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: list[str]
-) -> Path:
+def revocable(known: dict[str, Account | None], tmp_path: Path) -> Path:
     """The home of alice, who has a key, and what changes accounts as it is, but for the commands."""
-    monkeypatch.undo()
-    monkeypatch.setattr(node_accounts, "SUDOERS", tmp_path / "sudoers")
-    monkeypatch.setattr(node_accounts, "RECORD", tmp_path / "record.json")
-    monkeypatch.setattr(node_accounts.Accounts, "pending", Saved("accounts", "it", tmp_path / "state"))
-    monkeypatch.setattr(node_accounts, "ssh_login", lambda: Login("ops", "192.0.2.1", 1, "192.0.2.9", 22))
-    monkeypatch.setattr(node_accounts, "check_sudoers", lambda *_: None)
-    monkeypatch.setattr(node_accounts, "run", lambda command: commands.append(" ".join(command)))
-    monkeypatch.setattr(node_accounts, "read_account", lambda name, **_: accounts.get(name))
-    accounts["alice"] = with_keys(tmp_path)
+    known["alice"] = with_keys(tmp_path)
     return tmp_path
 
 
@@ -630,14 +624,14 @@ def test_rights_are_gone_before_anything_is_described(
 
 @needs_root
 def test_an_account_that_cannot_be_read_costs_no_other_its_revocation(
-    administer: Run, revocable: Path, accounts: dict[str, Account | None], monkeypatch: pytest.MonkeyPatch
+    administer: Run, revocable: Path, known: dict[str, Account | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file of its own that is encrypted, say, which its user can make at any time."""
 
     def read(name: str, **_: bool) -> Account | None:
         if name == "bob":
             raise OSError(errno.ENOKEY, "Required key not available", "/home/bob/.ssh/authorized_keys")
-        return accounts.get(name)
+        return known.get(name)
 
     monkeypatch.setattr(node_accounts, "read_account", read)
     message = administer(item(name="bob", sudo=False), item(state="absent"))["msg"]
@@ -649,7 +643,7 @@ def test_an_account_that_cannot_be_read_costs_no_other_its_revocation(
 
 @needs_root
 def test_a_rule_of_sudo_that_is_taken_back_is_in_no_file_that_is_saved(
-    administer: Run, revocable: Path, accounts: dict[str, Account | None], monkeypatch: pytest.MonkeyPatch
+    administer: Run, revocable: Path, known: dict[str, Account | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else whoever made its revocation fail would get the rule back with the undoing of it."""
     node_accounts.SUDOERS.write_text(node_accounts.sudoers(["alice", "ops"]) or "")
@@ -680,10 +674,10 @@ def test_keys_that_cannot_be_described_cost_the_text_alone(
 
 @needs_root
 def test_an_account_that_cannot_be_revoked_costs_no_other_its_turn(
-    administer: Run, revocable: Path, commands: list[str], accounts: dict[str, Account | None]
+    administer: Run, revocable: Path, commands: list[str], known: dict[str, Account | None]
 ) -> None:
     account = with_keys(revocable)
-    accounts.update({"zoe": account, "alice": replace(account, home="/nowhere")})
+    known.update({"zoe": account, "alice": replace(account, home="/nowhere")})
     result = administer(item(state="absent"), item(name="zoe", state="absent"))
     assert "The home directory of alice" in result["msg"]
     assert not (revocable / ".ssh/authorized_keys").exists()

@@ -56,6 +56,9 @@ def test_options_with_blanks_in_quotes_stay(tmp_path: Path) -> None:
     ("ssh-ed25519", "cut off or damaged"),
     ("ssh-rsa AAAAC3NzaC1lZDI1NTE5AAAAIMP/JIfnXzGl0FmT5rCEOw2Y8sIp9EyInaNs4E2UMwMO", "cut off or damaged"),
     ("one\ntwo", "found several lines"),
+    ("~/.ssh/id_ed25519.pub", "says where a key is"),
+    ("files/ada.pub", "says where a key is"),
+    ("https://github.com/ada.keys", "says where a key is"),
 )
 def test_what_is_no_key_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):

@@ -344,6 +344,19 @@ def test_directories_that_a_file_brought_go_with_it_whichever_run_made_them(
 
 
 @pytest.mark.component
+def test_a_directory_that_several_files_share_goes_with_the_last_of_them(harden: Run, node: Node) -> None:
+    first, second = (
+        ("file", {"path": f"{node.path}/new/{name}", "content": "1\n"}) for name in ("deep/a.conf", "b.conf")
+    )
+    for runs in ([[first], [second]], [[first], [first, second], [second]]):
+        for settings in runs:
+            harden(*settings)
+        assert not (node.path / "new/deep").exists()
+        harden()
+        assert not (node.path / "new").exists(), runs
+
+
+@pytest.mark.component
 def test_a_setting_that_nobody_wants_any_more_returns_to_what_it_was(harden: Run, node: Node) -> None:
     first, *others = everything(node)
     harden(first, *others)

@@ -334,26 +334,34 @@ def test_a_keyword_that_somebody_has_changed_since_is_not_taken_back(node: Path,
         assert (file.read_text(), back["actions"]) == (text, []), since
 
 
-@each(
-    ("PASS_MAX_DAYS 90 # policy 7\n", "PASS_MAX_DAYS 90 # policy 7\n"),
-    # Ours, and one of the site behind it.
-    ("PASS_MAX_DAYS 365\nPASS_MAX_DAYS 90\n", "PASS_MAX_DAYS 90\n"),
-    # Weaker: that was never a choice to return to.
-    ("PASS_MAX_DAYS 400\n", "PASS_MAX_DAYS 99999\n"),
-)
-def test_a_stricter_line_that_the_site_writes_later_stays_in_each_run_and_with_the_role(
-    text: str, after: str, node: Path, run_module: Run
+def test_the_last_choice_of_the_site_counts_in_each_run_and_returns_with_the_role(
+    node: Path, run_module: Run
 ) -> None:
-    file, key = place(node, "keyword", DAYS, "99999")
-    plan = plan_of(node, "keyword", DAYS, "365", key)
-    run(run_module, plan)
-    file.write_text(text)
-    assert run(run_module, plan)["changed"]
-    expected = file.read_text()
-    assert expected == ("PASS_MAX_DAYS 90\n" if "90" in text else "PASS_MAX_DAYS 365\n")
-    assert not run(run_module, plan)["changed"]
-    run(run_module, role_plan("os_hardening", [], atomic=True, sysctl_file=OURS))
-    assert file.read_text() == after
+    """What the site has, one after the other; then the value that two runs give, and what returns."""
+    table: tuple[tuple[list[str], str, str], ...] = (
+        (["99999", "90 # policy 7"], "90", "PASS_MAX_DAYS 90 # policy 7"),
+        # Behind ours, or behind what is the site's and has become one line.
+        (["99999", "+90"], "90", "PASS_MAX_DAYS 90"),
+        (["99999 90", "+180"], "90", "PASS_MAX_DAYS 90 PASS_MAX_DAYS 180"),
+        # A weaker one takes a stricter one back.
+        (["60 400", "400"], "365", "PASS_MAX_DAYS 400"),
+        (["99999", "90", "400 # x"], "365", "PASS_MAX_DAYS 400 # x"),
+    )
+    wrong = []
+    for texts, value, back in table:
+        file, key = place(node, "keyword", DAYS, "99999")
+        plan = plan_of(node, "keyword", DAYS, "365", key)
+        for text in texts:
+            values = text.removeprefix("+").split() if "#" not in text else [text]
+            lines = "".join(f"PASS_MAX_DAYS {value}\n" for value in values)
+            file.write_text(file.read_text() + lines if text[0] == "+" else lines)
+            run(run_module, plan)
+        again = run(run_module, plan)["changed"]
+        found = file.read_text().split()
+        run(run_module, role_plan("os_hardening", [], atomic=True, sysctl_file=OURS))
+        if (again, found, file.read_text().split()) != (False, ["PASS_MAX_DAYS", value], back.split()):
+            wrong.append((texts, again, found, file.read_text()))
+    assert wrong == []
 
 
 def test_a_stricter_or_weaker_value_than_the_recorded_one_is_not_ours(node: Path) -> None:
