@@ -395,9 +395,12 @@ FABRIC = """
 """
 
 
-@each(
-    ("hang_before_a_run", "), after run 7"),
-    ("stop_while_measuring", "(stopped by a signal)"),
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("hang_before_a_run", "), after run 7"),
+        pytest.param("stop_while_measuring", "(stopped by a signal)", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_node_whose_rank_hangs_is_named_long_before_the_budget_is_spent(function: str, words: str) -> None:
     """Three nodes of a rank each, between which a collective is run over loopback."""
