@@ -71,7 +71,7 @@ def waits_for_a_cpu(_text: str) -> None:
     if not os.fork():
         while Path(f"/proc/{reader}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             time.sleep(0.01)
-        time.sleep(0.5)
+        time.sleep(1)
         os.kill(reader, signal.SIGCONT)
         os._exit(0)
     os.kill(reader, signal.SIGSTOP)
@@ -98,7 +98,7 @@ def test_a_reader_that_fails_is_found_and_the_next_input_is_read(
 
 
 def test_a_reader_that_waits_for_a_cpu_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.fuzz.guard.PATIENCE_S", 0.05)
+    monkeypatch.setattr("tests.fuzz.guard.PATIENCE_S", 0.3)
     found = examine(Reader("waits", waits_for_a_cpu, lambda: ["x"]), SEED, cpu_s=60, most=2)
     assert (found.inputs, found.counts) == (2, {})
 
