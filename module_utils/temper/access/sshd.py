@@ -450,7 +450,7 @@ def command_line(process: int | None, proc: Path) -> tuple[list[tuple[str, str]]
 
 
 def of_connections() -> tuple[str, str, list[str]] | None:
-    """Return the unit of which systemd starts an sshd for each connection, its program, and its arguments.
+    """Return the unit that starts an sshd for each connection, its program, and its arguments.
 
     Such an sshd has no command line that could be read: its title names the account.
     """
