@@ -135,7 +135,7 @@ class ContainerEngines(Setting):
         return found
 
     def _engines(self, found: _Findings) -> list[Engine]:
-        """Return the engines to look at. One that is named has to be there, except in check mode."""
+        """Return the engines to look at. One that is named has to be there, but for check mode and absent."""
         ours = [engine for engine in ENGINES if engine.name not in self.excluded]
         installed = [engine for engine in ours if which(engine.program)]
         concerned = self.named or [engine.name for engine in ours]
@@ -149,7 +149,8 @@ class ContainerEngines(Setting):
             f"container_engines_manage names {engine.name}, but there is no program {engine.program} on "
             "this node: install the engine (container_engines_install), or take it out of the list."
             for engine in ours
-            if engine.name in self.named and engine not in installed and not self.check_mode
+            if engine.name in self.named and engine not in installed
+            if self.options.present and not self.check_mode
         ]
         return [engine for engine in installed if engine.name in self.named]
 

@@ -83,6 +83,18 @@ def test_an_engine_that_is_excluded_is_left_alone_though_it_is_named(node: Node,
     assert not node.drop_in.exists()
 
 
+@pytest.mark.component
+def test_engines_that_are_gone_may_be_taken_back_again(node: Node, apply: Run) -> None:
+    node.has_docker()
+    node.write(node.daemon_json, '{"debug": true}\n')
+    apply(engines=["docker"])
+    (node.bin / "dockerd").unlink()
+    assert "there is no program dockerd" in apply(engines=["docker"])["msg"]
+    taken_back = apply(engines=["docker"], state="absent")
+    assert "msg" not in taken_back
+    assert apply(engines=["docker"], state="absent")["changed"] is False
+
+
 def test_a_node_without_the_toolkit_is_refused(node: Node, apply: Run) -> None:
     node.has_docker()
     node.runtime.unlink()
