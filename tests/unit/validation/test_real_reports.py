@@ -198,18 +198,23 @@ def test_every_fault_has_a_place_in_some_report() -> None:
     assert {what for _, what, *_ in CASES} == {f"{path}: {after}" for path, _, after, *_ in FAULTS}
 
 
-#: What the quick plan measured on an H200 that is well (2026-11-26).
-QUICK = loads(NodeResult, FOLDER.joinpath("h200-sxm-quick.json").read_bytes())
+#: What the quick plan measured on GPUs that are well.
+QUICK = {
+    name: loads(NodeResult, FOLDER.joinpath(f"{name}-quick.json").read_bytes())
+    for name in ("h100-sxm", "h200-sxm")
+}
 
 
-def test_an_h200_that_is_well_passes_the_quick_plan_and_one_that_is_a_tenth_slower_does_not() -> None:
+@each(*QUICK)
+def test_a_gpu_that_is_well_passes_the_quick_plan_and_one_that_is_a_tenth_slower_does_not(name: str) -> None:
     def slower(one: Measurement) -> Measurement:
         return replace(one, value=0.9 * one.value)
 
-    matmul = next(test for test in QUICK.tests if test.id == "gpu_matmul")
+    quick = QUICK[name]
+    matmul = next(test for test in quick.tests if test.id == "gpu_matmul")
     slow = replace(matmul, measurements=tuple(map(slower, matmul.measurements)))
-    tests = tuple(slow if test is matmul else test for test in QUICK.tests)
+    tests = tuple(slow if test is matmul else test for test in quick.tests)
     wanted = Expectation(references=gpu_models.available())
-    verdicts = [judge_node("gpu-node", one, wanted, {}) for one in (QUICK, replace(QUICK, tests=tests))]
+    verdicts = [judge_node("gpu-node", one, wanted, {}) for one in (quick, replace(quick, tests=tests))]
     assert [verdict.state for verdict in verdicts] == [State.PASS, State.FAIL]
     assert [verdict.reasons != () for verdict in verdicts] == [False, True]
