@@ -10,7 +10,7 @@ from validation.model.usage import UsageError
 
 CASES = [
     ("bf16_tflops=640", "H200 SXM", ["105% of 612", "65% of 989", "Right for a healthy GPU"]),
-    ("fp16_tflops=500", "h100_sxm_80gb", ["84% of 597", "Too low"]),
+    ("fp16_tflops=500", "h100_sxm_80gb", ["84% of 592", "Too low"]),
     ("bf16_tflops=2000", "NVIDIA H200 SXM", ["More than the chip can do"]),
     ("busbw_gb_s", "H200 SXM", ["431 GB/s, asked for at least (8 GPUs", "363 GB/s, measured (4 GPUs"]),
     ("busbw_gb_s=363", "H200 SXM", ["100% of 363 GB/s, measured (4 GPUs", "No floor for any conditions"]),
