@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from validation.checks import driver_health, pcie_link
-from validation.checks.check import Check, Scope, not_run
-from validation.checks.cost import CostStep, IdleNode
+from validation.checks.check import Check, CostStep, IdleNode, Scope, not_run
 from validation.checks.measured import HW_CAUSES, HW_SLOWDOWN, SLOWDOWNS, result
 from validation.checks.node import Node
 from validation.findings.catalogue import finding

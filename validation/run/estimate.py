@@ -5,7 +5,7 @@ docs/operate/validation.md shows the sum of the quick plan; a test keeps it ther
 
 from __future__ import annotations
 
-from validation.checks.cost import IdleNode, total
+from validation.checks.check import IdleNode, total
 from validation.checks.registry import CHECKS
 from validation.model.plans import Plan
 

@@ -42,7 +42,7 @@ import time
 from typing import TYPE_CHECKING
 
 from validation.checks.check import Check, Scope
-from validation.checks.cost import CostStep, IdleNode
+from validation.checks.check import CostStep, IdleNode
 from validation.checks.measured import result
 from validation.findings.catalogue import finding
 
