@@ -15,8 +15,7 @@ from typing import ClassVar
 
 from validation.checks.node import Node
 from validation.model.contract import State, StringEnum, TestResult
-from validation.model.plans import WHOLE, Plan, Timing
-from validation.model.run_options import RunOptions
+from validation.model.plans import WHOLE, Plan, RunOptions, Timing
 from validation.processes.pool import PATIENCE
 
 

@@ -22,8 +22,8 @@ from validation.model.plans import PLANS
 from validation.model.printable import first_of
 from validation.probes.nvidia_smi import Gpu, NvidiaSmiError, Report, Unanswered
 from validation.probes.nvlink import Links
-from validation.probes.pcie import port_of
 from validation.probes.report_values import FAULTS, LOST, WITHHELD
+from validation.probes.topology import port_of
 
 #: More than the driver and its daemons take of an idle GPU.
 IDLE_MEMORY_MIB = 2048
