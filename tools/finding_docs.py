@@ -14,15 +14,15 @@ from typing import Any
 
 from temper.plan.tables import read_yaml
 from tools.documents import ROOT, write
-from validation.findings import xids
 from validation.findings.catalogue import CARRIED, Catalogue, machine_actions, severities
+from validation.findings.catalogue import XIDS as CARRIED_XIDS
 from validation.model.contract import decode
 
 DATA = ROOT / "data" / "findings"
 PAGE = ROOT / "docs/reference/findings.md"
 CATALOGUE = ROOT / "validation" / "findings" / CARRIED
 XIDS = ROOT / "data" / "xids.yml"
-XID_TABLE = CATALOGUE.with_name(xids.CARRIED)
+XID_TABLE = CATALOGUE.with_name(CARRIED_XIDS)
 XID_PAGE = ROOT / "docs/reference/xids.md"
 #: The bucket of codes that the catalogue has nothing to say of.
 SUPPORT = "CONTACT_SUPPORT"

@@ -29,9 +29,8 @@ from validation.autotune import evidence as documents
 from validation.cli.commands import explain
 from validation.fabric.groups import make_orders, read_rounds
 from validation.findings import catalogue
-from validation.model.contract import ContractError, encode, parse
+from validation.model.contract import ContractError, UsageError, encode, parse
 from validation.model.printable import one_line, printable
-from validation.model.usage import UsageError
 from validation.processes.interrupts import end_on_signals
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS
 

@@ -18,10 +18,9 @@ from temper.judge.unshown import Unshown
 from temper.report import origin
 from temper.report.inputs import Report, Validation, of_runs
 from temper.report.write import write
-from validation.model.contract import ContractError, loads
+from validation.model.contract import ContractError, UsageError, loads
 from validation.model.expectations import FleetExpectations
 from validation.model.printable import one_line, printable
-from validation.model.usage import UsageError
 from validation.verdict.verdicts import FleetVerdict
 
 USAGE_ERROR = 2

@@ -10,10 +10,17 @@ from typing import Any, TypeGuard
 
 from validation.checks.registry import TESTS
 from validation.findings.catalogue import advised
-from validation.model.contract import ContractError, NodeResult, decode, node_result, parse, refuse_future
+from validation.model.contract import (
+    ContractError,
+    NodeResult,
+    UsageError,
+    decode,
+    node_result,
+    parse,
+    refuse_future,
+)
 from validation.model.expectations import Expectation, fleet_from
 from validation.model.printable import one_line
-from validation.model.usage import UsageError
 
 #: Characters of the reason why a node was not measured.
 MOST_REASON = 2000

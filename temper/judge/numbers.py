@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from temper.base import ROOT
 from temper.plan.tables import read_yaml
+from validation.model.contract import UsageError
 from validation.model.quantities import UNITS, label, number, unit
 from validation.model.shapes import MatmulShape
-from validation.model.usage import UsageError
 from validation.verdict.references import MEMORY_NUMBERS, WAYS
 
 TABLE = ROOT / "data" / "gpu_models.yml"

@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from validation.checks.registry import TESTS
-from validation.model.contract import MOST_RESULT_BYTES, ContractError, NodeResult, node_result, parse
+from validation.model.contract import (
+    MOST_RESULT_BYTES,
+    ContractError,
+    NodeResult,
+    UsageError,
+    node_result,
+    parse,
+)
 from validation.model.printable import one_line
-from validation.model.usage import UsageError
 from validation.processes import files
 
 

@@ -12,8 +12,7 @@ from temper.plan.role_variables import EFFICIENT_SHARE
 from temper.plan.variables import GpuSettings, Variables
 from validation.model.expectations import Expectation, ExpectedGpus
 from validation.model.gpu_models import references
-from validation.model.plans import REQUIRED
-from validation.model.run_options import NO_OPTIONS, RunOptions
+from validation.model.plans import NO_OPTIONS, REQUIRED, RunOptions
 
 
 def expectation(plan: NodePlan, variables: Variables, models: Mapping[str, Any]) -> Expectation | None:

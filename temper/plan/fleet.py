@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from textwrap import indent
@@ -19,6 +19,7 @@ from temper.plan.model import FleetNetworks
 from temper.plan.node_plan import NodePlan, refused
 from temper.plan.refusals import refusal
 from validation.model.grouping import by_key
+from validation.model.printable import first_of
 
 SCHEMA_VERSION = 2
 NODES_SHOWN = 4
@@ -79,7 +80,9 @@ class Difference:
     def __str__(self) -> str:
         """Return the value that most nodes have by its number, the others by name."""
         most, *others = self.values
-        named = "; ".join(f"{other.value} on {some(other.nodes)}" for other in others[:VALUES_SHOWN])
+        named = "; ".join(
+            f"{other.value} on {first_of(other.nodes, NODES_SHOWN)}" for other in others[:VALUES_SHOWN]
+        )
         rest = len(others) - VALUES_SHOWN
         more = f" and {rest} more values" if rest > 0 else ""
         return f"{self.what}: {most.value} on {len(most.nodes)}, {named}{more}"
@@ -181,7 +184,7 @@ class FleetPlan:
         total = len(self.documents)
         lines = [f"{total - len(refused)} of {number_of(total, 'node')} planned"]
         # Refused or silent: the run says of each which.
-        lines[0] += f", {len(refused)} not: {some(refused)}" if refused else ""
+        lines[0] += f", {len(refused)} not: {first_of(refused, NODES_SHOWN)}" if refused else ""
         for cohort in self.cohorts:
             found = cohort.differences
             if found:
@@ -210,7 +213,9 @@ def grouped(texts: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]) ->
         text: [text, *unlike({name: parts.get(name, {}) for name in names})] for text, names in groups.items()
     }
     return "\n".join(
-        f"{some(names)}:\n{indent(chr(10).join(said[text]), '  ')}" for text, names in groups.items() if text
+        f"{first_of(names, NODES_SHOWN)}:\n{indent(chr(10).join(said[text]), '  ')}"
+        for text, names in groups.items()
+        if text
     )
 
 
@@ -227,7 +232,7 @@ def unlike(parts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
                 if bare[name] != most:
                     differing[name].append(role)
     for unlike_in, names in by_key((tuple(roles), name) for name, roles in differing.items()).items():
-        yield f"other settings of {', '.join(unlike_in)} on {some(names)}"
+        yield f"other settings of {', '.join(unlike_in)} on {first_of(names, NODES_SHOWN)}"
 
 
 def without_name(text: str, name: str) -> str:
@@ -299,7 +304,9 @@ def network_warnings(plans: Mapping[str, NodePlan]) -> Iterator[str]:
         by_network = by_key((found.used, name) for name, found in nodes.items())
         if len(by_network) == 1:
             continue
-        where = "; ".join(f"{used} on {some(names)}" for used, names in sorted(by_network.items()))
+        where = "; ".join(
+            f"{used} on {first_of(names, NODES_SHOWN)}" for used, names in sorted(by_network.items())
+        )
         common = [text for text in wanted if all(text in found.reached for found in nodes.values())]
         remedy = f"{common[0]} works on all of them" if common else "none of them works on all of these nodes"
         yield (
@@ -322,9 +329,3 @@ def mig_warnings(plans: Collection[NodePlan]) -> Iterator[str]:
                 f"gpu_settings_mig names the product {key!r}, which no node of this run has (they have "
                 f"{here}); correct it, unless it is that of other nodes"
             )
-
-
-def some(names: Sequence[str]) -> str:
-    """Return some of the nodes, and how many more there are."""
-    rest = len(names) - NODES_SHOWN
-    return ", ".join(names[:NODES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -9,6 +9,7 @@ from itertools import combinations
 
 from temper.plan.facts import Interface
 from temper.plan.refusals import Refusal, refusal
+from validation.model.printable import first_of
 
 VARIABLE = "compute_environment_fleet_networks"
 BY_NAME = "compute_environment_nccl_socket_ifname"
@@ -136,5 +137,4 @@ def shown(interfaces: Iterable[Interface]) -> str:
         own = [text for text in interface.addresses if not ipaddress.ip_address(text).is_link_local]
         if own:
             found.append(f"{interface.name} ({', '.join(own)})")
-    rest = len(found) - INTERFACES_SHOWN
-    return ", ".join(found[:INTERFACES_SHOWN]) + (f" and {rest} more" if rest > 0 else "") or "none"
+    return first_of(found, INTERFACES_SHOWN) or "none"

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 from temper.plan.convert import build, from_node
 from temper.plan.facts import Interface
-from temper.plan.preview import shown
+from temper.plan.preview import NAMES_SHOWN
 from temper.plan.refusals import Refusal, refusal
 from validation.model.grouping import by_key
+from validation.model.printable import first_of
 
 #: What says that nodes are one machine: a host key that they share, or they alone.
 PROOF = "its ids, addresses, network cards and SSH host key"
@@ -129,7 +130,7 @@ def twins(nodes: Mapping[str, Known]) -> Twins:
         refused[name] = refusal(
             "node-named-twice",
             node=name,
-            others=shown(sorted(others)),
+            others=first_of(sorted(others), NAMES_SHOWN),
             evidence=PROOF if proven else CLAIM,
             unproven=not proven,
         )
@@ -147,7 +148,7 @@ def differ(one: Iterable[str], other: Iterable[str]) -> bool:
 def warning(names: Sequence[str]) -> str:
     """Say that nodes claim to be one machine."""
     return (
-        f"{shown(names)} say that they are one machine (same ids, same addresses or network cards). Their "
-        "different SSH host keys prove that they are not, so none is refused for it: one is a copy, or says "
-        "what is not so. Compare /etc/machine-id and `ip address` there"
+        f"{first_of(names, NAMES_SHOWN)} say that they are one machine (same ids, same addresses or network "
+        "cards). Their different SSH host keys prove that they are not, so none is refused for it: one is a "
+        "copy, or says what is not so. Compare /etc/machine-id and `ip address` there"
     )

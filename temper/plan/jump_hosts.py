@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from temper.plan.convert import build
 from temper.plan.ssh_ways import Hop, Way
 from temper.plan.variables import SshHardening
+from validation.model.printable import first_of
 
 #: Plays of playbooks/harden.yml for jump hosts. Deeper ones share the last.
 MOST_LEVELS = 3
@@ -67,8 +68,7 @@ class JumpHost:
 
 def named(names: Sequence[str]) -> str:
     """Return some of the names, and how many more there are."""
-    rest = len(names) - NAMES_SHOWN
-    return ", ".join(names[:NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+    return first_of(names, NAMES_SHOWN)
 
 
 def _same(name: str) -> str:

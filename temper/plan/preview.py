@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from temper.plan.convert import build, from_node
 from temper.plan.distro_source import resolved_driver
 from temper.plan.node_plan import NodePlan
 from temper.plan.refusals import refusal
+from validation.model.printable import first_of
 
 KERNEL = re.compile(r"^(linux-image-|linux-modules-(?!nvidia-)|kernel(-64k|-rt)?(-core|-modules)?$)")
 # The headers of a kernel: apt has a package for each kernel, dnf one with its versions.
@@ -61,7 +62,7 @@ class Transaction:
         return [
             f"transaction: {len(self.install)} to install, {len(self.upgrade)} to upgrade; "
             f"{size(self.download_bytes)} to download, {size(self.disk_bytes)} on disk",
-            *(f"  {what}: {shown(names)}" for what, names in named.items() if names),
+            *(f"  {what}: {first_of(names, NAMES_SHOWN)}" for what, names in named.items() if names),
         ]
 
 
@@ -139,13 +140,6 @@ def with_preview(plan: NodePlan, preview: Preview) -> NodePlan:
 def one_line(message: str) -> str:
     """Return a message without its line breaks and its full stop."""
     return " ".join(message.split()).rstrip(".")
-
-
-def shown(names: Iterable[str]) -> str:
-    """Return some of the names, and how many more there are."""
-    every = list(names)
-    rest = len(every) - NAMES_SHOWN
-    return ", ".join(every[:NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def size(number: int) -> str:

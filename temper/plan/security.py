@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from temper.plan.versions import branch, upstream, version
+from validation.model.printable import first_of
 
 if TYPE_CHECKING:
     from temper.plan.tables import Bulletin, SecurityComponent
@@ -94,11 +95,10 @@ def gap_of(component: SecurityComponent, bulletin: Bulletin, have: str) -> Gap |
         return None
     wanted = f"{device}.{fix.version}" if device else fix.version
     worst = sorted(fix.cves, key=lambda cve: -bulletin.cvss[cve])
-    more = f" and {len(worst) - MOST_NAMED} more" if len(worst) > MOST_NAMED else ""
     below = "is below" if branch(fix.version) == branch(own) else "is of a branch without a fix before"
     return Gap(
         wanted,
-        f"{component.title} {have} {below} {wanted}, which fixes {', '.join(worst[:MOST_NAMED])}{more} "
+        f"{component.title} {have} {below} {wanted}, which fixes {first_of(worst, MOST_NAMED)} "
         f"(CVSS {bulletin.cvss[worst[0]]}, {bulletin.date}, {bulletin.url})",
         bulletin.waiver,
     )

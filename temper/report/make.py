@@ -25,9 +25,8 @@ from temper.report.racks import in_common
 from temper.report.write import write
 from validation.checks.registry import HEADLINES, TESTS
 from validation.fabric.groups import Fleet, read_rounds
-from validation.model.contract import ContractError, State, json_text, loads, parse
+from validation.model.contract import ContractError, State, UsageError, json_text, loads, parse
 from validation.model.expectations import read_fleet
-from validation.model.usage import UsageError
 from validation.processes.files import file_stem, write_all
 from validation.report import fleet_report
 from validation.verdict.baseline import Comparison

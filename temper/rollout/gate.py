@@ -25,7 +25,7 @@ from validation.model.contract import Finding, NodeResult, State, StringEnum, Te
 from validation.model.grouping import by_key
 from validation.model.printable import first_of
 from validation.model.quantities import is_searched, label, number, unit
-from validation.verdict.chance import among
+from validation.verdict.baseline import among
 from validation.verdict.verdicts import NodeVerdict, TestVerdict
 
 #: What an Xid or SXid is called among the findings: one in the soak fails the node at once.

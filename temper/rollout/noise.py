@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 
-from validation.verdict.baseline import OUTLIER_Z
-from validation.verdict.chance import FEW_RUNS, MEDIAN_ERROR, usual_scatter
+from validation.verdict.baseline import FEW_RUNS, MEDIAN_ERROR, OUTLIER_Z, usual_scatter
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import torch
 from validation.backends.cpu import CpuBackend
 from validation.backends.kernels import Kernels
 from validation.checks.corruption import Comparison
-from validation.checks.recorder import Recorder
+from validation.checks.launch import Recorder
 from validation.processes.child import Request
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 
 from temper.cli.judging import main
 from temper.judge.numbers import KINDS, explained, model_named, models, references
-from validation.model.usage import UsageError
+from validation.model.contract import UsageError
 
 CASES = [
     ("bf16_tflops=640", "H200 SXM", ["105% of 612", "65% of 989", "Right for a healthy GPU"]),

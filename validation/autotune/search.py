@@ -24,8 +24,7 @@ from typing import Annotated
 
 from validation.model.bounds import Bounds
 from validation.model.contract import StringEnum
-from validation.verdict.baseline import OUTLIER_Z
-from validation.verdict.chance import FEW_RUNS, MEDIAN_ERROR, among, usual_scatter
+from validation.verdict.baseline import FEW_RUNS, MEDIAN_ERROR, OUTLIER_Z, among, usual_scatter
 
 #: What a setting must bring to be worth a line in an inventory, as a part.
 LEAST_GAIN = 0.02

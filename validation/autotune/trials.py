@@ -12,10 +12,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from validation.autotune import between, step
+from validation.autotune import between
 from validation.autotune.journal import ChangeError, Changes
 from validation.autotune.knobs import (
     FABRIC,
@@ -30,13 +31,15 @@ from validation.autotune.knobs import (
 )
 from validation.autotune.search import Answer, Failed, SearchStage, Trial
 from validation.backends import storage
-from validation.backends.protocol import Shape
+from validation.backends.protocol import Backend, Shape
+from validation.backends.sampling import rate, repeated
 from validation.checks.collectives import GpuAllReduce, run_ranks
+from validation.checks.launch import on_device
 from validation.checks.measured import CUDA_ENVIRONMENT
 from validation.checks.precision import CpuAmp, GpuAmp
 from validation.checks.registry import CHECKS
-from validation.checks.training import CPU_SHAPE, GPU_SHAPE
-from validation.model.contract import Finding, Measurement, State, worst
+from validation.checks.training import CPU_SHAPE, GPU_SHAPE, mixed_format
+from validation.model.contract import Finding, Measured, Measurement, State, worst
 from validation.model.not_run import NotRunError
 from validation.model.plans import MIB, Timing
 from validation.processes.child import Request
@@ -47,7 +50,7 @@ TIMING = Timing(warm_up_s=0.3, measure_s=0.7)
 TRAINING_TIMING = Timing(warm_up_s=0.0, measure_s=0.7, least=1)
 #: Long enough for power to be what it is under load.
 GPU_TIMING = Timing(warm_up_s=0.0, measure_s=5.0, least=5)
-#: The objectives that step.py measures, and the checks whose patience they have.
+#: The objectives that `train` measures, and the checks whose patience they have.
 STEPS = {TRAINING: CpuAmp.id, GPU_TRAINING: GpuAmp.id}
 STORAGE_TIMING = Timing(warm_up_s=0.0, measure_s=0.7, least=2)
 #: What is read of storage: more is written once, at the start.
@@ -60,10 +63,11 @@ FINAL_S = 3000.0
 ONLY_SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket"}
 #: Why nothing can be said of reads on such a file system.
 OWN_CACHE = "its file system keeps a cache of its own, so that nobody knows what was read"
+METRIC = "training_samples_s"
 #: The number of each objective, for a report: its name as the payload has it.
 METRICS = {
-    TRAINING: step.METRIC,
-    GPU_TRAINING: step.METRIC,
+    TRAINING: METRIC,
+    GPU_TRAINING: METRIC,
     LOADING: "loading_samples_s",
     SOCKETS: "busbw_gb_s",
     FABRIC: "busbw_gb_s",
@@ -146,7 +150,7 @@ class Bench:
         return [
             Request(
                 f"process {number}",
-                f"{step.__name__}:measure" if objective in STEPS else CHECKS[objective].function,
+                f"{__name__}:measure" if objective in STEPS else CHECKS[objective].function,
                 backend,
                 device,
                 parameters=parameters | {"timing": dataclasses.asdict(timing)},
@@ -211,3 +215,32 @@ def readable(path: Path, say: Callable[[str], None]) -> Iterator[Path]:
     with storage.opened(path, STORAGE_BYTES, STORAGE_WRITE_S, lambda: None) as source:
         # It has no name; whoever may look at this process may open it here.
         yield Path(f"/proc/{os.getpid()}/fd/{source.descriptor}")
+
+
+def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
+    """Measure what threads and clocks are tuned for: a training step, which is many small operations.
+
+    On a CPU each small operation waits for the last of its threads. With more threads than CPUs that one
+    waits for a CPU, while the others keep theirs busy with waiting: what a large matrix product barely shows
+    costs a step several times its time.
+
+    One step warms up, and none is measured again for its noise, which the pairs of a search even out: with
+    far too many threads a step can take many seconds.
+    """
+    shape = Shape(**request.parameters["shape"])
+    stage("making the model")
+    way = mixed_format(backend) or "fp32"
+    operation = backend.training(shape, way)
+
+    def step(doing: str) -> float:
+        stage(doing)
+        return backend.seconds(operation, 1)[0]
+
+    step("warming up")
+    seconds = repeated(partial(step, "training"), Timing(**request.parameters["timing"]))
+    return Measured(
+        (rate(METRIC, operation.work, seconds, 1, conditions={"batch": shape.batch, "format": way}),)
+    )
+
+
+measure = on_device(train)

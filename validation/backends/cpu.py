@@ -14,11 +14,10 @@ import torch.distributed
 from validation.backends import loading as data
 from validation.backends.device import TorchDevice
 from validation.backends.exchange import Exchange, join
-from validation.backends.given_step import FIRST_STEPS, GivenStep
 from validation.backends.memory import MemoryBudget, peak_of_allocations
 from validation.backends.operations import AllReduce, Copy, Matmul, Triad, pattern
 from validation.backends.protocol import Loading, Operation, Shape, Training
-from validation.backends.training import TrainingStep, loss_if_it_fits
+from validation.backends.training import FIRST_STEPS, GivenStep, TrainingStep, loss_if_it_fits
 from validation.processes.child import collective_call
 
 

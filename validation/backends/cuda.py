@@ -14,11 +14,10 @@ import torch.distributed
 from validation.backends import loading as data
 from validation.backends.device import TorchDevice
 from validation.backends.exchange import Exchange, join
-from validation.backends.given_step import FIRST_STEPS, GivenStep
 from validation.backends.libraries import loaded_version, release, runs_on
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, Triad, pattern
 from validation.backends.protocol import Loading, Operation, PeerLimitError, Shape, Training
-from validation.backends.training import TrainingStep, loss_if_it_fits
+from validation.backends.training import FIRST_STEPS, GivenStep, TrainingStep, loss_if_it_fits
 from validation.model.cuda_errors import HARDWARE, finding_of
 from validation.model.not_run import NotRunError, cause
 from validation.processes.child import collective_call

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from validation.checks import health
-from validation.checks.check import GPU, Check, Scope, not_run
-from validation.checks.cost import CostStep, IdleNode
+from validation.checks.check import GPU, Check, CostStep, IdleNode, Scope, not_run
 from validation.checks.measured import result
 from validation.checks.node import Node
 from validation.findings.catalogue import catalogue, finding

@@ -8,8 +8,7 @@ import math
 from collections.abc import Callable
 
 from validation.backends.protocol import SCALED, Backend, Shape
-from validation.checks.launch import on_device
-from validation.checks.recorder import Recorder
+from validation.checks.launch import Recorder, on_device
 from validation.checks.training import CpuTraining, GpuTraining, mixed_format
 from validation.model.contract import Measured
 from validation.model.not_run import NotRunError, out_of_memory

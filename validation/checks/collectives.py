@@ -23,11 +23,12 @@ from validation.checks.check import (
     TORCH,
     TWO_GPUS,
     Check,
+    CostStep,
+    IdleNode,
     Need,
     Scope,
     not_run,
 )
-from validation.checks.cost import CostStep, IdleNode
 from validation.checks.measured import CUDA_ENVIRONMENT, Telemetry, failures, result, watch
 from validation.checks.node import Node
 from validation.checks.witnesses import RasWitness, flight_records, say

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from validation.checks.check import DRIVER, Check, Need, Scope
-from validation.checks.cost import CostStep, IdleNode
+from validation.checks.check import DRIVER, Check, CostStep, IdleNode, Need, Scope
 from validation.checks.measured import result
 from validation.checks.node import Node
 from validation.findings.catalogue import finding

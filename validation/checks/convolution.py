@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from validation.backends.protocol import SCALED, Backend, ImageShape
-from validation.checks.launch import on_device
+from validation.checks.launch import Recorder, on_device
 from validation.checks.node import Node
-from validation.checks.recorder import Recorder
 from validation.checks.training import CpuTraining, GpuTraining, mixed_format
 from validation.model.contract import Measured, Measurement
 from validation.model.quantities import NOISY_SPREAD, number

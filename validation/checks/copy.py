@@ -9,12 +9,22 @@ from typing import Any, ClassVar
 from validation.backends.factory import make
 from validation.backends.libraries import release
 from validation.backends.protocol import Backend
-from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, TWO_GPUS, Check, Need, Scope, not_run
-from validation.checks.cost import CostStep, IdleNode, series
-from validation.checks.launch import exclusive, on_each_gpu, on_the_cpu
+from validation.checks.check import (
+    BEYOND_QUICK,
+    CUDA,
+    TORCH,
+    TWO_GPUS,
+    Check,
+    CostStep,
+    IdleNode,
+    Need,
+    Scope,
+    not_run,
+    series,
+)
+from validation.checks.launch import Recorder, exclusive, on_each_gpu, on_the_cpu
 from validation.checks.measured import stay_near
 from validation.checks.node import Node
-from validation.checks.recorder import Recorder
 from validation.model.contract import Measured, TestResult
 from validation.model.not_run import NotRunError
 from validation.model.plans import Timing

@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from validation.backends.protocol import Backend
-from validation.checks.check import CUDA, Check, Scope
-from validation.checks.cost import CostStep, IdleNode
-from validation.checks.launch import on_device, on_each_gpu
+from validation.checks.check import CUDA, Check, CostStep, IdleNode, Scope
+from validation.checks.launch import Recorder, on_device, on_each_gpu
 from validation.checks.matmul import odd_ones_out
 from validation.checks.measured import failures
 from validation.checks.node import Node
-from validation.checks.recorder import Recorder
 from validation.model import checksums
 from validation.model.contract import Digest, Measured, TestResult
 from validation.model.shapes import MatmulShape

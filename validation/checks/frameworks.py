@@ -11,8 +11,7 @@ from typing import Any
 
 from validation.backends.factory import clear_environment
 from validation.backends.libraries import runs_on
-from validation.checks.check import CUDA, Check, Scope
-from validation.checks.cost import CostStep, IdleNode
+from validation.checks.check import CUDA, Check, CostStep, IdleNode, Scope
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
 from validation.checks.node import Node
 from validation.findings.catalogue import finding

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from validation.checks.check import DRIVER, Check, Need, Scope
-from validation.checks.cost import CostStep, IdleNode
+from validation.checks.check import DRIVER, Check, CostStep, IdleNode, Need, Scope
 from validation.checks.measured import failures, result
 from validation.checks.node import Node
 from validation.findings.catalogue import finding

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from validation.checks import driver_health, pcie_link
-from validation.checks.check import Check, Scope, not_run
-from validation.checks.cost import CostStep, IdleNode
+from validation.checks.check import Check, CostStep, IdleNode, Scope, not_run
 from validation.checks.measured import HW_CAUSES, HW_SLOWDOWN, SLOWDOWNS, result
 from validation.checks.node import Node
 from validation.findings.catalogue import finding
@@ -23,8 +22,8 @@ from validation.model.plans import PLANS
 from validation.model.printable import first_of
 from validation.probes.nvidia_smi import Gpu, NvidiaSmiError, Report, Unanswered
 from validation.probes.nvlink import Links
-from validation.probes.pcie import port_of
 from validation.probes.report_values import FAULTS, LOST, WITHHELD
+from validation.probes.topology import port_of
 
 #: More than the driver and its daemons take of an idle GPU.
 IDLE_MEMORY_MIB = 2048

@@ -12,11 +12,10 @@ from typing import Any
 from validation.backends.factory import make
 from validation.backends.protocol import WORKER_PATIENCE_S, Backend, LimitError, WorkerError
 from validation.backends.sampling import calm, rate, repeated
-from validation.checks.check import BEYOND_QUICK, TORCH, Check, Scope
-from validation.checks.cost import CostStep, IdleNode, series
+from validation.checks.check import BEYOND_QUICK, TORCH, Check, CostStep, IdleNode, Scope, series
+from validation.checks.launch import Recorder
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
 from validation.checks.node import Node
-from validation.checks.recorder import Recorder
 from validation.model.contract import Measured, Measurement, TestResult
 from validation.model.plans import Timing
 from validation.processes.child import Request

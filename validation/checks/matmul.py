@@ -11,12 +11,10 @@ from typing import Any
 from validation.backends.factory import make
 from validation.backends.protocol import Backend
 from validation.backends.sampling import times
-from validation.checks.check import CUDA, TORCH, Check, Scope
-from validation.checks.cost import CostStep, IdleNode, series
-from validation.checks.launch import exclusive, on_each_gpu, on_the_cpu
+from validation.checks.check import CUDA, TORCH, Check, CostStep, IdleNode, Scope, series
+from validation.checks.launch import Recorder, exclusive, on_each_gpu, on_the_cpu
 from validation.checks.measured import failures
 from validation.checks.node import Node
-from validation.checks.recorder import Recorder
 from validation.findings.catalogue import finding
 from validation.model import checksums, shapes
 from validation.model.checksums import Standing

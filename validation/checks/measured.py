@@ -14,7 +14,7 @@ from validation.findings.catalogue import finding
 from validation.model.contract import Finding, GpuIdentity, Measurement, State, TestResult, worst
 from validation.model.cuda_errors import finding_of
 from validation.probes import counters, gpu_samples, machine, nvidia_smi
-from validation.probes.pcie import port_of
+from validation.probes.topology import port_of
 from validation.processes.child import Request
 from validation.processes.pool import Ending, ProcessOutcome
 

@@ -9,12 +9,10 @@ from functools import partial
 
 from validation.backends.factory import make
 from validation.backends.protocol import Backend, Operation, PeerLimitError
-from validation.checks.check import BEYOND_QUICK, CUDA, TWO_GPUS, Check, Scope
-from validation.checks.cost import CostStep, IdleNode, series
-from validation.checks.launch import on_device, on_each_gpu
+from validation.checks.check import BEYOND_QUICK, CUDA, TWO_GPUS, Check, CostStep, IdleNode, Scope, series
+from validation.checks.launch import Recorder, on_device, on_each_gpu
 from validation.checks.measured import CUDA_ENVIRONMENT, Telemetry, failures, result, watch
 from validation.checks.node import Node
-from validation.checks.recorder import Recorder
 from validation.model.contract import Measured, TestResult
 from validation.model.not_run import NotRunError
 from validation.model.plans import PLANS

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
-from validation.checks.check import BEYOND_QUICK, Check, Need, Scope
-from validation.checks.cost import CostStep, IdleNode
+from validation.checks.check import BEYOND_QUICK, Check, CostStep, IdleNode, Need, Scope
 from validation.checks.measured import result
 from validation.checks.node import Node
 from validation.findings.catalogue import finding

@@ -9,9 +9,8 @@ from functools import cached_property
 
 from validation.model.contract import GpuIdentity
 from validation.model.expectations import Expectation
-from validation.model.plans import Plan
-from validation.model.run_options import RunOptions
-from validation.probes import machine, pcie
+from validation.model.plans import Plan, RunOptions
+from validation.probes import machine, topology
 from validation.probes.kernel_log import KernelLog
 from validation.probes.node_probe import Facts, NodeProbe, failure_reason
 from validation.probes.nvidia_smi import Gpu, NvidiaSmiError, Report
@@ -129,11 +128,11 @@ class Node:
                     uuid=gpu.uuid,
                     pci_address=gpu.pci_address,
                     pci_id=gpu.pci_id,
-                    pcie_generation_max=pcie.generation_possible(gpu, port),
-                    pcie_width_max=pcie.width_possible(gpu, port),
+                    pcie_generation_max=topology.generation_possible(gpu, port),
+                    pcie_width_max=topology.width_possible(gpu, port),
                 )
                 for gpu in self.smi.gpus
-                for port in [pcie.port_of(gpu, self.facts.pcie_ports)]
+                for port in [topology.port_of(gpu, self.facts.pcie_ports)]
             )
         return tuple(
             GpuIdentity(index, f"10de:{gpu.pci_id}", "", gpu.address, gpu.pci_id)

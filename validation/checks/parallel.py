@@ -13,7 +13,18 @@ from typing import Any, ClassVar
 from validation.backends.factory import STARTING
 from validation.backends.protocol import Backend, Operation, Shape
 from validation.backends.sampling import MOST_ATTEMPTS, rate, spread
-from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, TWO_GPUS, Check, Need, Scope
+from validation.checks.check import (
+    BEYOND_QUICK,
+    CUDA,
+    TORCH,
+    TWO_GPUS,
+    Check,
+    CostStep,
+    IdleNode,
+    Need,
+    Scope,
+    series,
+)
 from validation.checks.collectives import (
     CONNECTING,
     MEETING,
@@ -24,11 +35,9 @@ from validation.checks.collectives import (
     name_the_culprit,
     seconds_of,
 )
-from validation.checks.cost import CostStep, IdleNode, series
-from validation.checks.launch import on_device
+from validation.checks.launch import Recorder, on_device
 from validation.checks.measured import CUDA_ENVIRONMENT, Telemetry, result, watch
 from validation.checks.node import Node
-from validation.checks.recorder import Recorder
 from validation.checks.training import CPU_SHAPE, GPU_SHAPE, memory_of, mixed_format
 from validation.model.contract import Measured, Measurement, TestResult
 from validation.model.not_run import NotRunError

@@ -13,7 +13,7 @@ from validation.checks.node import Node
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding
 from validation.probes.nvidia_smi import FULL_SPEED_STATES, Gpu, Report
-from validation.probes.pcie import generation_possible, port_of, width_possible
+from validation.probes.topology import generation_possible, port_of, width_possible
 
 #: GPUs that are soldered to a board with as many lanes as its maker laid.
 SOLDERED = re.compile(r"Laptop GPU|with Max-Q|Mobile")

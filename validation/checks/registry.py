@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from validation import checks
 from validation.checks.check import Check
-from validation.model.run_options import RunOptions
+from validation.model.plans import RunOptions
 
 
 def _found() -> Iterator[Check]:

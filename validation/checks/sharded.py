@@ -9,7 +9,7 @@ from validation.backends.factory import STARTING
 from validation.backends.protocol import SCALED, Backend, Shape
 from validation.backends.sampling import rate
 from validation.checks.collectives import CONNECTING, MEETING, name_the_culprit
-from validation.checks.launch import on_device
+from validation.checks.launch import Recorder, on_device
 from validation.checks.measured import Telemetry, result
 from validation.checks.parallel import (
     MORE_MEMORY,
@@ -21,7 +21,6 @@ from validation.checks.parallel import (
     time_together,
     without_details,
 )
-from validation.checks.recorder import Recorder
 from validation.checks.training import memory_of, mixed_format
 from validation.findings.catalogue import finding
 from validation.model.contract import Measured, Measurement, TestResult

@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 from validation.backends import storage
 from validation.backends.sampling import MOST_ATTEMPTS, calm, rate, repeated
-from validation.checks.check import BEYOND_QUICK, Check, Need, Scope
-from validation.checks.cost import CostStep, IdleNode, series
+from validation.checks.check import BEYOND_QUICK, Check, CostStep, IdleNode, Need, Scope, series
 from validation.checks.launch import Stage
 from validation.checks.measured import result
 from validation.checks.node import Node

@@ -11,8 +11,7 @@ from typing import Any
 from validation.backends import storage
 from validation.backends.protocol import Backend, CheckpointError, Shape
 from validation.backends.sampling import rate, repeated
-from validation.checks.check import TORCH
-from validation.checks.cost import CostStep, IdleNode
+from validation.checks.check import TORCH, CostStep, IdleNode
 from validation.checks.launch import on_device
 from validation.checks.node import Node
 from validation.checks.storage import StorageCheck

@@ -14,11 +14,10 @@ from validation.backends import files
 from validation.backends.factory import make
 from validation.backends.protocol import WORKER_PATIENCE_S, Backend, LimitError, Loading, WorkerError
 from validation.backends.sampling import calm, rate, repeated
-from validation.checks.check import TORCH
-from validation.checks.cost import CostStep, IdleNode, series
+from validation.checks.check import TORCH, CostStep, IdleNode, series
+from validation.checks.launch import Recorder
 from validation.checks.loading import MOST_WORKERS, NEARLY, blame, free_shared_memory, worker_counts
 from validation.checks.node import Node
-from validation.checks.recorder import Recorder
 from validation.checks.storage import StorageCheck
 from validation.findings.catalogue import finding
 from validation.model.contract import Measured, Measurement

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from validation.backends import storage
 from validation.backends.sampling import calm, rate, repeated
-from validation.checks.cost import CostStep, IdleNode, series
+from validation.checks.check import CostStep, IdleNode, series
 from validation.checks.launch import Stage
 from validation.checks.storage import MOST_WRITE_S, THREADS, StorageCheck, on_path
 from validation.model.contract import Measured, Measurement

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from validation.backends import storage
-from validation.checks.cost import CostStep, IdleNode, series
+from validation.checks.check import CostStep, IdleNode, series
 from validation.checks.launch import Stage
 from validation.checks.storage import (
     MOST_WRITE_S,

@@ -7,8 +7,7 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from validation.checks.check import DRIVER, Check, Need, Scope
-from validation.checks.cost import CostStep, IdleNode
+from validation.checks.check import DRIVER, Check, CostStep, IdleNode, Need, Scope
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
 from validation.checks.node import Node
 from validation.findings.catalogue import finding

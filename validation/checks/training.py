@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from validation.backends.protocol import MIXED, Backend, Shape
-from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, Check, Scope
-from validation.checks.cost import CostStep, IdleNode, series
-from validation.checks.launch import on_each_gpu, on_the_cpu
+from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, Check, CostStep, IdleNode, Scope, series
+from validation.checks.launch import Recorder, on_each_gpu, on_the_cpu
 from validation.checks.node import Node
-from validation.checks.recorder import Recorder
 from validation.model.contract import TestResult
 from validation.processes.child import Request
 

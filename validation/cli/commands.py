@@ -26,13 +26,11 @@ from validation.jobs import own_function
 from validation.jobs.batch import BatchError, largest_batch
 from validation.metrics.node_metrics import LAST_SUCCESS, collect
 from validation.model import gpu_models
-from validation.model.contract import ContractError, dumps, loads
+from validation.model.contract import ContractError, UsageError, dumps, loads
 from validation.model.expectations import ANY_MODEL, Expectation, ExpectedGpus, References, parse_expectation
 from validation.model.not_run import NotRunError
-from validation.model.plans import PLANS, REQUIRED, WHOLE
+from validation.model.plans import PLANS, REQUIRED, WHOLE, RunOptions
 from validation.model.printable import printable
-from validation.model.run_options import RunOptions
-from validation.model.usage import UsageError
 from validation.probes.nvidia_smi import NvidiaSmiError
 from validation.processes import files
 from validation.report import fleet_report

@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from validation.cli import arguments
-from validation.model.contract import ContractError
+from validation.model.contract import ContractError, UsageError
 from validation.model.printable import printable
-from validation.model.usage import UsageError
 from validation.processes.interrupts import end_on_signals
 from validation.verdict.judge import EXIT_ENVIRONMENT
 

@@ -12,16 +12,39 @@ import json
 import pkgutil
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from validation.findings.xids import xids
 from validation.model.contract import Finding, MachineAction, State, decode
 
 CARRIED = "catalogue.json"
 #: What to do about a finding that only a newer payload knows.
 UNKNOWN = "look at the node: this version of Temper does not know the finding"
+XIDS = "xids.json"
+
+
+@dataclass(frozen=True)
+class Nvlink5Unit:
+    """Which error status of a unit of NVLink 5 asks for a reset, for nothing, or a reset where promoted."""
+
+    reset: tuple[int, ...] = ()
+    nothing: tuple[int, ...] = ()
+    promoted: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Xids:
+    """`silent` are those that the catalogue explains and that say nothing about a node."""
+
+    silent: tuple[int, ...] = ()
+    nvlink5: dict[str, Nvlink5Unit] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=1)
+def xids() -> Xids:
+    """Return what NVIDIA's catalogue of Xid errors says that decides what is found: data/xids.yml."""
+    return decode(Xids, json.loads(pkgutil.get_data(__package__, XIDS) or b""))
 
 
 class CatalogueError(ValueError):

@@ -69,6 +69,10 @@ class ContractError(ValueError):
     """JSON that does not have the form it must have; the message says where."""
 
 
+class UsageError(Exception):
+    """Input that a command cannot work with; the message says what was expected and what was found."""
+
+
 class StringEnum(str, Enum):
     """A word out of a few. Python 3.11 has enum.StrEnum for it; machines with 3.10 are measured, too."""
 

@@ -7,6 +7,7 @@ that a slow or busy machine never fails by time-out. What makes no progress ends
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -142,3 +143,21 @@ PLANS = {plan.name: plan for plan in (_QUICK, _STANDARD, _BURN_IN, _CORRUPTION)}
 REQUIRED = {_CORRUPTION.name: ("health", "gpu_corruption")}
 #: Those that measure all that a node has, rather than one property of it.
 WHOLE = tuple(name for name in PLANS if name != _CORRUPTION.name)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the operator asks of a run besides its plan. `storage_paths` are folders or files to read from."""
+
+    storage_paths: tuple[Path, ...] = ()
+    #: What each of the paths must reach; None: nothing is compared with a floor.
+    storage_floor_gb_s: float | None = None
+    #: The folder that gets the traces of profiles.
+    traces: Path | None = None
+    #: The Python that has TensorFlow.
+    tensorflow: Path | None = None
+    #: Whether programs are to draw on the GPUs.
+    graphics: bool = False
+
+
+NO_OPTIONS = RunOptions()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from validation.findings.xids import Nvlink5Unit, xids
+from validation.findings.catalogue import Nvlink5Unit, xids
 from validation.model.contract import StringEnum
 from validation.probes.reading import ReadingError, in_one_line
 from validation.processes.command import MOST_BYTES, CommandError, run

@@ -5,13 +5,17 @@ from __future__ import annotations
 import platform
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from validation.probes import numa
 from validation.probes.machine import text_at
 from validation.probes.report_values import NUMBER
+
+if TYPE_CHECKING:
+    from validation.probes.nvidia_smi import Gpu
 
 #: PCI Express extended capabilities start here; each names the next. ACS is number 13, and its control
 #: register six bytes on (PCI Express base specification 5.0, 7.7.8).
@@ -203,3 +207,28 @@ def _rdma_ports(root: Path) -> list[RdmaPort]:
             )
         )
     return ports
+
+
+def port_of(gpu: Gpu, ports: Mapping[str, PciePort]) -> PciePort | None:
+    """Return the port above a GPU; None where it cannot be seen: that of a virtual machine is made up."""
+    return None if gpu.guest else ports.get(gpu.pci_address)
+
+
+def generation_possible(gpu: Gpu, port: PciePort | None) -> int | None:
+    """Return the generation that card and port both have.
+
+    Where GPU and CPU are one chip, nvidia-smi names a link that there is not (Syllo/nvtop pull request 499).
+    """
+    if gpu.shares_memory:
+        return None
+    if gpu.pcie_generation_max is None or port is None or not port.generation:
+        return gpu.pcie_generation_max
+    return min(gpu.pcie_generation_max, max(port.generation, gpu.pcie_generation or 0))
+
+
+def width_possible(gpu: Gpu, port: PciePort | None) -> int | None:
+    """Return the lanes that card and port both have; where no port is seen, those that are there."""
+    if gpu.pcie_width_max is None or gpu.shares_memory:
+        return None
+    width = gpu.pcie_width or gpu.pcie_width_max
+    return min(gpu.pcie_width_max, max(port.width, width) if port else width)

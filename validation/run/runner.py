@@ -18,8 +18,7 @@ from validation.checks.registry import CHECKS
 from validation.findings.catalogue import finding
 from validation.model.contract import RESULT_VERSION, NodeResult, State, TestResult
 from validation.model.expectations import Expectation
-from validation.model.plans import Plan
-from validation.model.run_options import NO_OPTIONS, RunOptions
+from validation.model.plans import NO_OPTIONS, Plan, RunOptions
 from validation.probes import machine
 from validation.processes import scratch
 from validation.processes.pool import ProcessOutcome

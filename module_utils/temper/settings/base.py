@@ -118,19 +118,44 @@ class Setting:
         """Whether the node has it from Temper without a record: from an image."""
         return False
 
+    def made_as(self) -> list[dict[str, Any]]:
+        """Return the specs that the record has: what Temper has made."""
+        return [self.original["spec"], *self.original.get("former", [])] if self.original else []
+
     def recorded(self, name: str) -> list[Any]:
-        """Return what Temper has made, as far as the record knows: this part of each spec that it has."""
-        if not self.original:
-            return []
-        specs = [self.original["spec"], *self.original.get("former", [])]
-        return [spec[name] for spec in specs if name in spec]
+        """Return this part of each spec that the record has."""
+        return [spec[name] for spec in self.made_as() if name in spec]
 
     def as_made(self) -> dict[str, Any]:
         """Return `spec` with the value as Temper makes it."""
         return self.spec
 
+    def values(self, state: State) -> list[str]:
+        """Return the values of a state, in the words of `values_made`."""
+        return list(state or ())
+
+    def values_made(self) -> set[str]:
+        """Return the values that Temper has made; none where the record does not say."""
+        return set()
+
+    def of_site(self, state: State) -> list[str]:
+        """Return the values of a state that Temper has not made, or that were there before it made them."""
+        ours = self.values_made()
+        if self.original and not ours:
+            return []
+        before = self.values(self.original["state"]) if self.original else []
+        return [value for value in self.values(state) if value in before or value not in ours]
+
     def since(self, state: State) -> State:
-        """Return what of a state the site has set since Temper first made it, where that can be told."""
+        """Return what of a state the site has set since Temper first made it, where that can be told.
+
+        What was not there before is Temper's as a whole.
+        """
+        if not self.original or self.original["state"] is None:
+            return None
+        if isinstance(state, list):
+            return [part for part in state if self.of_site([part])]
+        return state if self.of_site(state) else None
 
     @property
     def first(self) -> bool:
@@ -191,8 +216,14 @@ class Setting:
         raise NotImplementedError
 
     def left_alone(self) -> str:
-        """Return the clause on why `restore` would change nothing; empty where it would."""
-        return f"{self.key} (it is no longer there)" if self.of_others and self.read() is None else ""
+        """Return the clause on why it is not restored: gone, or set by the site since; empty where it is."""
+        if self.of_others and self.read() is None:
+            return f"{self.key} (it is no longer there)"
+        ours = self.values_made()
+        found = self.values(self.read()) if ours else []
+        if not ours or (found and ours.issuperset(found)):
+            return ""
+        return f"{self.key} (expected {' or '.join(sorted(ours))}, found {', '.join(found) or 'none'})"
 
     def is_at(self, state: State) -> bool:
         """Return whether it is in a state that `read` has returned."""

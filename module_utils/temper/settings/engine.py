@@ -541,6 +541,8 @@ class Role:
         """Return settings to what the record says of them."""
         originals = self.originals()
         for setting in settings:
+            if setting.key in self.left_alone:
+                continue
             try:
                 setting.restore(originals[setting.key]["state"])
             except MISREAD as error:

@@ -125,6 +125,8 @@ def to_der(certificate: str) -> bytes:
 class Keyword(Setting):
     """One keyword of a configuration file that belongs to the distribution; the rest stays as it is."""
 
+    of_others = True
+
     def __init__(self, path: str, keyword: str, value: str) -> None:
         self.key = f"keyword:{path}:{keyword}"
         self.spec = {"path": path, "keyword": keyword, "value": ""}
@@ -143,9 +145,9 @@ class Keyword(Setting):
     def value(self) -> str:
         """The wanted value, or one that is as strict as the site's, too."""
         lines = self.read() or []
-        found = self._values(self._of_site(lines))
+        found = self.of_site(lines)
         if self.original and lines and not found:
-            found = self._values(self.original["state"] or [])
+            found = self.values(self.original["state"])
         elif self.in_use and not (found or self.original):
             found = implicit(self.order)
         result = self.wanted
@@ -222,7 +224,7 @@ class Keyword(Setting):
         if self.unreadable:
             return False
         by_default = not (lines or self.original) and self.in_use and implicit(self.order) == [self.value]
-        return by_default or self._values(lines) == [self.value]
+        return by_default or self.values(lines) == [self.value]
 
     def apply(self) -> None:
         """Put one line where the first one was, else at the end."""
@@ -230,43 +232,25 @@ class Keyword(Setting):
 
     def restore(self, state: State) -> None:
         """Put the former lines back."""
-        if state is not None and not self.left_alone():
+        if state is not None:
             self._replace(state)
-
-    def left_alone(self) -> str:
-        """Return whether somebody has replaced our line, as an upgrade of the package may, or added one.
-
-        Records of earlier versions have no value: any counts as ours.
-        """
-        lines = self.read()
-        made = self.recorded("value") or [self.value]
-        found = self._values(lines or [])
-        if lines is not None and ("" in made or (found and {*found} <= {*made})):
-            return ""
-        there = "no such file" if lines is None else ", ".join(found) or "no line"
-        return f"{self.keyword} in {self.path} (expected {' or '.join(filter(None, made))}, found {there})"
-
-    def since(self, state: State) -> State:
-        """Return the site's lines, where Temper has made others before."""
-        return self._of_site(state or []) if self.original else []
 
     def change(self) -> list[Difference]:
         """Return the lines."""
         return [Difference(self.key, "\n".join(self.read() or []), self.line)]
 
-    def _of_site(self, lines: Sequence[str]) -> list[str]:
-        """Return the lines that Temper has not made, or with a value that was there before."""
-        before = self.original["state"] if self.original else None
-        made = {*self.recorded("value")} - {*map(self._word, self._values(before or []))}
-        # Records of earlier versions have no value: any counts as Temper's.
-        return [line for line in lines if "" not in made and not {*self._values([line])} <= made]
+    def values(self, state: State) -> list[str]:
+        """Return the values in the lines, with what follows them."""
+        return [match[2] for line in state or () if (match := self.pattern.match(line))]
+
+    def values_made(self) -> set[str]:
+        """Return the values of our line. Records of earlier versions have none: any counts as ours."""
+        made = {*self.recorded("value")}
+        return set() if "" in made else made
 
     def _word(self, value: str) -> str:
         # Programs stop at a blank, or at a quotation mark: a comment may follow.
         return value if self.order == "contains" else (value.split() or [""])[0].strip('"')
-
-    def _values(self, lines: Sequence[str]) -> list[str]:
-        return [match[2] for line in lines if (match := self.pattern.match(line))]
 
     def _lines(self) -> list[str]:
         # Only what ends a line for its readers, too; bytes that are no UTF-8 stay as they are.
@@ -300,6 +284,26 @@ class Access(Setting):
         self.mode = int(mode, 8)
         self.groups = groups
 
+    def as_made(self) -> dict[str, Any]:
+        """Return `spec` with mode and group as Temper makes them."""
+        if self.read() is None:
+            return self.spec
+        mode, gid = self._reduced()
+        return {**self.spec, "mode": f"{mode:04o}", "groups": [group_name(gid)]}
+
+    def values(self, state: State) -> list[str]:
+        """Return mode and owner as one value."""
+        if state is None:
+            return []
+        owner = "root" if state["uid"] == 0 else state["uid"]
+        return [f"{state['mode']:04o} {owner}:{group_name(state['gid'])}"]
+
+    def values_made(self) -> set[str]:
+        """Return mode and owner. Records of earlier versions have no group: any counts as ours."""
+        specs = self.made_as()
+        known = all("groups" in spec for spec in specs)
+        return {f"{spec['mode']} root:{','.join(spec['groups'])}" for spec in specs} if known else set()
+
     def read(self) -> State:
         """Mode and owner, None where there is nothing (or a link, whose target is another's business)."""
         try:
@@ -319,11 +323,9 @@ class Access(Setting):
 
     def apply(self) -> None:
         """Take away what is too much."""
-        state = self.read()
-        gids = self._gids()
-        gid = state["gid"] if state["gid"] in gids else gids[0]
+        mode, gid = self._reduced()
         os.chown(self.path, 0, gid, follow_symlinks=False)
-        self.path.chmod(state["mode"] & self.mode)
+        self.path.chmod(mode)
 
     def restore(self, state: State) -> None:
         """Give it back."""
@@ -332,10 +334,15 @@ class Access(Setting):
             self.path.chmod(state["mode"])
 
     def change(self) -> list[Difference]:
-        """Return the modes."""
-        state = self.read()
-        before = f"{state['mode']:04o} {state['uid']}:{state['gid']}"
-        return [Difference(self.key, before, f"{state['mode'] & self.mode:04o} root")]
+        """Return the modes and owners."""
+        mode, gid = self._reduced()
+        after = {"mode": mode, "uid": 0, "gid": gid}
+        return [Difference(self.key, *self.values(self.read()), *self.values(after))]
+
+    def _reduced(self) -> tuple[int, int]:
+        """Return mode and group without what is too much."""
+        state, gids = self.read(), self._gids()
+        return state["mode"] & self.mode, state["gid"] if state["gid"] in gids else gids[0]
 
     def _gids(self) -> list[int]:
         known = []
@@ -346,6 +353,14 @@ class Access(Setting):
                 continue
         # That of root is as strict as any.
         return [*known, 0]
+
+
+def group_name(gid: int) -> str:
+    """Return a group's name, or its number where it has none."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def accesses(path: str, mode: str, groups: Sequence[str] = ("root",)) -> Iterator[Access]:

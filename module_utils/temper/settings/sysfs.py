@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.temper.settings.base import Difference, Setting, SettingError, State
 
@@ -37,6 +38,18 @@ class KernelValue(Setting):
     def value(self) -> str:
         """What it shall be."""
         raise NotImplementedError
+
+    def as_made(self) -> dict[str, Any]:
+        """Return `spec` with the value as Temper makes it."""
+        return {**self.spec, "value": self.value}
+
+    def values(self, state: State) -> list[str]:
+        """Return the one value, where there is any."""
+        return [] if state is None else [state]
+
+    def values_made(self) -> set[str]:
+        """Return the values that runs have written."""
+        return {*self.recorded("value")}
 
     def apply(self) -> None:
         """Write it."""

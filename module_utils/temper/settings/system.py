@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ansible.module_utils.temper import units
 from ansible.module_utils.temper.mounts import mounts
@@ -141,10 +140,6 @@ class Sysctl(KernelValue):
         self.wanted = " ".join(value.split())
         self.subject = f"its parameter {name}"
 
-    def as_made(self) -> dict[str, Any]:
-        """Return `spec` with the value as Temper makes it."""
-        return {**self.spec, "value": self.value}
-
     @cached_property
     def value(self) -> str:
         """The wanted value, or one that is as strict as the site's, too."""
@@ -160,24 +155,19 @@ class Sysctl(KernelValue):
     def found(self) -> str | None:
         """The value in force, or the former where that is Temper's; None for the distribution's own."""
         value = self.read() if self.live and self.order != EXACTLY else None
-        if self.made_of(value):
+        if value is not None and not self.of_site(value):
             value = self.original["state"] if self.original else None
         return value if value is not None and chosen(self.order, value, self.wanted) else None
 
-    def made_of(self, value: str | None) -> bool:
-        """Return whether Temper has set this value.
-
-        The record says so, or a file, on a machine from an image.
-        """
-        if value in self.recorded("value"):
-            return True
+    def values_made(self) -> set[str]:
+        """Return what the record has, and our file, on a machine from an image."""
         line = self.at_boot.last(self.name, lambda line: line.ours)
-        return line is not None and line.value == value and not line.kept
+        return super().values_made() | ({line.value} if line and not line.kept else set())
 
     @property
     def own(self) -> bool:
         """Whether Temper's file has set what is in force, and no record says what was before."""
-        return self.order != EXACTLY and not self.original and self.made_of(self.read())
+        return self.order != EXACTLY and not self.original and self.read() in self.values_made()
 
     def kept(self) -> list[str]:
         """Return the value and where it comes from."""
@@ -216,8 +206,10 @@ class Sysctl(KernelValue):
             self._write(state)
 
     def left_alone(self) -> str:
-        """Return whether the kernel keeps the value."""
-        return f"{self.name} (the kernel keeps {self.read()} until the next boot)" if self.locked() else ""
+        """Likewise, or the kernel keeps the value."""
+        if self.locked():
+            return f"{self.name} (the kernel keeps {self.read()} until the next boot)"
+        return super().left_alone()
 
 
 REVERSE_PATH = "net.ipv4.conf.all.rp_filter"
@@ -328,13 +320,11 @@ class MountOptions(Setting):
     @cached_property
     def value(self) -> list[str]:
         """The wanted options and those of the site; what Temper once asked for and no longer does, goes."""
-        state = self.original["state"] if self.original else None
-        return sorted({*self.options, *self._without_ours(state)})
+        return sorted({*self.options, *self.of_site(self.read())})
 
-    def _without_ours(self, state: State) -> set[str]:
-        """Return the options in force without those of Temper, unless the state has them, too."""
-        made = {*self.options}.union(*self.recorded("options"))
-        return {*(self.read() or [])} - (made - {*(state or [])})
+    def values_made(self) -> set[str]:
+        """Return the options that runs have asked for."""
+        return {*self.options}.union(*self.recorded("options"))
 
     def read(self) -> State:
         """Return the options in force that matter here, None where it is no mount point."""
@@ -373,7 +363,11 @@ class MountOptions(Setting):
             run(["umount", "--lazy", self.path])
             return
         # Also where something is mounted below it, which would go as well: then it stays, without options.
-        self._remount([*(state or []), *self._without_ours(state)])
+        self._remount([*(state or []), *self.of_site(now)])
+
+    def left_alone(self) -> str:
+        """Return that it is gone. What the site has added stays beside what is restored."""
+        return super().left_alone() if self.read() is None else ""
 
     def change(self) -> list[Difference]:
         """Return the options."""

@@ -86,6 +86,14 @@ def test_each_file_returns_to_what_it_was(run_module: Run, tree: Tree) -> None:
     assert not carried_out(run_module, role_plan("os_tuning", []))["changed"]
 
 
+def test_what_somebody_has_set_since_is_left_alone(run_module: Run, tree: Tree) -> None:
+    carried_out(run_module, governors("performance"))
+    tree.write(GOVERNOR.format(1), "powersave\n")
+    back = carried_out(run_module, role_plan("os_tuning", []))
+    assert (len(back["actions"]), tree.governors()) == (1, ["schedutil", "powersave"])
+    assert "expected performance, found powersave" in str(back["warnings"])
+
+
 def test_what_is_gone_when_it_is_taken_back_is_given_up(run_module: Run, tree: Tree) -> None:
     carried_out(run_module, governors("performance"))
     (tree.path / GOVERNOR.format(1)).unlink()

@@ -26,15 +26,14 @@ from tests.unit.validation.samples import gpu_xml, measurement, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.waiting import wait_until
 from tools.schemas import VALIDATION
-from validation.autotune import clocks, step, trials
+from validation.autotune import clocks, trials
 from validation.autotune import evidence as documents
 from validation.autotune import journal as journals
 from validation.autotune.evidence import AUTOTUNE_VERSION, Evidence, LeftOut
 from validation.autotune.journal import ChangeError, Changes, Journal, restore
 from validation.autotune.knobs import KINDS, TRAINING, Setup, environment_of, read_ahead_file
 from validation.autotune.search import Compared, Decision, Failed, KnobVerdict, Pair, SearchStage, Trial
-from validation.autotune.step import METRIC
-from validation.autotune.trials import Bench
+from validation.autotune.trials import METRIC, Bench
 from validation.autotune.tune import TuneError, Wishes, chosen, drive, refuse_unfit, tune
 from validation.backends import storage
 from validation.backends.protocol import Shape
@@ -180,7 +179,7 @@ def test_a_trial_runs_as_many_processes_as_a_job_has(monkeypatch: pytest.MonkeyP
     assert rate == 61.0
     assert [request.environment["OMP_NUM_THREADS"] for request in answers.requests] == ["4", "4"]
     assert not any(request.reuse for request in answers.requests)
-    assert {request.function for request in answers.requests} == {"validation.autotune.step:measure"}
+    assert {request.function for request in answers.requests} == {"validation.autotune.trials:measure"}
 
 
 def test_a_loading_trial_measures_one_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -675,11 +674,11 @@ def test_threads_are_tuned_by_a_training_step_of_the_asked_shape() -> None:
     shape = Shape(layers=1, width=64, heads=2, tokens=16, batch=2)
     request = Request(
         "process 0",
-        "validation.autotune.step:measure",
+        "validation.autotune.trials:measure",
         "cpu",
         parameters={"shape": dataclasses.asdict(shape), "timing": dataclasses.asdict(Timing(0.0, 0.0))},
     )
-    found = step.train(ScriptedBackend("cpu", steps={"fp32": 0.5}), request, lambda _: None)
+    found = trials.train(ScriptedBackend("cpu", steps={"fp32": 0.5}), request, lambda _: None)
     (one,) = found.measurements
     assert (one.name, one.value) == (METRIC, shape.batch / 0.5)
 

@@ -18,7 +18,6 @@ from tools import check_docs
 from validation.checks.registry import CHECKS, PROVE_A_GPU, TESTS
 from validation.model.plans import PLANS
 from validation.processes.pool import ROOT
-from validation.run import estimate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +41,7 @@ import time
 from typing import TYPE_CHECKING
 
 from validation.checks.check import Check, Scope
-from validation.checks.cost import CostStep, IdleNode
+from validation.checks.check import CostStep, IdleNode
 from validation.checks.measured import result
 from validation.findings.catalogue import finding
 
@@ -158,10 +157,10 @@ def test_a_new_check_is_in_plan_and_estimate(tree: Path) -> None:
     program = """
 from validation.checks.registry import in_plan
 from validation.model.plans import PLANS
-from validation.model.run_options import NO_OPTIONS
-from validation.run import estimate
+from validation.model.plans import NO_OPTIONS
+from tools import check_docs
 print([name for name in PLANS if "counting" in in_plan(name, NO_OPTIONS)])
-print(estimate.rows(PLANS["quick"])["counting"])
+print(check_docs.rows(PLANS["quick"])["counting"])
 """
     assert python(tree, "-c", program) == "['quick']\n(0.5, 'count 0.5')\n"
 
@@ -227,9 +226,9 @@ def test_every_check_has_a_place_of_its_own() -> None:
 
 @each(*PLANS.values())
 def test_the_budget_of_a_test_is_more_than_twice_what_it_costs(plan: Any) -> None:
-    costs = {test: seconds for test, (seconds, _) in estimate.rows(plan).items()}
+    costs = {test: seconds for test, (seconds, _) in check_docs.rows(plan).items()}
     assert {test: cost for test, cost in costs.items() if not 0 < 2 * cost < plan.budget_s} == {}
 
 
 def test_a_plan_without_its_own_tests_costs_nothing() -> None:
-    assert estimate.rows(dataclasses.replace(PLANS["quick"], name="none")) == {}
+    assert check_docs.rows(dataclasses.replace(PLANS["quick"], name="none")) == {}

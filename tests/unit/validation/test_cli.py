@@ -35,8 +35,7 @@ from validation.model.contract import (
 )
 from validation.model.contract import node_result as read
 from validation.model.expectations import FleetExpectations
-from validation.model.plans import PLANS, Plan
-from validation.model.run_options import NO_OPTIONS
+from validation.model.plans import NO_OPTIONS, PLANS, Plan
 from validation.probes import machine
 from validation.probes.node_probe import Facts, NodeProbe
 from validation.processes import files

@@ -56,7 +56,7 @@ def test_what_is_wrong_each_time_is_found_where_the_result_is_known() -> None:
         """
     from tests.bench.corruption import ALIKE, UNITS, Faulty, bit
     from validation.checks.corruption import Comparison
-    from validation.checks.recorder import Recorder
+    from validation.checks.launch import Recorder
     from validation.processes.child import Request
     import random
 

@@ -14,7 +14,7 @@ from validation.checks import graphics
 from validation.checks.registry import CHECKS
 from validation.model.contract import Measured, State, TestResult
 from validation.model.not_run import NotRunError
-from validation.model.run_options import RunOptions
+from validation.model.plans import RunOptions
 from validation.probes import egl
 from validation.processes.child import Request
 

@@ -8,17 +8,17 @@ import re
 import pytest
 
 from tests.unit.each import each
+from tools import check_docs
 from validation.checks.registry import CHECKS
 from validation.model.plans import PLANS, Timing
 from validation.processes.pool import ROOT
-from validation.run import estimate
 
 QUICK = PLANS["quick"]
 
 
 def total(**changes: object) -> float:
     plan = dataclasses.replace(QUICK, **changes)  # type: ignore[arg-type]
-    return sum(seconds for seconds, _ in estimate.rows(plan).values())
+    return sum(seconds for seconds, _ in check_docs.rows(plan).values())
 
 
 def test_the_quick_plan_takes_less_than_a_minute_on_eight_gpus() -> None:
@@ -26,7 +26,7 @@ def test_the_quick_plan_takes_less_than_a_minute_on_eight_gpus() -> None:
 
 
 def test_every_test_of_the_quick_plan_is_in_the_sum() -> None:
-    assert list(estimate.rows(QUICK)) == [check.id for check in CHECKS.values() if "quick" in check.plans]
+    assert list(check_docs.rows(QUICK)) == [check.id for check in CHECKS.values() if "quick" in check.plans]
 
 
 @each(
@@ -41,11 +41,11 @@ def test_the_sum_follows_the_plan(changes: dict[str, object], more_s: float) -> 
 
 
 def test_the_standard_plan_says_how_long_it_takes() -> None:
-    seconds = {test: cost for test, (cost, _) in estimate.rows(PLANS["standard"]).items()}
+    seconds = {test: cost for test, (cost, _) in check_docs.rows(PLANS["standard"]).items()}
     storage_s = sum(cost for test, cost in seconds.items() if test.startswith("storage"))
     said = [int(number) for number in re.findall(r"\d+", PLANS["standard"].summary)]
     assert said == [pytest.approx((sum(seconds.values()) - storage_s) / 60, abs=2), round(storage_s / 60)]
 
 
 def test_the_documentation_shows_the_sum() -> None:
-    assert estimate.table(QUICK) in (ROOT / "docs/operate/validation.md").read_text()
+    assert check_docs.table(QUICK) in (ROOT / "docs/operate/validation.md").read_text()

@@ -25,8 +25,7 @@ from validation.checks import check
 from validation.checks.storage import StorageRead, below_floor, measure, read
 from validation.model.contract import Measured, State
 from validation.model.not_run import NotRunError
-from validation.model.plans import PLANS, Timing
-from validation.model.run_options import RunOptions
+from validation.model.plans import PLANS, RunOptions, Timing
 from validation.processes.child import Request
 from validation.processes.pool import run_children
 

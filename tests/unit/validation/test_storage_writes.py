@@ -21,8 +21,8 @@ from validation.checks import storage_checkpoint, storage_random, storage_write
 from validation.checks.registry import CHECKS, in_plan
 from validation.model.contract import Measured, State
 from validation.model.not_run import NotRunError
+from validation.model.plans import RunOptions
 from validation.model.quantities import quantity
-from validation.model.run_options import RunOptions
 from validation.processes.child import Request
 
 NEW = ("storage_write", "storage_random_read", "storage_checkpoint")

@@ -15,8 +15,7 @@ from validation.checks.registry import CHECKS, asked_for, in_plan
 from validation.checks.tensorflow import Facts, Gpu
 from validation.model.contract import Measured, State
 from validation.model.not_run import NotRunError
-from validation.model.plans import PLANS
-from validation.model.run_options import RunOptions
+from validation.model.plans import PLANS, RunOptions
 from validation.probes import tensorflow_program
 from validation.processes.child import Request
 

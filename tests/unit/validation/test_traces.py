@@ -20,7 +20,7 @@ from validation.checks.registry import asked_for, in_plan
 from validation.cli import commands, main
 from validation.model.contract import State
 from validation.model.not_run import NotRunError
-from validation.model.run_options import RunOptions
+from validation.model.plans import RunOptions
 
 
 def event(name: str, start: float, length: float, kind: str = "user_annotation") -> dict[str, Any]:
@@ -211,7 +211,7 @@ def test_real_steps_are_profiled(tmp_path: Path) -> None:
         from validation.model.contract import encode
         from validation.model.expectations import Expectation
         from validation.model.plans import PLANS
-        from validation.model.run_options import RunOptions
+        from validation.model.plans import RunOptions
 
         training.CPU_SHAPE = Shape(layers=2, width=64, heads=2, tokens=32, batch=8)
         run_options = RunOptions(traces=pathlib.Path({str(tmp_path)!r}))
