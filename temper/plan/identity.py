@@ -6,7 +6,6 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any, Protocol
 
 from temper.plan.convert import build, from_node
@@ -117,15 +116,15 @@ def twins(nodes: Mapping[str, Known]) -> Twins:
     same: dict[str, set[str]] = defaultdict(set)
     lying: set[frozenset[str]] = set()
     for names in by_key((one, name) for name, node in nodes.items() for one in node.machine).values():
-        pairs = [*combinations(sorted(names), 2)]
-        apart = {pair for pair in pairs if differ(*(nodes[name].host_keys for name in pair))}
-        for one, other in pairs:
-            if (one, other) not in apart:
-                same[one].add(other)
-                same[other].add(one)
-        lying |= {frozenset().union(*apart)} if apart else set()
+        others_of = alike({name: nodes[name].host_keys for name in names})
+        for name, others in others_of.items():
+            same[name] |= others
+        apart = frozenset(name for name, others in others_of.items() if len(others) < len(others_of) - 1)
+        lying |= {apart} if apart else set()
     refused = {}
     for name, others in same.items():
+        if not others:
+            continue
         proven = all(set(nodes[name].host_keys) & set(nodes[other].host_keys) for other in others)
         refused[name] = refusal(
             "node-named-twice",
@@ -138,11 +137,24 @@ def twins(nodes: Mapping[str, Known]) -> Twins:
     return Twins(refused, tuple(map(warning, sorted(most))))
 
 
-def differ(one: Iterable[str], other: Iterable[str]) -> bool:
-    """Return whether host keys are those of two machines: some are of one type, and none is the same."""
-    keys, others = set(one), set(other)
-    types, of_others = ({key.partition(" ")[0] for key in own} for own in (keys, others))
-    return bool(types & of_others) and not keys & others
+def alike(host_keys: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
+    """Return for each name the others that its host keys do not prove to be other machines.
+
+    They prove it where some are of one type, and none is the same. No pair is looked at that they tell apart:
+    any node can say that it is all others.
+    """
+    keys = {name: set(own) for name, own in host_keys.items()}
+    having = by_key((key, name) for name, own in keys.items() for key in own)
+    types = {name: frozenset(key.partition(" ")[0] for key in own) for name, own in keys.items()}
+    of_types = by_key((own, name) for name, own in types.items())
+    incomparable = {
+        own: [name for others, names in of_types.items() if not own & others for name in names]
+        for own in of_types
+    }
+    return {
+        name: {*incomparable[types[name]], *(other for key in own for other in having[key])} - {name}
+        for name, own in keys.items()
+    }
 
 
 def warning(names: Sequence[str]) -> str:

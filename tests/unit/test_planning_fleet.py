@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from temper.plan.facts import NodeFacts
 from temper.plan.fleet import FleetPlan, grouped
 from temper.plan.identity import Node, Twins, machine_of, twins
@@ -287,6 +289,33 @@ def test_a_node_keeps_no_other_from_being_worked_on_by_what_it_says(
     assert found.refused.keys() == refused
     assert all("gpu07" not in str(one.facts["others"]) for one in found.refused.values())
     assert [one.partition(" say ")[0] for one in found.warnings] == [*warned]
+
+
+class Watched(str):
+    """A host key that counts how often it is looked up or compared."""
+
+    looks = 0
+
+    def __hash__(self) -> int:
+        Watched.looks += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        Watched.looks += 1
+        return super().__eq__(other)
+
+
+def test_nodes_that_all_claim_one_machine_cost_each_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred or a thousand: otherwise a few that lie would hold a run of a large fleet up."""
+    each_costs = []
+    for count in (100, 1000):
+        monkeypatch.setattr(Watched, "looks", 0)
+        keys = [Watched(f"ssh-ed25519 SHA256:{number}") for number in range(count)]
+        found = twins({f"gpu{number}": Node(("1", "m"), (key,)) for number, key in enumerate(keys)})
+        assert not found.refused
+        assert len(found.warnings) == 1
+        each_costs.append(Watched.looks / count)
+    assert each_costs[1] <= 2 * each_costs[0]
 
 
 def test_what_no_key_proves_is_refused_with_a_way_to_prove_it() -> None:

@@ -242,7 +242,7 @@ def _together(order: Order, node: Node, told: Mapping[str, Any] | None) -> list[
     ]
     return run_children(
         requests,
-        meeting_s + node.budget_s,
+        min(meeting_s + node.budget_s, node.left_s),
         together=True,
         patience_s=node.stretch * LEAST_PATIENCE_S,
         longer_s=dict.fromkeys(BEFORE, meeting_s),

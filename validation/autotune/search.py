@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf, sqrt
 from typing import Annotated
 
@@ -64,11 +64,16 @@ class Knob:
 
 @dataclass(frozen=True)
 class Trial:
-    """What is to be measured next: an objective, with these values of all knobs."""
+    """What is to be measured next: an objective, with these values of all knobs.
+
+    `after`: how many trials of each objective it takes at least, once this stage is over, to prove what was
+    found. A stage that leaves no time for them finds nothing that is kept.
+    """
 
     stage: SearchStage
     objective: str
     settings: Mapping[str, str]
+    after: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -140,22 +145,48 @@ def search(knobs: Sequence[Knob], seed: int = 0) -> Generator[Trial, Answer, Dec
     chance = random.Random(seed)  # noqa: S311 - the order of trials is no secret
     # Of many candidates one stands out by chance: all together are to err no more often than one.
     confirm_z = OUTLIER_Z * among(sum(len(knob.candidates) for knob in knobs))
-    settings, verdicts = dict(start), []
+    settings = dict(start)
+    verdicts: list[KnobVerdict] = []
     for knob in knobs:
-        verdict = yield from _tune(knob, settings, confirm_z, chance)
+        verdict = yield from _tune(knob, settings, confirm_z, chance, _proof(verdicts, knob))
         if verdict.kept is not None:
             settings[knob.name] = verdict.kept
         verdicts.append(verdict)
     return (yield from _finish(verdicts, start, chance))
 
 
+def least_trials(knobs: Sequence[Knob]) -> int:
+    """Return how many trials a search takes at least, which is where no candidate is better."""
+    return sum(2 * SCREEN_LOOKS[0] * len(knob.candidates) for knob in knobs)
+
+
+def _proof(verdicts: Sequence[KnobVerdict], knob: Knob) -> dict[str, int]:
+    """Return how many trials of each objective the final stage takes at least, if this knob is kept, too.
+
+    A gain that took many pairs to confirm takes about as many again.
+    """
+    confirmed: dict[str, int] = {}
+    for verdict in (one for one in verdicts if one.kept is not None):
+        count = len(verdict.tried[-1].pairs)
+        confirmed[verdict.objective] = max(count, confirmed.get(verdict.objective, 0))
+    measured = {verdict.objective for verdict in verdicts for one in verdict.tried if one.pairs}
+    pairs = dict.fromkeys([*measured, knob.objective], BYSTANDER_LOOKS[0])
+    pairs |= confirmed or {knob.objective: CONFIRM_LOOKS[0]}
+    return {objective: 2 * count for objective, count in pairs.items()}
+
+
 def _tune(
-    knob: Knob, settings: Mapping[str, str], confirm_z: float, chance: random.Random
+    knob: Knob,
+    settings: Mapping[str, str],
+    confirm_z: float,
+    chance: random.Random,
+    proof: Mapping[str, int],
 ) -> Generator[Trial, Answer, KnobVerdict]:
-    """Screen the candidates of a knob, and confirm the best."""
+    """Screen the candidates of a knob, and confirm the best. `proof`: the trials to prove it afterwards."""
     tried: dict[str, Compared] = {}
+    both = {**proof, knob.objective: proof[knob.objective] + 2 * CONFIRM_LOOKS[0]}
     for value in chance.sample(knob.candidates, len(knob.candidates)):
-        plan = _Comparison(SearchStage.SCREEN, knob.objective, value, LIKELY_Z, SCREEN_LOOKS)
+        plan = _Comparison(SearchStage.SCREEN, knob.objective, value, LIKELY_Z, SCREEN_LOOKS, both)
         tried[value] = yield from plan.carry_out(settings, {**settings, knob.name: value}, chance)
     promising = [value for value in knob.candidates if tried[value].better]
     found = tuple(tried[value] for value in knob.candidates)
@@ -164,7 +195,7 @@ def _tune(
         return replace(verdict, reason=_why_none(found))
     rates = {value: 1 + (tried[value].gain or 0.0) for value in promising}
     best = next(value for value in promising if rates[value] * (1 + LEAST_GAIN) >= max(rates.values()))
-    plan = _Comparison(SearchStage.CONFIRM, knob.objective, best, confirm_z, CONFIRM_LOOKS)
+    plan = _Comparison(SearchStage.CONFIRM, knob.objective, best, confirm_z, CONFIRM_LOOKS, proof)
     confirmed = yield from plan.carry_out(settings, {**settings, knob.name: best}, chance)
     verdict = replace(verdict, tried=(*found, confirmed))
     if not confirmed.better:
@@ -232,14 +263,15 @@ class _Comparison:
     value: str
     z: float
     looks: tuple[int, ...]
+    after: Mapping[str, int] = field(default_factory=dict)
 
     def carry_out(
         self, base: Mapping[str, str], other: Mapping[str, str], chance: random.Random
     ) -> Generator[Trial, Answer, Compared]:
         """Measure pairs until it is decided, or there were enough."""
         trials = {
-            True: Trial(self.stage, self.objective, base),
-            False: Trial(self.stage, self.objective, other),
+            True: Trial(self.stage, self.objective, base, self.after),
+            False: Trial(self.stage, self.objective, other, self.after),
         }
         pairs: list[Pair] = []
         compared = Compared(self.stage, self.objective, self.value)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from validation.autotune.knobs import (
     Setup,
     environment_of,
 )
-from validation.autotune.search import Answer, Failed, SearchStage, Trial
+from validation.autotune.search import Answer, Failed, Trial
 from validation.backends import storage
 from validation.backends.protocol import Backend, Shape
 from validation.backends.sampling import rate, repeated
@@ -56,9 +57,9 @@ STORAGE_TIMING = Timing(warm_up_s=0.0, measure_s=0.7, least=2)
 #: What is read of storage: more is written once, at the start.
 STORAGE_BYTES, STORAGE_WRITE_S = 1 << 30, 60.0
 SOCKET_BYTES = 64 * MIB
-#: How long the final stage may take when the minutes are over: the playbook ends a run an hour after them,
-#: and of a run that is ended nothing is known.
-FINAL_S = 3000.0
+#: Why a trial is not measured, or was not to its end.
+OVER = "the minutes that it was given are over"
+TOO_SHORT = "what is left of the minutes that it was given is too short to try more and prove it"
 #: Has NCCL use its sockets between the GPUs of one node, which are joined in better ways.
 ONLY_SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket"}
 #: Why nothing can be said of reads on such a file system.
@@ -77,29 +78,39 @@ METRICS = {
 
 @dataclass
 class Bench:
-    """Measures trials. `source` is what storage is read from, `ends_at` (time.monotonic()) when it stops.
+    """Measures trials, until the node has to have its answer. `source` is what storage is read from.
 
-    Nothing is measured after that but the final stage, which proves what was found until then; what it has
-    not proven within FINAL_S is not kept.
+    Before that it stops in time to prove what was found, by the time that trials have taken here so far
+    (`took_s`, of each objective).
     """
 
     setup: Setup
     changes: Changes | None = None
     source: Path | None = None
-    ends_at: float = float("inf")
     shape: Shape = CPU_SHAPE
+    took_s: dict[str, list[float]] = field(default_factory=dict)
 
     def measure(self, trial: Trial) -> Answer:
         """Return the rate of an objective with these settings, or why there is none."""
-        late_s = time.monotonic() - self.ends_at
-        if late_s > (FINAL_S if trial.stage is SearchStage.FINAL else 0):
-            return Failed("the minutes that it was given are over")
+        if not self.setup.node.left_s:
+            return Failed(OVER)
+        if self.setup.node.left_s < sum(self.typical_s(name) * count for name, count in trial.after.items()):
+            return Failed(TOO_SHORT)
+        started = time.monotonic()
         try:
             self._set_up(trial.settings)
             rates = self._rates(trial.objective, trial.settings)
         except (ChangeError, NotRunError) as error:
             return Failed(str(error))
-        return rates if isinstance(rates, Failed) else sum(rates)
+        if isinstance(rates, Failed):
+            # What it says of a trial that was cut off is of no interest.
+            return rates if self.setup.node.left_s else Failed(OVER)
+        self.took_s.setdefault(trial.objective, []).append(time.monotonic() - started)
+        return sum(rates)
+
+    def typical_s(self, objective: str) -> float:
+        """Return how long a trial of an objective takes here: the mean, and 0 before there was one."""
+        return statistics.fmean(self.took_s.get(objective, [0.0]))
 
     def _set_up(self, settings: Mapping[str, str]) -> None:
         for knob, value in settings.items():

@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from validation.autotune.between import BetweenError
 from validation.autotune.evidence import AUTOTUNE_VERSION, Evidence, LeftOut, as_another
 from validation.autotune.journal import ChangeError, Changes, restore
 from validation.autotune.knobs import INTERFACE, KINDS, SHARED, STORAGE, Setup
-from validation.autotune.search import Decision, Knob, Trial, search
+from validation.autotune.search import Decision, Knob, Trial, least_trials, search
 from validation.autotune.trials import Bench, readable
 from validation.checks.node import Node
 from validation.fabric.groups import Order
@@ -39,14 +40,15 @@ class TuneError(Exception):
 class Wishes:
     """What the operator asks for. Without names every knob that the node has is tried.
 
-    `journal` is where changes of the node are noted, `minutes` after how long only what was found is proven.
+    `journal` is where changes of the node are noted, `ends_at` (time.monotonic()) when the answer has to be
+    there.
     """
 
     node: str
     journal: Path
     knobs: tuple[str, ...] = ()
     storage: Path | None = None
-    minutes: float | None = None
+    ends_at: float = inf
     seed: int | None = None
 
 
@@ -67,14 +69,12 @@ def tune(wishes: Wishes, say: Callable[[str], None], group: between.Group | None
         whole.enter_context(burn_in.locked(wishes.journal if _may_note(wishes) else None))
         restored = restore(wishes.journal)
         whole.enter_context(scratch.folder())
-        node = whole.enter_context(contextlib.closing(Node(PLANS["quick"], Expectation())))
+        node = whole.enter_context(contextlib.closing(_node(wishes.ends_at)))
         setup = Setup(node, wishes.storage, group=group)
         knobs, left_out = chosen(setup, wishes.knobs)
         refuse_unfit(node, knobs)
         with contextlib.ExitStack() as stack:
             bench = Bench(setup)
-            if wishes.minutes is not None:
-                bench.ends_at = started + 60 * wishes.minutes
             if any(knob.objective == STORAGE for knob in knobs):
                 assert wishes.storage is not None
                 bench.source = stack.enter_context(readable(wishes.storage, say))
@@ -107,7 +107,8 @@ def tune_together(wishes: Wishes, order: Order, say: Callable[[str], None]) -> E
             f"{INTERFACE} is tuned by several nodes together, alone or with nccl_sockets; "
             f"found {', '.join(wishes.knobs) or 'no knob'}"
         )
-    with contextlib.closing(Node(PLANS["quick"], Expectation())) as node:
+    # Without an end: the others hear what was found, or that time was over.
+    with contextlib.closing(_node()) as node:
         between.check(order, node)
         if order.node != order.group[0].name:
             _refuse_busy(node)
@@ -139,6 +140,10 @@ def _followed(told: dict[str, Any], order: Order, node: Node) -> Evidence:
         raise TuneError(f"{order.group[0].name} said something else than what it found: {error}") from error
     described = machine.describe(node.loaded_driver)
     return as_another(replace(found, node=order.node, machine=described, restored=()), INTERFACE, names)
+
+
+def _node(ends_at: float = inf) -> Node:
+    return Node(PLANS["quick"], Expectation(), ends_at=ends_at)
 
 
 def _may_note(wishes: Wishes) -> bool:
@@ -181,18 +186,37 @@ def chosen(setup: Setup, names: Sequence[str]) -> tuple[list[Knob], tuple[LeftOu
 
 
 def drive(knobs: Sequence[Knob], seed: int, bench: Bench, say: Callable[[str], None]) -> Decision:
-    """Carry out the trials that the search asks for."""
+    """Carry out the trials that the search asks for, and say before how many and how long they are."""
+    say(f"at least {least_trials(knobs)} trials, {_within(bench.setup.node.left_s)}")
     asking = search(knobs, seed)
     trial, said = next(asking), ""
     while True:
         if (words := _words(trial, knobs)) != said:
             say(words)
             said = words
+        known = trial.objective in bench.took_s
         try:
-            trial = asking.send(bench.measure(trial))
+            answer = bench.measure(trial)
+            if not known and trial.objective in bench.took_s:
+                say(_estimate(trial, knobs, bench.typical_s(trial.objective)))
+            trial = asking.send(answer)
         except StopIteration as done:
             decision: Decision = done.value
             return decision
+
+
+def _within(left_s: float) -> str:
+    return "without a limit of time" if left_s == inf else f"and an answer within {left_s / 60:.0f} min"
+
+
+def _estimate(trial: Trial, knobs: Sequence[Knob], trial_s: float) -> str:
+    """`a trial of cpu_training takes 15 s: 3 min if no value is better, 13 min or more if one is`."""
+    least = least_trials([knob for knob in knobs if knob.objective == trial.objective])
+    more = trial.after.get(trial.objective, 0)
+    return (
+        f"a trial of {trial.objective} takes {trial_s:.0f} s: {least * trial_s / 60:.0f} min or more "
+        f"if no value is better, {(least + more) * trial_s / 60:.0f} min or more if one is"
+    )
 
 
 def _words(trial: Trial, knobs: Sequence[Knob]) -> str:

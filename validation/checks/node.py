@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -24,7 +25,10 @@ MOST_PATIENCE = 4.0
 
 @dataclass(frozen=True)
 class Node:
-    """What the tests of one run share: facts about this node, read once."""
+    """What the tests of one run share: facts about this node, read once.
+
+    `ends_at` (time.monotonic()) is when the run has to have its answer: no test is given more time than that.
+    """
 
     plan: Plan
     expectation: Expectation
@@ -35,6 +39,7 @@ class Node:
     granted: machine.Grant | None = field(default_factory=machine.granted_gpus)
     pool: WorkerPool = field(default_factory=WorkerPool)
     probe: NodeProbe = field(default_factory=NodeProbe)
+    ends_at: float = float("inf")
 
     def refreshed(self) -> Node:
         """Return the same node, looked at anew."""
@@ -142,7 +147,12 @@ class Node:
     @property
     def budget_s(self) -> float:
         """How long a test may take now: longer on a machine that has more to do than CPUs to do it with."""
-        return self.plan.budget_s * self.stretch
+        return min(self.plan.budget_s * self.stretch, self.left_s)
+
+    @property
+    def left_s(self) -> float:
+        """How long it is until the run has to have its answer."""
+        return max(0.0, self.ends_at - time.monotonic())
 
     @property
     def stretch(self) -> float:

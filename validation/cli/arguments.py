@@ -114,7 +114,7 @@ def parser() -> argparse.ArgumentParser:
     )
     tuning.path("--storage", "also tune reads of this file, or of a file of our own in this folder", "PATH")
     minutes = _number("minutes, a number above 0", math.inf)
-    tuning.option("--minutes", "then only prove what was found until then", "N", type=minutes)
+    tuning.option("--minutes", "have an answer by then, of what is proven until then", "N", type=minutes)
     tuning.path("--output", "write the evidence here as JSON; - writes it to standard output")
     tuning.path("--journal", f"note changes of the node here (default: {JOURNAL})", default=JOURNAL)
     tuning.option("--seed", "repeat the order of the trials of another run", "N", type=_count)

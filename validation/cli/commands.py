@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import re
 import sys
 import tempfile
@@ -236,7 +237,7 @@ def autotune(options: argparse.Namespace) -> int:
             options.journal,
             tuple(options.knobs or ()),
             options.storage,
-            options.minutes,
+            math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes,
             options.seed,
         )
         if options.order is None:

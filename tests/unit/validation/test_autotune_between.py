@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,14 @@ from validation.autotune.knobs import FABRIC, INTERFACE, Setup
 from validation.autotune.search import Failed, SearchStage, Trial
 from validation.autotune.trials import Bench
 from validation.autotune.tune import TuneError, chosen, drive
+from validation.checks.check import LEAST_PATIENCE_S
+from validation.checks.node import MOST_PATIENCE
 from validation.cli import main
 from validation.fabric.groups import Member, Order
+from validation.fabric.measure import MEETING_S, MEETING_S_PER_NODE
 from validation.model.contract import FABRIC_VERSION, Measured, decode, encode
 from validation.processes.child import Request
-from validation.processes.pool import Ending, ProcessOutcome
+from validation.processes.pool import ROOT, Ending, ProcessOutcome
 
 MEMBERS = (Member("gpu01", "10.0.0.1", 1), Member("gpu02", "10.0.0.2", 1))
 BRIDGE = {"docker0": "172.17.0.1"}
@@ -159,6 +164,22 @@ def test_interfaces_that_carry_nothing_are_named(
     assert found.reason.startswith("no collective over ens5, fast0: gpu01 rank 0 hung")
 
 
+def test_a_trial_between_nodes_takes_no_longer_than_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it wait to the end of its own time for nodes to meet."""
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    budgets = []
+
+    def run(requests: list[Request], budget_s: float, **_: Any) -> list[ProcessOutcome]:
+        budgets.append(budget_s)
+        return Ranks(seconds(0.008))(requests, 1.0)
+
+    monkeypatch.setattr(between, "run_children", run)
+    setup = setup_of()
+    bench = Bench(dataclasses.replace(setup, node=node_of(ends_at=107.0)))
+    bench.measure(Trial(SearchStage.SCREEN, FABRIC, {INTERFACE: "=ens5"}))
+    assert budgets == [7.0]
+
+
 @each((0.004, "=ens5"), (0.00805, None), (0.016, None))
 def test_an_interface_is_kept_where_it_is_worth_it(
     fast_s: float, kept: str | None, monkeypatch: pytest.MonkeyPatch
@@ -228,7 +249,7 @@ def test_the_others_hear_of_a_search_that_cannot_begin(
         return [ProcessOutcome(one, Ending.DONE, answer, "", "", 0.0) for one in requests]
 
     monkeypatch.setattr(between, "run_children", run)
-    monkeypatch.setattr(tune, "Node", lambda *_: node_of())
+    monkeypatch.setattr(tune, "Node", lambda *_, **__: node_of())
     wishes = tune.Wishes("gpu01", tmp_path / "journal.json", (INTERFACE,))
     with pytest.raises(TuneError, match="nothing to try"):
         tune.tune_together(wishes, order_of(), lambda _: None)
@@ -314,6 +335,14 @@ TOGETHER = """
         between.end(first, node, {"evidence": "what was found"})
         answer = [rates[0], rates[1].reason, rates[2], told.result()["evidence"]]
 """
+
+
+def test_the_playbook_waits_for_as_many_nodes_as_there_may_be_to_meet_once_more() -> None:
+    """Else a search that ends in time is ended by it, and its evidence lost."""
+    tasks = (ROOT / "roles/gpu_validation/tasks/autotune.yml").read_text()
+    (more_s,) = re.findall(r"\* 60 \+ (\d+)\)", tasks)
+    meeting_s = LEAST_PATIENCE_S + MEETING_S + MEETING_S_PER_NODE * between.MOST_NODES
+    assert int(more_s) >= MOST_PATIENCE * meeting_s
 
 
 @pytest.mark.nightly
