@@ -190,6 +190,7 @@ ON = "0 -pm 1"
 
 @each(
     ([H100], wish("default"), [ON]),
+    ([H100], wish("max"), [ON, "0 -lgc 1980,1980"]),  # the memory clock is left alone
     # Persistence comes first.
     (
         [H100],
@@ -214,14 +215,6 @@ def test_what_differs_from_the_wish_is_set_and_nothing_else(
     driver.boot(*gpus)
     settle(wanted)
     assert driver.setters() == setters
-
-
-def test_max_locks_the_graphics_clock_and_leaves_the_memory_alone(driver: Driver) -> None:
-    changes = settle(wish("max"))
-    assert changes == {
-        NAME: {"persistence mode": "Disabled -> Enabled", "graphics clock": "default -> 1980 MHz"}
-    }
-    assert driver.setters() == ["0 -pm 1", "0 -lgc 1980,1980"]
 
 
 @pytest.mark.parametrize("locked", [HOPPER, PASCAL], ids=["locked clocks", "application clocks"])
@@ -284,15 +277,6 @@ def test_a_gpu_without_application_clocks_keeps_its_own_and_says_so(
 
 
 # ---------------------------------------------------------------- what the driver forgets
-
-
-def test_after_a_reboot_everything_is_set_again(driver: Driver) -> None:
-    wanted = wish({"graphics": 1410}, 500)
-    settle(wanted)
-    driver.setters()
-    driver.boot(H100)
-    settle(wanted)
-    assert driver.setters() == ["0 -pm 1", "0 -pl 500", "0 -lgc 1410,1410"]
 
 
 def test_a_lock_that_was_reset_by_hand_is_set_again(driver: Driver) -> None:
@@ -609,11 +593,6 @@ def test_role_changes_once(carry_out: Run, driver: Driver) -> None:
     first = run(carry_out)
     assert (first["changed"], list(first["changes"])) == (True, [NAME])
     assert not run(carry_out)["changed"]
-
-
-def test_role_takes_a_mapping(carry_out: Run, driver: Driver) -> None:
-    run(carry_out, {"graphics": 1410})
-    assert "0 -lgc 1410,1410" in driver.setters()
 
 
 def test_role_says_what_failed(carry_out: Run, driver: Driver) -> None:

@@ -50,14 +50,9 @@ class GpuModel:
     device_id: str  # 4 hexadecimal digits
     subsystem_id: str  # 4 hexadecimal digits; the subsystem vendor is NVIDIA
     board_part_number: str
-    gpu_part_number: str
     vbios_version: str
-    inforom_image_version: str
-    inforom_ecc_object: str
-    inforom_oem_object: str
     memory_total_mib: int
     memory_reserved_mib: int
-    bar1_total_mib: int
     pcie_gen_max: int
     pcie_width_max: int
     power_default_w: int
@@ -118,14 +113,9 @@ H100_SXM = GpuModel(  # capture-h100, but where noted
     device_id="2330",
     subsystem_id="16c1",
     board_part_number="692-2G520-0200-000",
-    gpu_part_number="2330-885-A1",
     vbios_version="96.00.99.00.01",
-    inforom_image_version="G520.0200.00.05",
-    inforom_ecc_object="7.16",
-    inforom_oem_object="2.1",
     memory_total_mib=81559,
     memory_reserved_mib=480,
-    bar1_total_mib=131072,
     pcie_gen_max=5,
     pcie_width_max=16,
     power_default_w=700,
@@ -166,14 +156,9 @@ L4 = GpuModel(  # capture-l4, but where noted
     device_id="27b8",
     subsystem_id="16ca",
     board_part_number="900-2G193-0000-001",
-    gpu_part_number="27B8-895-A1",
     vbios_version="95.04.29.00.06",
-    inforom_image_version="G193.0200.00.01",
-    inforom_ecc_object="6.16",
-    inforom_oem_object="2.1",
     memory_total_mib=23034,
     memory_reserved_mib=434,
-    bar1_total_mib=32768,
     pcie_gen_max=4,
     pcie_width_max=16,
     power_default_w=72,
@@ -214,14 +199,9 @@ A100_SXM = GpuModel(  # capture-a100, but where noted
     device_id="20b0",
     subsystem_id="134f",
     board_part_number="692-2G506-0200-003",
-    gpu_part_number="20B0-884-A1",
     vbios_version="92.00.45.00.03",
-    inforom_image_version="G506.0200.00.04",
-    inforom_ecc_object="6.16",
-    inforom_oem_object="2.0",
     memory_total_mib=40960,
     memory_reserved_mib=518,
-    bar1_total_mib=65536,
     pcie_gen_max=4,
     pcie_width_max=16,
     power_default_w=400,
@@ -261,9 +241,7 @@ B200_SXM = replace(
     device_id="2901",  # NVIDIA/open-gpu-kernel-modules, list of supported GPUs
     subsystem_id="1999",  # assumed
     board_part_number="692-2G525-0220-002",  # assumed
-    gpu_part_number="2901-886-A1",  # assumed
     vbios_version="97.00.9A.00.0F",  # assumed
-    inforom_image_version="G525.0220.00.03",  # assumed
     memory_total_mib=183359,  # 180 GB, as nvidia-smi of such servers prints it in published logs
     power_default_w=1000,  # data/gpu_models.yml
     power_max_w=1000,
@@ -282,14 +260,9 @@ V100_PCIE = GpuModel(  # capture-v100, but where noted
     device_id="1db6",
     subsystem_id="124a",
     board_part_number="900-2G500-0110-030",
-    gpu_part_number="1DB6-897-A1",  # assumed
     vbios_version="88.00.7E.00.03",
-    inforom_image_version="G500.0202.00.02",
-    inforom_ecc_object="5.0",
-    inforom_oem_object="1.1",
     memory_total_mib=32768,  # 32510 usable in the capture: newer drivers count the reserved part in
     memory_reserved_mib=258,  # assumed: the difference
-    bar1_total_mib=32768,
     pcie_gen_max=3,
     pcie_width_max=16,
     power_default_w=250,
@@ -329,7 +302,6 @@ UNKNOWN = replace(
     device_id="fff0",
     subsystem_id="fff0",
     board_part_number="000-00000-0000-000",
-    gpu_part_number="FFF0-000-A1",
     known_to_driver=False,
 )
 

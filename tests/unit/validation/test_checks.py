@@ -1269,26 +1269,6 @@ def test_an_expectation_without_gpus_counts_none() -> None:
     assert found == [None, 0, 2]
 
 
-@each(
-    (["0, 1980, 700, 60, 5, 16, 0x0, P0, 0"], []),
-    (["0, 1980, 700, 60, 3, 16, 0x0, P0, 0"], ["pcie-link-slow-under-load"]),
-    (["0, 1980, 700, 60, 5, 8, 0x0, P0, 0"], ["pcie-link-slow-under-load"]),
-    (["0, 1980, 700, 60, 1, 16, 0x0, P8, 0"], []),
-    (["0, 1980, 700, 60, 5, 16, 0x0, P0, 0", "0, 1980, 700, 60, 5, 16, 0x0, P0, 4"], ["ecc-under-load"]),
-    (["0, 1980, 700, 60, 5, 16, 0x0, P0, 4", "0, 1980, 700, 60, 5, 16, 0x0, P0, 4"], []),
-)
-def test_what_shows_only_under_load_fails_the_test_that_loaded_the_gpu(
-    lines: list[str], codes: list[str]
-) -> None:
-    samples = itertools.chain(lines, itertools.repeat(lines[-1]))
-    telemetry = Telemetry(node().gpus, lambda: parse_samples(next(samples)), dict)
-    for _ in lines:
-        telemetry.tick()
-    found = result(CHECK, [outcome()], telemetry=telemetry)
-    assert [finding.code for finding in found.findings] == codes
-    assert found.state is (State.FAIL if codes else State.PASS)
-
-
 @each((1200.0, ["clocks-not-locked"]), (1395.0, []), (1980.0, []), (None, []))
 def test_a_clock_above_that_which_was_locked_is_found(locked_mhz: float | None, codes: list[str]) -> None:
     telemetry = Telemetry(node().gpus, lambda: parse_samples(WORKING), dict, locked_mhz)

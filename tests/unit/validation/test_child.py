@@ -46,12 +46,6 @@ def test_a_child_gets_its_request_and_its_answer_comes_back() -> None:
     assert outcome.measured.details == {"parameters": {"size": 3}, "name": "GPU 7"}
 
 
-def test_outcomes_come_in_the_order_of_the_requests() -> None:
-    names = [f"GPU {index}" for index in range(3)]
-    outcomes = run_children([request("answer", name=name) for name in names], BUDGET_S)
-    assert [outcome.measured.details["name"] for outcome in outcomes] == names
-
-
 def test_of_children_that_end_while_nobody_looks_none_is_said_to_have_ended_first() -> None:
     def children() -> set[int]:
         return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
@@ -377,11 +371,6 @@ def test_a_child_that_hangs_is_killed_and_its_last_stage_named(function: str) ->
     assert time.monotonic() - started < 15
 
 
-def test_one_that_hangs_does_not_hide_the_result_of_another() -> None:
-    hung, good = run_children([request("hang"), request("answer", name="GPU 1")], 8.0)
-    assert (hung.ending, good.ending) == (Ending.HUNG, Ending.DONE)
-
-
 def test_a_process_that_a_child_leaves_behind_holds_up_nobody_and_is_killed() -> None:
     (outcome,) = run_children([request("answer_and_leave_a_grandchild")], BUDGET_S)
     assert (outcome.ending, outcome.problem) == (Ending.DONE, "")
@@ -412,20 +401,6 @@ def test_when_one_of_a_group_fails_the_others_are_stopped_and_say_why(
     assert (first.ending, last.ending) == (Ending.STOPPED, Ending.STOPPED)
     assert first.problem == "rank 0 was stopped because rank 1 failed"
     assert failed.ending is not Ending.STOPPED
-
-
-def test_the_caller_is_called_while_children_run() -> None:
-    calls: list[float] = []
-    # Called about once a second: a machine with much to do gets the time for two calls.
-    run_children([request("hang")], 4 * SHORT_S, tick=lambda: calls.append(time.monotonic()))
-    assert len(calls) >= 2
-
-
-def test_no_child_outlives_an_interrupted_call(tmp_path: Path) -> None:
-    note = tmp_path / "pid"
-    with pytest.raises(KeyboardInterrupt):
-        run_children([request("note_and_hang", note=str(note))], BUDGET_S, tick=interrupt_once_exists(note))
-    assert not is_running(int(note.read_text()))
 
 
 def test_no_child_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:

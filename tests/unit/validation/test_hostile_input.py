@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit.each import each
-from tests.unit.validation.samples import expectation, measurement, node_result, one_test
+from tests.unit.validation.samples import measurement, node_result, one_test
 from validation.cli import commands, main
 from validation.model import gpu_models
 from validation.model.contract import (
@@ -117,36 +117,6 @@ def test_an_expectation_that_no_node_can_meet_is_refused(wrong: dict[str, Any]) 
     nodes = {"gpu01": {"schema_version": EXPECTATIONS_VERSION} | wrong}
     with pytest.raises(ContractError, match="gpu01: expected no negative count of GPUs"):
         fleet_from({"schema_version": EXPECTATIONS_VERSION, "nodes": nodes}, ())
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"node": "gpu02"}, "its result cannot be read: it is one of node gpu02"),
-        ({"tests": [encode(one_test("splendid"))]}, "splendid is no test that this program knows"),
-        ({"schema_version": 1}, "a result of schema version 1; this program reads 3 and 4"),
-    ],
-)
-def test_a_result_that_cannot_be_judged_costs_its_node_the_verdict_and_no_other(
-    change: dict[str, Any], reason: str, tmp_path: Path, run_temper: Run
-) -> None:
-    good, bad = (encode_as_json(dataclasses.replace(GOOD, node=name)) for name in ("good", "bad"))
-    fleet = {
-        "expectations": {
-            "schema_version": EXPECTATIONS_VERSION,
-            "nodes": {name: encode_as_json(expectation()) for name in ("good", "bad")},
-        },
-        "results": {"good": good, "bad": bad | change},
-    }
-    done = run_temper("report", "--fleet", f"--output={tmp_path / 'first'}", given=json.dumps(fleet))
-    assert done.returncode == 2
-    assert reason in done.stdout
-    assert "1 of 2 nodes passed; 1 of 2 nodes not run (bad)" in done.stdout
-    # The reason is kept with the inputs, so that the report can be made again.
-    first = tmp_path / "first"
-    again = ["report", f"--results={first / 'results'}", f"--expectations={first / 'expectations.json'}"]
-    run_temper(*again, f"--output={tmp_path / 'again'}")
-    assert (tmp_path / "again/report.txt").read_text() == (first / "report.txt").read_text()
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"expectations": {}, "results": []}', "null"])

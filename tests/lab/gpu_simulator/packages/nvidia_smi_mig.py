@@ -328,28 +328,25 @@ def report(gpu: Any, state: str) -> list[Any]:
     return [
         (
             "mig_device",
-            "",
             [
-                *((name, "", ids[name]) for name in ("index", "gpu_instance_id", "compute_instance_id")),
+                *((name, ids[name]) for name in ("index", "gpu_instance_id", "compute_instance_id")),
                 (
                     "device_attributes",
-                    "",
                     [
                         (
                             "shared",
-                            "",
                             [
-                                ("multiprocessor_count", "", str(profile.processors)),
-                                ("copy_engine_count", "", str(profile.copy)),
-                                ("encoder_count", "", str(profile.encoders)),
-                                ("decoder_count", "", str(profile.decoders)),
-                                ("ofa_count", "", str(profile.ofa)),
-                                ("jpg_count", "", str(profile.jpeg)),
+                                ("multiprocessor_count", str(profile.processors)),
+                                ("copy_engine_count", str(profile.copy)),
+                                ("encoder_count", str(profile.encoders)),
+                                ("decoder_count", str(profile.decoders)),
+                                ("ofa_count", str(profile.ofa)),
+                                ("jpg_count", str(profile.jpeg)),
                             ],
                         )
                     ],
                 ),
-                ("fb_memory_usage", "", [("total", "", f"{float(profile.memory) * 1024:.0f} MiB")]),
+                ("fb_memory_usage", [("total", f"{float(profile.memory) * 1024:.0f} MiB")]),
             ],
         )
         for _, ids, profile in devices(gpu, state)
