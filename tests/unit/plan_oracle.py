@@ -35,7 +35,7 @@ CHIPS: tuple[tuple[int, int, Generation, float], ...] = (
     (0x1340, 0x13BF, MAXWELL_TO_VOLTA, 5.0),
     (0x13C0, 0x147F, MAXWELL_TO_VOLTA, 5.2),
     (0x15C0, 0x15FF, MAXWELL_TO_VOLTA, 6.0),
-    (0x1617, 0x1667, MAXWELL_TO_VOLTA, 5.2),
+    (0x1600, 0x167F, MAXWELL_TO_VOLTA, 5.2),
     (0x1725, 0x172F, MAXWELL_TO_VOLTA, 6.0),
     (0x1740, 0x17BF, MAXWELL_TO_VOLTA, 5.0),
     (0x17C0, 0x17FF, MAXWELL_TO_VOLTA, 5.2),
@@ -177,6 +177,8 @@ def of_the_driver(
         place = f"{folder}/{'sbsa' if facts['architecture'] == 'aarch64' else 'x86_64'}"
         if not any(place in one["uri"] for one in plan["repositories"]):
             yield f"no repository {place}"
+    if not distro and not all(one["fingerprints"] for one in plan["repositories"]):
+        yield "a repository whose key has no fingerprint"
     if (
         driver["dkms"]
         and not name.startswith("rhel")

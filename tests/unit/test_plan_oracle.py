@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 import re
@@ -10,6 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from temper.base import DATA
+from temper.plan.tables import load_tables
 from tests.unit.each import each
 from tests.unit.plan_nodes_wide import (
     FABRICS,
@@ -21,7 +24,7 @@ from tests.unit.plan_nodes_wide import (
     System,
     wide_node,
 )
-from tests.unit.plan_oracle import violations
+from tests.unit.plan_oracle import ANY, chip, violations
 from tests.unit.planning_nodes import DEFAULTS, TABLES, plan
 
 MIRROR = "http://mirror.example/cuda"
@@ -85,7 +88,8 @@ def cases(name: str, count: int) -> Iterator[Case]:
             unpackaged=draw(UNPACKAGED),
         )
         address = {"nvidia_stack_cuda_repository_url": draw(ADDRESSES)}
-        yield Case(facts, {**address, **draw(OPTIONS), **draw(ALLOWED)})
+        imex = {"nvidia_stack_imex": draw((False, True))}
+        yield Case(facts, {**address, **imex, **draw(OPTIONS), **draw(ALLOWED)})
 
 
 NAMES = sorted({system.name for system in SYSTEMS})
@@ -99,11 +103,25 @@ def systems_of(name: str) -> tuple[System, ...]:
 def test_no_accepted_plan_is_wrong(name: str) -> None:
     accepted = 0
     for case in cases(name, 300):
+        before = copy.deepcopy(case.facts)
         found = case.plan()
+        assert case.facts == before
         if not found["problems"]:
             accepted += 1
             assert case.wrong(found) == [], case
     assert accepted or name == "fedora-43"
+
+
+@each("nvidia", "distro")
+def test_each_gpu_that_a_table_knows_is_planned_as_its_chip_needs(source: str) -> None:
+    """Whatever the system, a GPU's rules are the same: one system is asked about all of them."""
+    for device_id in load_tables(DATA).models_by_id:
+        case = Case(wide_node(SYSTEMS[0], (device_id,)), {"nvidia_stack_source": source})
+        found, known = case.plan(), chip(device_id)
+        if not found["problems"]:
+            assert case.wrong(found) == [], device_id
+        # A GPU that newer branches have dropped is not refused.
+        assert known and (known[0].last_branch == ANY or source == "distro" or not found["problems"])
 
 
 # ---------------------------------------------------------------- advice
@@ -146,6 +164,7 @@ def with_environment(case: Case, _: re.Match[str]) -> Case:
 
 # What a sentence advises, and how it is done.
 ADVICE: tuple[tuple[str, Callable[[Case, re.Match[str]], Case]], ...] = (
+    (r"set nvidia_stack_imex: false", lambda case, _: case.ask(nvidia_stack_imex=False)),
     (
         r"set nvidia_stack_name: (?P<name>[\w.-]*\w)",
         lambda case, match: case.ask(nvidia_stack_name=match["name"]),
@@ -228,7 +247,10 @@ def followed(case: Case, text: str) -> list[Case]:
 @each(*NAMES)
 def test_each_refusals_advice_works_and_ends_in_no_wrong_plan(name: str) -> None:
     for start in cases(name, 40):
-        for text in start.plan()["problems"]:
+        problems = start.plan()["problems"]
+        assert start.plan()["problems"] == problems
+        for text in problems:
+            assert len(text) > 30 and "None" not in text
             ways = followed(start, text)
             assert ways or GIVEN_UP.search(text), text
             for way in ways:
