@@ -64,7 +64,7 @@ EXAMPLES = r"""
 RETURN = r"""
 ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
-    signing_key, services, boot_id, machine_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed,
+    services, boot_id, machine_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed,
     interfaces, network_firmware, packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons,
     payload_python, forwards, answers_elsewhere, usb_disk, image_refusal, other_engines and in_place.
   returned: always
@@ -83,7 +83,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.temper import image, lease, process
+from ansible.module_utils.temper import image, lease, process, units
 from ansible.module_utils.temper.access.network_interfaces import interface_to, is_guests
 from ansible.module_utils.temper.access.ssh_login import ssh_login
 from ansible.module_utils.temper.driver.holders import target_name
@@ -113,7 +113,6 @@ SWITCH_MANAGER = b"SW_MNG"
 STICKS = r"/(media|run/media|mnt)(/|$)"
 # systemd's own and the administrator's, without those that it makes of what somebody has mounted.
 UNITS = tuple(f"{folder}/systemd/system" for folder in ("etc", "run", "usr/local/lib", "usr/lib", "lib"))
-SIGNING_DIRECTORY = "var/lib/temper/module-signing"
 # Packages of kernels, and those that bring each new kernel, on Debian and Ubuntu.
 IMAGES = "linux-image-"
 APT_LISTS = "var/lib/apt/lists"
@@ -142,8 +141,6 @@ GOVERNORS = {
 SCHEDULERS = {"mq-deadline": "block/mq-deadline", "kyber": "block/kyber-iosched", "bfq": "block/bfq"}
 # The kernel's word for a speed that is not known (SPEED_UNKNOWN, -1), where a driver makes it positive.
 UNKNOWN_SPEED = 0xFFFFFFFF
-# States of a unit file whose unit is started at boot, by itself or by another.
-STARTED = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
 
 
 def os_release(root: Path) -> dict[str, str]:
@@ -160,7 +157,6 @@ def kernel(root: Path, release: str) -> dict[str, Any]:
     return {
         "release": release,
         "headers_present": (root / f"lib/modules/{release}/build").exists(),
-        "cmdline": read(root / "proc/cmdline"),
     }
 
 
@@ -454,23 +450,16 @@ def debian_sources() -> list[dict[str, Any]]:
     return apt_sources.parse(listing, "Debian")
 
 
-def has_signing_key(root: Path) -> bool:
-    """Return whether role nvidia_stack has put the key that signs modules on the node."""
-    try:
-        return any((root / SIGNING_DIRECTORY).iterdir())
-    except OSError:
-        return False
-
-
 def running_services(names: tuple[str, ...] = SERVICES) -> list[str]:
-    """Return those of these services that run now and start at boot."""
-    properties = ["--property=UnitFileState,ActiveState"]
-    output = run_text(["systemctl", "show", *properties, "--", *(f"{name}.service" for name in names)])
-    blocks = [dict(re.findall(r"^(\w+)=(.*)$", block, re.MULTILINE)) for block in output.split("\n\n")]
+    """Return those of these services that run now and start at boot; none where there is no systemd."""
+    try:
+        states = units.unit_states([f"{name}.service" for name in names])
+    except process.CommandError:
+        return []
     return [
         name
-        for name, state in zip(names, blocks)  # noqa: B905 - strict= is not in Python 3.9
-        if state.get("ActiveState") == "active" and state.get("UnitFileState") in STARTED
+        for name, state in zip(names, states.values())  # noqa: B905 - strict= is not in Python 3.9
+        if state["ActiveState"] == "active" and state["UnitFileState"] in units.STARTS_AT_BOOT
     ]
 
 
@@ -638,7 +627,6 @@ def gather(
         "kernels": kernels,
         "secure_boot": validated,
         "mok_enrolled": enrolled_keys(root),
-        "signing_key": has_signing_key(root),
         "services": [name for name in running_now if name in SERVICES],
         "cpu": cpu(root),
         "memory_bytes": memory_bytes(root),

@@ -13,6 +13,8 @@ from ansible.module_utils.temper.process import parsed, run
 
 # Longer than the units that we start give themselves: the fabric manager of an HGX board takes minutes.
 TIMEOUT_S = 600
+# States of a unit file whose unit is started at boot, by itself or by another.
+STARTS_AT_BOOT = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
 PROPERTIES = "LoadState,UnitFileState,ActiveState,ConditionResult,ConditionTimestampMonotonic"
 COMMAND = re.compile(r"path=(.*?) ; argv\[\]=(.*?) ; ")
 #: In Environment= of `systemctl show`, and in a file of EnvironmentFile= (systemd.exec(5)).
@@ -20,12 +22,12 @@ VARIABLE = re.compile(r'(?:^| )"?(\w+)=(.*?)"?(?= "?\w+=|$)')
 VARIABLE_LINE = re.compile(r"^[ \t]*(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
-def unit_states(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Properties of units, asked in one call."""
+def unit_states(names: Sequence[str], properties: str = PROPERTIES) -> dict[str, dict[str, str]]:
+    """Return properties of units, asked in one call."""
     if not names:
         return {}
-    output = run(["systemctl", "show", f"--property={PROPERTIES}", "--", *names])
-    return parsed("systemctl show", output, lambda text: blocks(text, names, PROPERTIES.split(",")))
+    output = run(["systemctl", "show", f"--property={properties}", "--", *names])
+    return parsed("systemctl show", output, lambda text: blocks(text, names, properties.split(",")))
 
 
 def blocks(text: str, names: Sequence[str], properties: Sequence[str]) -> dict[str, dict[str, str]]:

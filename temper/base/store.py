@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from validation.processes.files import own, own_file
 
@@ -108,6 +109,11 @@ class Store:
                 yield connection if self._version(connection) else None
         except (sqlite3.Error, OSError) as error:
             raise self._unusable("read", error) from error
+
+    def rows(self, query: str, *values: object) -> list[Any]:
+        """Return what a query finds; nothing where nothing of this part is there yet."""
+        with self.reading() as connection:
+            return connection.execute(query, values).fetchall() if connection else []
 
     def _connect_to_read(self) -> sqlite3.Connection:
         """SQLite's readers keep a file beside the database, which a read-only folder cannot have."""

@@ -53,7 +53,8 @@ def script() -> str:
     """Return the script for all commands."""
     commands = {"temper": (list(command_line.COMMANDS), ["--help", "--version"])}
     for name, made in parsers():
-        words = [str(choice) for action in _positional(made) for choice in action.choices or ()]
+        positional = (action for action in made._actions if not action.option_strings)
+        words = [str(choice) for action in positional for choice in action.choices or ()]
         commands[name] = words, options(made)
     cases = (
         f"        {shlex.quote(name)}) words={shlex.quote(' '.join(words))}"
@@ -83,10 +84,6 @@ def tree(name: str, made: argparse.ArgumentParser) -> Iterator[tuple[str, argpar
 def options(made: argparse.ArgumentParser) -> list[str]:
     """Return the long options of a command."""
     return [option for action in made._actions for option in action.option_strings if option.startswith("--")]
-
-
-def _positional(made: argparse.ArgumentParser) -> list[argparse.Action]:
-    return [action for action in made._actions if not action.option_strings]
 
 
 def _commands_of(made: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:

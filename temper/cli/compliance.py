@@ -21,6 +21,7 @@ from temper.base.nodes import number_of, utc
 from temper.base.options import told
 from temper.base.store import HISTORY, HistoryError
 from temper.cli import json_document
+from temper.cli.main import NOT_CARRIED_OUT
 from temper.compliance import document, scans, tailoring
 from temper.compliance.evidence import EvidenceError, heads_of, verify
 from temper.compliance.history import History
@@ -31,7 +32,6 @@ from validation.model.contract import ContractError
 from validation.model.printable import printable
 
 REPORTS = ROOT / "reports" / "compliance"
-USAGE_ERROR = 2
 
 
 def status(given: argparse.Namespace) -> int:
@@ -264,4 +264,4 @@ def main(arguments: list[str] | None = None) -> int:
         return int(given.function(given))
     except (OSError, UnicodeError, HistoryError, EvidenceError, ContractError, ValueError) as error:
         print(printable(told(error)), file=sys.stderr)
-        return USAGE_ERROR
+        return NOT_CARRIED_OUT

@@ -30,6 +30,8 @@ from temper.base.outcome import BAD, GOOD, numbers, tally, worst
 from temper.base.selection import NOTHING_DONE, unknown_names, unknown_tags
 from temper.base.store import HistoryError
 from temper.cli import json_document
+from temper.cli.main import INTERRUPTED, NOT_CARRIED_OUT, NOT_FINISHED
+from temper.cli.playbook import add_selection
 from temper.fleet import identities, pulled
 from temper.fleet.bundle import BundleError
 from temper.fleet.collected import CHOSEN, CollectedError, Said, compliance, defaults, plans, validation
@@ -95,7 +97,6 @@ NOT_SLICED = {
 }
 #: Runs that take nodes, and as many others, that are kept; those of which slices failed have their output.
 KEPT_RUNS = 20
-NOT_FINISHED = 3
 
 
 class UsageError(Exception):
@@ -113,14 +114,14 @@ def main(command_line: Sequence[str] | None = None) -> int:
         OSError,
     ) as error:
         print(f"fleet: {described(error)}", file=sys.stderr)
-        return 2
+        return NOT_CARRIED_OUT
     except KeyboardInterrupt as stop:
         again = " ".join(["temper fleet resume", *map(str, stop.args)])
         print(
             f"fleet: stopped. A step that a node was at may still end there; {again} goes on.",
             file=sys.stderr,
         )
-        return 130
+        return INTERRUPTED
     return status
 
 
@@ -134,8 +135,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "playbook", help="site.yml, or the name of one in playbooks/: compliance.yml, validate.yml"
     )
-    run.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
-    run.add_argument("-l", "--limit", default="", help="as ansible-playbook takes it")
+    add_selection(run)
     run.add_argument("-t", "--tags", action="append", default=[], help="as ansible-playbook takes it")
     run.add_argument("-C", "--check", action="store_true", help="change nothing, say what would change")
     run.add_argument("-f", "--forks", type=pulled.positive, help="nodes at a time in each slice")

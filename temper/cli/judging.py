@@ -35,7 +35,6 @@ from validation.processes.interrupts import end_on_signals
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS
 
 HISTORY = ROOT / "reports" / store.HISTORY
-INTERRUPTED = 130
 
 
 def main(command_line: Sequence[str]) -> int:
@@ -47,9 +46,6 @@ def main(command_line: Sequence[str]) -> int:
     except (UsageError, ContractError, OSError) as error:
         print(printable(f"temper {command_line[0]}: {told(error)}"), file=sys.stderr)
         status = EXIT_ENVIRONMENT
-    except KeyboardInterrupt:
-        print(f"temper {command_line[0]}: interrupted", file=sys.stderr)
-        status = INTERRUPTED
     except Exception:  # noqa: BLE001 - Python would end with 1, which says that a GPU failed
         print(
             f"{traceback.format_exc()}temper {command_line[0]}: this is a fault of this program; nothing was "

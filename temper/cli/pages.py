@@ -11,6 +11,7 @@ from pathlib import Path
 
 from temper.base.options import told
 from temper.base.store import HISTORY, HistoryError
+from temper.cli.main import NOT_CARRIED_OUT
 from temper.compliance import document
 from temper.judge.history_store import History
 from temper.judge.results import results_in
@@ -22,8 +23,6 @@ from validation.model.contract import ContractError, UsageError, loads
 from validation.model.expectations import FleetExpectations
 from validation.model.printable import one_line, printable
 from validation.verdict.verdicts import FleetVerdict
-
-USAGE_ERROR = 2
 
 
 def read(options: argparse.Namespace) -> Report:
@@ -77,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
         files = write(given.output, read(given), "index.html", given.node, unshown=unshown)
     except (OSError, ContractError, HistoryError, UsageError) as error:
         print(printable(f"temper pages: {told(error)}"), file=sys.stderr)
-        return USAGE_ERROR
+        return NOT_CARRIED_OUT
     print(unshown.text(), end="", file=sys.stderr)
     print(files[-1])
-    return USAGE_ERROR if unshown.said else 0
+    return NOT_CARRIED_OUT if unshown.said else 0

@@ -10,25 +10,26 @@ interrupted.
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from temper.base.nodes import READING, counted, number_of, printable
 from temper.base.selection import misspelt
-from temper.cli import json_document
-from temper.plan.inventory import InventoryError, chosen, environment, read, require_present
+from temper.cli import json_document, playbook
+from temper.cli.main import BAD, GOOD, NOT_CARRIED_OUT
+from temper.plan.inventory import InventoryError, chosen, read, require_present
+
+if TYPE_CHECKING:
+    import argparse
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAYBOOK = ROOT / "playbooks" / "preflight.yml"
 #: As preflight writes it by itself.
 PLANS = ROOT / "reports" / "plan.json"
-GOOD, BAD, NOT_CARRIED_OUT = range(3)
 OPTIONS = ("--inventory", "--limit", "--waived", "--json")
 #: As ansible-playbook ends where a node is refused.
 REFUSED = 2
@@ -38,14 +39,7 @@ BROKEN = (1, 4)
 
 def parser() -> argparse.ArgumentParser:
     """Make the parser."""
-    made = argparse.ArgumentParser(
-        "temper plan",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    made.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
-    made.add_argument("-l", "--limit", default="", help="as ansible-playbook takes it")
+    made = playbook.parser("plan", __doc__)
     made.add_argument(
         "--waived", action="store_true", help="list the controls that the last plan leaves out, with reasons"
     )
@@ -113,35 +107,18 @@ def _status(plans: dict[str, Any] | None) -> int:
 def _plans(
     given: argparse.Namespace, others: Sequence[str], path: Path, progress: int | None = None
 ) -> dict[str, Any] | None:
-    """Run preflight, whose text goes to the file descriptor `progress`; None where it wrote no plans.
-
-    The caller's folder stays the current one: Ansible finds inventories and files of variables in it.
-    """
+    """Run preflight, whose text goes to the file descriptor `progress`; None where it wrote no plans."""
     before = _written(path)
     variables = json.dumps({"preflight_plan_file": str(path)})
-    words = [word for source in given.inventory for word in ("-i", source)]
-    words += ["--limit", given.limit] if given.limit else []
-    # Behind an option ansible-playbook takes no further playbook, which would be carried out.
-    command = [
-        str(Path(sys.executable).with_name("ansible-playbook")),
-        str(PLAYBOOK),
-        "-e",
-        variables,
-        *words,
-        *others,
-    ]
     print(READING, file=sys.stderr, flush=True)
-    try:
-        # The operator's own words.
-        done = subprocess.run(command, env=environment(), stdout=progress, check=False)  # noqa: S603
-    except OSError as error:
-        print(f"temper plan: {command[0]} cannot be run: {error}; make setup installs it", file=sys.stderr)
+    status = playbook.run(PLAYBOOK, ["-e", variables], given, others, progress)
+    if status is None:
         return None
     # Another run may have written its plans beside this one.
-    if done.returncode not in (GOOD, REFUSED) or _written(path) in (None, before):
+    if status not in (GOOD, REFUSED) or _written(path) in (None, before):
         why = "ansible-playbook says above why"
         try:
-            if done.returncode in BROKEN:
+            if status in BROKEN:
                 read(chosen(given.inventory), given.limit)
         except InventoryError as error:
             why = str(error)

@@ -40,7 +40,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,7 +48,8 @@ from typing import TYPE_CHECKING
 
 from temper.base import ROOT
 from temper.base.nodes import READING, printable, utc
-from temper.cli import json_document
+from temper.cli import json_document, playbook
+from temper.cli.main import INTERRUPTED, NOT_CARRIED_OUT
 from temper.plan.inventory import NODES, InventoryError, groups_of
 from temper.rollout.drain.base import Drainer
 from temper.rollout.fleet import Candidate, candidates, preflight, proposal
@@ -65,9 +66,6 @@ from validation.processes.files import own
 if TYPE_CHECKING:
     from temper.rollout.engine import Ending
 
-USAGE_ERROR = 2
-#: As a shell says that Ctrl-C ended a program.
-INTERRUPTED = 130
 #: Threads that wait for nodes at the same time.
 MOST_AT_ONCE = 512
 
@@ -339,35 +337,19 @@ def _begin(given: argparse.Namespace, stack: str, limit: str, policy: Policy, sa
     store = _store(given)
     now = datetime.now(UTC)
     if not given.yes and not sys.stdin.isatty():
-        raise StoreError(
-            f"{given.command} asks before it changes nodes, and nobody can answer here: give --yes, or type "
-            "it on a terminal; nothing was changed"
-        )
+        raise StoreError(f"{given.command} {playbook.ASKS}")
     found, proposed = _proposed(given, stack, limit, now, policy)
     print(printable("\n".join(filter(None, (plan_text(proposed, found, now), said)))))
     if all(node.problems for node in found):
         return 1
-    if not given.yes and not _confirmed(found):
+    names = [node.name for node in found if not node.problems]
+    if not given.yes and not playbook.confirmed(f"Upgrade and reboot {some(names)}, as above?"):
         print("Nothing was changed.")
-        return USAGE_ERROR
+        return NOT_CARRIED_OUT
     now = datetime.now(UTC)  # the question may have stood for hours
     records = {name: replace(record, since=now) for name, record in proposed.records.items()}
     number = store.create(stack, proposed.policy, proposed.nodes, records, now, _inventory(given))
     return _carry_out(given, store, number)
-
-
-def _confirmed(found: Sequence[Candidate]) -> bool:
-    """Ask whether the plan that was shown is to be carried out."""
-    names = [node.name for node in found if not node.problems]
-    question = f"Upgrade and reboot {some(names)}, as above? Type yes to begin: "
-    try:
-        return input(printable(question)).strip().lower() in ("y", "yes")
-    except EOFError:
-        print()
-        return False
-    except KeyboardInterrupt:
-        print()
-        raise
 
 
 def _carry_out(given: argparse.Namespace, store: RolloutStore, number: int) -> int:
@@ -579,7 +561,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
     except (InventoryError, PolicyError, StoreError) as error:
         print(printable(str(error)), file=sys.stderr)
-        return USAGE_ERROR
+        return NOT_CARRIED_OUT
     except KeyboardInterrupt:
         print(
             "Interrupted. No node was changed; `temper rollout status` shows whether a roll-out has begun.",

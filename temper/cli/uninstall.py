@@ -12,7 +12,6 @@ or the answer was no; 130 interrupted.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,13 +19,13 @@ from pathlib import Path
 from temper.base import ROOT
 from temper.base.nodes import READING, printable
 from temper.base.selection import misspelt
-from temper.plan.inventory import environment
+from temper.cli import playbook
+from temper.cli.main import BAD, GOOD, INTERRUPTED, NOT_CARRIED_OUT
 
 PLAYBOOK = ROOT / "playbooks" / "uninstall.yml"
-GOOD, BAD, NOT_CARRIED_OUT = range(3)
 OPTIONS = ("--inventory", "--limit", "--keep", "--yes", "--check")
 #: By what ansible-playbook ends with, where it began.
-STATUSES = {0: GOOD, 2: BAD, 4: BAD, 99: 130}
+STATUSES = {0: GOOD, 2: BAD, 4: BAD, 99: INTERRUPTED}
 #: Beside the names of roles.
 ALIASES = {"driver": "nvidia_stack"}
 #: What stays on this machine, below the checkout or the home folder.
@@ -54,27 +53,11 @@ def keeps(text: str) -> list[str]:
 
 def parser() -> argparse.ArgumentParser:
     """Make the parser."""
-    made = argparse.ArgumentParser(
-        "temper uninstall",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    made.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
-    made.add_argument("-l", "--limit", default="", help="as ansible-playbook takes it")
+    made = playbook.parser("uninstall", __doc__)
     made.add_argument("--keep", type=keeps, action="extend", default=[], help="what stays: driver,firewall")
     made.add_argument("--yes", action="store_true", help="show and begin without a question, for programs")
     made.add_argument("--check", action="store_true", help="show what would be taken back, and end")
     return made
-
-
-def command(given: argparse.Namespace, others: Sequence[str], *words: str) -> list[str]:
-    """Return the command line of ansible-playbook."""
-    found = [str(Path(sys.executable).with_name("ansible-playbook")), str(PLAYBOOK)]
-    found += [word for source in given.inventory for word in ("-i", source)]
-    found += ["--limit", given.limit] if given.limit else []
-    found += ["--skip-tags", ",".join(dict.fromkeys(given.keep))] if given.keep else []
-    return [*found, *words, *others]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -84,50 +67,31 @@ def main(arguments: Sequence[str]) -> int:
         print(f"temper uninstall: {wrong}; nothing was changed", file=sys.stderr)
         return NOT_CARRIED_OUT
     if not (given.yes or given.check or sys.stdin.isatty()):
-        print(
-            "temper uninstall asks before it changes nodes, and nobody can answer here: give --yes, or type "
-            "it on a terminal; nothing was changed",
-            file=sys.stderr,
-        )
+        print(f"temper uninstall {playbook.ASKS}", file=sys.stderr)
         return NOT_CARRIED_OUT
     print(READING, file=sys.stderr, flush=True)
-    if status := run(command(given, others, "--check")):
+    if status := run(given, others, check=True):
         print("Nothing was changed. What is refused above has to be put right first.", file=sys.stderr)
         return status
     if given.check:
         return GOOD
-    if not given.yes and not confirmed():
+    if not given.yes and not playbook.confirmed("Take this back on these nodes?"):
         print("Nothing was changed.")
         return NOT_CARRIED_OUT
-    status = run(command(given, others), otherwise=BAD)
+    status = run(given, others)
     if status == GOOD:
         print(printable("\n".join(left_here())))
     return status
 
 
-def run(words: Sequence[str], otherwise: int = NOT_CARRIED_OUT) -> int:
-    """Run ansible-playbook in the caller's folder, and return this command's status for it.
+def run(given: argparse.Namespace, others: Sequence[str], *, check: bool = False) -> int:
+    """Run the playbook, and return this command's status for how it ends.
 
-    `otherwise` is that for one that nodes do not end with: once they may have changed, it is carried out.
+    Where nodes do not end with that, it is carried out only if they may have changed.
     """
-    try:
-        done = subprocess.run(words, env=environment(), check=False)  # noqa: S603 - the operator's own words
-    except OSError as error:
-        print(f"temper uninstall: {words[0]} cannot be run: {error}; make setup installs it", file=sys.stderr)
-        return NOT_CARRIED_OUT
-    return STATUSES.get(done.returncode, otherwise)
-
-
-def confirmed() -> bool:
-    """Ask whether what was shown is to be taken back."""
-    try:
-        return input("Take this back on these nodes? Type yes to begin: ").strip().lower() in ("y", "yes")
-    except EOFError:
-        print()
-        return False
-    except KeyboardInterrupt:
-        print("\nNothing was changed.", file=sys.stderr)
-        raise
+    words = ["--skip-tags", ",".join(dict.fromkeys(given.keep))] if given.keep else []
+    status = playbook.run(PLAYBOOK, [*words, *(["--check"] if check else [])], given, others)
+    return NOT_CARRIED_OUT if status is None else STATUSES.get(status, NOT_CARRIED_OUT if check else BAD)
 
 
 def left_here(root: Path = ROOT) -> list[str]:

@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from temper.base.store import DAMAGED, PATIENCE_S, HistoryError, Part, Store
 from temper.compliance.evidence import Head
@@ -160,7 +159,7 @@ class History:
 
     def drifts(self) -> list[Drift]:
         """Return every drift, by their beginnings."""
-        rows = self._rows(
+        rows = self._store.rows(
             f"SELECT drift.node, {FULL('drift.control')}, began, ended, state FROM drift "  # noqa: S608 - likewise
             "LEFT JOIN state USING (node, control) ORDER BY began, drift.node, drift.control"
         )
@@ -192,10 +191,6 @@ class History:
                 return 0
             row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'report'").fetchone()
             return int(row[0]) if row else 0
-
-    def _rows(self, query: str) -> list[Any]:
-        with self._store.reading() as connection:
-            return connection.execute(query).fetchall() if connection else []
 
 
 def _numbered(connection: sqlite3.Connection) -> bool:

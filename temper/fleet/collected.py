@@ -88,12 +88,10 @@ def documents(folders: Sequence[Path], name: str) -> list[Any]:
             if path.is_file():
                 found.append(json.loads(path.read_text(encoding="utf-8")))
         except ValueError as error:
-            raise _unreadable(path, error) from error
+            raise CollectedError(
+                f"{path}: expected what a slice has handed over: {error}. Begin a new run."
+            ) from error
     return found
-
-
-def _unreadable(path: Path, error: Exception) -> CollectedError:
-    return CollectedError(f"{path}: expected what a slice has handed over: {error}. Begin a new run.")
 
 
 def plans(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:

@@ -135,13 +135,10 @@ class Journal:
 
     def last(self, run: str = "") -> tuple[str, Job, str] | None:
         """Return the last run, or the named one: id, job, and outcome; empty where it has not ended."""
-        with self.store.reading() as connection:
-            if connection is None:
-                return None
-            row = connection.execute(
-                "SELECT id, job, ended FROM fleet_run WHERE ? IN ('', id) ORDER BY id DESC LIMIT 1", (run,)
-            ).fetchone()
-        return None if row is None else (row[0], self._job(*row[:2]), row[2])
+        rows = self.store.rows(
+            "SELECT id, job, ended FROM fleet_run WHERE ? IN ('', id) ORDER BY id DESC LIMIT 1", run
+        )
+        return next(((name, self._job(name, text), ended) for name, text, ended in rows), None)
 
     def _job(self, run: str, text: str) -> Job:
         try:
@@ -155,9 +152,7 @@ class Journal:
     def forget_values(self) -> list[str]:
         """Remove the values of variables that an earlier Temper recorded; returns the runs that had some."""
         old = []
-        with self.store.reading() as connection:
-            rows = connection.execute("SELECT id, job FROM fleet_run").fetchall() if connection else []
-        for run, text in rows:
+        for run, text in self.store.rows("SELECT id, job FROM fleet_run"):
             job = self._job(run, text)
             if values := json.loads(text).get("variables"):
                 old.append((_recorded(replace(job, seal=sealed(values))), run))
@@ -169,12 +164,7 @@ class Journal:
 
     def unended(self) -> list[tuple[str, Job]]:
         """Return the runs that have not ended, the newest first."""
-        with self.store.reading() as connection:
-            if connection is None:
-                return []
-            rows = connection.execute(
-                "SELECT id, job FROM fleet_run WHERE ended = '' ORDER BY id DESC"
-            ).fetchall()
+        rows = self.store.rows("SELECT id, job FROM fleet_run WHERE ended = '' ORDER BY id DESC")
         return [(run, self._job(run, text)) for run, text in rows]
 
     def old(self, kept: int) -> list[str]:
@@ -183,16 +173,11 @@ class Journal:
         What reads every hour is not to push out what changed nodes: `abort` gives back a lease of that.
         """
         found, seen = [], {True: 0, False: 0}
-        with self.store.reading() as connection:
-            if connection is None:
-                return []
-            for run, text, ended in connection.execute(
-                "SELECT id, job, ended FROM fleet_run ORDER BY id DESC"
-            ):
-                takes_nodes = self._job(run, text).takes_nodes
-                seen[takes_nodes] += 1
-                if ended and seen[takes_nodes] > kept:
-                    found.append(run)
+        for run, text, ended in self.store.rows("SELECT id, job, ended FROM fleet_run ORDER BY id DESC"):
+            takes_nodes = self._job(run, text).takes_nodes
+            seen[takes_nodes] += 1
+            if ended and seen[takes_nodes] > kept:
+                found.append(run)
         return found
 
     def forget(self, runs: Iterable[str]) -> None:
@@ -204,13 +189,9 @@ class Journal:
 
     def nodes(self, run: str) -> dict[str, NodeRecord]:
         """Return the nodes whose slice of a run has begun."""
-        with self.store.reading() as connection:
-            if connection is None:
-                return {}
-            rows = connection.execute(
-                "SELECT node, attempt, place, state, reason, counts, folder FROM fleet_node WHERE run = ?",
-                (run,),
-            ).fetchall()
+        rows = self.store.rows(
+            "SELECT node, attempt, place, state, reason, counts, folder FROM fleet_node WHERE run = ?", run
+        )
         return {
             node: NodeRecord(node, attempt, place, state, reason, json.loads(counts), folder)
             for node, attempt, place, state, reason, counts, folder in rows

@@ -76,9 +76,7 @@ class History:
 
     def taken_over(self) -> set[str]:
         """Return the names of the files of an earlier form that `append` was told of."""
-        with self._store.reading() as connection:
-            rows = connection.execute("SELECT file FROM taken_over").fetchall() if connection else []
-        return {name for (name,) in rows}
+        return {name for (name,) in self._store.rows("SELECT file FROM taken_over")}
 
     def accept(self, node: str) -> int:
         """From now on a node is measured by its next runs alone; how many no longer count."""

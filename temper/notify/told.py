@@ -25,15 +25,8 @@ class Told:
 
     def last(self, command: str, channel: str) -> str | None:
         """Return the outcome that this channel was told last; None where it was told nothing yet."""
-        with self._store.reading() as connection:
-            row = (
-                connection.execute(
-                    "SELECT outcome FROM told WHERE command = ? AND channel = ?", (command, channel)
-                ).fetchone()
-                if connection
-                else None
-            )
-        return str(row[0]) if row else None
+        query = "SELECT outcome FROM told WHERE command = ? AND channel = ?"
+        return next((str(outcome) for (outcome,) in self._store.rows(query, command, channel)), None)
 
     def record(self, command: str, channel: str, at: str, outcome: str) -> None:
         """Note that a channel was told an outcome, or has nothing to hear of a good one."""

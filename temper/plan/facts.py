@@ -48,7 +48,6 @@ class Kernel:
     release: str
     headers_present: bool
     headers_installable: bool
-    cmdline: str
     image_packages: dict[str, str]
 
 
@@ -163,7 +162,6 @@ class NvidiaModule:
 
     version: str | None
     signer: str | None
-    signing_key: str | None
 
 
 @dataclass(frozen=True)
@@ -177,7 +175,6 @@ class Nvidia:
     nouveau_loaded: bool
     counters_restricted: bool | None
     compute_processes: tuple[str, ...]
-    smi_error: str | None
 
 
 @dataclass(frozen=True)
@@ -249,7 +246,6 @@ class NodeFacts:
     kernels: tuple[InstalledKernel, ...]
     secure_boot: str
     mok_enrolled: tuple[str, ...]
-    signing_key: bool
     services: tuple[str, ...]
     boot_id: str
     cpu: Cpu

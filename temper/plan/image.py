@@ -89,7 +89,6 @@ def as_image(
                 nouveau_loaded=False,
                 counters_restricted=None,
                 compute_processes=(),
-                smi_error=None,
             ),
             tunables=replace(NO_TUNABLES, irqbalance=node.tunables.irqbalance),
         ),

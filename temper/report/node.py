@@ -32,7 +32,7 @@ from validation.checks.registry import CHECKS
 from validation.model import telemetry
 from validation.model.contract import ContractError, Measurement, NodeResult, TestResult
 from validation.model.quantities import label, unit
-from validation.verdict.verdicts import NodeVerdict, TestVerdict
+from validation.verdict.verdicts import GpuVerdict, NodeVerdict, TestVerdict
 
 #: Numbers that a chart shows better than rows do: over message sizes, over workers, between pairs of GPUs.
 BUS_BANDWIDTH = "busbw_gb_s"
@@ -118,12 +118,8 @@ class Test:
 
     __test__ = False  # not pytest's
 
-    id: str
+    judged: TestVerdict
     title: str
-    state: str
-    required: bool
-    headline: str
-    reason: str
     took: str
     notes: tuple[str, ...]
     groups: tuple[Group, ...]
@@ -146,21 +142,11 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """A GPU with its verdict."""
-
-    index: int
-    name: str
-    state: str
-    uuid: str
-    pci_address: str
-    link: str
-    findings: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class NodePage:
-    """All that is known of a node. Where a part of the report is missing, its fields are empty."""
+    """All that is known of a node. Where a part of the report is missing, its fields are empty.
+
+    `gpus` are verdicts, each with the GPU's link in words.
+    """
 
     name: str
     slug: str
@@ -174,7 +160,7 @@ class NodePage:
     moved: tuple[Group, ...] = ()
     faults: tuple[Fault, ...] = ()
     reasons: tuple[str, ...] = ()
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[tuple[GpuVerdict, str], ...] = ()
     advice: tuple[advice.Advice, ...] = ()
     tests: tuple[Test, ...] = ()
     controls: tuple[ControlResult, ...] = ()
@@ -293,7 +279,7 @@ def _faults(verdict: NodeVerdict | None) -> Iterator[Fault]:
         yield Fault(state, test, code, gpu, tuple(texts), action, machine_action)
 
 
-def _gpus(verdict: NodeVerdict | None, result: NodeResult | None) -> Iterator[Gpu]:
+def _gpus(verdict: NodeVerdict | None, result: NodeResult | None) -> Iterator[tuple[GpuVerdict, str]]:
     links = {gpu.index: gpu for gpu in result.gpus} if result else {}
     for one in verdict.gpu_verdicts if verdict else ():
         gpu = links.get(one.index)
@@ -302,7 +288,7 @@ def _gpus(verdict: NodeVerdict | None, result: NodeResult | None) -> Iterator[Gp
             if gpu and gpu.pcie_generation_max and gpu.pcie_width_max
             else ""
         )
-        yield Gpu(one.index, one.model or one.name, one.state, one.uuid, one.pci_address, link, one.findings)
+        yield one, link
 
 
 class Numbers:
@@ -385,12 +371,8 @@ def _test(judged: TestVerdict, test: TestResult | None, numbers: Numbers | None)
         )
         charts = tuple(_charts(test, numbers))
     return Test(
-        id=judged.id,
+        judged,
         title=check.title if check else judged.id,
-        state=judged.state,
-        required=judged.required,
-        headline=judged.headline,
-        reason=judged.reason,
         took=duration(test.duration_s) if test else "",
         notes=notes,
         groups=groups,

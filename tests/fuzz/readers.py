@@ -753,9 +753,6 @@ READERS = (
         of("systemctl"),
         NODE_ERRORS,
     ),
-    Reader(
-        "systemctl, for the facts", said(node_facts, "run_text", node_facts.running_services), of("systemctl")
-    ),
     # What a node remembers.
     Reader(
         "record: settings",

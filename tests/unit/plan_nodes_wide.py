@@ -133,7 +133,6 @@ def wide_node(
             "release": system.kernel,
             "headers_present": headers == "there",
             "headers_installable": headers != "gone",
-            "cmdline": "",
             "image_packages": images,
         },
         kernels=[{"release": release, "headers_present": headers == "there"} for release in releases],

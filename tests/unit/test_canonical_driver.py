@@ -63,7 +63,6 @@ def provision(settle: Run) -> Callable[[], dict[str, Any]]:
         "release": f"{NOW[0]}-generic",
         "headers_present": False,
         "headers_installable": False,
-        "cmdline": "",
         "image_packages": {f"linux-image-{NOW[0]}-generic": "1", "linux-image-generic": "1"},
     }
     os = {"id": "ubuntu", "version_id": "24.04", "codename": "noble", "pretty_name": "Ubuntu 24.04"}

@@ -327,7 +327,6 @@ def ubuntu(
         "release": release,
         "headers_present": False,
         "headers_installable": False,
-        "cmdline": "",
         "image_packages": {f"linux-image-{name}": "1" for name in (release, *images)},
     }
     os = {"id": "ubuntu", "version_id": version, "codename": "", "pretty_name": f"Ubuntu {version}"}

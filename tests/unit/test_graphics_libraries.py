@@ -17,7 +17,7 @@ SOURCE = {
     "signed_by": "",
 }
 DEBIAN: dict[str, Any] = node(apt_sources=[SOURCE])
-KERNEL = {"release": "6.8.0-134-generic", "headers_present": True, "headers_installable": True, "cmdline": ""}
+KERNEL = {"release": "6.8.0-134-generic", "headers_present": True, "headers_installable": True}
 NOBLE = system(
     "ubuntu", "24.04", kernel={**KERNEL, "image_packages": {"linux-image-6.8.0-134-generic": "6.8.0-134.1"}}
 )

@@ -6,6 +6,7 @@ of a memory row that waits to be remapped, or of a link that went down behind it
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 from validation.checks import health
@@ -47,7 +48,7 @@ class HealthAfter(Check):
         """Look at this node, after all that loads it."""
         if reason := health.why_nothing_to_check(node):
             return not_run(self, reason)
-        now = node.refreshed()
+        now = dataclasses.replace(node)  # looked at anew
         if now.probe_failure:
             return result(self, [now.probe_failure])
         before, narrowed = {_key(one) for one in health.examine(node)}, _narrowed(node, now)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
+import sys
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -40,10 +40,6 @@ class Node:
     pool: WorkerPool = field(default_factory=WorkerPool)
     probe: NodeProbe = field(default_factory=NodeProbe)
     ends_at: float = float("inf")
-
-    def refreshed(self) -> Node:
-        """Return the same node, looked at anew."""
-        return dataclasses.replace(self)
 
     def probe_now(self) -> None:
         """Read now what tells of faults, so that what comes later is known to be new."""
@@ -174,7 +170,7 @@ class Node:
     def why_no_torch(self) -> str | None:
         """Return why nothing can be measured here, None if it can."""
         if self.torch is None:
-            return f"torch is not installed for {machine.python_executable()}"
+            return f"torch is not installed for {sys.executable}"
         return None
 
     def why_no_gpu(self) -> str | None:

@@ -8,7 +8,6 @@ import platform
 import re
 import runpy
 import socket
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,11 +192,6 @@ def cpu_list(text: str) -> list[int]:
             raise ReadingError(f"expected a list of CPUs such as 0-2,8, found {in_one_line(text)!r}")
         numbers += range(int(found["first"]), int(found["last"] or found["first"]) + 1)
     return numbers
-
-
-def python_executable() -> str:
-    """Return the Python that runs this, for sentences."""
-    return sys.executable
 
 
 def _nvidia_devices(root: Path) -> list[Path]:

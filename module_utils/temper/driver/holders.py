@@ -194,7 +194,8 @@ def every_holder(proc: Path, sysfs: Path) -> list[Holder]:
     active: set[tuple[int, int]] = set()
     others = other_files(sysfs)
     own = _identity(proc / "self/root")
-    for entry in sorted(filter(_is_process, proc.glob("[0-9]*")), key=lambda one: int(one.name)):
+    processes = (entry for entry in proc.glob("[0-9]*") if entry.name.isdecimal())
+    for entry in sorted(processes, key=lambda one: int(one.name)):
         try:
             devices = sorted(set(_devices(entry, others, sysfs)))
             root = _identity(entry / "root") if own else None
@@ -206,10 +207,6 @@ def every_holder(proc: Path, sysfs: Path) -> list[Holder]:
         except OSError:
             continue
     return sorted([*found, *(one for root, one in idle.items() if root not in active)])
-
-
-def _is_process(entry: Path) -> bool:
-    return entry.name.isdecimal()
 
 
 def _holder(process: Path, devices: list[str], others: Mapping[str, str]) -> Holder:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ansible.module_utils.temper.engines.base import journal_of
 from ansible.module_utils.temper.process import CommandError, run
 from ansible.module_utils.temper.settings.base import RefusedError, SettingError
+from ansible.module_utils.temper.units import unit_states
 
 PATH_UNIT = "nvidia-cdi-refresh.path"
 SERVICE = "nvidia-cdi-refresh.service"
@@ -40,7 +41,8 @@ def plan(*, live: bool = True) -> CdiPlan:
 
     An image has the units alone: the specification is of a machine.
     """
-    states = unit_states()
+    units = unit_states([PATH_UNIT, SERVICE], "UnitFileState")
+    states = {unit: state["UnitFileState"] for unit, state in units.items()}
     missing = [unit for unit, state in states.items() if not state]
     if missing:
         raise RefusedError(
@@ -50,14 +52,6 @@ def plan(*, live: bool = True) -> CdiPlan:
         )
     enable = [unit for unit, state in states.items() if state not in ENABLED]
     return CdiPlan(enable, stale() if live else "")
-
-
-def unit_states() -> dict[str, str]:
-    """UnitFileState of the toolkit's units; empty where there is no such unit."""
-    units = [PATH_UNIT, SERVICE]
-    blocks = run(["systemctl", "show", "--property=UnitFileState", "--", *units]).strip("\n").split("\n\n")
-    states = [block.strip().partition("=")[2] for block in blocks]
-    return dict(zip(units, [*states, "", ""]))  # noqa: B905  (strict= is not in Python 3.9)
 
 
 def output() -> Path:

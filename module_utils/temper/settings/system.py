@@ -387,10 +387,6 @@ class MountOptions(Setting):
         run(["mount", "--options", flags, "none", self.path])
 
 
-# Units that systemd starts at boot, or that others start.
-STARTS_AT_BOOT = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
-
-
 class Unit(Setting):
     """A unit that is enabled and runs, or (`on` false) is neither.
 
@@ -444,7 +440,7 @@ class Unit(Setting):
             return False
         if state is None:
             return not self.required
-        enabled = state["enabled"] in STARTS_AT_BOOT
+        enabled = state["enabled"] in units.STARTS_AT_BOOT
         if self.stays():
             return True
         if not self.on:
@@ -462,7 +458,7 @@ class Unit(Setting):
     def stays(self) -> bool:
         """Return whether the site has switched off what may run, and it counts as the stricter state."""
         state = self.read()
-        if not self.on or state is None or state["active"] or state["enabled"] in STARTS_AT_BOOT:
+        if not self.on or state is None or state["active"] or state["enabled"] in units.STARTS_AT_BOOT:
             return False
         return stricter(self.order, "disabled", "running")
 
@@ -523,7 +519,7 @@ class Unit(Setting):
         if not self.on:
             return ["disable", *(["stop"] if self.live else [])]
         state = self.read() or {"enabled": "", "active": False}
-        enable = [] if state["enabled"] in STARTS_AT_BOOT else ["enable"]
+        enable = [] if state["enabled"] in units.STARTS_AT_BOOT else ["enable"]
         if not self.live:
             return enable
         if self.restart:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from temper.cli import rollout as command
+from temper.cli.main import INTERRUPTED
 from temper.rollout.engine import Engine
 from temper.rollout.model import Mode, NodeState, Outcome, Step, StepResult
 from temper.rollout.policy import Policy, Share
@@ -39,7 +40,7 @@ class Controller:
     def dies(self, step: Step) -> None:
         """It begins with gpu0, and is gone in the middle of a step."""
         self.script.answers = {("gpu0", step): [KeyboardInterrupt()]}
-        assert self.type("resume", "-i", "x") == command.INTERRUPTED
+        assert self.type("resume", "-i", "x") == INTERRUPTED
         self.clock.time += LEASE_TTL * 2
         self.script.calls.clear()
 
