@@ -185,8 +185,8 @@ def lines(name: str, choices: Choices, measured: list[dict[str, Rates]]) -> Iter
             ]
             said = "–"
             if len(pairs) > 1:
-                gain, error = gain_of(pairs)
-                said = f"{gain:+.1%} ({gain - Z95 * error:+.1%} to {gain + Z95 * error:+.1%})"
+                gain, low, high = gain_of(pairs, Z95)
+                said = f"{gain:+.1%} ({low:+.1%} to {high:+.1%})"
             its_own = f"{first}: {median:,.0f}"
             now = statistics.median(one[other].get(work, 0) for one in measured)
             yield f"| {name} | {work} | {its_own} | {other}: {now:,.0f} | {said} | {len(pairs)} |"

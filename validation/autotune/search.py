@@ -7,7 +7,7 @@ A candidate is compared with the settings so far in pairs: both are measured one
 random order, so that what drifts on the node moves both. Its gain is the median of the pairs' ratios. Three
 stages, each with trials of its own, so that a lucky number is never counted twice:
 
-    screen   each candidate, until it is likely better by more than LEAST_GAIN, or likely is not
+    screen   each candidate, until it is likely better by more than LEAST_GAIN, or is likely never seen to be
     confirm  the best one of a setting: better by more than LEAST_GAIN and by more than chance explains,
              3.5 standard errors from the median absolute deviation, more where many candidates are tried
     final    all that was kept, together, against the start: what does not hold up is not kept
@@ -19,12 +19,12 @@ import random
 import statistics
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, sqrt
+from math import expm1, inf, log, log1p, sqrt
 from typing import Annotated
 
 from validation.model.bounds import Bounds
 from validation.model.contract import StringEnum
-from validation.verdict.baseline import FEW_RUNS, MEDIAN_ERROR, OUTLIER_Z, among, usual_scatter
+from validation.verdict.baseline import FEW_RUNS, MEDIAN_ERROR, OUTLIER_Z, among, usual_deviation
 
 #: What a setting must bring to be worth a line in an inventory, as a part.
 LEAST_GAIN = 0.02
@@ -35,6 +35,8 @@ LIKELY_Z = 2.0
 #: After how many pairs it is looked at whether a comparison is decided; after the last nothing more is tried.
 SCREEN_LOOKS = (6, 9, 13, 19, 28, 42, 63)
 CONFIRM_LOOKS = (10, 14, 20, 28, 40, 56, 80, 112)
+#: A gain is not said to be larger: what is measured once may be of any size.
+MOST_RATIO = 1e6
 #: In the reason of a comparison that ended before it was decided.
 UNMEASURED = "could not be measured"
 #: Whether an objective loses that nothing was kept for.
@@ -294,33 +296,44 @@ class _Comparison:
 
     def _judged(self, pairs: tuple[Pair, ...], *, last: bool) -> tuple[Compared, bool]:
         """Return what the pairs so far say, and whether more of them would be of use."""
-        gain, error = gain_of(pairs)
-        noise = self.z * error
-        better = gain > LEAST_GAIN and gain > noise
-        hopeless = gain + LIKELY_Z * error < LEAST_GAIN
+        ratio, error = ratio_of(pairs)
+        least, noise = log1p(LEAST_GAIN), self.z * error
+        better = ratio > max(least, noise)
+        # How much the pairs to come are likely to add at most, and what it must be after the last of them.
+        part = len(pairs) / self.looks[-1]
+        hopeless = ratio + LIKELY_Z * error * sqrt(1 - part) < max(least, noise * sqrt(part))
+        gain, low, high = gain_of(pairs, self.z)
         reason = ""
         if not better:
             small = f"{gain:+.1%} is not more than {LEAST_GAIN:.0%}"
-            lost = f"{gain:+.1%} in {len(pairs)} pairs, of which {noise:.1%} is chance"
+            lost = f"{gain:+.1%} in {len(pairs)} pairs, of which {gain - low:.1%} is chance"
             reason = small if gain <= LEAST_GAIN else lost
         compared = Compared(
             *(self.stage, self.objective, self.value, pairs),
             gain=round(gain, 5),
-            low=round(gain - noise, 5),
-            high=round(gain + noise, 5),
+            low=round(low, 5),
+            high=round(high, 5),
             better=better,
             reason=reason,
         )
         return compared, better or hopeless or last
 
 
-def gain_of(pairs: Sequence[Pair]) -> tuple[float, float]:
-    """Return the gain of the second settings over the first, and its standard error, both as parts.
+def ratio_of(pairs: Sequence[Pair]) -> tuple[float, float]:
+    """Return the logarithm of how many times as fast the second settings are, and its standard error.
 
     From two pairs on. The median of the ratios, and their scatter by the median absolute deviation: a moment
-    in which something else ran moves neither.
+    in which something else ran moves neither. Logarithms, because those of a factor scatter up and down
+    alike: noise that halves and doubles rates makes a factor of 5 one of 2.5 to 10.
     """
-    ratios = [pair.other / pair.base for pair in pairs]
+    ratios = [log(pair.other) - log(pair.base) for pair in pairs]
     median = statistics.median(ratios)
     few = 1 + FEW_RUNS / (len(pairs) - 1)
-    return median - 1, few * usual_scatter([ratios]) * median * MEDIAN_ERROR / sqrt(len(pairs))
+    return median, few * usual_deviation([ratios]) * MEDIAN_ERROR / sqrt(len(pairs))
+
+
+def gain_of(pairs: Sequence[Pair], z: float) -> tuple[float, float, float]:
+    """Return the gain of the second settings over the first, and its limits at so many standard errors."""
+    ratio, error = ratio_of(pairs)
+    gain, low, high = (expm1(min(ratio + by, log(MOST_RATIO))) for by in (0.0, -z * error, z * error))
+    return gain, low, high

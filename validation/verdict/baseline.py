@@ -188,10 +188,19 @@ def usual_scatter(sides: Iterable[Sequence[float]]) -> float:
     From the median absolute deviation alone, which a few values that stand out do not move. Never below what
     baseline.py believes in; infinite where no side has two values.
     """
+    return _usual(sides, lambda value, median: abs(value / median - 1))
+
+
+def usual_deviation(sides: Iterable[Sequence[float]]) -> float:
+    """Return the same of numbers that have no unit, such as logarithms, and not as a part."""
+    return _usual(sides, lambda value, median: abs(value - median))
+
+
+def _usual(sides: Iterable[Sequence[float]], deviation: Callable[[float, float], float]) -> float:
     deviations: list[float] = []
     for values in sides:
         if len(values) > 1:
             median = statistics.median(values)
             # With an odd number of values one is the median itself, and says nothing of how they scatter.
-            deviations += sorted(abs(value / median - 1) for value in values)[len(values) % 2 :]
+            deviations += sorted(deviation(value, median) for value in values)[len(values) % 2 :]
     return max(MAD_TO_SIGMA * statistics.median(deviations), LEAST_SIGMA) if deviations else inf
