@@ -242,12 +242,12 @@ class Campaign:
                 process.kill()
                 process.wait()
                 # Before its name was said, nothing was begun; after its recap, it had ended.
-                said = self.said(name)
-                words = ["resume"] if said.startswith("run ") else ["run", "site.yml", *STAGES, *self.limit]
+                begun = any(line.startswith("run ") for line in self.said(name).splitlines())
+                words = ["resume"] if begun else ["run", "site.yml", *STAGES, *self.limit]
                 resumed = self.begin(f"{name}-resume", *words)
                 status = resumed.wait(RUN_TIMEOUT_S)
                 ended = "nothing is left of the last run" in self.said(f"{name}-resume")
-                return 0 if ended and said.startswith("run ") else status
+                return 0 if ended and begun else status
 
     def _leftovers(self) -> list[str]:
         problems = []
