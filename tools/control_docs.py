@@ -15,6 +15,7 @@ from temper.plan.os_controls import BEFORE, PROFILES, references, settings_of, w
 from temper.plan.strictness import ALONE, EXACTLY, order_of, orders_of_files
 from temper.plan.tables import read_yaml
 from tools.documents import ROOT, write
+from validation.model.grouping import by_key
 
 DATA = ROOT / "data" / "os_controls"
 NOTHING = "nothing"
@@ -199,10 +200,8 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
             lines.append(f"- {scope}: {brief(settings)}{elsewhere(settings)}.")
     if "demand" in control:
         lines.append(f"- The benchmark asks for: {brief(control['demand'])}.")
-    reasons: dict[str, list[str]] = {}
-    for profile in PROFILES:
-        if reason := waiver_of(control, profile):
-            reasons.setdefault(reason.strip(), []).append(f"`{profile}`")
+    waived = ((waiver_of(control, profile), f"`{profile}`") for profile in PROFILES)
+    reasons = by_key((reason.strip(), profile) for reason, profile in waived if reason)
     for reason, profiles in reasons.items():
         by = "every profile" if len(profiles) == len(PROFILES) else ", ".join(profiles)
         lines.append(f"- **Waived** by {by}: {reason}")

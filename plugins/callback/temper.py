@@ -44,6 +44,7 @@ from temper.output.results import (
 )
 from temper.output.run import Note, Run, Stage, before_verdict
 from temper.plan.origin import place_of_error, with_vault_remedy
+from validation.model.grouping import by_key
 
 DOCUMENTATION = """
 name: temper
@@ -497,9 +498,7 @@ def is_rescued(task: Any) -> bool:
 
 def under_way(waiting: Mapping[str, Waiting]) -> str:
     """Name the tasks that still run on nodes although nobody waits for them any more."""
-    by_task: dict[str, list[str]] = {}
-    for node, one in waiting.items():
-        by_task.setdefault(one.task, []).append(node)
+    by_task = by_key((one.task, node) for node, one in waiting.items())
     if not by_task:
         return ""
     lines = [f"  {task}: {counted(nodes)}" for task, nodes in by_task.items()]

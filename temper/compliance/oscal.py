@@ -113,15 +113,7 @@ class ControlOutcome(NamedTuple):
     @classmethod
     def of(cls, control: ControlResult) -> ControlOutcome:
         """Return that of a control on a node."""
-        return cls(
-            control.id,
-            control.title,
-            control.state,
-            control.measured,
-            control.reason,
-            control.waiver,
-            control.changes,
-        )
+        return cls(control.id, *(getattr(control, name) for name in cls._fields[1:]))
 
     @property
     def description(self) -> str:

@@ -34,6 +34,7 @@ from temper.plan.os_controls import OPERATOR, concerns, demanded, references
 from temper.plan.security import enough, gaps
 from temper.plan.tables import SecurityComponent
 from validation.model.contract import State as Measured
+from validation.model.grouping import by_key
 from validation.model.printable import first_of
 
 if TYPE_CHECKING:
@@ -408,11 +409,7 @@ def hardening_controls(
 
 def by_control(observations: Iterable[Observation]) -> dict[str, list[Observation]]:
     """Return the observations of each control that asks for them."""
-    found: dict[str, list[Observation]] = {}
-    for one in observations:
-        for name in one.controls:
-            found.setdefault(name, []).append(one)
-    return found
+    return by_key((name, one) for one in observations for name in one.controls)
 
 
 def relaxed_by_profile(

@@ -14,6 +14,7 @@ from temper.base.outcome import BAD
 from temper.report import origin
 from temper.report.origin import CHECK
 from validation.model.contract import ContractError, StringEnum, loads
+from validation.model.grouping import by_key
 from validation.model.printable import one_line
 
 REPORTS = ROOT / "reports"
@@ -161,9 +162,7 @@ def message(check: str, fleet: str, controller: str, at: str, now: CheckOutcome,
     if now.state is CheckState.NOT_CARRIED_OUT:
         said.clear()  # nothing is known of any node
     subject = one_line(f"Temper: {check} of {fleet} is {now.state}{was}")
-    by_state: dict[str, list[str]] = {}
-    for node, state in now.nodes.items():
-        by_state.setdefault(state, []).append(node)
+    by_state = by_key((state, node) for node, state in now.nodes.items())
     lines = [
         subject,
         one_line(now.sentence)[:MOST_SENTENCE],

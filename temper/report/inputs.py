@@ -11,6 +11,7 @@ from temper.judge.history import PastRun
 from temper.report.origin import Origin
 from validation.model.contract import Measurement, NodeResult, TestResult
 from validation.model.expectations import References
+from validation.model.grouping import by_key
 from validation.verdict.verdicts import FleetVerdict
 
 
@@ -79,13 +80,11 @@ MOST_VALUES = 20
 
 def of_runs(runs: Iterable[PastRun], result: NodeResult) -> Past:
     """Return the numbers of earlier runs of the same plan with the same torch."""
-    found: dict[tuple[Metric, str], list[PastValue]] = {}
-    for run in sorted(runs, key=lambda run: run.started_at):
-        if run.started_at < result.started_at and (run.plan, run.torch) == (
-            result.plan,
-            result.machine.torch,
-        ):
-            for one in run.numbers:
-                metric = Metric(one.test, one.method, one.name, one.taken)
-                found.setdefault((metric, one.where), []).append(PastValue(run.started_at, one.value))
+    how = result.plan, result.machine.torch
+    earlier = (run for run in runs if run.started_at < result.started_at and (run.plan, run.torch) == how)
+    found = by_key(
+        ((Metric(one.test, one.method, one.name, one.taken), one.where), PastValue(run.started_at, one.value))
+        for run in sorted(earlier, key=lambda run: run.started_at)
+        for one in run.numbers
+    )
     return {key: values[-MOST_VALUES:] for key, values in found.items()}

@@ -31,6 +31,7 @@ from validation.checks.measured import HW_SLOWDOWN, SLOWDOWNS
 from validation.checks.registry import CHECKS
 from validation.model import telemetry
 from validation.model.contract import ContractError, Measurement, NodeResult, TestResult
+from validation.model.grouping import by_key
 from validation.model.quantities import label, unit
 from validation.verdict.verdicts import GpuVerdict, NodeVerdict, TestVerdict
 
@@ -85,9 +86,7 @@ class Group:
 
 def grouped(rows: Iterable[Row]) -> tuple[Group, ...]:
     """Rows of one metric and what they share, together."""
-    found: dict[tuple[str, str, str], list[Row]] = {}
-    for row in rows:
-        found.setdefault((row.metric, row.taken, row.beside), []).append(row)
+    found = by_key(((row.metric, row.taken, row.beside), row) for row in rows)
     return tuple(Group(*key, tuple(members)) for key, members in found.items())
 
 
@@ -416,9 +415,7 @@ def _charts(test: TestResult, numbers: Numbers) -> Iterator[tuple[Markup, tuple[
 
 
 def _series(found: list[Measurement], condition: str) -> dict[str, tuple[svg.Point, ...]]:
-    by_name: dict[str, list[Measurement]] = {}
-    for one in found:
-        by_name.setdefault(one.name, []).append(one)
+    by_name = by_key((one.name, one) for one in found)
     return {name: _points(ones, condition) for name, ones in by_name.items()}
 
 
@@ -508,10 +505,8 @@ def _held_back(series: Iterable[telemetry.Course]) -> Iterator[tuple[bool, str]]
     """Yield when which GPUs were held back, by what, and whether that is a fault: a power limit is none."""
     found: dict[tuple[str, str], list[str]] = {}
     for one in series:
-        spans: dict[str, list[float]] = {}
-        for at, reasons in zip(one.seconds, one.event_reasons, strict=False):
-            for reason in reasons:
-                spans.setdefault(reason, []).append(at)
+        held = zip(one.seconds, one.event_reasons, strict=False)
+        spans = by_key((reason, at) for at, reasons in held for reason in reasons)
         for reason, moments in spans.items():
             first, last = number(moments[0]), number(moments[-1])
             span = f"at {first} s" if first == last else f"between {first} and {last} s"

@@ -19,6 +19,7 @@ from temper.report import fleet, node, words
 from temper.report.changes import Change
 from temper.report.inputs import Report, no_past
 from temper.report.metrics import FleetNumbers, Hardware
+from validation.model.grouping import by_key
 from validation.model.printable import number_of, printable
 from validation.processes.files import write_all, write_atomically
 
@@ -129,9 +130,7 @@ class NodePages:
         self._report = report
         self._numbers = numbers
         self._unshown = unshown
-        self._changed: dict[str, list[Change]] = {}
-        for change in changed:
-            self._changed.setdefault(change.node, []).append(change)
+        self._changed = by_key((change.node, change) for change in changed)
         self._verdicts = {one.node: one for one in validation.verdict.nodes} if validation else {}
         self._statements = {one.node: one for one in statement.nodes} if statement else {}
         self.names = self._verdicts.keys() | self._statements.keys()

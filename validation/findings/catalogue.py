@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from validation.model.contract import Finding, MachineAction, State, decode
+from validation.model.grouping import by_key
 
 CARRIED = "catalogue.json"
 #: What to do about a finding that only a newer payload knows.
@@ -83,9 +84,7 @@ class Entry:
     @property
     def remedy(self) -> tuple[str, ...]:
         """What to do: step by step where all cases have one remedy, else case by case."""
-        whens: dict[tuple[str, ...], list[str]] = {}
-        for case in self.cases.values():
-            whens.setdefault(case.remedy, []).append(case.when)
+        whens = by_key((case.remedy, case.when) for case in self.cases.values())
         if len(whens) == 1:
             return next(iter(whens))
         return tuple(f"if {' or '.join(when)}: {', then '.join(steps)}" for steps, when in whens.items())

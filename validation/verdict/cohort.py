@@ -14,6 +14,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import NamedTuple
 
 from validation.model.contract import Measurement, NodeResult, TestResult
+from validation.model.grouping import by_key
 from validation.model.quantities import is_rate, of_gpus
 from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
 
@@ -37,9 +38,7 @@ def compare(results: Mapping[str, NodeResult]) -> dict[str, dict[str, Comparison
     fleet: dict[str, dict[Hashable, list[_Member]]] = {}
     values: dict[Hashable, array[float]] = {}
     for name, result in results.items():
-        of_node = fleet[name] = {}
-        for key, member in _members(result):
-            of_node.setdefault(key, []).append(member)
+        of_node = fleet[name] = by_key(_members(result))
         for key, members in of_node.items():
             values.setdefault(key, array("d")).extend(_votes([one.measurement.value for one in members]))
     baselines = {key: Baseline.of(found) for key, found in values.items()}

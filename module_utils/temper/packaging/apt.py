@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -191,24 +191,15 @@ class Apt:
 
     def parse(self, simulation: str) -> Transaction:
         """Return what a simulation of apt-get prints."""
-        install, upgrade, downgrade = [], [], []
+        parts: dict[str, list[Change]] = {}
         for name, previous, version, architecture in INST.findall(simulation):
             change = Change(name.partition(":")[0], version, architecture, previous)
-            if not previous:
-                install.append(change)
-            elif self.older(version, previous):
-                downgrade.append(change)
-            else:
-                upgrade.append(change)
-        removed = tuple((name.partition(":")[0], version) for name, version in REMV.findall(simulation))
-        # What is replaced by another architecture's, or removed and then installed, is no removal.
-        names = {change.name for change in (*install, *upgrade, *downgrade)}
-        return Transaction(
-            tuple(install),
-            tuple(upgrade),
-            tuple(downgrade),
-            tuple((name, version) for name, version in removed if name not in names),
-        )
+            kind = "install"
+            if previous:
+                kind = "downgrade" if self.older(version, previous) else "upgrade"
+            parts.setdefault(kind, []).append(change)
+        removed = ((name.partition(":")[0], version) for name, version in REMV.findall(simulation))
+        return Transaction.of(parts, removed)
 
     def older(self, version: str, than: str) -> bool:
         """Return whether a version is older than another one, by dpkg's rules."""
@@ -381,28 +372,12 @@ class Apt:
             if not match:
                 return change
             kind, _, checksum = match["hash"].partition(":")
-            return Change(
-                change.name,
-                change.version,
-                change.architecture,
-                change.previous,
-                match["uri"],
-                parsed("apt-get download --print-uris", match["size"], int),
-                checksum if kind == "SHA256" else "",
-            )
+            size_bytes = parsed("apt-get download --print-uris", match["size"], int)
+            sha256 = checksum if kind == "SHA256" else ""
+            return replace(change, uri=match["uri"], size_bytes=size_bytes, sha256=sha256)
 
-        install, upgrade, downgrade = (
-            tuple(map(detailed, changes))
-            for changes in (transaction.install, transaction.upgrade, transaction.downgrade)
-        )
-        return Transaction(
-            install,
-            upgrade,
-            downgrade,
-            transaction.remove,
-            sum(change.size_bytes for change in (*install, *upgrade, *downgrade)),
-            self.disk_bytes(exact, transaction),
-        )
+        download_bytes = sum(detailed(change).size_bytes for change in transaction.changes)
+        return transaction.detailed(detailed, download_bytes, self.disk_bytes(exact, transaction))
 
     def disk_bytes(self, exact: Sequence[str], transaction: Transaction) -> int:
         """Return the bytes that the transaction takes on disk beyond what it frees, by the packages' word."""

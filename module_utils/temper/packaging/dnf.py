@@ -290,19 +290,8 @@ class Dnf:
                 name, architecture, version = columns[:3]
                 previous = known[name].version if name in known and section != "install" else ""
                 parts.setdefault(section, []).append(Change(name, version, architecture, previous))
-        changes = {
-            change.name for kind in ("install", "upgrade", "downgrade") for change in parts.get(kind, [])
-        }
-        return Transaction(
-            tuple(parts.get("install", [])),
-            tuple(parts.get("upgrade", [])),
-            tuple(parts.get("downgrade", [])),
-            tuple(
-                (change.name, change.version)
-                for change in parts.get("remove", [])
-                if change.name not in changes
-            ),
-        )
+        removed = ((change.name, change.version) for change in parts.get("remove", []))
+        return Transaction.of(parts, removed)
 
     def install(self, wanted: dict[str, str]) -> None:
         """Install in one transaction; dnf downloads and checks everything first. One that fails is undone."""
@@ -452,14 +441,8 @@ class Dnf:
             return replace(change, uri=addresses.get(file, ""), size_bytes=size)
 
         installed = [sizes.get((c.name, c.version, c.architecture), (0, 0))[1] for c in changes]
-        return Transaction(
-            tuple(map(detailed, transaction.install)),
-            tuple(map(detailed, transaction.upgrade)),
-            tuple(map(detailed, transaction.downgrade)),
-            transaction.remove,
-            sum(size for size, _ in sizes.values()),
-            sum(installed) - self.freed(transaction),
-        )
+        download_bytes = sum(size for size, _ in sizes.values())
+        return transaction.detailed(detailed, download_bytes, sum(installed) - self.freed(transaction))
 
     def freed(self, transaction: Transaction) -> int:
         """Bytes on disk of what a transaction replaces and removes."""

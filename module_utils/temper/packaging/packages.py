@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -114,15 +114,9 @@ class Change:
 
     def as_dict(self) -> dict[str, Any]:
         """For Ansible: an upgrade and a downgrade also say `from` and `to`."""
-        moved = {"from": self.previous, "to": self.version} if self.previous else {}
-        return {
-            "name": self.name,
-            "version": self.version,
-            "architecture": self.architecture,
-            "uri": self.uri,
-            "size_bytes": self.size_bytes,
-            "sha256": self.sha256,
-        } | moved
+        said = asdict(self)
+        previous = said.pop("previous")
+        return {**said, **({"from": previous, "to": self.version} if previous else {})}
 
 
 @dataclass(frozen=True)
@@ -135,6 +129,29 @@ class Transaction:
     remove: tuple[tuple[str, str], ...] = ()
     download_bytes: int = 0
     disk_bytes: int = 0
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Sequence[Change]], removed: Iterable[tuple[str, str]]) -> Transaction:
+        """Return the transaction of changes by their kind, and of removals.
+
+        What is replaced by another architecture's, or removed and then installed, is no removal.
+        """
+        install, upgrade, downgrade = (
+            tuple(parts.get(kind, ())) for kind in ("install", "upgrade", "downgrade")
+        )
+        names = {change.name for change in (*install, *upgrade, *downgrade)}
+        return cls(install, upgrade, downgrade, tuple(one for one in removed if one[0] not in names))
+
+    def detailed(self, add: Callable[[Change], Change], download_bytes: int, disk_bytes: int) -> Transaction:
+        """Return the same with the details of each change, and its sizes."""
+        return Transaction(
+            tuple(map(add, self.install)),
+            tuple(map(add, self.upgrade)),
+            tuple(map(add, self.downgrade)),
+            self.remove,
+            download_bytes,
+            disk_bytes,
+        )
 
     @property
     def changes(self) -> tuple[Change, ...]:
