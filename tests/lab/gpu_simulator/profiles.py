@@ -12,8 +12,6 @@ Sources, named at each value:
 * capture-a100: the same, A100-SXM4-40GB, driver 570.148.08 (qx-a100.xml, commit 678cb23b, 2026-08-21)
 * capture-l4: `nvidia-smi -q -x` of a server with two L4, driver 555.42.06 (published by a GPU monitor's test
   data, 2024-07-15)
-* capture-v100: `nvidia-smi -q` of a server with V100-PCIE-32GB, driver 470.129.06 (published log of
-  2023-11-03)
 * lspci-h100: `lspci -Dnn` of an 8x H100 SXM5 server: GPUs 1b 43 52 61 9d c3 d1 df, NVSwitches 07 08 09 0a,
   class 0680, device 22a3, subsystem 10de:1796 (published logs, read 2026-11-20)
 * assumed: plausible, without a source; no role or test may depend on its value
@@ -72,15 +70,11 @@ class GpuModel:
     temperature_shutdown_c: int
     temperature_slowdown_c: int
     temperature_max_operating_c: int
-    row_remapper_banks: int | None  # None: retires pages (Volta), has no row remapper
     mig_capable: bool
-    locked_memory_clocks: bool  # Ampere and newer
-    gsp_firmware: bool  # Turing and newer; the open kernel modules need it
     nvlink_count: int
     nvlink_gb_s: float  # of one link, one direction
     fabric: bool  # registers with a fabric manager before CUDA can start
     branch_min: int  # first driver branch that knows the GPU
-    branch_max: int | None  # last driver branch that drives it, None: still supported
     known_to_driver: bool = True  # False: the driver does not know the device id at all
 
 
@@ -138,15 +132,11 @@ H100_SXM = GpuModel(  # capture-h100, but where noted
     temperature_shutdown_c=95,  # assumed: the capture gives margins only (-8, -2, 0 C) and 58 C left at 29 C
     temperature_slowdown_c=89,
     temperature_max_operating_c=87,
-    row_remapper_banks=2560,
     mig_capable=True,
-    locked_memory_clocks=True,
-    gsp_firmware=True,
     nvlink_count=18,
     nvlink_gb_s=26.562,  # `nvidia-smi nvlink --status` of H100 SXM, published logs read 2026-11-20
     fabric=True,
     branch_min=525,  # facts/nvidia.md 2.3: Hopper came with CUDA 11.8; 525 is the first branch of CUDA 12
-    branch_max=None,
 )
 
 L4 = GpuModel(  # capture-l4, but where noted
@@ -181,15 +171,11 @@ L4 = GpuModel(  # capture-l4, but where noted
     temperature_shutdown_c=89,  # 45 C + 39 C left - margins of -5, -2, 0 C
     temperature_slowdown_c=86,
     temperature_max_operating_c=84,
-    row_remapper_banks=96,
     mig_capable=False,
-    locked_memory_clocks=True,
-    gsp_firmware=True,
     nvlink_count=0,
     nvlink_gb_s=0.0,
     fabric=False,
     branch_min=525,
-    branch_max=None,
 )
 
 A100_SXM = GpuModel(  # capture-a100, but where noted
@@ -221,15 +207,11 @@ A100_SXM = GpuModel(  # capture-a100, but where noted
     temperature_shutdown_c=92,
     temperature_slowdown_c=89,
     temperature_max_operating_c=85,
-    row_remapper_banks=640,
     mig_capable=True,
-    locked_memory_clocks=True,
-    gsp_firmware=True,
     nvlink_count=12,
     nvlink_gb_s=25.0,  # A100 white paper: 12 links, 600 GB/s in both directions
     fabric=False,  # the capture reports fabric N/A; the GPU needs the fabric manager all the same
     branch_min=450,  # facts/nvidia.md 2.1: CUDA 11.0
-    branch_max=None,
 )
 
 # No capture of one was at hand: what is not named here is an H100's.
@@ -251,48 +233,6 @@ B200_SXM = replace(
     supported_clocks=(SupportedClocks(3996, _steps(1965, 120, 15)),),  # assumed
     nvlink_gb_s=50.0,  # NVLink 5: 18 links, 1.8 TB/s in both directions
     branch_min=570,  # data/nvidia_compatibility.yml
-)
-
-V100_PCIE = GpuModel(  # capture-v100, but where noted
-    name="Tesla V100-PCIE-32GB",
-    architecture="Volta",
-    compute_capability="7.0",  # CUDA programming guide
-    device_id="1db6",
-    subsystem_id="124a",
-    board_part_number="900-2G500-0110-030",
-    vbios_version="88.00.7E.00.03",
-    memory_total_mib=32768,  # 32510 usable in the capture: newer drivers count the reserved part in
-    memory_reserved_mib=258,  # assumed: the difference
-    pcie_gen_max=3,
-    pcie_width_max=16,
-    power_default_w=250,
-    power_min_w=100,
-    power_max_w=250,
-    power_idle_w=25.13,
-    clock_video_idle_mhz=555,
-    clock_video_max_mhz=1237,
-    clock_graphics_idle_mhz=135,
-    clock_memory_idle_mhz=877,
-    clock_graphics_default_application_mhz=1230,
-    # From 1380 MHz at 877 MHz memory (capture) down to 135 MHz; the steps of 7.5 MHz, cut to whole numbers,
-    # are assumed.
-    supported_clocks=(SupportedClocks(877, tuple(int(1380 - 7.5 * step) for step in range(167))),),
-    idle_performance_state="P0",
-    idle_temperature_c=29,
-    memory_temperature_c=29,
-    temperature_limits_are_margins=False,
-    temperature_shutdown_c=90,
-    temperature_slowdown_c=87,
-    temperature_max_operating_c=83,
-    row_remapper_banks=None,
-    mig_capable=False,
-    locked_memory_clocks=False,  # facts/nvidia.md 3.3: Ampere and newer
-    gsp_firmware=False,
-    nvlink_count=0,
-    nvlink_gb_s=0.0,
-    fabric=False,
-    branch_min=396,  # assumed
-    branch_max=580,  # facts/nvidia.md 2.3: 590 dropped Volta
 )
 
 # A GPU that no table of ours and no simulated driver knows: a plan must refuse it, by its id.
@@ -333,7 +273,6 @@ PROFILES: Mapping[str, Profile] = {
         numa_nodes=(0, 0, 0, 0, 1, 1, 1, 1),
         switch_managers=("mlx5_4", "mlx5_5"),  # facts/nvidia.md 2.7; their number and names are assumed
     ),
-    "v100-1": Profile(model=V100_PCIE, gpu_addresses=_addresses("1c"), module_ids=(0,), numa_nodes=(0,)),
     "unknown-1": Profile(model=UNKNOWN, gpu_addresses=_addresses("31"), module_ids=(1,), numa_nodes=(0,)),
 }
 

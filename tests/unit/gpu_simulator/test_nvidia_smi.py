@@ -8,13 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.lab.gpu_simulator.profiles import PROFILES
-from tests.unit.each import each
+from tests.unit.each import anew, each
 from tests.unit.gpu_simulator.conftest import PACKAGES, SimulatedNode
 
 MakeNode = Callable[..., SimulatedNode]
 
 FIRST_H100 = "00000000:1B:00.0"
-DRIVER_OF = {"v100-1": ("580.178.04", "proprietary")}
 
 # ---------------------------------------------------------------- exit statuses
 
@@ -112,9 +111,9 @@ def test_gpus_are_chosen_by_index_uuid_or_address(h100: SimulatedNode) -> None:
     assert h100.query("index", "--id=0,2") == [["0"], ["2"]]
 
 
-@pytest.mark.parametrize("profile", [name for name in PROFILES if name != "unknown-1"])
-def test_the_xml_has_what_roles_and_payload_read(booted: MakeNode, profile: str) -> None:
-    node = booted(profile, *DRIVER_OF.get(profile, ("580.178.04", "open")))
+@anew(*[name for name in PROFILES if name != "unknown-1"])
+def test_the_xml_has_what_roles_and_payload_read(profile: str, booted: MakeNode) -> None:
+    node = booted(profile, "580.178.04")
     root = node.xml()
     model = PROFILES[profile].model
     assert root.findtext("driver_version") == "580.178.04"
@@ -141,10 +140,7 @@ def test_the_xml_has_what_roles_and_payload_read(booted: MakeNode, profile: str)
     }
     for path, value in expected.items():
         assert gpus[0].findtext(path) == value, path
-    if model.row_remapper_banks is None:
-        assert gpus[0].findtext("remapped_rows") == "N/A"
-    else:
-        assert gpus[0].findtext("remapped_rows/remapped_row_failure") == "No"
+    assert gpus[0].findtext("remapped_rows/remapped_row_failure") == "No"
     clocks = [
         int(element.text.split()[0]) for element in gpus[0].iter("supported_graphics_clock") if element.text
     ]
@@ -204,17 +200,6 @@ def test_locked_clocks_are_in_force_until_they_are_reset(
 def test_a_clock_that_no_gpu_has_becomes_the_nearest_that_it_has(h100: SimulatedNode) -> None:
     assert h100.smi("-lgc", "1412").returncode == 0
     assert h100.query("clocks.sm", "-i", "0") == [["1410"]]
-
-
-def test_an_unsupported_setting_is_status_0_and_a_warning(booted: MakeNode) -> None:
-    node = booted("v100-1", "580.178.04", "proprietary")
-    node.smi("-pm", "1")
-    result = node.smi("-lmc", "877")
-    assert result.returncode == 0
-    assert result.stdout == (
-        "Setting locked memory clocks is not supported for GPU 00000000:1C:00.0.\n"
-        "Treating as warning and moving on.\nAll done.\n"
-    )
 
 
 def test_application_clocks_must_be_a_supported_pair(h100: SimulatedNode) -> None:

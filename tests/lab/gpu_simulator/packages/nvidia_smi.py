@@ -380,33 +380,32 @@ ecc_mode
   pending_ecc|{ecc_pending}
 ecc_errors
   volatile
-    sram_correctable|{sram_errors}
-    sram_uncorrectable_parity|{sram_errors}
-    sram_uncorrectable_secded|{sram_errors}
+    sram_correctable|0
+    sram_uncorrectable_parity|0
+    sram_uncorrectable_secded|0
     dram_correctable|0
     dram_uncorrectable|{dram_errors}
   aggregate
-    sram_correctable|{sram_errors}
-    sram_uncorrectable_parity|{sram_errors}
-    sram_uncorrectable_secded|{sram_errors}
+    sram_correctable|0
+    sram_uncorrectable_parity|0
+    sram_uncorrectable_secded|0
     dram_correctable|0
     dram_uncorrectable|{dram_errors}
-    sram_threshold_exceeded|{sram_threshold_exceeded}
+    sram_threshold_exceeded|No
   channel_repair_pending|No
   tpc_repair_pending|No
   unrepairable_memory|{r595_not_available}
 retired_pages
   multiple_single_bit_retirement
-    retired_count|{retired_pages}
+    retired_count|N/A
   double_bit_retirement
-    retired_count|{retired_pages}
-  pending_blacklist|{retired_pages_pending}
-  pending_retirement|{retired_pages_pending}
-remapped_rows|{no_row_remapper}
+    retired_count|N/A
+  pending_blacklist|N/A
+  pending_retirement|N/A
 remapped_rows
-  remapped_row_corr|{remapped_correctable}
+  remapped_row_corr|0
   remapped_row_unc|{remapped_uncorrectable}
-  remapped_row_pending|{remapped_pending}
+  remapped_row_pending|No
   remapped_row_failure|{remapped_failure}
 temperature
   gpu_temp|{temperature} C
@@ -521,15 +520,10 @@ fabric.state = {fabric_state}
 fabric.status = {fabric_status}
 """
 ROW_FIELDS = """\
-remapped_rows.correctable = {remapped_correctable}
+remapped_rows.correctable = 0
 remapped_rows.uncorrectable = {remapped_uncorrectable}
-remapped_rows.pending = {remapped_pending}
-remapped_rows.failure = {remapped_failure}
-remapped_rows.histogram.max = {banks_max_number}
-remapped_rows.histogram.high = {banks_zero_number}
-remapped_rows.histogram.partial = {banks_zero_number}
-remapped_rows.histogram.low = {banks_zero_number}
-remapped_rows.histogram.none = {banks_none_number}"""
+remapped_rows.pending = No
+remapped_rows.failure = {remapped_failure}"""
 IDENTITY_FIELDS = """\
 timestamp = {now}
 gpu_name = {name}
@@ -552,9 +546,6 @@ def values(gpu: Gpu) -> dict[str, Any]:
     hw, node = gpu.hw, gpu.node
     r595 = node.branch >= 595
     reasons = gpu.event_reasons()
-    banks = hw["row_remapper_banks"]
-    failed = int(gpu.remap_failed)
-    remapper = banks is not None
     state, status = gpu.fabric()
     application_memory, application_graphics = gpu.applications()
     applications = {
@@ -596,19 +587,9 @@ def values(gpu: Gpu) -> dict[str, Any]:
         "memory_used": gpu.memory_used_mib(),
         "memory_free": hw["memory_total_mib"] - hw["memory_reserved_mib"] - gpu.memory_used_mib(),
         "utilization": 100 * gpu.computing,
-        "sram_errors": "0" if remapper else NA,
-        "sram_threshold_exceeded": "No" if remapper else NA,
         "dram_errors": gpu.memory_errors,
-        "retired_pages": NA if remapper else "0",
-        "retired_pages_pending": NA if remapper else "No",
-        "no_row_remapper": "" if remapper else NA,
-        "remapped_correctable": "0" if remapper else "",
-        "remapped_uncorrectable": str(failed) if remapper else "",
-        "remapped_pending": "No" if remapper else "",
-        "remapped_failure": yes(failed) if remapper else "",
-        "banks_max_number": banks - failed if remapper else "",
-        "banks_zero_number": "0" if remapper else "",
-        "banks_none_number": failed if remapper else "",
+        "remapped_uncorrectable": int(gpu.remap_failed),
+        "remapped_failure": yes(gpu.remap_failed),
         "r595_not_available": NA if r595 else "",
         "temperature": temperature,
         "margin": f"{highest - temperature} C" if margins else NA,
@@ -907,18 +888,13 @@ def reset_graphics(node: Node, gpu: Gpu, _: str) -> None:
 def lock_memory(node: Node, gpu: Gpu, value: str) -> None:
     may_change_clocks(gpu)
     lowest, highest = clocks(value, "-lmc")
-    if not gpu.hw["locked_memory_clocks"]:
-        unsupported("Setting locked memory clocks", gpu)
-        return
     print(f'Memory clocks set to "(memClkMin {lowest}, memClkMax {highest})" for GPU {gpu.bus_id}')
     change(node, gpu, memory_lock=[lowest, highest])
 
 
 def reset_memory(node: Node, gpu: Gpu, _: str) -> None:
     may_change_clocks(gpu)
-    if not gpu.hw["locked_memory_clocks"]:
-        unsupported("Resetting locked memory clocks", gpu)
-    elif gpu.session:
+    if gpu.session:
         change(node, gpu, memory_lock=None)
 
 

@@ -317,10 +317,7 @@ def counters_are_open() -> bool:
 
 def drives(module: Hardware, gpu: Hardware) -> bool:
     """Say whether this build of the nvidia module drives this GPU."""
-    branch = int(module["version"].split(".")[0])
-    newest = gpu["branch_max"] or branch
-    has_firmware = gpu["gsp_firmware"] or module["flavour"] != "open"
-    return bool(gpu["known_to_driver"] and gpu["branch_min"] <= branch <= newest and has_firmware)
+    return bool(gpu["known_to_driver"] and gpu["branch_min"] <= int(module["version"].split(".")[0]))
 
 
 def module_banner(module: Hardware) -> str:
@@ -348,7 +345,7 @@ def information(gpu: Hardware, module: Hardware) -> str:
         "DMA Mask": "0xfffffffffffff",
         "Bus Location": gpu["address"],
         "Device Minor": gpu["index"],
-        "GPU Firmware": module["version"] if gpu["gsp_firmware"] else "N/A",
+        "GPU Firmware": module["version"],
         "GPU Excluded": "No",
     }
     return "".join(f"{name}:\t {value}\n" for name, value in lines.items())
