@@ -15,8 +15,8 @@ from ansible.module_utils.temper import process
 from ansible.module_utils.temper.access.ssh_login import Login
 from ansible.module_utils.temper.driver import loaded_state
 
-from temper.plan.facts import Interface
-from tests.unit.each import each
+from temper.plan.facts import Interface, NodeFacts
+from tests.unit.each import anew, each
 from tests.unit.tables import specs
 
 Run = Callable[..., dict[str, Any]]
@@ -92,12 +92,9 @@ Ip: 1 64 17766 0 0 {} 0
 """
 
 
-@pytest.mark.parametrize(
-    ("switch", "count", "switch6", "count6", "expected"),
-    [(1, 27, 0, 0, True), (0, 27, 0, 0, False), (1, 0, 1, 0, False), (0, 0, 1, 5, True), (0, 9, 0, 9, False)],
-)
+@anew((1, 27, 0, 0, True), (0, 27, 0, 0, False), (1, 0, 1, 0, False), (0, 0, 1, 5, True), (0, 9, 0, 9, False))
 def test_a_router_is_a_node_that_has_forwarded(
-    root: Root, switch: int, count: int, switch6: int, count6: int, *, expected: bool
+    switch: int, count: int, switch6: int, count6: int, expected: bool, root: Root
 ) -> None:
     root.write("proc/sys/net/ipv4/ip_forward", f"{switch}\n")
     root.write("proc/sys/net/ipv6/conf/all/forwarding", f"{switch6}\n")
@@ -289,9 +286,9 @@ def test_what_the_kernel_loads_as_it_is_written_is_offered_too(root: Root) -> No
     assert (found["cpu_governors"], found["nvme_schedulers"]) == (["performance", "powersave"], [])
 
 
-@pytest.mark.parametrize(("kind", "own"), [("tmpfs", True), ("overlay", False)])
+@anew(("tmpfs", True), ("overlay", False))
 def test_shared_memory_is_a_file_system_of_its_own_where_one_is_mounted(
-    root: Root, kind: str, own: bool
+    kind: str, own: bool, root: Root
 ) -> None:
     line = f"26 23 0:23 / /dev/shm rw,nosuid,nodev shared:4 - {kind} {kind} rw,size=1k,inode64\n"
     root.write("proc/self/mountinfo", f"22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n{line}")
@@ -453,47 +450,30 @@ def test_interfaces_but_loopback(program: Any, root: Root) -> None:
         "ip",
         f"case $* in *address*) echo '{json.dumps(ADDRESSES)}' ;; *-4*) echo '{json.dumps(routes)}' ;; esac",
     )
-    unconnected = {"driver": "", "mac": "", "rdma": False, "below": "", "master": "", "networks": []}
+    bare: dict[str, Any] = {
+        "mtu": 1500,
+        "up": True,
+        "carrier": True,
+        "speed_mbit_s": None,
+        "addresses": [],
+        "networks": [],
+    }
+    bare |= {"default_route": False, "driver": "", "mac": "", "rdma": False, "below": "", "master": ""}
     assert node_facts.interfaces(root.path) == [
-        {
+        bare
+        | {
             "name": "eth0",
-            "mtu": 1500,
-            "up": True,
-            "carrier": True,
+            "kind": "",
             "speed_mbit_s": 25000,
             "addresses": ["192.0.2.7", "fe80::7"],
+            "networks": ["192.0.2.0/24"],
             "default_route": True,
-            "kind": "",
             "driver": "mlx5_core",
             "mac": "02:00:00:00:00:01",
             "rdma": True,
-            "below": "",
-            "master": "",
-            "networks": ["192.0.2.0/24"],
         },
-        {
-            "name": "ib0",
-            "mtu": 4092,
-            "up": False,
-            "carrier": True,
-            "speed_mbit_s": None,
-            "addresses": [],
-            "default_route": False,
-            **unconnected,
-            "kind": "infiniband",
-        },
-        {
-            "name": "eth0.5",
-            "mtu": 1500,
-            "up": True,
-            "carrier": True,
-            "speed_mbit_s": None,
-            "addresses": [],
-            "default_route": False,
-            **unconnected,
-            "kind": "vlan",
-            "below": "eth0",
-        },
+        bare | {"name": "ib0", "kind": "infiniband", "mtu": 4092, "up": False},
+        bare | {"name": "eth0.5", "kind": "vlan", "below": "eth0"},
     ]
 
 
@@ -522,11 +502,8 @@ def test_kinds_as_the_kernel_calls_them(program: Any, tmp_path: Path) -> None:
     assert (found["veth1"]["master"], found["veth0"]["networks"]) == ("br0", ["10.9.0.0/24"])
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("400000\n", 400000), ("-1\n", None), ("0\n", None), ("4294967295\n", None), ("\n", None)],
-)
-def test_a_speed_that_the_kernel_does_not_know_is_none(root: Root, text: str, expected: int | None) -> None:
+@anew(("400000\n", 400000), ("-1\n", None), ("0\n", None), ("4294967295\n", None), ("\n", None))
+def test_a_speed_that_the_kernel_does_not_know_is_none(text: str, expected: int | None, root: Root) -> None:
     root.write("sys/class/net/eth0/speed", text)
     assert node_facts.link_speed(root.path, "eth0") == expected
 
@@ -545,16 +522,13 @@ def test_an_interface_without_a_cable_has_no_carrier(program: Any) -> None:
 
 
 @pytest.mark.component
-@pytest.mark.parametrize(
-    ("by_ipv4", "by_ipv6", "expected"),
-    [
-        ([("eth0", 200), ("eth1", 100)], [], "eth1"),
-        ([("eth0", None)], [("eth1", 1024)], "eth0"),
-        ([], [("eth1", 1024)], "eth1"),
-    ],
+@anew(
+    ([("eth0", 200), ("eth1", 100)], [], "eth1"),
+    ([("eth0", None)], [("eth1", 1024)], "eth0"),
+    ([], [("eth1", 1024)], "eth1"),
 )
 def test_the_default_route_is_the_best_one_of_ipv4_or_else_of_ipv6(
-    program: Any, by_ipv4: list[Any], by_ipv6: list[Any], expected: str
+    by_ipv4: list[Any], by_ipv6: list[Any], expected: str, program: Any
 ) -> None:
     def routes(of: list[Any]) -> str:
         return json.dumps([{"dev": dev} | ({"metric": metric} if metric else {}) for dev, metric in of])
@@ -576,8 +550,8 @@ def test_the_real_ip_is_understood() -> None:
 
 
 @pytest.mark.component
-@pytest.mark.parametrize("script", [f"echo '{json.dumps(ADDRESSES)}'; exit 1", "", None])
-def test_without_an_answer_of_ip_there_are_no_interfaces(program: Any, script: str | None) -> None:
+@anew(f"echo '{json.dumps(ADDRESSES)}'; exit 1", "", None)
+def test_without_an_answer_of_ip_there_are_no_interfaces(script: str | None, program: Any) -> None:
     if script is not None:
         program("ip", script)
     assert node_facts.interfaces() == []
@@ -605,8 +579,8 @@ def test_packages_of_the_family_and_all_that_are_broken(program: Any) -> None:
 
 
 @pytest.mark.component
-@pytest.mark.parametrize("script", ["exit 2", None])
-def test_without_dpkg_there_are_no_packages(program: Any, script: str | None) -> None:
+@anew("exit 2", None)
+def test_without_dpkg_there_are_no_packages(script: str | None, program: Any) -> None:
     if script is not None:
         program("dpkg-query", script)
     assert node_facts.package_state() == ({}, [], {}, "")
@@ -631,33 +605,27 @@ def test_packages_of_the_family_where_rpm_keeps_them(program: Any) -> None:
 
 
 @pytest.mark.component
-@pytest.mark.parametrize(
-    ("installed", "ofed"),
-    [
-        ("mlnx-ofed-kernel-dkms\\t24.10\\tinstall\\tinstalled", "mlnx-ofed-kernel-dkms 24.10"),
-        ("doca-ofed\\t2.9\\tinstall\\tinstalled", "doca-ofed 2.9"),
-        # The package that only brings a repository.
-        ("doca-host\\t2.9\\tinstall\\tinstalled", ""),
-        ("mlnx-ofed-kernel-dkms\\t24.10\\tdeinstall\\tconfig-files", ""),
-        ("rdma-core\\t44\\tinstall\\tinstalled", ""),
-    ],
+@anew(
+    ("mlnx-ofed-kernel-dkms\\t24.10\\tinstall\\tinstalled", "mlnx-ofed-kernel-dkms 24.10"),
+    ("doca-ofed\\t2.9\\tinstall\\tinstalled", "doca-ofed 2.9"),
+    # The package that only brings a repository.
+    ("doca-host\\t2.9\\tinstall\\tinstalled", ""),
+    ("mlnx-ofed-kernel-dkms\\t24.10\\tdeinstall\\tconfig-files", ""),
+    ("rdma-core\\t44\\tinstall\\tinstalled", ""),
 )
-def test_an_ofed_is_known_by_its_packages(program: Any, installed: str, ofed: str) -> None:
+def test_an_ofed_is_known_by_its_packages(installed: str, ofed: str, program: Any) -> None:
     program("dpkg-query", f"printf '{installed}\\n'")
     assert node_facts.package_state()[3] == ofed
 
 
-@pytest.mark.parametrize(
-    ("vendor", "kind", "found"),
-    [
-        ("0x15b3", "0x020700", True),
-        ("0x15b3", "0x020000", True),
-        ("0x15b3", "0x058000", False),
-        ("0x8086", "0x020000", False),
-    ],
+@anew(
+    ("0x15b3", "0x020700", True),
+    ("0x15b3", "0x020000", True),
+    ("0x15b3", "0x058000", False),
+    ("0x8086", "0x020000", False),
 )
 def test_an_adapter_of_nvidia_is_one_for_rdma_also_without_its_driver(
-    root: Root, vendor: str, kind: str, found: bool
+    vendor: str, kind: str, found: bool, root: Root
 ) -> None:
     root.pci("0000:1c:00.0", vendor, "0x1021", kind)
     assert node_facts.has_rdma(root.path) is found
@@ -676,16 +644,13 @@ def test_rpm_is_not_asked_where_there_is_dpkg(program: Any) -> None:
 
 
 @pytest.mark.component
-@pytest.mark.parametrize(
-    ("policy", "offered"),
-    [
-        (f"linux-headers-{RELEASE}:\n  Installed: (none)\n  Candidate: 6.1.140-1\n", True),
-        (f"linux-headers-{RELEASE}:\n  Installed: (none)\n  Candidate: (none)\n", False),
-        ("", False),
-    ],
+@anew(
+    (f"linux-headers-{RELEASE}:\n  Installed: (none)\n  Candidate: 6.1.140-1\n", True),
+    (f"linux-headers-{RELEASE}:\n  Installed: (none)\n  Candidate: (none)\n", False),
+    ("", False),
 )
 def test_headers_are_installable_where_apt_has_a_candidate(
-    root: Root, program: Any, policy: str, offered: bool
+    policy: str, offered: bool, root: Root, program: Any
 ) -> None:
     root.write("var/lib/apt/lists/deb.debian.org_debian_dists_bookworm_main_binary-amd64_Packages.lz4", "")
     # Its caches are the node's, and no question may change them.
@@ -725,9 +690,9 @@ def test_a_bare_node_has_no_driver(root: Root, program: Any) -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["gridd.conf", "gridd.conf.template"])
+@anew("gridd.conf", "gridd.conf.template")
 def test_vgpu_software_is_known_by_the_settings_of_its_licence_client(
-    root: Root, program: Any, name: str
+    name: str, root: Root, program: Any
 ) -> None:
     root.write(f"etc/nvidia/{name}", "FeatureType=0\n")
     assert loaded_state.nvidia_state(root.path, [], signers=False)["vgpu_software"]
@@ -740,9 +705,9 @@ def test_the_loaded_driver_is_the_one_in_sysfs(root: Root, program: Any) -> None
     assert (state["loaded_version"], state["nouveau_loaded"]) == ("580.126.09", True)
 
 
-@pytest.mark.parametrize(("flag", "restricted"), [("1", True), ("0", False)])
+@anew(("1", True), ("0", False))
 def test_the_driver_says_who_may_read_its_counters(
-    root: Root, program: Any, flag: str, restricted: bool
+    flag: str, restricted: bool, root: Root, program: Any
 ) -> None:
     root.write("proc/driver/nvidia/params", f"EnableMSI: 1\nRmProfilingAdminOnly: {flag}\n")
     state = loaded_state.nvidia_state(root.path, [], signers=False)
@@ -756,27 +721,22 @@ def test_the_driver_is_read_after_nvidia_smi_has_loaded_it(root: Root, program: 
     assert loaded_state.nvidia_state(root.path, [], signers=False)["loaded_version"] == "580.126.09"
 
 
-@pytest.mark.parametrize(
-    ("link", "target"),
-    [
-        ("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "libnvidia-ml.so.580.178.04"),
-        ("usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1", "libnvidia-ml.so.580.178.04"),
-        ("usr/lib64/libnvidia-ml.so.1", "libnvidia-ml.so.580.178.04"),
-        ("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "nvidia/current/libnvidia-ml.so.580.178.04"),
-    ],
+@anew(
+    ("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "libnvidia-ml.so.580.178.04"),
+    ("usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1", "libnvidia-ml.so.580.178.04"),
+    ("usr/lib64/libnvidia-ml.so.1", "libnvidia-ml.so.580.178.04"),
+    ("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "nvidia/current/libnvidia-ml.so.580.178.04"),
 )
-def test_the_version_of_the_installed_library_is_in_its_name(root: Root, link: str, target: str) -> None:
+def test_the_version_of_the_installed_library_is_in_its_name(link: str, target: str, root: Root) -> None:
     path = root.path / link
     root.write(str(path.parent.relative_to(root.path) / target), "")
     path.symlink_to(target)
     assert loaded_state.userspace_version(root.path) == "580.178.04"
 
 
-@pytest.mark.parametrize(
-    ("vpd", "managed"), [(b"\x82\x10\x00NVIDIA\x90SW_MNG\x78", True), (b"ConnectX-7", False)]
-)
+@anew((b"\x82\x10\x00NVIDIA\x90SW_MNG\x78", True), (b"ConnectX-7", False))
 def test_a_device_that_manages_nvlink_switches_says_so_in_its_vpd(
-    root: Root, vpd: bytes, managed: bool
+    vpd: bytes, managed: bool, root: Root
 ) -> None:
     root.write("sys/class/infiniband/mlx5_0/device/vpd", b"ConnectX-7")
     root.write("sys/class/infiniband/mlx5_4/device/vpd", vpd)
@@ -907,46 +867,10 @@ def test_module_returns_one_fact_and_changes_nothing(
     result = run_module(node_facts.main, check_mode=True)
     facts = result["ansible_facts"]["temper"]
     assert not result["changed"]
-    assert facts.keys() == {
-        "os",
-        "architecture",
-        "answers_elsewhere",
-        "usb_disk",
-        "forwards",
-        "image_refusal",
-        "kernel",
-        "kernels",
-        "secure_boot",
-        "mok_enrolled",
-        "services",
-        "boot_id",
-        "machine_id",
-        "cpu",
-        "memory_bytes",
-        "disks",
-        "pci",
-        "nvlink_switch_managed",
-        "network_firmware",
-        "in_place",
-        "interfaces",
-        "other_engines",
-        "packages",
-        "broken_packages",
-        "apt_sources",
-        "dkms",
-        "nvidia",
-        "tunables",
-        "pythons",
-        "payload_python",
-    }
+    assert facts.keys() == {field.name for field in fields(NodeFacts)}
+    NodeFacts.from_dict(facts)
     assert facts["os"]["id"] == "debian"
     assert facts["boot_id"] == "27f1b2c4-0000-4000-8000-000000000000"
-    assert facts["kernel"].keys() == {
-        "release",
-        "headers_present",
-        "headers_installable",
-        "image_packages",
-    }
 
 
 # ---------------------------------------------------------------- Python
@@ -960,17 +884,14 @@ def test_the_systems_own_python_comes_first(root: Root) -> None:
     assert node_facts.pythons(root.path / "elsewhere") == []
 
 
-@pytest.mark.parametrize(
-    ("settings", "library", "found"),
-    [
-        ("home = /usr/bin\nversion = 3.11.2\n", "lib/python3.11/site-packages", ("3.11", True)),
-        ("uv = 0.9\nversion_info = 3.12.3\n", "lib/python3.12/site-packages", ("3.12", True)),
-        ("", "local/lib/python3.11/dist-packages", ("3.11", False)),
-    ],
+@anew(
+    ("home = /usr/bin\nversion = 3.11.2\n", "lib/python3.11/site-packages", ("3.11", True)),
+    ("uv = 0.9\nversion_info = 3.12.3\n", "lib/python3.12/site-packages", ("3.12", True)),
+    ("", "local/lib/python3.11/dist-packages", ("3.11", False)),
     ids=["venv", "uv", "a golden image"],
 )
 def test_the_payloads_python_is_read_from_files(
-    root: Root, settings: str, library: str, found: tuple[str, bool]
+    settings: str, library: str, found: tuple[str, bool], root: Root
 ) -> None:
     root.write("opt/temper/venv/bin/python3", "")
     if settings:

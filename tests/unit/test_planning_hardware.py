@@ -42,26 +42,6 @@ def other_warnings(found: dict[str, Any]) -> list[str]:
     return [warning for warning in found["warnings"] if "may lack NCCL" not in warning]
 
 
-@each(
-    ("13bd", "Tesla M10", "maxwell", "r580-cuda12.9", "proprietary"),
-    ("1bb3", "Tesla P4", "pascal", "r580-cuda12.9", "proprietary"),
-    ("1d81", "TITAN V", "volta", "r580-cuda12.9", "proprietary"),
-    ("1e30", "Quadro RTX 6000 / Quadro RTX 8000", "turing", "r580-cuda13.0", "open"),
-    ("2231", "NVIDIA RTX A5000", "ampere", "r580-cuda13.0", "open"),
-    ("26ba", "NVIDIA L20", "ada", "r580-cuda13.0", "open"),
-    ("2322", "NVIDIA H800 PCIe", "hopper", "r580-cuda13.0", "open"),
-    ("2c02", "NVIDIA GeForce RTX 5080", "blackwell", "r580-cuda13.0", "open"),
-)
-def test_a_gpu_that_nobody_measured_is_planned(
-    device_id: str, name: str, architecture: str, stack: str, modules: str
-) -> None:
-    found = plan(node(pci=gpus(device_id, device_id)))
-    assert (found["problems"], other_warnings(found), found["unknown_gpus"]) == ([], [], [])
-    (gpu,) = found["gpus"]
-    assert (gpu["name"], gpu["architecture"], gpu["count"]) == (name, architecture, 2)
-    assert (found["stack"], found["driver"]["modules"]) == (stack, modules)
-
-
 def test_rubin_has_a_stack_by_name_which_the_refusal_of_others_tells() -> None:
     rubin = system("ubuntu", "24.04", pci=gpus("3021"))
     assert_says(problem(rubin), "rubin", "615 or newer", "nvidia_stack_name: r615-cuda13.4")

@@ -18,9 +18,12 @@ import pytest
 import yaml
 
 from tests.unit import ansible_commands
+from tests.unit.each import anew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+pytestmark = pytest.mark.component
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOK = str(Path(sys.executable).with_name("ansible-playbook"))
@@ -226,7 +229,6 @@ def stage(said: str, name: str) -> str:
     return said.partition(f"== {name}\n")[2].partition("\n== ")[0]
 
 
-@pytest.mark.component
 def test_every_stage_has_its_counts(said: str) -> None:
     assert re.findall(r"^\d+ nodes?: .*; ", said, flags=re.MULTILINE) == [
         "11 nodes: 7 ok, 2 refused, 2 unreachable; ",
@@ -235,12 +237,10 @@ def test_every_stage_has_its_counts(said: str) -> None:
     ]
 
 
-@pytest.mark.component
 def test_the_plans_are_shown_as_they_are(said: str) -> None:
     assert "\nthe plan\n  of all nodes\n" in stage(said, "Preflight")
 
 
-@pytest.mark.component
 def test_the_program_that_has_started_the_run_gets_each_reason(run: Runner, tmp_path: Path) -> None:
     play = (
         "- hosts: n01,n02\n  gather_facts: false\n  tasks:\n"
@@ -255,21 +255,18 @@ def test_the_program_that_has_started_the_run_gets_each_reason(run: Runner, tmp_
     ]
 
 
-@pytest.mark.component
 def test_a_refusal_stands_once_for_all_nodes(said: str) -> None:
     assert "refused: 2 nodes: n03, n04\n  Refuse a node" in stage(said, "Preflight")
     assert said.count("NODE is refused.\n    - It has no GPU.") == 1
     assert "refused: n08\n  Load the rules\n    Nothing was changed: docker runs." in stage(said, "Tune")
 
 
-@pytest.mark.component
 def test_unreachable_nodes_are_named_with_the_reason(said: str) -> None:
     shown = stage(said, "Preflight").partition("unreachable: lost\n")[2]
     assert "127.0.0.1 port 1: Connection refused" in shown
     assert "unreachable: n05\n" in shown
 
 
-@pytest.mark.component
 def test_a_failure_stands_once_and_in_full(said: str) -> None:
     shown = stage(said, "Tune").partition("failed: 2 nodes: n06, n07\n")[2]
     for part in ("Compile", "play.yml:", "rc: 3", "stderr: no space", "stdout: compiling"):
@@ -277,14 +274,12 @@ def test_a_failure_stands_once_and_in_full(said: str) -> None:
     assert said.count("stderr: no space") == 1
 
 
-@pytest.mark.component
 def test_warnings_and_deprecations_stand_once(said: str) -> None:
     assert "warning: 3 nodes: n08-n10\n  Mind the fan" in said
     assert said.count("Mind the fan") == 1
     assert said.count("use another") == 1
 
 
-@pytest.mark.component
 def test_changes_stand_once_for_nodes_that_changed_alike(said: str) -> None:
     shown = stage(said, "Tune")
     assert "changed: 7 nodes: n01, n02, n06-n10\n  Set limits\n    nofile: 1 -> 2\n" in shown
@@ -295,7 +290,6 @@ def test_changes_stand_once_for_nodes_that_changed_alike(said: str) -> None:
     assert re.findall(r"changed: 3 nodes: n08-n10\n  Write a file\n(?:.*\n){3}    \+size = 2", shown)
 
 
-@pytest.mark.component
 def test_errors_that_ended_nothing_are_no_failures(said: str) -> None:
     shown = stage(said, "Validate")
     assert "ignored: n01\n  Look" in shown
@@ -303,13 +297,11 @@ def test_errors_that_ended_nothing_are_no_failures(said: str) -> None:
     assert "went on after an error: 2: n01, n02\n" in said
 
 
-@pytest.mark.component
 def test_what_no_log_hides_is_nowhere(said: str) -> None:
     assert "failed: n09\n  Use a password" in said
     assert "hunter" not in said
 
 
-@pytest.mark.component
 def test_outcome_verdict_and_next_step_come_last_with_the_numbers_of_the_stages(said: str) -> None:
     lines = said.partition("== Outcome\n")[2].splitlines()
     assert lines[:7] == [
@@ -327,7 +319,6 @@ def test_outcome_verdict_and_next_step_come_last_with_the_numbers_of_the_stages(
     assert "PLAY RECAP" not in said
 
 
-@pytest.mark.component
 def test_only_the_action_verdict_concludes_and_only_for_nodes_of_its_play(run: Runner) -> None:
     forged = "{sentence: All is well., good: true, states: {n01: ok, n02: failed}}"
     play = (
@@ -349,7 +340,6 @@ def program(path: str) -> dict[str, str]:
     return {"before": "", "after": "#!x\n" * 99, "before_header": path, "after_header": path}
 
 
-@pytest.mark.component
 def test_a_quiet_run_says_what_went_wrong_and_a_verbose_one_all(run: Runner) -> None:
     diff = [program(path) for path in ("/usr/local/lib/temper/mig.py", "/etc/temper.conf")]
     many = [f"a{number}" for number in range(40)]
@@ -395,7 +385,6 @@ ONE = """\
 """
 
 
-@pytest.mark.component
 def test_check_mode_says_what_would_change_in_the_colours_that_are_asked_for(run: Runner) -> None:
     coloured = run(ONE, "--check", "--diff", ANSIBLE_FORCE_COLOR="1")
     assert "\x1b[0;32m    +new\x1b[0m" in coloured
@@ -409,45 +398,24 @@ def test_check_mode_says_what_would_change_in_the_colours_that_are_asked_for(run
     assert not (run.folder / "file").exists()
 
 
-@pytest.fixture(scope="module")
-def second(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What a playbook says that is given twice, where its file is there already."""
-    run = Runner(tmp_path_factory.mktemp("again"))
+def test_each_of_several_playbooks_has_the_counts_of_its_batches_without_colours_on_a_pipe(
+    run: Runner,
+) -> None:
     (run.folder / "file").write_text("new\n")
-    return run(ONE, str(run.folder / "play.yml"))
+    said = run(ONE, str(run.folder / "play.yml"))
+    assert re.findall(r"1 node: 1 (\w+); ", said) == ["ok"] * 4
+    assert said.rstrip().endswith("== Outcome\nok: 2")
+    assert "\x1b" not in said
 
 
-@pytest.mark.component
-def test_each_of_several_playbooks_has_the_counts_of_its_batches(second: str) -> None:
-    assert re.findall(r"1 node: 1 (\w+); ", second) == ["ok"] * 4
-
-
-@pytest.mark.component
-def test_the_second_run_changes_nothing(second: str) -> None:
-    assert second.rstrip().endswith("== Outcome\nok: 2")
-
-
-@pytest.mark.component
-def test_a_pipe_has_no_colours(second: str) -> None:
-    assert "\x1b" not in second
-
-
-@pytest.mark.component
-@pytest.mark.parametrize("asked", ["-v", pytest.param("ANSIBLE_STDOUT_CALLBACK", marks=pytest.mark.nightly)])
-def test_ansibles_own_output_comes_back_where_it_is_asked_for(run: Runner, asked: str) -> None:
+@anew("-v", pytest.param("ANSIBLE_STDOUT_CALLBACK", marks=pytest.mark.nightly))
+def test_ansibles_own_output_comes_back_where_it_is_asked_for(asked: str, run: Runner) -> None:
     said = run(ONE, "-v") if asked == "-v" else run(ONE, ANSIBLE_STDOUT_CALLBACK="default")
     assert "TASK [Write a file]" in said
     assert "changed: [n01]" in said
     assert "== " not in said
 
 
-@pytest.mark.nightly
-@pytest.mark.component
-def test_a_list_of_tasks_is_ansibles_own(run: Runner) -> None:
-    assert "Write a file\tTAGS: []" in run(ONE, "--list-tasks")
-
-
-@pytest.mark.component
 def test_an_error_in_the_callback_ends_no_run(run: Runner) -> None:
     plugins = run.folder / "callback_plugins"
     plugins.mkdir()
@@ -473,7 +441,6 @@ def until(process: subprocess.Popen[str], words: str) -> str:
     return said
 
 
-@pytest.mark.component
 def test_while_it_waits_a_pipe_gets_lines_that_say_for_what(run: Runner) -> None:
     with run.begin(WAITS) as process:
         said = until(process, "(40 percent)")
@@ -487,7 +454,6 @@ def test_while_it_waits_a_pipe_gets_lines_that_say_for_what(run: Runner) -> None
     assert "== Outcome\nchanged: 2\n" in rest
 
 
-@pytest.mark.component
 def test_a_run_that_is_interrupted_says_what_it_has_changed(run: Runner) -> None:
     # Ansible ends its workers with a signal. A worker that is sending a result then keeps Ansible's lock, and
     # the run hangs. So both workers sleep between two attempts.
@@ -503,7 +469,6 @@ def test_a_run_that_is_interrupted_says_what_it_has_changed(run: Runner) -> None
     assert "  Wait until the tests are over: 2 nodes: n01, n02\nNext: the same command" in rest
 
 
-@pytest.mark.component
 def test_a_run_that_an_error_ends_was_not_interrupted(run: Runner) -> None:
     (run.folder / "group_vars").mkdir()
     (run.folder / "group_vars/all.yml").write_text("a:\n\tb: c\n")
@@ -521,7 +486,6 @@ def displayed(written: str) -> list[str]:
     return [line.rstrip("\r").rpartition("\r\x1b[K")[2] for line in written.split("\n")]
 
 
-@pytest.mark.component
 def test_a_terminal_has_one_line_that_moves_and_goes(run: Runner) -> None:
     written = run.on_terminal(WAITS)
     assert "\r\x1b[KMeasure: Wait until the tests are over" in written
@@ -531,7 +495,6 @@ def test_a_terminal_has_one_line_that_moves_and_goes(run: Runner) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.component
 def test_what_others_display_is_not_written_into_the_line(run: Runner) -> None:
     (run.folder / "callback_plugins").mkdir()
     (run.folder / "callback_plugins/other.py").write_text(OTHER)
@@ -540,7 +503,6 @@ def test_what_others_display_is_not_written_into_the_line(run: Runner) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.component
 def test_a_terminal_that_can_move_nothing_gets_lines(run: Runner) -> None:
     written = run.on_terminal(WAITS, TERM="dumb", TEMPER_PROGRESS_INTERVAL_S="0.1")
     assert "waiting for n01, n02" in written

@@ -22,23 +22,11 @@ def test_nodes_with_the_same_changes_are_one_block_for_all_tasks() -> None:
     ]
 
 
-def test_nodes_with_other_changes_are_another_block() -> None:
-    notes = [Note("changed", node, "A", f"x: {value}") for node, value in (("n1", 1), ("n2", 2), ("n3", 1))]
-    first, second = noted(Run(), stage(), *notes)
-    assert first.startswith("changed: 2 nodes: n1, n3\n")
-    assert second.startswith("changed: n2\n")
-
-
 def test_of_a_fleet_without_two_alike_some_changes_are_shown_and_all_names() -> None:
     notes = [Note("changed", f"n{number:03}", "A", f"{number} -> x") for number in range(200)]
     blocks = noted(Run(), stage(), *notes)
     assert len(blocks) == MOST_GROUPS + 1
     assert "n008-n199" in blocks[-1]
-
-
-def test_a_failure_stands_once_with_all_that_was_said() -> None:
-    notes = [Note("failed", node, "A", f"{node} is full\nrc: 1") for node in ("n1", "n2")]
-    assert noted(Run(), stage(), *notes) == ["failed: 2 nodes: n1, n2\n  A\n    NODE is full\n    rc: 1"]
 
 
 def test_the_words_of_one_node_do_not_fill_the_terminal() -> None:

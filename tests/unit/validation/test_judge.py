@@ -91,14 +91,6 @@ def below_floor(node: NodeVerdict) -> list[str]:
     return [finding.text for test in node.tests for finding in test.findings if finding.code == "below-floor"]
 
 
-def test_a_number_below_its_floor_fails_and_says_both() -> None:
-    node = verdict(
-        one_test("gpu_matmul", State.PASS, measurement(value=612.0), measurement(value=730.0, device=1))
-    )
-    assert below_floor(node) == ["bf16 612 TFLOP/s on GPU 0, floor 672 (H100 SXM 80 GB)"]
-    assert (node.state, node.exit_status) == (State.FAIL, EXIT_FAIL)
-
-
 @each(
     (640.0, 0.3, "noisy-below-floor", State.DEGRADED),
     (640.0, 0.02, "below-floor", State.FAIL),
