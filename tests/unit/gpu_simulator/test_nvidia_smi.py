@@ -64,7 +64,7 @@ def test_wrong_arguments_have_the_status_of_the_real_one(
     assert not said or result.stdout.strip() == said
 
 
-@each("-pm 0", "-lgc 1410", "-rgc", "-lmc 405", "-rmc", "-ac 6251,2040", "-rac", "-pl 60")
+@each("-pm 0", "-lgc 1410", "-rgc", "-lmc 405", "-rmc", "-pl 60")
 def test_settings_need_root_and_fail_with_4(words: str, l4: SimulatedNode) -> None:
     result = l4.smi(*words.split(), user=1000)
     assert result.returncode == 4
@@ -200,28 +200,6 @@ def test_locked_clocks_are_in_force_until_they_are_reset(
 def test_a_clock_that_no_gpu_has_becomes_the_nearest_that_it_has(h100: SimulatedNode) -> None:
     assert h100.smi("-lgc", "1412").returncode == 0
     assert h100.query("clocks.sm", "-i", "0") == [["1410"]]
-
-
-def test_application_clocks_must_be_a_supported_pair(h100: SimulatedNode) -> None:
-    refused = h100.smi("-ac", "2619,1", "-i", "0")
-    assert refused.returncode == 0
-    assert 'Specified clock combination "(MEM 2619, SM 1)" is not supported for GPU' in refused.stdout
-    accepted = h100.smi("-ac", "2619,1410", "-i", "0")
-    assert (
-        accepted.stdout
-        == f'Applications clocks set to "(MEM 2619, SM 1410)" for GPU {FIRST_H100}\nAll done.\n'
-    )
-    assert h100.query("clocks.applications.gr", "-i", "0") == [["1410"]]
-    h100.smi("-rac")
-    assert h100.query("clocks.applications.gr", "-i", "0") == [["1980"]]
-
-
-def test_application_clocks_are_gone_with_595(booted: MakeNode) -> None:
-    node = booted(version="595.91.07")
-    node.smi("-pm", "1")
-    result = node.smi("-ac", "6251,1500")
-    assert (result.returncode, "has been deprecated" in result.stdout) == (0, True)
-    assert node.query("clocks.applications.gr") == [["[Requested functionality has been deprecated]"]]
 
 
 def test_a_power_limit_is_taken_within_the_range(l4: SimulatedNode) -> None:

@@ -221,9 +221,7 @@ class Gpu:
 
     def applications(self) -> tuple[int, int]:
         """Return the application clocks: memory, graphics."""
-        default = (self.supported_memory()[0], self.hw["clock_graphics_default_application_mhz"])
-        memory, graphics = self.settings.get("applications", default)
-        return memory, graphics
+        return self.supported_memory()[0], self.hw["clock_graphics_default_application_mhz"]
 
     def graphics(self) -> int:
         clock = self.applications()[1] if self.computing else self.hw["clock_graphics_idle_mhz"]
@@ -898,37 +896,6 @@ def reset_memory(node: Node, gpu: Gpu, _: str) -> None:
         change(node, gpu, memory_lock=None)
 
 
-def deprecated_clocks(node: Node, gpu: Gpu, verb: str) -> bool:
-    """Refuse application clocks as NVML does from 595 on; the setter's words for it are assumed."""
-    if node.branch < 595:
-        return False
-    print(f"Failed to {verb} applications clocks for GPU {gpu.bus_id}: {DEPRECATED}\n{MOVING_ON}")
-    return True
-
-
-def set_applications(node: Node, gpu: Gpu, value: str) -> None:
-    may_change_clocks(gpu)
-    memory, graphics = clocks(value, "-ac")
-    if deprecated_clocks(node, gpu, "set"):
-        return
-    combination = f'"(MEM {memory}, SM {graphics})"'
-    supported = {entry["memory_mhz"]: entry["graphics_mhz"] for entry in gpu.hw["supported_clocks"]}
-    if graphics not in supported.get(memory, []):
-        print(
-            f"Specified clock combination {combination} is not supported for GPU {gpu.bus_id}. Run "
-            f"'nvidia-smi -q -d SUPPORTED_CLOCKS' to see list of supported clock combinations\n{MOVING_ON}"
-        )
-        return
-    print(f"Applications clocks set to {combination} for GPU {gpu.bus_id}")
-    change(node, gpu, applications=[memory, graphics])
-
-
-def reset_applications(node: Node, gpu: Gpu, _: str) -> None:
-    may_change_clocks(gpu)
-    if not deprecated_clocks(node, gpu, "reset") and gpu.session:
-        change(node, gpu, applications=None)
-
-
 def power_limit(gpu: Gpu, value: str) -> float:
     """Return the limit if this GPU takes it."""
     permitted(gpu, f"Failed to set power management limit for GPU {gpu.bus_id}: Insufficient Permissions")
@@ -1017,8 +984,6 @@ SETTERS = {
     "-rgc": reset_graphics,
     "-lmc": lock_memory,
     "-rmc": reset_memory,
-    "-ac": set_applications,
-    "-rac": reset_applications,
     "-pl": set_power_limit,
     "-mig": set_mig,
     "-c": set_compute_mode,
@@ -1034,15 +999,13 @@ LONG = {
     "--reset-gpu-clocks": "-rgc",
     "--lock-memory-clocks": "-lmc",
     "--reset-memory-clocks": "-rmc",
-    "--applications-clocks": "-ac",
-    "--reset-applications-clocks": "-rac",
     "--power-limit": "-pl",
     "--multi-instance-gpu": "-mig",
     "--compute-mode": "-c",
     "--ecc-config": "-e",
 }
 QUERY_OPTIONS = {f"--query-{what}": what for what in QUERIES}
-FLAGS = {"-q", "-x", "-L", "-rgc", "-rmc", "-rac"}
+FLAGS = {"-q", "-x", "-L", "-rgc", "-rmc"}
 WITH_VALUE = {"-i", "--format", *QUERY_OPTIONS, *(set(SETTERS) - FLAGS)}
 
 
