@@ -194,6 +194,15 @@ def key_ring() -> Iterator[KeyRing]:
         yield ring
 
 
+@pytest.fixture
+def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that stands for /etc/apt."""
+    monkeypatch.setattr(repositories, "APT", tmp_path / "apt")
+    monkeypatch.setattr(repositories, "DNF_SOURCES", tmp_path / "yum.repos.d")
+    monkeypatch.setattr(repositories, "DNF_KEYRINGS", tmp_path / "rpm-gpg")
+    return tmp_path / "apt"
+
+
 # What dkms does where the compiler refuses a module.
 FAILING_BUILD = """
 build=$DPKG_ROOT/var/lib/dkms/nvidia/580.1/build

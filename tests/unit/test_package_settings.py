@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from ansible.module_utils.temper.driver import loaded_state
-from ansible.module_utils.temper.packaging import node, packages, repositories
+from ansible.module_utils.temper.packaging import node, packages
 from ansible.module_utils.temper.packaging.node import PackageState
 from ansible.module_utils.temper.packaging.package_settings import PackageSet
 from ansible.module_utils.temper.packaging.packages import Package, Wish
@@ -538,14 +538,6 @@ def test_a_removal_that_the_journal_alone_knows_keeps_no_package_back(
 
 
 # ---------------------------------------------------------------- repositories
-
-
-@pytest.fixture
-def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(repositories, "APT", tmp_path / "apt")
-    monkeypatch.setattr(repositories, "DNF_SOURCES", tmp_path / "yum.repos.d")
-    monkeypatch.setattr(repositories, "DNF_KEYRINGS", tmp_path / "rpm-gpg")
-    return tmp_path / "apt"
 
 
 REPOSITORY = {"uri": "http://example.org/debian/", "signed_by": "/usr/share/keyrings/x.gpg", "exclude": ["x"]}

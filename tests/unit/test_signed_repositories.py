@@ -30,15 +30,6 @@ def web(tmp_path: Path, key_ring: KeyRing, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @pytest.fixture
-def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that stands for /etc/apt."""
-    monkeypatch.setattr(repositories, "APT", tmp_path / "apt")
-    monkeypatch.setattr(repositories, "DNF_SOURCES", tmp_path / "yum.repos.d")
-    monkeypatch.setattr(repositories, "DNF_KEYRINGS", tmp_path / "rpm-gpg")
-    return tmp_path / "apt"
-
-
-@pytest.fixture
 def configure(carry_out: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing) -> Run:
     """Configure one repository that pins the ed25519 key."""
 

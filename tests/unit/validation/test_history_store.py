@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -279,17 +280,6 @@ def test_a_disk_that_is_full_is_said_and_nothing_is_lost(history: History) -> No
     assert history.append([run(2)]) == 1
 
 
-@pytest.fixture
-def read_only(history: History) -> list[str]:
-    """A command before another one: what it runs finds the folder mounted read-only, as on a medium."""
-    mount = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
-    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, str(history.path.parent)]
-    history.append([run(1)])
-    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True).returncode:
-        pytest.skip("this machine mounts nothing for tests")
-    return command
-
-
 READ_AND_WRITE = """
 import sys
 from tests.unit.validation.test_history_store import *
@@ -305,25 +295,33 @@ except HistoryError as error:
 """
 
 
+@pytest.fixture
+def on_a_medium(history: History) -> Callable[[], list[str]]:
+    """A function that reads and writes with the folder mounted read-only, as on a medium; what that says."""
+    mount = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, str(history.path.parent)]
+    history.append([run(1)])
+    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True).returncode:
+        pytest.skip("this machine mounts nothing for tests")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    words = [*command, sys.executable, "-c", READ_AND_WRITE, str(history.path)]
+    return lambda: subprocess.check_output(words, cwd=ROOT, env=environment, text=True).splitlines()
+
+
 @pytest.mark.component
 def test_a_folder_that_is_read_only_is_read_and_a_writer_says_so(
-    history: History, read_only: list[str]
+    history: History, on_a_medium: Callable[[], list[str]]
 ) -> None:
-    done = subprocess.run(
-        [*read_only, sys.executable, "-c", READ_AND_WRITE, str(history.path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-    )
-    count, sentence = done.stdout.splitlines()
+    count, sentence = on_a_medium()
     assert count == "1"
     assert f"the history {history.path} cannot be written" in sentence
     assert f"see that {history.path.parent} can be written to" in sentence
 
 
 @pytest.mark.component
-def test_a_log_that_cannot_be_read_along_is_not_passed_over(history: History, read_only: list[str]) -> None:
+def test_a_log_that_cannot_be_read_along_is_not_passed_over(
+    history: History, on_a_medium: Callable[[], list[str]]
+) -> None:
     """A killed writer leaves it; without it the newest run would be missing."""
     code = """
         history.append([run(3)])
@@ -335,12 +333,4 @@ def test_a_log_that_cannot_be_read_along_is_not_passed_over(history: History, re
     """
     assert python(code, history.path).returncode == -signal.SIGKILL
     assert history.path.with_name("history.sqlite-wal").stat().st_size
-    done = subprocess.run(
-        [*read_only, sys.executable, "-c", READ_AND_WRITE, str(history.path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert "copy both files to another folder" in done.stdout.splitlines()[0]
-    assert len(runs(history)) == 3
+    assert "copy both files to another folder" in on_a_medium()[0]
