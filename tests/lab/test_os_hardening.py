@@ -4,26 +4,22 @@ What no node has (auditing, AppArmor, a kernel that acts on its parameters) is j
 """
 
 import json
-import os
 import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.lab import lab as labs
+from tests.lab.fleet import Fleet, Run, on_node
+from tests.lab.hardening import changed as tasks_by_node
+from tests.lab.settings import Lab, Node
+from tests.unit.each import anew
+
 pytestmark = pytest.mark.lab
 
-ROOT = Path(__file__).resolve().parents[2]
-NODES = ("gpu01", "gpu02")  # Debian 12 and 13
-ENVIRONMENT = {
-    **os.environ,
-    "LAB_NAME": "oshardtst",
-    "LAB_NODES": str(len(NODES)),
-    "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-    "LC_ALL": "C.UTF-8",
-}
+LAB = Lab(name="oshardtst")
+FLEET = Fleet(LAB)
+NODES = LAB.nodes(2)  # Debian 12 and 13
 # What check mode must leave alone.
 PLACES = """
     /etc/pam.d /etc/login.defs /etc/security /etc/sudoers /etc/sudoers.d /etc/sysctl.d /etc/modprobe.d
@@ -58,133 +54,85 @@ chmod 755 /usr/local/bin/sudo
 """
 
 
-class Fleet:
-    """The lab's nodes: Ansible's way in, and the side door."""
-
-    def __init__(self) -> None:
-        status = json.loads(self.lab("status", "--json"))
-        self.status: dict[str, Any] = status
-        self.addresses = {node["name"]: node["address"] for node in status["nodes"]}
-
-    def lab(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "tests.lab", *arguments]
-        return subprocess.run(
-            command, cwd=ROOT, env=ENVIRONMENT, check=True, capture_output=True, text=True
-        ).stdout
-
-    def side_door(self, node: str, command: str) -> str:
-        return self.lab("shell", node, "sh", "-c", command)
-
-    def playbook(self, name: str, *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
-        command = [
-            str(Path(sys.executable).with_name("ansible-playbook")),
-            f"playbooks/{name}.yml",
-            "--extra-vars",
-            json.dumps({"preflight_plan_file": ""} | variables),
-            *arguments,
-        ]
-        return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-
-    def harden(self, *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
-        return self.playbook("harden", "--tags=os_hardening", *arguments, **variables)
-
-    def login(self, node: str, command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command over a new SSH connection, by key, as the administrator."""
-        options = {
-            "BatchMode": "yes",
-            "IdentityFile": self.status["ssh_key"],
-            "UserKnownHostsFile": self.status["known_hosts"],
-        }
-        arguments = [f"-o{name}={value}" for name, value in options.items()]
-        return subprocess.run(
-            ["ssh", "-F/dev/null", *arguments, f"ops@{self.addresses[node]}", command],
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+def harden(*arguments: str, **variables: Any) -> Run:
+    """Harden all nodes; what they say stands in no reports."""
+    given = {"preflight_plan_file": "", **variables}
+    command = ["ansible-playbook", "playbooks/harden.yml", "--tags=os_hardening", *arguments]
+    return FLEET.run([*command, "--extra-vars", json.dumps(given)])
 
 
-def changed(run: subprocess.CompletedProcess[str]) -> dict[str, int]:
-    """The number of changed tasks by node, as the recap has it."""
-    assert run.returncode == 0, run.stdout + run.stderr
-    recap = run.stdout.partition("PLAY RECAP")[2].splitlines()
-    lines = [line.split(":", 1) for line in recap if " changed=" in line]
-    return {name.strip(): int(counts.split("changed=")[1].split()[0]) for name, counts in lines}
+def login(node: Node, command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command over a new SSH connection, by key, as the administrator."""
+    options = ["-F/dev/null", "-oBatchMode=yes", f"-oIdentityFile={LAB.ssh_key}"]
+    options.append(f"-oUserKnownHostsFile={LAB.known_hosts}")
+    ssh = ["ssh", *options, f"ops@{node.address}", command]
+    return subprocess.run(ssh, check=False, capture_output=True, text=True)
 
 
-NOTHING = dict.fromkeys(NODES, 0)
-each_node = pytest.mark.parametrize("node", NODES)
+def changed(run: Run) -> dict[str, int]:
+    """The number of changed tasks by node."""
+    assert run.status == 0, run.output
+    return tasks_by_node(run)
 
 
-@pytest.fixture(scope="module")
-def bare() -> Iterator[Fleet]:
-    command = [sys.executable, "-m", "tests.lab"]
-    subprocess.run([*command, "up"], cwd=ROOT, env=ENVIRONMENT, check=True)
-    try:
-        yield Fleet()
-    finally:
-        subprocess.run([*command, "down"], cwd=ROOT, env=ENVIRONMENT, check=True)
+NOTHING, ONE = ({node.name: number for node in NODES} for number in (0, 1))
+each_node = anew(*NODES, ids=[node.name for node in NODES])
 
 
-@pytest.fixture(scope="module")
-def before(bare: Fleet) -> dict[str, str]:
-    return {node: bare.side_door(node, STATE) for node in NODES}
-
-
-@pytest.fixture(scope="module")
-def fleet(bare: Fleet, before: dict[str, str]) -> Fleet:
+@pytest.fixture(scope="module", autouse=True)
+def hardened(lab: None) -> None:
     """Hardened, beside a file such as os_tuning writes; check mode first, which must work on bare nodes."""
-    assert bare.harden("--check", "--diff").returncode == 0
-    assert {node: bare.side_door(node, STATE) for node in NODES} == before
+    before = [on_node(node, STATE) for node in NODES]
+    assert harden("--check", "--diff").status == 0
+    assert [on_node(node, STATE) for node in NODES] == before
     for node in NODES:
-        bare.side_door(node, TUNING)
-        bare.side_door(node, JOB)
-    assert changed(bare.harden()) != NOTHING
-    return bare
+        on_node(node, TUNING)
+        on_node(node, JOB)
+    assert changed(harden()) != NOTHING
 
 
-def test_second_run_changes_nothing(fleet: Fleet) -> None:
-    assert changed(fleet.harden()) == NOTHING
-
-
-@each_node
-def test_what_is_mounted_below_tmp_stays_in_sight(fleet: Fleet, node: str) -> None:
-    assert fleet.side_door(node, "cat /tmp/job/data").strip() == "running"
+def test_second_run_changes_nothing() -> None:
+    assert changed(harden()) == NOTHING
 
 
 @each_node
-def test_key_and_sudo_work_while_wrong_passwords_close_the_account(fleet: Fleet, node: str) -> None:
-    fleet.side_door(node, f"echo ops:Right-9-password | chpasswd; {GUESSES.format(account='ops')}")
+def test_what_is_mounted_below_tmp_stays_in_sight(node: Node) -> None:
+    assert on_node(node, "cat /tmp/job/data").strip() == "running"
+
+
+@each_node
+def test_key_and_sudo_work_while_wrong_passwords_close_the_account(node: Node) -> None:
+    on_node(node, f"echo ops:Right-9-password | chpasswd; {GUESSES.format(account='ops')}")
     try:
-        tallies = fleet.side_door(node, "faillock --user ops | grep -c V$ || true")
+        tallies = on_node(node, "faillock --user ops | grep -c V$ || true")
         assert int(tallies) >= 4
         right = "echo Right-9-password | runuser -u nobody -- su ops -c true 2>&1 || true"
-        assert "locked" in fleet.side_door(node, right)
-        assert fleet.login(node, "sudo -n true").returncode == 0
+        assert "locked" in on_node(node, right)
+        assert login(node, "sudo -n true").returncode == 0
     finally:
-        fleet.side_door(node, "faillock --user ops --reset; passwd --quiet --lock ops")
+        on_node(node, "faillock --user ops --reset; passwd --quiet --lock ops")
 
 
 @each_node
-def test_wrong_passwords_never_close_root(fleet: Fleet, node: str) -> None:
-    fleet.side_door(node, f"echo root:Right-9-password | chpasswd; {GUESSES.format(account='root')}")
+def test_wrong_passwords_never_close_root(node: Node) -> None:
+    on_node(node, f"echo root:Right-9-password | chpasswd; {GUESSES.format(account='root')}")
     try:
         right = "echo Right-9-password | runuser -u nobody -- su root -c 'echo in' 2>/dev/null"
-        assert fleet.side_door(node, right).strip() == "in"
+        assert on_node(node, right).strip() == "in"
     finally:
-        fleet.side_door(node, "passwd --quiet --lock root")
+        on_node(node, "passwd --quiet --lock root")
 
 
 @each_node
-def test_users_files_are_not_for_everybody_and_those_that_sudo_makes_are(fleet: Fleet, node: str) -> None:
-    mask, of_root = fleet.login(node, "umask; sudo sh -c umask").stdout.split()
+def test_users_files_are_not_for_everybody_and_those_that_sudo_makes_are(node: Node) -> None:
+    mask, of_root = login(node, "umask; sudo sh -c umask").stdout.split()
     assert mask.endswith("7")
     assert of_root == "0022"
 
 
 @each_node
-def test_automatic_updates_would_leave_drivers_and_kernels_alone(fleet: Fleet, node: str) -> None:
-    said = fleet.side_door(node, "unattended-upgrade --dry-run --debug 2>&1")
+def test_automatic_updates_would_leave_drivers_and_kernels_alone(node: Node) -> None:
+    said = on_node(node, "unattended-upgrade --dry-run --debug 2>&1")
     blacklist = next(line for line in said.splitlines() if line.startswith("Initial blacklist"))
     assert {"nvidia-", "libnvidia-", "cuda-", "linux-image-"} <= set(blacklist.split())
     origins = next(line for line in said.splitlines() if line.startswith("Allowed origins"))
@@ -192,92 +140,87 @@ def test_automatic_updates_would_leave_drivers_and_kernels_alone(fleet: Fleet, n
 
 
 @each_node
-def test_audit_rules_neither_halt_the_node_nor_let_anybody_wait(fleet: Fleet, node: str) -> None:
-    fleet.side_door(node, "augenrules; visudo -c")
-    rules = fleet.side_door(node, "grep -v '^#' /etc/audit/audit.rules").split("\n")
+def test_audit_rules_neither_halt_the_node_nor_let_anybody_wait(node: Node) -> None:
+    on_node(node, "augenrules; visudo -c")
+    rules = on_node(node, "grep -v '^#' /etc/audit/audit.rules").split("\n")
     # The last one wins: lost events are logged, and nobody waits.
     assert [line for line in rules if line.startswith("-f")][-1] == "-f 1"
     assert [line for line in rules if line.startswith("--backlog_wait_time")][-1] == "--backlog_wait_time 0"
 
 
 @each_node
-def test_no_unit_has_failed(fleet: Fleet, node: str) -> None:
-    assert fleet.side_door(node, "systemctl --failed --no-legend").strip() == ""
+def test_no_unit_has_failed(node: Node) -> None:
+    assert on_node(node, "systemctl --failed --no-legend").strip() == ""
 
 
-def test_tuning_wins_and_all_is_in_force_after_a_reboot(fleet: Fleet) -> None:
+def test_tuning_wins_and_all_is_in_force_after_a_reboot() -> None:
     for node in NODES:
-        fleet.lab("reboot", node)
-        values = fleet.side_door(
+        labs.reboot(node)
+        values = on_node(
             node, "sysctl -n kernel.perf_event_paranoid kernel.sysrq net.ipv4.conf.eth0.send_redirects"
         )
         assert values.split() == ["-1", "176", "0"]
         for path in ("/tmp", "/var/tmp", "/dev/shm"):
-            options = fleet.side_door(node, f"findmnt --noheadings --output VFS-OPTIONS --mountpoint {path}")
+            options = on_node(node, f"findmnt --noheadings --output VFS-OPTIONS --mountpoint {path}")
             assert {"nodev", "nosuid"} <= set(options.strip().split(","))
-        fleet.side_door(node, "cp /bin/true /tmp/program && /tmp/program && rm /tmp/program")
-    assert changed(fleet.harden()) == NOTHING
+        on_node(node, "cp /bin/true /tmp/program && /tmp/program && rm /tmp/program")
+    assert changed(harden()) == NOTHING
 
 
-@pytest.mark.parametrize(
-    ("variables", "reason"),
-    [
-        ({"os_hardening_waivers": [{"id": "core-dump", "reason": "x"}]}, "did you mean core-dumps?"),
-        ({"os_hardening_waivers": [{"id": "core-dumps", "reason": ""}]}, "expected a reason, found none"),
-    ],
+@anew(
+    ({"os_hardening_waivers": [{"id": "core-dump", "reason": "x"}]}, "did you mean core-dumps?"),
+    ({"os_hardening_waivers": [{"id": "core-dumps", "reason": ""}]}, "expected a reason, found none"),
     ids=["unknown", "no reason"],
 )
-def test_bad_waiver_is_refused_before_anything_changes(
-    fleet: Fleet, variables: dict[str, Any], reason: str
-) -> None:
-    run = fleet.harden(**variables)
-    assert run.returncode != 0
-    assert reason in " ".join(run.stdout.split())
+def test_bad_waiver_is_refused_before_anything_changes(variables: dict[str, Any], reason: str) -> None:
+    run = harden(**variables)
+    assert run.status != 0
+    assert reason in run.said
 
 
-def test_masked_unit_is_refused_before_anything_changes(fleet: Fleet) -> None:
+def test_masked_unit_is_refused_before_anything_changes() -> None:
     for node in NODES:
-        fleet.side_door(node, "systemctl disable --now apt-daily.timer; systemctl mask apt-daily.timer")
+        on_node(node, "systemctl disable --now apt-daily.timer; systemctl mask apt-daily.timer")
     try:
         for arguments in ([], ["--check"]):
-            run = fleet.harden(*arguments, os_hardening_profile="cis-level1")
-            assert "apt-daily.timer is masked" in " ".join(run.stdout.split())
-            assert "or waive the control updates" in " ".join(run.stdout.split())
+            run = harden(*arguments, os_hardening_profile="cis-level1")
+            assert "apt-daily.timer is masked" in run.said
+            assert "or waive the control updates" in run.said
         for node in NODES:
-            assert "cron.allow" not in fleet.side_door(node, "ls /etc")
+            assert "cron.allow" not in on_node(node, "ls /etc")
     finally:
         for node in NODES:
-            fleet.side_door(node, "systemctl unmask apt-daily.timer")
-    assert changed(fleet.harden()) == dict.fromkeys(NODES, 1)
+            on_node(node, "systemctl unmask apt-daily.timer")
+    assert changed(harden()) == ONE
 
 
-def test_waiver_takes_its_settings_back_and_is_listed(fleet: Fleet) -> None:
+def test_waiver_takes_its_settings_back_and_is_listed() -> None:
     waivers = [{"id": "core-dumps", "reason": "We debug."}]
-    assert changed(fleet.harden(os_hardening_waivers=waivers)) == dict.fromkeys(NODES, 1)
+    assert changed(harden(os_hardening_waivers=waivers)) == ONE
     for node in NODES:
-        listed = fleet.side_door(node, "cat /etc/temper/os_hardening_waivers.txt; ls /etc/security/limits.d")
+        listed = on_node(node, "cat /etc/temper/os_hardening_waivers.txt; ls /etc/security/limits.d")
         assert "waived by the operator: We debug." in listed
         assert "10-temper-hardening.conf" not in listed
 
 
-def test_change_that_takes_sudo_from_us_is_undone(fleet: Fleet) -> None:
-    fleet.harden(os_hardening_state="absent")
+def test_change_that_takes_sudo_from_us_is_undone() -> None:
+    harden(os_hardening_state="absent")
     for node in NODES:
-        fleet.side_door(node, TRAP)
+        on_node(node, TRAP)
     try:
-        run = fleet.harden()
-        assert "could no longer become root, so they were undone" in " ".join(run.stdout.split())
+        run = harden()
+        assert "could no longer become root, so they were undone" in run.said
         for node in NODES:
-            left = fleet.side_door(node, "ls /etc/sudoers.d /etc/modprobe.d /etc/temper 2>&1; true")
+            left = on_node(node, "ls /etc/sudoers.d /etc/modprobe.d /etc/temper 2>&1 || true")
             assert "hardening" not in left
     finally:
         for node in NODES:
-            fleet.side_door(node, "rm /usr/local/bin/sudo")
-    assert changed(fleet.harden()) != NOTHING
+            on_node(node, "rm /usr/local/bin/sudo")
+    assert changed(harden()) != NOTHING
 
 
-def test_strictest_profile_locks_nobody_out_either(fleet: Fleet) -> None:
-    assert changed(fleet.harden(os_hardening_profile="anssi-high")) != NOTHING
-    assert changed(fleet.harden(os_hardening_profile="anssi-high")) == NOTHING
+def test_strictest_profile_locks_nobody_out_either() -> None:
+    assert changed(harden(os_hardening_profile="anssi-high")) != NOTHING
+    assert changed(harden(os_hardening_profile="anssi-high")) == NOTHING
     for node in NODES:
-        assert fleet.login(node, "sudo -n true").returncode == 0
+        assert login(node, "sudo -n true").returncode == 0

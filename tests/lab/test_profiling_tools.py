@@ -1,26 +1,18 @@
 """The profilers on a real node: installed, recording, and open to those who were meant."""
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.lab import lab as labs
+from tests.lab.fleet import Fleet, Run, on_node
+from tests.lab.settings import Lab
+
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
-NODE = "gpu01"
-ENVIRONMENT = {
-    **os.environ,
-    "LAB_NAME": "profiling",
-    "LAB_NODES": "1",
-    "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-    "LC_ALL": "C.UTF-8",
-}
+LAB = Lab(name="profiling")
+FLEET = Fleet(LAB, size=1)
+(NODE,) = LAB.nodes(1)
 WISH = {
     "profiling_tools_install": True,
     "profiling_tools_gpu_counters": True,
@@ -29,31 +21,20 @@ WISH = {
 }
 
 
-def lab(*arguments: str) -> str:
-    command = [sys.executable, "-m", "tests.lab", *arguments]
-    result = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
-
-
 def inside(script: str) -> str:
-    return lab("shell", NODE, "sh", "-euc", script).strip()
+    return on_node(NODE, script).strip()
 
 
-def provision(**variables: Any) -> str:
-    program = str(Path(sys.executable).with_name("ansible-playbook"))
-    command = [program, "playbooks/provision.yml", "--extra-vars", json.dumps(variables)]
-    result = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return " ".join(result.stdout.split())
+def provision(**variables: Any) -> Run:
+    run = FLEET.playbook("provision", **variables)
+    assert run.status == 0, run.output
+    return run
 
 
 @pytest.fixture(scope="module")
-def output() -> Iterator[str]:
+def output(lab: None) -> str:
     """What Ansible said when it installed the tools."""
-    lab("up")
-    yield provision(**WISH)
-    lab("down")
+    return provision(**WISH).said
 
 
 @pytest.mark.usefixtures("output")
@@ -86,10 +67,10 @@ def test_the_kernel_parameter_is_set() -> None:
 def test_a_reboot_for_the_counters_is_said_to_be_due_and_not_done(output: str) -> None:
     assert inside("cat /proc/driver/nvidia/params") == "RmProfilingAdminOnly: 1"
     assert "reboot required. Access to the GPU's performance counters changes" in output
-    lab("reboot", NODE)
+    labs.reboot(NODE)
     assert inside("cat /proc/driver/nvidia/params") == "RmProfilingAdminOnly: 0"
     again = provision(**WISH)
-    assert "reboot required" not in again
-    assert "changed=0" in again
+    assert "reboot required" not in again.said
+    assert again.changed(NODE) == 0
     closed = provision(**{**WISH, "profiling_tools_gpu_counters": False})
-    assert "until then it is everybody who may read them" in closed
+    assert "until then it is everybody who may read them" in closed.said
