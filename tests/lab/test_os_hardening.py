@@ -13,7 +13,6 @@ from tests.lab import lab as labs
 from tests.lab.fleet import Fleet, Run, on_node
 from tests.lab.hardening import changed as tasks_by_node
 from tests.lab.settings import Lab, Node
-from tests.unit.each import anew
 
 pytestmark = pytest.mark.lab
 
@@ -76,7 +75,7 @@ def changed(run: Run) -> dict[str, int]:
 
 
 NOTHING, ONE = ({node.name: number for node in NODES} for number in (0, 1))
-each_node = anew(*NODES, ids=[node.name for node in NODES])
+each_node = pytest.mark.parametrize("node", NODES, ids=[node.name for node in NODES])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -167,9 +166,12 @@ def test_tuning_wins_and_all_is_in_force_after_a_reboot() -> None:
     assert changed(harden()) == NOTHING
 
 
-@anew(
-    ({"os_hardening_waivers": [{"id": "core-dump", "reason": "x"}]}, "did you mean core-dumps?"),
-    ({"os_hardening_waivers": [{"id": "core-dumps", "reason": ""}]}, "expected a reason, found none"),
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({"os_hardening_waivers": [{"id": "core-dump", "reason": "x"}]}, "did you mean core-dumps?"),
+        ({"os_hardening_waivers": [{"id": "core-dumps", "reason": ""}]}, "expected a reason, found none"),
+    ],
     ids=["unknown", "no reason"],
 )
 def test_bad_waiver_is_refused_before_anything_changes(variables: dict[str, Any], reason: str) -> None:

@@ -16,7 +16,7 @@ from ansible.module_utils.temper.access.ssh_login import Login
 from ansible.module_utils.temper.driver import loaded_state
 
 from temper.plan.facts import Interface, NodeFacts
-from tests.unit.each import anew, each
+from tests.unit.each import each
 from tests.unit.tables import specs
 
 Run = Callable[..., dict[str, Any]]
@@ -92,7 +92,10 @@ Ip: 1 64 17766 0 0 {} 0
 """
 
 
-@anew((1, 27, 0, 0, True), (0, 27, 0, 0, False), (1, 0, 1, 0, False), (0, 0, 1, 5, True), (0, 9, 0, 9, False))
+@pytest.mark.parametrize(
+    ("switch", "count", "switch6", "count6", "expected"),
+    [(1, 27, 0, 0, True), (0, 27, 0, 0, False), (1, 0, 1, 0, False), (0, 0, 1, 5, True), (0, 9, 0, 9, False)],
+)
 def test_a_router_is_a_node_that_has_forwarded(
     switch: int, count: int, switch6: int, count6: int, expected: bool, root: Root
 ) -> None:
@@ -286,7 +289,7 @@ def test_what_the_kernel_loads_as_it_is_written_is_offered_too(root: Root) -> No
     assert (found["cpu_governors"], found["nvme_schedulers"]) == (["performance", "powersave"], [])
 
 
-@anew(("tmpfs", True), ("overlay", False))
+@pytest.mark.parametrize(("kind", "own"), [("tmpfs", True), ("overlay", False)])
 def test_shared_memory_is_a_file_system_of_its_own_where_one_is_mounted(
     kind: str, own: bool, root: Root
 ) -> None:
@@ -502,7 +505,10 @@ def test_kinds_as_the_kernel_calls_them(program: Any, tmp_path: Path) -> None:
     assert (found["veth1"]["master"], found["veth0"]["networks"]) == ("br0", ["10.9.0.0/24"])
 
 
-@anew(("400000\n", 400000), ("-1\n", None), ("0\n", None), ("4294967295\n", None), ("\n", None))
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("400000\n", 400000), ("-1\n", None), ("0\n", None), ("4294967295\n", None), ("\n", None)],
+)
 def test_a_speed_that_the_kernel_does_not_know_is_none(text: str, expected: int | None, root: Root) -> None:
     root.write("sys/class/net/eth0/speed", text)
     assert node_facts.link_speed(root.path, "eth0") == expected
@@ -522,10 +528,13 @@ def test_an_interface_without_a_cable_has_no_carrier(program: Any) -> None:
 
 
 @pytest.mark.component
-@anew(
-    ([("eth0", 200), ("eth1", 100)], [], "eth1"),
-    ([("eth0", None)], [("eth1", 1024)], "eth0"),
-    ([], [("eth1", 1024)], "eth1"),
+@pytest.mark.parametrize(
+    ("by_ipv4", "by_ipv6", "expected"),
+    [
+        ([("eth0", 200), ("eth1", 100)], [], "eth1"),
+        ([("eth0", None)], [("eth1", 1024)], "eth0"),
+        ([], [("eth1", 1024)], "eth1"),
+    ],
 )
 def test_the_default_route_is_the_best_one_of_ipv4_or_else_of_ipv6(
     by_ipv4: list[Any], by_ipv6: list[Any], expected: str, program: Any
@@ -550,7 +559,7 @@ def test_the_real_ip_is_understood() -> None:
 
 
 @pytest.mark.component
-@anew(f"echo '{json.dumps(ADDRESSES)}'; exit 1", "", None)
+@pytest.mark.parametrize("script", [f"echo '{json.dumps(ADDRESSES)}'; exit 1", "", None])
 def test_without_an_answer_of_ip_there_are_no_interfaces(script: str | None, program: Any) -> None:
     if script is not None:
         program("ip", script)
@@ -579,7 +588,7 @@ def test_packages_of_the_family_and_all_that_are_broken(program: Any) -> None:
 
 
 @pytest.mark.component
-@anew("exit 2", None)
+@pytest.mark.parametrize("script", ["exit 2", None])
 def test_without_dpkg_there_are_no_packages(script: str | None, program: Any) -> None:
     if script is not None:
         program("dpkg-query", script)
@@ -605,24 +614,29 @@ def test_packages_of_the_family_where_rpm_keeps_them(program: Any) -> None:
 
 
 @pytest.mark.component
-@anew(
-    ("mlnx-ofed-kernel-dkms\\t24.10\\tinstall\\tinstalled", "mlnx-ofed-kernel-dkms 24.10"),
-    ("doca-ofed\\t2.9\\tinstall\\tinstalled", "doca-ofed 2.9"),
-    # The package that only brings a repository.
-    ("doca-host\\t2.9\\tinstall\\tinstalled", ""),
-    ("mlnx-ofed-kernel-dkms\\t24.10\\tdeinstall\\tconfig-files", ""),
-    ("rdma-core\\t44\\tinstall\\tinstalled", ""),
+@pytest.mark.parametrize(
+    ("installed", "ofed"),
+    [
+        ("mlnx-ofed-kernel-dkms\\t24.10\\tinstall\\tinstalled", "mlnx-ofed-kernel-dkms 24.10"),
+        ("doca-ofed\\t2.9\\tinstall\\tinstalled", "doca-ofed 2.9"),
+        ("doca-host\\t2.9\\tinstall\\tinstalled", ""),
+        ("mlnx-ofed-kernel-dkms\\t24.10\\tdeinstall\\tconfig-files", ""),
+        ("rdma-core\\t44\\tinstall\\tinstalled", ""),
+    ],
 )
 def test_an_ofed_is_known_by_its_packages(installed: str, ofed: str, program: Any) -> None:
     program("dpkg-query", f"printf '{installed}\\n'")
     assert node_facts.package_state()[3] == ofed
 
 
-@anew(
-    ("0x15b3", "0x020700", True),
-    ("0x15b3", "0x020000", True),
-    ("0x15b3", "0x058000", False),
-    ("0x8086", "0x020000", False),
+@pytest.mark.parametrize(
+    ("vendor", "kind", "found"),
+    [
+        ("0x15b3", "0x020700", True),
+        ("0x15b3", "0x020000", True),
+        ("0x15b3", "0x058000", False),
+        ("0x8086", "0x020000", False),
+    ],
 )
 def test_an_adapter_of_nvidia_is_one_for_rdma_also_without_its_driver(
     vendor: str, kind: str, found: bool, root: Root
@@ -644,10 +658,13 @@ def test_rpm_is_not_asked_where_there_is_dpkg(program: Any) -> None:
 
 
 @pytest.mark.component
-@anew(
-    (f"linux-headers-{RELEASE}:\n  Installed: (none)\n  Candidate: 6.1.140-1\n", True),
-    (f"linux-headers-{RELEASE}:\n  Installed: (none)\n  Candidate: (none)\n", False),
-    ("", False),
+@pytest.mark.parametrize(
+    ("policy", "offered"),
+    [
+        (f"linux-headers-{RELEASE}:\n  Installed: (none)\n  Candidate: 6.1.140-1\n", True),
+        (f"linux-headers-{RELEASE}:\n  Installed: (none)\n  Candidate: (none)\n", False),
+        ("", False),
+    ],
 )
 def test_headers_are_installable_where_apt_has_a_candidate(
     policy: str, offered: bool, root: Root, program: Any
@@ -690,7 +707,7 @@ def test_a_bare_node_has_no_driver(root: Root, program: Any) -> None:
     }
 
 
-@anew("gridd.conf", "gridd.conf.template")
+@pytest.mark.parametrize("name", ["gridd.conf", "gridd.conf.template"])
 def test_vgpu_software_is_known_by_the_settings_of_its_licence_client(
     name: str, root: Root, program: Any
 ) -> None:
@@ -705,7 +722,7 @@ def test_the_loaded_driver_is_the_one_in_sysfs(root: Root, program: Any) -> None
     assert (state["loaded_version"], state["nouveau_loaded"]) == ("580.126.09", True)
 
 
-@anew(("1", True), ("0", False))
+@pytest.mark.parametrize(("flag", "restricted"), [("1", True), ("0", False)])
 def test_the_driver_says_who_may_read_its_counters(
     flag: str, restricted: bool, root: Root, program: Any
 ) -> None:
@@ -721,11 +738,14 @@ def test_the_driver_is_read_after_nvidia_smi_has_loaded_it(root: Root, program: 
     assert loaded_state.nvidia_state(root.path, [], signers=False)["loaded_version"] == "580.126.09"
 
 
-@anew(
-    ("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "libnvidia-ml.so.580.178.04"),
-    ("usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1", "libnvidia-ml.so.580.178.04"),
-    ("usr/lib64/libnvidia-ml.so.1", "libnvidia-ml.so.580.178.04"),
-    ("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "nvidia/current/libnvidia-ml.so.580.178.04"),
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [
+        ("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "libnvidia-ml.so.580.178.04"),
+        ("usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1", "libnvidia-ml.so.580.178.04"),
+        ("usr/lib64/libnvidia-ml.so.1", "libnvidia-ml.so.580.178.04"),
+        ("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "nvidia/current/libnvidia-ml.so.580.178.04"),
+    ],
 )
 def test_the_version_of_the_installed_library_is_in_its_name(link: str, target: str, root: Root) -> None:
     path = root.path / link
@@ -734,7 +754,9 @@ def test_the_version_of_the_installed_library_is_in_its_name(link: str, target: 
     assert loaded_state.userspace_version(root.path) == "580.178.04"
 
 
-@anew((b"\x82\x10\x00NVIDIA\x90SW_MNG\x78", True), (b"ConnectX-7", False))
+@pytest.mark.parametrize(
+    ("vpd", "managed"), [(b"\x82\x10\x00NVIDIA\x90SW_MNG\x78", True), (b"ConnectX-7", False)]
+)
 def test_a_device_that_manages_nvlink_switches_says_so_in_its_vpd(
     vpd: bytes, managed: bool, root: Root
 ) -> None:
@@ -884,10 +906,13 @@ def test_the_systems_own_python_comes_first(root: Root) -> None:
     assert node_facts.pythons(root.path / "elsewhere") == []
 
 
-@anew(
-    ("home = /usr/bin\nversion = 3.11.2\n", "lib/python3.11/site-packages", ("3.11", True)),
-    ("uv = 0.9\nversion_info = 3.12.3\n", "lib/python3.12/site-packages", ("3.12", True)),
-    ("", "local/lib/python3.11/dist-packages", ("3.11", False)),
+@pytest.mark.parametrize(
+    ("settings", "library", "found"),
+    [
+        ("home = /usr/bin\nversion = 3.11.2\n", "lib/python3.11/site-packages", ("3.11", True)),
+        ("uv = 0.9\nversion_info = 3.12.3\n", "lib/python3.12/site-packages", ("3.12", True)),
+        ("", "local/lib/python3.11/dist-packages", ("3.11", False)),
+    ],
     ids=["venv", "uv", "a golden image"],
 )
 def test_the_payloads_python_is_read_from_files(

@@ -43,15 +43,15 @@ def test_the_payload_reads_what_the_plan_expects() -> None:
 
 
 @each(
-    ({}, 620),
-    ({"gpu_settings_clocks": "default"}, 620),
-    ({"gpu_settings_clocks": "efficient"}, 434),
-    ({"gpu_settings_clocks": {"graphics": 990}}, 310),
-    ({"gpu_settings_clocks": {"graphics": 1980}}, 620),
-    ({"gpu_settings_clocks": {"memory": 1593}}, 620),
-    ({"gpu_settings_power_limit_w": 700}, 620),
+    ({}, 619),
+    ({"gpu_settings_clocks": "default"}, 619),
+    ({"gpu_settings_clocks": "efficient"}, 433.3),
+    ({"gpu_settings_clocks": {"graphics": 990}}, 309.5),
+    ({"gpu_settings_clocks": {"graphics": 1980}}, 619),
+    ({"gpu_settings_clocks": {"memory": 1593}}, 619),
+    ({"gpu_settings_power_limit_w": 700}, 619),
     ({"gpu_settings_power_limit_w": 500}, None),
-    ({"gpu_settings_power_limit_percent": 100}, 620),
+    ({"gpu_settings_power_limit_percent": 100}, 619),
     ({"gpu_settings_power_limit_percent": 80, "gpu_settings_clocks": "efficient"}, None),
 )
 def test_what_an_inventory_takes_from_gpus_is_not_asked_of_them(
@@ -59,9 +59,9 @@ def test_what_an_inventory_takes_from_gpus_is_not_asked_of_them(
 ) -> None:
     floors = expected(**given).references.models["h100_sxm_80gb"]["floor"]
     assert floors.get("bf16_tflops", {}).get("value") == bf16
-    assert (floors.get("bf16_tflops", {}).get("limit") is not None) == (bf16 not in (None, 620))
+    assert (floors.get("bf16_tflops", {}).get("limit") is not None) == (bf16 not in (None, 619))
     assert floors["busbw_gb_s"][0]["value"] == 460
-    assert TABLES["models"]["h100_sxm_80gb"]["floor"]["bf16_tflops"]["value"] == 620
+    assert TABLES["models"]["h100_sxm_80gb"]["floor"]["bf16_tflops"]["value"] == 619
 
 
 def test_gpus_that_the_driver_has_are_counted_and_no_others() -> None:

@@ -18,7 +18,6 @@ import pytest
 import yaml
 
 from tests.unit import ansible_commands
-from tests.unit.each import anew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -408,7 +407,7 @@ def test_each_of_several_playbooks_has_the_counts_of_its_batches_without_colours
     assert "\x1b" not in said
 
 
-@anew("-v", pytest.param("ANSIBLE_STDOUT_CALLBACK", marks=pytest.mark.nightly))
+@pytest.mark.parametrize("asked", ["-v", pytest.param("ANSIBLE_STDOUT_CALLBACK", marks=pytest.mark.nightly)])
 def test_ansibles_own_output_comes_back_where_it_is_asked_for(asked: str, run: Runner) -> None:
     said = run(ONE, "-v") if asked == "-v" else run(ONE, ANSIBLE_STDOUT_CALLBACK="default")
     assert "TASK [Write a file]" in said

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.lab.gpu_simulator.profiles import PROFILES
-from tests.unit.each import anew, each
+from tests.unit.each import each
 from tests.unit.gpu_simulator.conftest import PACKAGES, SimulatedNode
 
 MakeNode = Callable[..., SimulatedNode]
@@ -111,7 +111,7 @@ def test_gpus_are_chosen_by_index_uuid_or_address(h100: SimulatedNode) -> None:
     assert h100.query("index", "--id=0,2") == [["0"], ["2"]]
 
 
-@anew(*[name for name in PROFILES if name != "unknown-1"])
+@pytest.mark.parametrize("profile", [name for name in PROFILES if name != "unknown-1"])
 def test_the_xml_has_what_roles_and_payload_read(profile: str, booted: MakeNode) -> None:
     node = booted(profile, "580.178.04")
     root = node.xml()
