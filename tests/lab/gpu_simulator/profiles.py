@@ -44,7 +44,6 @@ class GpuModel:
 
     name: str
     architecture: str
-    compute_capability: str
     device_id: str  # 4 hexadecimal digits
     subsystem_id: str  # 4 hexadecimal digits; the subsystem vendor is NVIDIA
     board_part_number: str
@@ -103,7 +102,6 @@ def _steps(highest: int, lowest: int, step: int) -> tuple[int, ...]:
 H100_SXM = GpuModel(  # capture-h100, but where noted
     name="NVIDIA H100 80GB HBM3",
     architecture="Hopper",
-    compute_capability="9.0",  # CUDA programming guide
     device_id="2330",
     subsystem_id="16c1",
     board_part_number="692-2G520-0200-000",
@@ -142,7 +140,6 @@ H100_SXM = GpuModel(  # capture-h100, but where noted
 L4 = GpuModel(  # capture-l4, but where noted
     name="NVIDIA L4",
     architecture="Ada Lovelace",
-    compute_capability="8.9",  # CUDA programming guide
     device_id="27b8",
     subsystem_id="16ca",
     board_part_number="900-2G193-0000-001",
@@ -181,7 +178,6 @@ L4 = GpuModel(  # capture-l4, but where noted
 A100_SXM = GpuModel(  # capture-a100, but where noted
     name="NVIDIA A100-SXM4-40GB",
     architecture="Ampere",
-    compute_capability="8.0",  # CUDA programming guide
     device_id="20b0",
     subsystem_id="134f",
     board_part_number="692-2G506-0200-003",
@@ -219,7 +215,6 @@ B200_SXM = replace(
     H100_SXM,
     name="NVIDIA B200",
     architecture="Blackwell",
-    compute_capability="10.0",  # CUDA programming guide
     device_id="2901",  # NVIDIA/open-gpu-kernel-modules, list of supported GPUs
     subsystem_id="1999",  # assumed
     board_part_number="692-2G525-0220-002",  # assumed
