@@ -6,29 +6,27 @@ containers that are started ask for a lower one; and CRI-O is in no Debian.
 """
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.lab import fleet as fleets
+from tests.lab.fleet import Run, on_node
+from tests.lab.hardening import changed as tasks_by_node
+from tests.lab.node import run_inside
+from tests.lab.settings import Lab
+from tests.unit.each import anew
+
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
-OLD, NEW = "gpu01", "gpu02"  # Debian 12: too old for CDI; Debian 13
-NODES = (OLD, NEW)
+LAB = Lab(name="docked")
+FLEET = fleets.Fleet(LAB)
+BY_NAME = {node.name: node for node in LAB.nodes(2)}
+OLD, NEW = NODES = tuple(BY_NAME)  # Debian 12: too old for CDI; Debian 13
 ALL = ["docker", "containerd", "podman"]
 ENGINES = ["docker.io", "containerd", "podman"]
-ENVIRONMENT = {
-    **os.environ,
-    "LAB_NAME": "docked",
-    "LAB_NODES": str(len(NODES)),
-    "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-    "LC_ALL": "C.UTF-8",
-}
 DOCKER = {"container_engines_manage": ["docker"]}
 DAEMON_JSON = "/etc/docker/daemon.json"
 LIMITS = "/etc/systemd/system/containerd.service.d/50-temper.conf"
@@ -66,29 +64,21 @@ class Fleet:
         self.play = directory / "engines.yml"
         self.play.write_text(PLAY)
 
-    def lab(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "tests.lab", *arguments]
-        result = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
-        assert result.returncode == 0, result.stdout + result.stderr
-        return result.stdout
-
     def sh(self, node: str, script: str) -> str:
-        return self.lab("shell", node, "sh", "-euc", script).strip()
+        return on_node(BY_NAME[node], script).strip()
 
-    def playbook(self, play: Path, *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
-        program = str(Path(sys.executable).with_name("ansible-playbook"))
-        command = [program, str(play), "--extra-vars", json.dumps(variables), *arguments]
-        return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+    def playbook(self, play: Path | str, *arguments: str, **variables: Any) -> Run:
+        return FLEET.run(["ansible-playbook", str(play), "--extra-vars", json.dumps(variables), *arguments])
 
-    def role(self, *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
+    def role(self, *arguments: str, **variables: Any) -> Run:
         return self.playbook(self.play, *arguments, **{"container_engines_manage": ALL, **variables})
 
     def info(self, node: str) -> dict[str, Any]:
-        info: dict[str, Any] = json.loads(self.lab("shell", node, "python3", "-c", ASK, "/info"))
+        info: dict[str, Any] = json.loads(run_inside(BY_NAME[node], ["python3", "-c", ASK, "/info"]))
         return info
 
     def containerd(self, node: str) -> dict[str, Any]:
-        dump: dict[str, Any] = json.loads(self.lab("shell", node, "python3", "-c", DUMP))
+        dump: dict[str, Any] = json.loads(run_inside(BY_NAME[node], ["python3", "-c", DUMP]))
         cri: dict[str, Any] = dump["plugins"]["io.containerd.grpc.v1.cri"]
         return cri
 
@@ -100,19 +90,15 @@ class Fleet:
         return document
 
 
-def changed(result: subprocess.CompletedProcess[str]) -> dict[str, int]:
-    assert result.returncode == 0, result.stdout + result.stderr
-    rows = [line for line in result.stdout.splitlines() if "unreachable=" in line]
-    return {row.split()[0]: int(row.partition("changed=")[2].split()[0]) for row in rows}
+def changed(run: Run) -> dict[str, int]:
+    assert run.status == 0, run.output
+    return tasks_by_node(run)
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def bare(tmp_path_factory: pytest.TempPathFactory, lab: None) -> Fleet:
     """Nodes without a stack or an engine."""
-    fleet = Fleet(tmp_path_factory.mktemp("fleet"))
-    fleet.lab("up")
-    yield fleet
-    fleet.lab("down")
+    return Fleet(tmp_path_factory.mktemp("fleet"))
 
 
 @pytest.fixture(scope="module")
@@ -121,12 +107,12 @@ def provisioned(bare: Fleet) -> tuple[Fleet, str]:
     # One node has the engines already, the other gets them from the role.
     bare.sh(OLD, f"apt-get install -qq --no-install-recommends {' '.join(ENGINES)} >/dev/null 2>&1")
     result = bare.playbook(
-        ROOT / "playbooks/provision.yml",
+        "playbooks/provision.yml",
         container_engines_install=ENGINES,
         container_engines_manage=ALL,
         nvidia_stack_reboot_ok=True,
     )
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.status == 0, result.output
     for node in NODES:
         # A root file system of one program; Debian's own dash is linked to libc.
         bare.sh(
@@ -136,7 +122,7 @@ def provisioned(bare: Fleet) -> tuple[Fleet, str]:
             "tar --create --file=/root/tiny.tar --directory=/root/tiny .;"
             "docker import - tiny </root/tiny.tar",
         )
-    return bare, result.stdout + result.stderr
+    return bare, result.said
 
 
 @pytest.fixture
@@ -183,7 +169,7 @@ def test_rke2_is_named_and_the_toolkits_file_gives_its_containers_the_gpus(bare:
         limit = ("--limit", OLD)
         first = bare.role(*limit, container_engines_manage=[])
         assert changed(first) == {OLD: 1}
-        said = " ".join(first.stdout.split())
+        said = first.said
         assert f"RKE2 is there ({UNITS}/rke2-agent.service)" in said
         assert "restart rke2-agent or rke2-server" in said
         expected = ROOTLESS.replace("no-cgroups = true", "no-cgroups = false")
@@ -194,7 +180,7 @@ def test_rke2_is_named_and_the_toolkits_file_gives_its_containers_the_gpus(bare:
         assert changed(absent) == {OLD: 1}
         assert bare.sh(OLD, f"cat {TOOLKIT}/config.toml") == ROOTLESS.strip()
         bare.sh(OLD, f"echo 'BinaryName = \"/usr/bin/nvidia-container-runtime\"' >>{RKE2}/config.toml")
-        assert "RKE2 is there" not in bare.role("--check", *limit, container_engines_manage=[]).stdout
+        assert "RKE2 is there" not in bare.role("--check", *limit, container_engines_manage=[]).output
     finally:
         bare.sh(
             OLD,
@@ -203,15 +189,15 @@ def test_rke2_is_named_and_the_toolkits_file_gives_its_containers_the_gpus(bare:
         )
 
 
-@pytest.mark.parametrize("node", NODES)
-def test_docker_knows_the_runtime(provisioned: tuple[Fleet, str], node: str) -> None:
+@anew(*NODES)
+def test_docker_knows_the_runtime(node: str, provisioned: tuple[Fleet, str]) -> None:
     info = provisioned[0].info(node)
     assert info["Runtimes"]["nvidia"]["path"] == "nvidia-container-runtime"
     assert info["DefaultRuntime"] == "runc"
 
 
-@pytest.mark.parametrize("node", NODES)
-def test_new_containers_get_shared_memory_and_limits(provisioned: tuple[Fleet, str], node: str) -> None:
+@anew(*NODES)
+def test_new_containers_get_shared_memory_and_limits(node: str, provisioned: tuple[Fleet, str]) -> None:
     created = provisioned[0].sh(node, "docker inspect $(docker create tiny /bin/sh)")
     host = json.loads(created)[0]["HostConfig"]
     limits = {limit["Name"]: (limit["Soft"], limit["Hard"]) for limit in host["Ulimits"]}
@@ -219,8 +205,8 @@ def test_new_containers_get_shared_memory_and_limits(provisioned: tuple[Fleet, s
     assert limits == {"memlock": (-1, -1), "stack": (64 << 20, 64 << 20)}
 
 
-@pytest.mark.parametrize("node", NODES)
-def test_a_container_runs_under_the_runtime(provisioned: tuple[Fleet, str], node: str) -> None:
+@anew(*NODES)
+def test_a_container_runs_under_the_runtime(node: str, provisioned: tuple[Fleet, str]) -> None:
     shown = provisioned[0].sh(node, f"{RUN} --runtime=nvidia tiny /bin/sh -c 'ulimit -s; df -k /dev/shm'")
     assert shown.splitlines()[0] == str((64 << 20) // 1024)
     assert shown.split()[-5:-3] == [str((1 << 30) // 1024), "0"]
@@ -250,8 +236,7 @@ def test_podman_gives_the_gpus_through_cdi(provisioned: tuple[Fleet, str]) -> No
 
 
 def test_engines_that_are_too_old_for_cdi_are_said_to_be(provisioned: tuple[Fleet, str]) -> None:
-    fleet, output = provisioned
-    said = " ".join(output.split())
+    fleet, said = provisioned
     assert "Docker 20.10.24 does not read CDI specifications of the toolkit's version (expected 26.1" in said
     assert "containerd 1.6.20 does not read CDI specifications" in said
     assert "Podman 4.3.1 does not read CDI specifications" in said
@@ -259,9 +244,9 @@ def test_engines_that_are_too_old_for_cdi_are_said_to_be(provisioned: tuple[Flee
     assert fleet.info(NEW)["CDISpecDirs"] == ["/etc/cdi", "/var/run/cdi"]
 
 
-@pytest.mark.parametrize("node", NODES)
+@anew(*NODES)
 def test_containerd_has_the_runtime_and_keeps_everything_else(
-    provisioned: tuple[Fleet, str], node: str
+    node: str, provisioned: tuple[Fleet, str]
 ) -> None:
     fleet, _ = provisioned
     cri = fleet.containerd(node)
@@ -315,8 +300,8 @@ def test_docker_is_not_restarted_under_a_container_with_a_gpu(fleet: Fleet) -> N
     fleet.sh(NEW, f"{RUN} --detach --device nvidia.com/gpu=all tiny /bin/sh -c 'sleep 600'")
     before = fleet.daemon_json(NEW)
     refused = fleet.role("--limit", NEW, **DOCKER, container_engines_shm_size="2G")
-    assert refused.returncode != 0
-    said = " ".join(refused.stdout.split())
+    assert refused.status != 0
+    said = refused.said
     assert (
         "docker must be restarted for a changed configuration, and containers with a GPU are running" in said
     )
@@ -333,7 +318,7 @@ def test_docker_is_not_restarted_under_a_container_with_a_gpu(fleet: Fleet) -> N
 def test_docker_is_not_restarted_under_containers_that_would_end(fleet: Fleet) -> None:
     fleet.sh(OLD, f"{RUN} --detach tiny /bin/sh -c 'sleep 600'")
     refused = fleet.role("--limit", OLD, **DOCKER, container_engines_shm_size="2G")
-    assert "a restart of Docker would end its 1 running containers" in " ".join(refused.stdout.split())
+    assert "a restart of Docker would end its 1 running containers" in refused.said
 
 
 def test_a_configuration_that_docker_refuses_is_taken_back(fleet: Fleet) -> None:
@@ -348,8 +333,8 @@ def test_a_configuration_that_docker_refuses_is_taken_back(fleet: Fleet) -> None
         refused = fleet.role("--limit", OLD, **DOCKER, container_engines_shm_size="3G")
     finally:
         fleet.sh(OLD, f"rm {drop_in}; systemctl daemon-reload")
-    assert refused.returncode != 0
-    said = " ".join(refused.stdout.split())
+    assert refused.status != 0
+    said = refused.said
     assert "docker does not work with its new configuration" in said
     assert "its former configuration is back" in said
     assert fleet.sh(OLD, f"cat {DAEMON_JSON}") == before
@@ -363,23 +348,22 @@ def test_an_option_of_the_unit_that_stands_against_the_file_is_refused(fleet: Fl
         refused = fleet.role("--limit", OLD, **DOCKER)
     finally:
         fleet.sh(OLD, "rm /etc/default/docker; systemctl restart docker")
-    assert refused.returncode != 0
-    assert "docker.service starts dockerd with --default-shm-size=2G" in " ".join(refused.stdout.split())
+    assert refused.status != 0
+    assert "docker.service starts dockerd with --default-shm-size=2G" in refused.said
 
 
 def test_a_conflict_is_found_in_preflight_before_another_stack_is_installed(fleet: Fleet) -> None:
-    assert fleet.role("--limit", OLD, **DOCKER).returncode == 0
+    assert fleet.role("--limit", OLD, **DOCKER).status == 0
     before = fleet.sh(OLD, f"cat {DAEMON_JSON}")
     fleet.sh(OLD, f'sed -i \'s/"1G"/"64M"/\' {DAEMON_JSON}')
-    preflight = ROOT / "playbooks/preflight.yml"
     wish = {"nvidia_stack_name": "r580-cuda12.9", "preflight_plan_file": ""}
     try:
-        refused = fleet.playbook(preflight, "--limit", OLD, **wish)
+        refused = fleet.playbook("playbooks/preflight.yml", "--limit", OLD, **wish)
     finally:
         fleet.sh(OLD, f"cat >{DAEMON_JSON} <<'END'\n{before}\nEND")
-    assert refused.returncode != 0
-    assert 'default-shm-size is "64M", set by somebody else' in " ".join(refused.stdout.split())
-    assert " changed=0 " in refused.stdout
+    assert refused.status != 0
+    assert 'default-shm-size is "64M", set by somebody else' in refused.said
+    assert " changed=0 " in refused.output
 
 
 def test_a_specification_of_another_driver_is_renewed(fleet: Fleet) -> None:
@@ -391,11 +375,11 @@ def test_a_specification_of_another_driver_is_renewed(fleet: Fleet) -> None:
 
 
 def test_absent_takes_out_what_the_role_put_in_and_nothing_else(fleet: Fleet) -> None:
-    assert fleet.role().returncode == 0
+    assert fleet.role().status == 0
     for node in NODES:
         fleet.sh(node, f"sed -i '1s/{{/{{\\n    \"debug\": true,/' {DAEMON_JSON}")
     # An engine that the role has installed goes, but not with containers in it.
-    assert "has containers" in fleet.role("--limit", NEW, container_engines_state="absent").stdout
+    assert "has containers" in fleet.role("--limit", NEW, container_engines_state="absent").output
     fleet.sh(NEW, "docker rm $(docker ps --all --quiet)")
     assert changed(fleet.role(container_engines_state="absent")) == {OLD: 1, NEW: 1}
     for node in NODES:
