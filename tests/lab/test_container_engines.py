@@ -17,7 +17,6 @@ from tests.lab.fleet import Run, on_node
 from tests.lab.hardening import changed as tasks_by_node
 from tests.lab.node import run_inside
 from tests.lab.settings import Lab
-from tests.unit.each import anew
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -189,14 +188,14 @@ def test_rke2_is_named_and_the_toolkits_file_gives_its_containers_the_gpus(bare:
         )
 
 
-@anew(*NODES)
+@pytest.mark.parametrize("node", NODES)
 def test_docker_knows_the_runtime(node: str, provisioned: tuple[Fleet, str]) -> None:
     info = provisioned[0].info(node)
     assert info["Runtimes"]["nvidia"]["path"] == "nvidia-container-runtime"
     assert info["DefaultRuntime"] == "runc"
 
 
-@anew(*NODES)
+@pytest.mark.parametrize("node", NODES)
 def test_new_containers_get_shared_memory_and_limits(node: str, provisioned: tuple[Fleet, str]) -> None:
     created = provisioned[0].sh(node, "docker inspect $(docker create tiny /bin/sh)")
     host = json.loads(created)[0]["HostConfig"]
@@ -205,7 +204,7 @@ def test_new_containers_get_shared_memory_and_limits(node: str, provisioned: tup
     assert limits == {"memlock": (-1, -1), "stack": (64 << 20, 64 << 20)}
 
 
-@anew(*NODES)
+@pytest.mark.parametrize("node", NODES)
 def test_a_container_runs_under_the_runtime(node: str, provisioned: tuple[Fleet, str]) -> None:
     shown = provisioned[0].sh(node, f"{RUN} --runtime=nvidia tiny /bin/sh -c 'ulimit -s; df -k /dev/shm'")
     assert shown.splitlines()[0] == str((64 << 20) // 1024)
@@ -244,7 +243,7 @@ def test_engines_that_are_too_old_for_cdi_are_said_to_be(provisioned: tuple[Flee
     assert fleet.info(NEW)["CDISpecDirs"] == ["/etc/cdi", "/var/run/cdi"]
 
 
-@anew(*NODES)
+@pytest.mark.parametrize("node", NODES)
 def test_containerd_has_the_runtime_and_keeps_everything_else(
     node: str, provisioned: tuple[Fleet, str]
 ) -> None:
