@@ -100,6 +100,8 @@ class Setting:
     original: Mapping[str, Any] | None = None
     #: Whether its state has parts, each of which is recorded before it is first made.
     in_parts = False
+    #: Whether a run that is cut off may leave it in a state that is neither the one before nor the one after.
+    in_steps = False
     #: Whether it changes what others bring and may take away again.
     of_others = False
     #: Whether who uses a GPU, or has it in a container, may be disturbed.

@@ -34,7 +34,7 @@ from ansible.module_utils.temper.settings.kinds import BROUGHT, EARLY, RECORDED,
 from ansible.module_utils.temper.settings.record import Record, check_records, others
 from ansible.module_utils.temper.settings.strictness import EXACTLY
 from ansible.module_utils.temper.settings.sudoers import known_here
-from ansible.module_utils.temper.settings.sysfs import SysfsValue
+from ansible.module_utils.temper.settings.sysfs import KernelValue, SysfsValue
 from ansible.module_utils.temper.settings.system import Sysctl, Unit, of_temper, overruled_by, overruling
 from ansible.module_utils.temper.units import stop_lost, unit_states
 
@@ -162,12 +162,17 @@ class Role:
         self.left_alone = {
             setting.key: word
             for setting in self.unwanted
-            if not is_back(setting, self.originals()[setting.key]["state"]) and (word := setting.left_alone())
+            if not (self.cut_off_in(setting) or is_back(setting, self.originals()[setting.key]["state"]))
+            and (word := setting.left_alone())
         }
         self.brought = sorted((s for s in self.unwanted if kind_of(s) in BROUGHT), key=kind_of)
         for setting in self.brought:
             setting.begin(self.node)
             setting.heir = bool(self.heirs())
+
+    def cut_off_in(self, setting: Setting) -> bool:
+        """Return whether an earlier run may have left a setting half made, or half taken back."""
+        return setting.in_steps and setting.key in self.record.pending
 
     def heirs(self) -> list[Record]:
         """Return records of roles that this run takes back later: what these need is theirs to remove."""
@@ -499,16 +504,24 @@ class Role:
         Those with a record of their own have no spec.
         """
         if is_recorded(setting) and not setting.own:
-            made, since = setting.as_made(), setting.since(state)
+            made = setting.as_made()
+            since = None if self.cut_off_in(setting) else setting.since(state)
             original = self.record.originals.setdefault(setting.key, {"spec": made, "state": state})
             if setting.in_parts:
                 # In the order of their first notes, so that the record changes with what it says alone.
                 original["state"] = {**original["state"], **state, **original["state"]}
             if since:
                 original["state"] = since
-            if original["spec"] != made:
-                original["former"] = [*original.get("former", []), original["spec"]]
-                original["spec"] = made
+            self.remember_made(setting)
+
+    def remember_made(self, setting: Setting) -> bool:
+        """Record what becomes of a setting, or has become of it; returns whether that is new."""
+        original = self.record.originals.get(setting.key)
+        if original is None or original["spec"] == (made := setting.as_made()):
+            return False
+        original["former"] = [*original.get("former", []), original["spec"]]
+        original["spec"] = made
+        return True
 
     def forget_former(self, settings: Iterable[Setting]) -> None:
         """Record of settings that are as wanted only that, and no longer what earlier runs made of them.
@@ -631,7 +644,7 @@ class Role:
     def apply(self, setting: Setting) -> dict[str, Any]:
         """Make one setting; returns what the controller must do before the next one."""
         try:
-            return setting.make()
+            needs = setting.make()
         except FAILURES as error:
             if not self.options["atomic"]:
                 raise
@@ -639,6 +652,10 @@ class Role:
                 f"{', '.join(self.controls[setting.key])}: {told(error, setting.key)} What this run had made "
                 "was undone: mend it, or waive the control."
             ) from error
+        # A kernel may have made something else of it, which is not the site's choice.
+        if isinstance(setting, KernelValue) and self.remember_made(setting):
+            self.record.save()
+        return needs
 
     def react(self, commands: list[list[str]], reload: bool) -> None:
         """Let systemd read unit files that have changed, and tell those who read theirs only when told."""

@@ -276,6 +276,7 @@ class Access(Setting):
     """Owner root, and no permission beyond `mode`; what is stricter already stays so."""
 
     of_others = True
+    in_steps = True
 
     def __init__(self, path: str, mode: str, groups: Sequence[str] = ("root",)) -> None:
         self.key = f"access:{path}"

@@ -33,6 +33,8 @@ class KernelValue(Setting):
 
     path: Path
     subject: str
+    #: What the kernel has made of the value that it was given: 1-3 of 1,2,3, or fewer pages than asked for.
+    taken: str | None = None
 
     @property
     def value(self) -> str:
@@ -40,8 +42,8 @@ class KernelValue(Setting):
         raise NotImplementedError
 
     def as_made(self) -> dict[str, Any]:
-        """Return `spec` with the value as Temper makes it."""
-        return {**self.spec, "value": self.value}
+        """Return `spec` with the value as Temper makes it, or has made it."""
+        return {**self.spec, "value": self.value if self.taken is None else self.taken}
 
     def values(self, state: State) -> list[str]:
         """Return the one value, where there is any."""
@@ -54,6 +56,7 @@ class KernelValue(Setting):
     def apply(self) -> None:
         """Write it."""
         self._write(self.value)
+        self.taken = self.read()
 
     def change(self) -> list[Difference]:
         """Return the values."""

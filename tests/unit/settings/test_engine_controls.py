@@ -372,6 +372,66 @@ def test_a_record_of_permissions_without_a_group_is_taken_back(harden: Run, node
     assert stat.S_IMODE(path.stat().st_mode) == 0o664
 
 
+def test_what_the_kernel_makes_of_a_value_is_not_the_sites(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It joins 1,2,3 to 1-3, and may have fewer huge pages than are asked for: both go back."""
+    kernel = {"1,2,3": "1-3", "1024": "700"}
+    write = system.Sysctl._write
+
+    def take(setting: system.Sysctl, value: str) -> None:
+        write(setting, kernel.get(value, value))
+
+    monkeypatch.setattr(system.Sysctl, "_write", take)
+    for name, value in (("net.ipv4.ip_local_reserved_ports", "1,2,3"), ("vm.nr_hugepages", "1024")):
+        for runs in (1, 2, 3):
+            parameter = node.parameter(name, "9")
+            for _ in range(runs):
+                harden(("sysctl", {"name": name, "value": value}))
+            assert parameter.read_text() == kernel[value]
+            assert harden()["actions"] == [f"sysctl:{name}: restored"], (name, runs)
+            assert parameter.read_text() == "9", (name, runs)
+            assert not harden()["changed"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the file gets another owner")
+def test_permissions_return_after_a_run_that_was_cut_off_between_owner_and_mode(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways, and with another run in between."""
+    path = node.file("etc/crontab", "x\n", mode=0o664)
+
+    def access() -> tuple[str, int, int]:
+        status = path.stat()
+        return f"{stat.S_IMODE(status.st_mode):04o}", status.st_uid, status.st_gid
+
+    def cut_off(*settings: tuple[str, dict[str, Any]]) -> None:
+        chown = os.chown
+
+        def and_no_further(place: Path, *words: Any, **more: Any) -> None:
+            chown(place, *words, **more)
+            if place == path:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(os, "chown", and_no_further)
+            harden(*settings)
+
+    for again in (False, True):
+        os.chown(path, 1234, 1234)
+        before = access()
+        cut_off(("access", {"path": str(path), "mode": "0640"}))
+        assert access() == ("0664", 0, 0)
+        if again:
+            harden(("access", {"path": str(path), "mode": "0640"}))
+            assert access() == ("0640", 0, 0)
+            cut_off()
+            assert access() == ("0640", 1234, 1234)
+        assert harden()["actions"] == [f"access:{path}: restored"], again
+        assert access() == before, again
+        assert not harden()["changed"], again
+
+
 def test_a_value_that_the_kernel_keeps_is_not_said_to_be_restored(harden: Run, node: Node) -> None:
     parameter = node.parameter("kernel.yama.ptrace_scope", "1")
     harden(("sysctl", {"name": "kernel.yama.ptrace_scope", "value": "3"}))
