@@ -54,7 +54,15 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Any:
     payload, output = folder / "temper-validation.pyz", folder / "result.json"
     assert main.main(["build", f"--output={payload}"]) == 0
     command = [str(PYTHON), str(payload), "run", "--plan=quick", "--node=here", f"--output={output}"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **PATIENT},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return node_result(json.loads(output.read_text()))
 
