@@ -505,7 +505,10 @@ class Role:
         """
         if is_recorded(setting) and not setting.own:
             made = setting.as_made()
-            since = None if self.cut_off_in(setting) else setting.since(state)
+            try:
+                since = None if self.cut_off_in(setting) else setting.since(state)
+            except MISREAD as error:
+                raise damaged(self.record.path, f"the state of {setting.key}: {error!r}") from error
             original = self.record.originals.setdefault(setting.key, {"spec": made, "state": state})
             if setting.in_parts:
                 # In the order of their first notes, so that the record changes with what it says alone.

@@ -372,6 +372,22 @@ def test_a_record_of_permissions_without_a_group_is_taken_back(harden: Run, node
     assert stat.S_IMODE(path.stat().st_mode) == 0o664
 
 
+@pytest.mark.parametrize("state", [{"mode": 0o664}, 7])
+def test_a_damaged_state_is_refused_by_its_name_before_anything_changes(
+    harden: Run, node: Node, state: Any
+) -> None:
+    path = node.file("etc/crontab", "x\n", mode=0o664)
+    spec = {"path": str(path), "mode": "0640"}
+    harden(("access", dict(spec)))
+    data = json.loads(node.record.read_text())
+    data["originals"][f"access:{path}"]["state"] = state
+    node.record.write_text(json.dumps(data))
+    path.chmod(0o666)
+    said = harden(("access", dict(spec)))
+    assert f"the state of access:{path}" in str(said)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666
+
+
 def test_what_the_kernel_makes_of_a_value_is_not_the_sites(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -386,6 +386,24 @@ def test_a_stricter_or_weaker_value_than_the_recorded_one_is_not_ours(node: Path
         assert bool(setting.left_alone()) == (since != "365"), since
 
 
+def test_a_line_counts_as_ours_where_a_record_has_no_value(node: Path) -> None:
+    """As earlier versions have written it: what they made strict is lowered, and returns as a whole."""
+    _, key = place(node, "keyword", DAYS, "90")
+    path, _, word = key.rpartition(":")
+    for former in ([], [{"path": path, "keyword": word, "value": "60"}]):
+        setting = Keyword(path, word, "365")
+        setting.order = "at most"
+        before = [f"{word} 99999"]
+        setting.recall({setting.key: {"spec": setting.spec, "former": former, "state": before}})
+        assert (setting.value, setting.left_alone(), setting.since(setting.read())) == ("365", "", [])
+
+
+def test_a_mount_point_that_was_not_there_before_is_ours_as_a_whole() -> None:
+    setting = system.MountOptions("/x", ["nodev"])
+    setting.recall({setting.key: {"spec": setting.spec, "state": None}})
+    assert setting.since(["nodev", "noexec"]) is None
+
+
 def test_what_a_run_before_one_that_was_cut_off_has_made_is_not_the_sites(
     node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
