@@ -25,6 +25,8 @@ from tests.unit.apt_machine import Archive
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ansible.module_utils.temper.settings.record import Record
+
     from tests.unit.apt_machine import Machine
 
 pytestmark = pytest.mark.skipif(
@@ -576,8 +578,9 @@ def test_the_files_of_before_come_back(apt: Path) -> None:
 
 def test_a_later_change_adds_to_the_record_and_orders_it_no_other_way() -> None:
     noted: dict[str, Any] = {"repository:sources": {"spec": {}, "state": {"a": "first", "b": None}}}
-    role = cast("engine.Role", SimpleNamespace(record=SimpleNamespace(originals=noted)))
-    engine.Role.remember(role, Repositories(), {"c": None, "b": "ours", "a": "ours"})
+    role = object.__new__(engine.Role)
+    role.record = cast("Record", SimpleNamespace(originals=noted, pending={}))
+    role.remember(Repositories(), {"c": None, "b": "ours", "a": "ours"})
     assert list(noted["repository:sources"]["state"].items()) == [("a", "first"), ("b", None), ("c", None)]
 
 
