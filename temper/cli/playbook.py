@@ -31,7 +31,7 @@ def parser(name: str, does: str | None) -> argparse.ArgumentParser:
 
 
 def add_selection(made: argparse.ArgumentParser) -> None:
-    """Add which nodes of which inventories."""
+    """Add the options that choose inventories and nodes."""
     made.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
     made.add_argument("-l", "--limit", default="", help="as ansible-playbook takes it")
 
