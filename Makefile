@@ -140,6 +140,7 @@ nightly: packages setup-dev payload monitoring browser schedulers scap ## Run ev
 bench: packages setup payload ## Time a ping, site.yml and the hardening roles, first and second run side by side
 	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/python -m tests.bench.payload
 	$(PAYLOAD_PYTHON) -m tests.bench.corruption --trials 4
+	$(PAYLOAD_PYTHON) -m tests.bench.one_gpu --cpu --only wrong
 	$(BIN)/python -m tests.bench.pages
 	$(BIN)/python -m tests.bench.slices
 	$(BIN)/python -m tests.bench.scale --nodes 100

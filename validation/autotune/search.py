@@ -306,7 +306,7 @@ class _Comparison:
         reason = ""
         if not better:
             small = f"{gain:+.1%} is not more than {LEAST_GAIN:.0%}"
-            lost = f"{gain:+.1%} in {len(pairs)} pairs, of which {gain - low:.1%} is chance"
+            lost = f"{gain:+.1%} in {len(pairs)} pairs; {gain - low:.1%} of it is chance"
             reason = small if gain <= LEAST_GAIN else lost
         compared = Compared(
             *(self.stage, self.objective, self.value, pairs),
