@@ -128,8 +128,8 @@ class ProcessOutcome:
 
     `problem` is a sentence, empty when it is done; `stage` the last one that it told. Of one that did not
     end, `silent_s` is how long it had told nothing, `halted` in which state it cannot run, `steps` and
-    `calls` of collectives how many it had counted, `busy` in which part of the looks at it it ran, or would
-    have on an idle machine, `where` it is, and what it `said` (child.when_asked).
+    `calls` of collectives how many it had counted, `busy` for which part of that time it ran, or would have
+    on an idle machine, `where` it is, and what it `said` (child.when_asked).
     """
 
     request: Request
@@ -266,7 +266,8 @@ class _Child:
         self.ended = NOT_YET
         #: When its parent last looked. What it finds at one time ended at one time: nobody knows the order.
         self.now = self.told = time.monotonic()
-        self._faults, self._ticks, self._looks, self._running = 0, 0, 0, 0
+        self._faults, self._ticks = 0, 0
+        self._seen_s, self._running_s, self._looked = 0.0, 0.0, self.now
         self.busy: float | None = None
         self.where, self.said, self._tail_before = "", "", b""
         self._counted: tuple[int, int] | None = None
@@ -381,9 +382,12 @@ class _Child:
         imported = self.stage in (BEGINNING, LOADING) and _ticks(stat) > self._ticks
         if self.ended == NOT_YET and (faults > self._faults or steps > self._steps_before or imported):
             self._note_progress(stat, steps)
-        self._looks += 1
+        # By time: what others say brings many looks within milliseconds.
+        passed_s, self._looked = self.now - self._looked, self.now
+        self._seen_s += passed_s
         # Also one that waits for a CPU on a busy machine.
-        self._running += bool(stat) and stat[STATE] == "R"
+        if stat and stat[STATE] == "R":
+            self._running_s += passed_s
 
     def is_silent(self, patience_s: float) -> bool:
         """Return whether it was seen to make no progress for so long."""
@@ -391,7 +395,7 @@ class _Child:
 
     def _note_progress(self, stat: list[str], steps: int) -> None:
         self.told, self._steps_before = self.now, steps
-        self._looks, self._running = 0, 0
+        self._seen_s, self._running_s, self._looked = 0.0, 0.0, self.now
         if stat:
             self._faults, self._ticks = int(stat[MAJFLT]), _ticks(stat)
 
@@ -454,7 +458,7 @@ class _Child:
         """Keep what is to be seen of one that `missed` what was asked of it, before it is killed."""
         self.overdue, self._missed, self.silent_s = ending, missed, time.monotonic() - self.told
         self.halted, self._counted = halted(self.process.pid), self.record()[:2]
-        self.busy = self._running / self._looks if self._looks else None
+        self.busy = self._running_s / self._seen_s if self._seen_s else None
         self.ended = time.monotonic()
 
     def outcome(self) -> ProcessOutcome:

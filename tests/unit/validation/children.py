@@ -23,13 +23,19 @@ from validation.processes.child import Request, collective_call, count_step, exp
 Stage = Callable[[str], None]
 
 FOREVER_S = 600
+MOMENT_S, MANY = 0.4, 40
 
 
 def hang_in_a_collective(_request: Request, stage: Stage) -> Measured:
-    """A child that sleeps in its second call of a collective, on the host, until a signal comes."""
+    """A child that sleeps in its second call of a collective, on the host, until a signal comes.
+
+    It works for a moment first, at its own pace.
+    """
     stage("warming up")
     with collective_call():
-        pass
+        until = time.monotonic() + MOMENT_S
+        while time.monotonic() < until:
+            pass
     with collective_call():
         ctypes.CDLL(None).sleep(FOREVER_S)
     return Measured()
@@ -43,6 +49,15 @@ def poll_in_a_collective(_request: Request, stage: Stage) -> Measured:
             pass
     while True:
         pass
+
+
+def talk_and_hang(_request: Request, stage: Stage) -> Measured:
+    """A child that tells many stages within a moment, and then sleeps."""
+    for count in range(MANY):
+        stage(f"step {count}")
+        time.sleep(MOMENT_S / MANY)
+    time.sleep(FOREVER_S)
+    return Measured()
 
 
 def work_in(request: Request, stage: Stage) -> Measured:

@@ -106,8 +106,10 @@ def test_a_reason_not_to_run_comes_back_as_one() -> None:
 
 
 def test_a_child_that_hangs_in_a_call_is_found_there_with_what_it_counted() -> None:
-    asked = [request("hang_in_a_collective"), request("poll_in_a_collective", name="GPU 1")]
-    hung, polling = run_children(asked, 600, patience_s=3 * SHORT_S)
+    """What the third says makes its parent look at the first ever again, in the moment in which it works."""
+    functions = ["hang_in_a_collective", "poll_in_a_collective", "talk_and_hang"]
+    asked = [request(function, name=f"GPU {index}") for index, function in enumerate(functions)]
+    hung, polling, _talked = run_children(asked, 600, patience_s=4 * SHORT_S)
     assert (hung.ending, hung.calls, polling.calls) == (Ending.HUNG, 3, 4)
     assert hung.where.startswith("in hang_in_a_collective, children.py line ")
     assert hung.where in hung.problem
