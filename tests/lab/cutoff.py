@@ -155,7 +155,7 @@ class Disks:
     def save(self) -> None:
         """Shut the nodes down in order, keep their disks, and boot them again."""
         for node in self.nodes:
-            machine.run_inside(node, ["systemctl", "poweroff"])
+            machine.shut_down(node, "poweroff")
         for node in self.nodes:
             wait_until(partial(is_off, node), f"{node.name} is off", 60)
             self._copy(node.state / "upper", self.folder / node.name)

@@ -195,7 +195,7 @@ def reboot(node: Node, timeout_s: float = 600) -> None:
         LabError: it is off, or not back in time.
     """
     before = boot_id(node)
-    machine.run_inside(node, ["systemctl", "reboot"])
+    machine.shut_down(node, "reboot")
     deadline = time.monotonic() + timeout_s
     while (now := boot_id(node)) is None or now == before:
         if time.monotonic() > deadline:

@@ -36,7 +36,7 @@ def copy(fleet: Fleet, made: int) -> None:
     nodes = fleet.lab.nodes(fleet.size)
     for node in nodes:
         with contextlib.suppress(Exception):  # off is off; what else is wrong shows in the wait
-            machine.run_inside(node, ["systemctl", "poweroff"])
+            machine.shut_down(node, "poweroff")
     for node in nodes:
         wait_until(partial(is_off, node), f"{node.name} is off", 180)
     for node in nodes[made:]:

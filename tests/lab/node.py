@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -16,7 +17,7 @@ from typing import Literal
 from tests.lab import network
 from tests.lab.cache import remove_tree
 from tests.lab.cgroups import ROOT, Group
-from tests.lab.process import LabError, run, tail
+from tests.lab.process import CommandError, LabError, run, tail
 from tests.lab.settings import ADMINISTRATOR, PAYLOAD_TREE_ON_NODE, REPOSITORY_PORT, Node
 
 State = Literal["off", "starting", "running", "degraded", "stopping"]
@@ -254,6 +255,20 @@ def run_inside(node: Node, command: Sequence[str], timeout_s: float = 600) -> st
     if init is None:
         raise LabError(f"{node.name} is off. Start it with: make lab-up")
     return run(side_door(init, command), timeout_s=timeout_s)
+
+
+def shut_down(node: Node, verb: Literal["poweroff", "reboot"]) -> None:
+    """Have the node's systemd switch it off or reboot it, and do not wait for that.
+
+    Raises:
+        LabError: it is off, or systemd refuses.
+    """
+    try:
+        run_inside(node, ["systemctl", verb])
+    except CommandError as error:
+        # The shutdown ends the command, too, at times before it has heard that it works.
+        if error.status not in (128 + signal.SIGTERM, 128 + signal.SIGKILL):
+            raise
 
 
 def state(node: Node) -> State:

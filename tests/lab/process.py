@@ -20,6 +20,14 @@ class LabError(Exception):
     """The lab cannot do what was asked; the message is for the user."""
 
 
+class CommandError(LabError):
+    """A command ended with this exit status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 def run(command: Sequence[str], *, text: str | None = None, timeout_s: float = 600) -> str:
     """Run a short command and return its standard output.
 
@@ -29,7 +37,8 @@ def run(command: Sequence[str], *, text: str | None = None, timeout_s: float = 6
         timeout_s: bound for a command that hangs, in seconds: a busy machine is ten times slower.
 
     Raises:
-        LabError: the command failed, is missing or took too long.
+        CommandError: the command failed.
+        LabError: it is missing or took too long.
     """
     try:
         result = subprocess.run(
@@ -46,7 +55,8 @@ def run(command: Sequence[str], *, text: str | None = None, timeout_s: float = 6
         raise LabError(f"{shlex.join(command)} did not end within {timeout_s:g} s.") from error
     if result.returncode:
         said = (result.stderr or result.stdout).strip()
-        raise LabError(f"{shlex.join(command)} failed with status {result.returncode}: {said}")
+        message = f"{shlex.join(command)} failed with status {result.returncode}: {said}"
+        raise CommandError(message, result.returncode)
     return result.stdout
 
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.lab.hardening import NODES, ROLLBACK_S, ROOT, SOON, Fleet, changed, wait_until
+from tests.lab import node as machine
+from tests.lab.hardening import LAB_NAME, NODES, ROLLBACK_S, ROOT, SOON, Fleet, changed, wait_until
+from tests.lab.settings import Lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -246,14 +248,17 @@ def test_port_of_a_socket_activated_sshd_moves_and_comes_back(like_ubuntu: Fleet
     assert changed(fleet.harden(*moved, ssh_hardening_ports=[2222])) == dict.fromkeys(NODES, 0)
     # Not by the lab, which waits for port 22.
     boot = "cat /proc/sys/kernel/random/boot_id"
-    before = fleet.side_door(f"{boot}; systemctl reboot")
-    for node in NODES:
+    before = fleet.side_door(boot)
+    nodes = Lab(LAB_NAME).nodes(len(NODES))
+    for node in nodes:
+        machine.shut_down(node, "reboot")
+    for node in nodes:
 
-        def rebooted(node: str = node) -> bool:
-            answer = fleet.login(node, 2222, command=boot)
-            return answer.returncode == 0 and answer.stdout.strip() not in before[node]
+        def rebooted(name: str = node.name) -> bool:
+            answer = fleet.login(name, 2222, command=boot)
+            return answer.returncode == 0 and answer.stdout.strip() not in before[name]
 
-        wait_until(rebooted, f"{node} is back and answers at the new port")
+        wait_until(rebooted, f"{node.name} is back and answers at the new port")
     assert fleet.harden(*moved, ssh_hardening_ports=[22]).status == 0
     assert listening(fleet) == at("22")
     fleet.assert_everybody_gets_in()

@@ -71,7 +71,7 @@ def build(*arguments: str) -> Run:
 
 def power_off() -> None:
     """Shut the tree down as an operator does, and wait until nothing of it runs."""
-    machine.run_inside(TREE, ["systemctl", "poweroff"])
+    machine.shut_down(TREE, "poweroff")
     wait_until(lambda: not machine.group(TREE).processes(), f"{TREE.name} is off", SHUTDOWN_S)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.lab import cgroups, network
+from tests.lab import node as machine
 from tests.lab.settings import CHECKOUT, PAYLOAD_TREE_ON_NODE, Lab
 from tests.waiting import wait_until
 
@@ -188,7 +189,7 @@ def test_up_leaves_running_nodes_alone() -> None:
 
 def test_up_starts_a_node_that_was_switched_off_with_what_it_had_stored() -> None:
     inside("gpu02", "touch", "/etc/kept")
-    inside("gpu02", "systemctl", "poweroff")
+    machine.shut_down(LAB.node(2), "poweroff")
     wait_until(lambda: not cgroups.Group(f"{cgroups.ROOT}/{LAB.name}/gpu02").processes(), "it is off", 60)
     other = boot_id("gpu01")
 

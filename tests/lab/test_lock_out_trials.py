@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.lab import lab as labs
+from tests.lab import node as machine
 from tests.lab.fleet import Fleet, Run, new_key, on_node
 from tests.lab.hardening import SOON, wait_until
 from tests.lab.process import run
@@ -421,7 +422,7 @@ def pending(node: Node) -> bool:
 def reboot(node: Node) -> None:
     """Reboot a node; the lab's own way waits for port 22."""
     before = labs.boot_id(node)
-    on_node(node, "systemctl reboot")
+    machine.shut_down(node, "reboot")
     wait_until(lambda: labs.boot_id(node) not in (None, before), f"{node.name} is back")
 
 
