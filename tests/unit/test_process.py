@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -55,10 +54,9 @@ def test_process_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(subprocess.Popen, "kill", survive)
     monkeypatch.setattr(process, "KILL_TIMEOUT_S", 0.1)
-    since = time.monotonic()
     with pytest.raises(process.CommandError, match=r"has not come to an end within 0\.1 s"):
-        process.run(["sleep", "60"], timeout_s=0.1)
-    assert time.monotonic() - since < 30
+        process.run(["sleep", "600"], timeout_s=0.1)
+    assert started[0].poll() is None
     assert not process.succeeds(["false"])
     kill(started[0])
     started[0].wait()

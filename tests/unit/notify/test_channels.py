@@ -5,7 +5,6 @@ from __future__ import annotations
 import email
 import email.policy
 import socketserver
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -159,10 +158,8 @@ def test_nobody_waits_longer_than_the_time_limit(tmp_path: Path) -> None:
     hook = Hook()
     hook.awake.clear()
     with hook.serving() as port:
-        begun = time.monotonic()
         with pytest.raises(ChannelError, match="no answer within 1 s"):
             send(hook_of(tmp_path, port, "http", timeout_s=1), NEWS)
-        assert time.monotonic() - begun < 10
         hook.awake.set()
 
 

@@ -127,10 +127,9 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
 
 
 def test_a_command_that_prints_without_end_is_ended_before_the_memory_is_full() -> None:
-    started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(DrainError, match="`yes` gave more than 64 MiB of text"):
         programs.ask(("yes",), 60.0)
-    assert time.monotonic() - started < 30
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 512 << 10  # KiB
 
 

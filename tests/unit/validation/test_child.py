@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.validation.children import FOREVER_S
 from tests.unit.validation.samples import is_running
 from tests.waiting import wait_until
 from validation.checks import collectives
@@ -371,7 +372,7 @@ def test_a_child_that_hangs_is_killed_and_its_last_stage_named(function: str) ->
     (outcome,) = run_children([request(function)], SHORT_S)
     assert outcome.ending is Ending.HUNG
     assert "gave no result within 2 s; it hung in stage:" in outcome.problem
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < FOREVER_S / 2
 
 
 def test_a_process_that_a_child_leaves_behind_holds_up_nobody_and_is_killed() -> None:
@@ -395,12 +396,10 @@ def test_when_one_of_a_group_fails_the_others_are_stopped_and_say_why(
     function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "GRACE_S", 0.2)
-    started = time.monotonic()
     others = [request("hang", name=f"rank {rank}") for rank in (0, 2)]
     first, failed, last = run_children(
         [others[0], request(function, name="rank 1"), others[1]], BUDGET_S, together=True
     )
-    assert time.monotonic() - started < BUDGET_S / 2
     assert (first.ending, last.ending) == (Ending.STOPPED, Ending.STOPPED)
     assert first.problem == "rank 0 was stopped because rank 1 failed"
     assert failed.ending is not Ending.STOPPED

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -38,11 +37,10 @@ def test_a_program_that_cannot_be_killed_does_not_hold_its_caller(monkeypatch: p
 
     monkeypatch.setattr(subprocess.Popen, "kill", spare)
     monkeypatch.setattr(command, "REAP_S", 0.1)
-    started = time.monotonic()
     try:
         with pytest.raises(CommandTimeoutError, match="it cannot be killed: it is stuck in the kernel"):
             command.run(["sleep", "600"], 0.1)
-        assert time.monotonic() - started < 60
+        assert spared[0].poll() is None
     finally:
         for process in spared:
             kill(process)
