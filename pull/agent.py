@@ -27,7 +27,7 @@ FORMER = ("commits", "current", ".current.new", "home", "check-*", "repair-*")
 #: As long as a repair can take, and some.
 LEASE_S = PLAY_TIMEOUT_S + 600.0
 ACCEPTED_VERSION = 1
-FIELDS = {"commit": (str,), "tags": (dict, str), "schema_version": (int,)}
+FIELDS = {"commit": str, "tags": {str: str}, "schema_version": int}
 REMEDY = (
     "nobody can tell what this node has applied; make sure what it is to have, then remove the file: the "
     "next run takes what is signed"

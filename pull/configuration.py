@@ -15,7 +15,7 @@ PATH = Path("/etc/temper/pull.json")
 HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 #: What a machine is called to which nobody has given a name, and what Ansible takes for all nodes.
 NO_NAMES = ("all", "localhost", "ungrouped")
-KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "tuple[str, ...]": (list, str)}
+KINDS: dict[str, records.Form] = {"str": str, "int": int, "tuple[str, ...]": [str]}
 
 
 class ConfigurationError(Exception):

@@ -33,7 +33,11 @@ else:
 
 
 PATH = Path("/var/lib/temper/lease.json")
-WORDS = dict.fromkeys(("owner", "since", "heartbeat", "boot_id", "former"), (str,))
+FIELDS = {
+    **dict.fromkeys(("owner", "since", "heartbeat", "boot_id", "former"), str),
+    **dict.fromkeys(("fencing", "attempt"), int),
+    **dict.fromkeys(("ttl_s", "beat_s"), (int, float)),
+}
 REMEDY = (
     "nobody can tell who works on this node, and nothing was started; make sure that no roll-out does, then "
     "remove the file"
@@ -119,14 +123,12 @@ def read(path: Path = PATH) -> Lease:
     Raises LeaseError where the file is damaged: then nobody knows who works here.
     """
     try:
-        _, fields = records.load(path, WORDS, remedy=REMEDY)
-        lease = Lease(**fields)
-        numbers = (float(lease.ttl_s), float(lease.beat_s), int(lease.fencing), int(lease.attempt))
+        lease = Lease(**records.load(path, FIELDS, remedy=REMEDY)[1])
+        return replace(lease, ttl_s=float(lease.ttl_s), beat_s=float(lease.beat_s))
     except records.RecordError as error:
         raise LeaseError(str(error)) from error
-    except (ValueError, TypeError, OverflowError) as error:
+    except (TypeError, OverflowError) as error:
         raise LeaseError(str(records.damaged(path, error, REMEDY))) from error
-    return replace(lease, ttl_s=numbers[0], beat_s=numbers[1], fencing=numbers[2], attempt=numbers[3])
 
 
 def acquire(

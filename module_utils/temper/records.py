@@ -10,9 +10,10 @@ import contextlib
 import json
 import math
 import os
+import re
 import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,10 @@ else:
     SettingError = Exception
 
 
-Kinds = Mapping[str, tuple[type, ...]]
+#: The form of a value that comes from JSON. A type; `object` for any; None. [form]: a list of such; several
+#: in a list: just these. {str: form}: an object of such; {"name": form}: one with these fields at least. A
+#: tuple: one of these, where `...` stands for a field that may be missing.
+Form = Any
 
 VERSION = 1
 #: A writer is done with its draft in milliseconds: an older one is of a writer that was killed.
@@ -52,15 +56,15 @@ def damaged(path: Path, why: object, remedy: str = REMEDY) -> RecordError:
 
 
 def load(
-    path: Path, kinds: Kinds, version: int = VERSION, remedy: str = REMEDY
+    path: Path, forms: Mapping[str, Form], version: int = VERSION, remedy: str = REMEDY
 ) -> tuple[int, dict[str, Any]]:
     """Return a record's version and fields; (`version`, {}) where there is no record.
 
-    `kinds` has the type of each field that is known, and those of what is in it: (dict, list, str). A field
-    of version 1 that is itself called `version` is told from the record's by its type there.
+    `forms` has the form of each field that is known. A field of version 1 that is itself called `version` is
+    told from the record's by its form there.
 
     Raises:
-        RecordError: it cannot be read, has a field of another type, or is newer than `version`.
+        RecordError: it cannot be read, has a field of another form, or is newer than `version`.
     """
     try:
         fields = json.loads(read_regular(path), parse_constant=_no_number, parse_float=_number)
@@ -70,7 +74,7 @@ def load(
         raise damaged(path, error, remedy) from error
     if not isinstance(fields, dict):
         raise damaged(path, f"expected an object, found {type(fields).__name__}", remedy)
-    plain = "version" not in fields or is_of(fields["version"], kinds.get("version", (type(None),)))
+    plain = "version" not in fields or fits(fields["version"], forms.get("version"))
     found = 1 if plain else fields.pop("version")
     if type(found) is not int or found < 1:
         raise damaged(path, f"expected a version from 1 on, found {found!r}", remedy)
@@ -79,19 +83,39 @@ def load(
             f"The record {path} has version {found}, and this Temper knows {version} at most: run the newer "
             "Temper that wrote it. Nothing was changed."
         )
-    for name, kind in kinds.items():
-        if name in fields and not is_of(fields[name], kind):
-            expected = " of ".join(one.__name__ for one in kind)
-            raise damaged(path, f"expected {name} as {expected}, found {repr(fields[name])[:60]}", remedy)
+    for name, form in forms.items():
+        if name in fields:
+            expect(path, name, fields[name], form, remedy)
     return found, fields
 
 
-def is_of(value: Any, kind: Sequence[type]) -> bool:
-    """Return whether a value is of the first type, and what is in it of the others."""
-    members: Iterable[Any] = ()
-    if len(kind) > 1 and isinstance(value, (dict, list)):
-        members = value.values() if isinstance(value, dict) else value
-    return type(value) is kind[0] and all(is_of(member, kind[1:]) for member in members)
+def expect(path: Path, name: str, value: Any, form: Form, remedy: str = REMEDY) -> None:
+    """Raise RecordError where what a record says has another form; `name` is what it says that of."""
+    if isinstance(value, dict) and isinstance(form, dict) and str not in form:
+        for field, one in form.items():
+            expect(path, f"{field} of {name}", value.get(field, ...), one, remedy)
+    elif not fits(value, form):
+        found = "nothing" if value is ... else repr(value)[:60]
+        expected = re.sub(r"<class '(\w+)'>", r"\1", repr(form)).replace("Ellipsis", "nothing")
+        raise damaged(path, f"expected {name} as {expected}, found {found}", remedy)
+
+
+def fits(value: Any, form: Form) -> bool:
+    """Return whether a value has a form."""
+    if isinstance(form, tuple):
+        return any(fits(value, one) for one in form)
+    if isinstance(form, list):
+        forms = form if len(form) > 1 else form * len(value) if isinstance(value, list) else []
+        return type(value) is list and len(value) == len(forms) and all(map(fits, value, forms))
+    if isinstance(form, dict):
+        if type(value) is not dict:
+            return False
+        if str in form:
+            return all(fits(one, form[str]) for one in value.values())
+        return all(fits(value.get(name, ...), one) for name, one in form.items())
+    if value is ... or form in (None, ...):
+        return value is form
+    return form is object or type(value) is form
 
 
 def store(path: Path, fields: Mapping[str, Any], mode: int = 0o600, version: int | None = VERSION) -> None:

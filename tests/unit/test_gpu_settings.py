@@ -305,9 +305,10 @@ def test_without_persistence_the_note_of_a_lock_is_not_trusted(driver: Driver) -
 def test_a_note_that_cannot_be_read_is_none(driver: Driver) -> None:
     settle(wish({"graphics": 1410}))
     driver.setters()
-    gpu_settings.RECORD.write_text("{")
-    settle(wish({"graphics": 1410}))
-    assert driver.setters() == ["0 -lgc 1410,1410"]
+    for text in ("{", "[]", '{"GPU-0": 5}', '{"GPU-0": ["1410", null]}', '{"GPU-0": [1410]}'):
+        gpu_settings.RECORD.write_text(text)
+        settle(wish({"graphics": 1410}))
+        assert driver.setters() == ["0 -lgc 1410,1410"], text
 
 
 def test_a_gpu_is_known_by_its_uuid(driver: Driver) -> None:

@@ -45,6 +45,10 @@ from ansible.module_utils.temper.settings.base import Difference, RefusedError, 
 SUDOERS = Path("/etc/sudoers.d/temper_admins")
 RECORD = Path("/var/lib/temper/admin_accounts.json")
 RECORD_VERSION = 2
+#: What the record has of an account; of one that was there before, what it was. A file of keys is a text and
+#: a mode, and where a link leads.
+GIVEN = {"created": bool, "present": bool, "sudo": bool, "given": ([str], ...)}
+BEFORE = {"keys": [(None, [str, int], [str, int, str])], "groups": [str], "shadow": [str, str, str]}
 USER_DEFAULTS: dict[str, Any] = {"keys": [], "sudo": True, "groups": [], "state": "present"}
 
 
@@ -82,39 +86,19 @@ def entry(account: Account | None) -> dict[str, Any]:
     }
 
 
-def complete(known: Mapping[str, Any]) -> bool:
-    """Return whether a record's entry is enough to give an account back."""
-    if not all(type(known.get(name)) is bool for name in ("created", "present", "sudo")):
-        return False
-    if not records.is_of(known.get("given", []), (list, str)):
-        return False
-    files, groups, shadow = (known.get(name) for name in ("keys", "groups", "shadow"))
-    return (
-        known["created"]
-        or (
-            records.is_of(groups, (list, str))
-            and records.is_of(shadow, (list, str))
-            and len(shadow or ()) == len(("last_change", "maximum_days", "expiry_day"))
-            and isinstance(files, list)
-            # A text and a mode; None where there was no file.
-            and all(
-                file is None or (isinstance(file, list) and [*map(type, file[:2])] == [str, int])
-                for file in files
-            )
-        )
-    )
-
-
 class AccountsRecord:
     """What was there before the first run, by account, so that it can be given back."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         # In version 1 the accounts' names are the fields, and an account may be called `version`.
-        version, fields = records.load(path, {"version": (dict,)}, RECORD_VERSION)
+        version, fields = records.load(path, {"version": dict}, RECORD_VERSION)
         self.accounts: dict[str, dict[str, Any]] = fields if version == 1 else fields.get("accounts", {})
-        if not records.is_of(self.accounts, (dict, dict)) or not all(map(complete, self.accounts.values())):
-            raise records.damaged(path, "expected for each account what it was before the first run")
+        records.expect(path, "accounts", self.accounts, {str: dict})
+        for name, known in self.accounts.items():
+            records.expect(path, name, known, GIVEN)
+            if not known["created"]:
+                records.expect(path, name, known, BEFORE)
 
     def remember(self, user: User, account: Account | None) -> None:
         """Note an account as it is, unless it is known, and what it is given."""

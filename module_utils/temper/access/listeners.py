@@ -152,8 +152,7 @@ def open_files(
     longer.
     """
     deadline = time.monotonic() + NAMES_TIMEOUT_S
-    # A Path for each of thousands of names would take several times as long.
-    names = (name for name in os.listdir(proc) if name.isdecimal())  # noqa: PTH208
+    names = filter(str.isdecimal, os.listdir(proc))  # noqa: PTH208 - thousands of Paths take much longer
     for process in sorted(names, key=int):
         # An upgrade puts another file in the place of the one that runs.
         if program and program != _target(f"{proc}/{process}/exe").removesuffix(" (deleted)").split("/")[-1]:

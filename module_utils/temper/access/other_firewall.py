@@ -254,7 +254,7 @@ def ended() -> OtherFirewall | None:
         "bring the firewall that Temper has ended here back yourself (`ufw enable`, or `systemctl enable "
         "--now firewalld`), remove the file, and run again"
     )
-    _, data = records.load(ENDED, {"name": (str,), "at_boot": (bool,)}, remedy=remedy)
+    _, data = records.load(ENDED, {"name": str, "at_boot": bool}, remedy=remedy)
     if not os.path.lexists(ENDED):
         return None
     try:

@@ -59,7 +59,7 @@ def added() -> list[str]:
 def noted() -> list[str]:
     """Return the ports that we gave the label. Raises RecordError where nobody can tell."""
     remedy = "take their label from these ports (`semanage port -l -C`), remove the file, and run again"
-    ports: list[str] = records.load(NOTE, {"ports": (list, str)}, remedy=remedy)[1].get("ports", [])
+    ports: list[str] = records.load(NOTE, {"ports": [str]}, remedy=remedy)[1].get("ports", [])
     return ports
 
 

@@ -337,12 +337,16 @@ def ecc_wanted(gpu: Gpu, wanted: Any) -> bool | None:
 
 
 def read_record() -> dict[str, list[int | None]]:
-    """Clocks locked since the driver was loaded: UUID -> [graphics MHz, memory MHz]."""
+    """Clocks locked since the driver was loaded: UUID -> [graphics MHz, memory MHz].
+
+    Of a note that is damaged nothing: then they are locked anew.
+    """
     try:
         record: dict[str, list[int | None]] = json.loads(RECORD.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError, RecursionError):
+        clocks = [one for graphics, memory in record.values() for one in (graphics, memory)]
+    except (FileNotFoundError, AttributeError, TypeError, ValueError, RecursionError):
         return {}
-    return record
+    return record if {*map(type, clocks)} <= {int, type(None)} else {}
 
 
 def write_record(record: dict[str, list[int | None]]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ansible.module_utils.temper import records
-from ansible.module_utils.temper.engines import busy, cdi, daemon_json, toolkit_config
+from ansible.module_utils.temper.engines import busy, cdi, toolkit_config
 from ansible.module_utils.temper.engines.base import (
     RESTART_TIMEOUT_S,
     RUNTIME,
@@ -30,12 +30,22 @@ from ansible.module_utils.temper.engines.docker import Docker, snap_refusal
 from ansible.module_utils.temper.engines.others import OtherEngine, other_engines
 from ansible.module_utils.temper.engines.podman import Podman
 from ansible.module_utils.temper.files import replace_file
-from ansible.module_utils.temper.process import MISREAD, CommandError, run, which
+from ansible.module_utils.temper.process import CommandError, run, which
 from ansible.module_utils.temper.settings.base import Difference, Fault, RefusedError, Setting, SettingError
 
 STATE = Path("/var/lib/temper/container_engines.json")
-STATE_KINDS = {"records": (dict, dict), "pending": (list, str), "cdi_units": (list, str)}
 ENGINES: tuple[Engine, ...] = (Docker(), Containerd(), Crio(), Podman())
+NOTED = {"managed": (bool, ...), "created": (bool, ...)}
+STATE_FORM = {
+    "records": {
+        **{engine.name: (NOTED, ...) for engine in ENGINES},
+        Docker.name: ({**NOTED, "keys": ([[[str], object]], ...), "objects": ([[str]], ...)}, ...),
+        Containerd.name: ({**NOTED, "config": ({"before": (str, None), "after": str}, ...)}, ...),
+        toolkit_config.NAME: ({**NOTED, "keys": ({str: [(str, None), str]}, ...)}, ...),
+    },
+    "pending": [str],
+    "cdi_units": [str],
+}
 
 
 @dataclass
@@ -439,12 +449,7 @@ def _write(contents: typing.Mapping[str, str | None]) -> None:
 
 def load_state() -> dict[str, typing.Any]:
     """Return what earlier runs have put in, and what one that was cut off has left to do."""
-    _, state = records.load(STATE, STATE_KINDS)
-    try:
-        daemon_json.DockerRecord.load(state.get("records", {}).get("docker", {}))
-    except MISREAD as error:
-        raise records.damaged(STATE, repr(error)) from error
-    return state
+    return records.load(STATE, STATE_FORM)[1]
 
 
 def _store_state(state: dict[str, typing.Any]) -> None:

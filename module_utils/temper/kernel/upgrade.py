@@ -34,10 +34,10 @@ from ansible.module_utils.temper.settings.base import SettingError
 
 RECORD = Path("/var/lib/temper/kernel-upgrade.json")
 RECORD_VERSION = 2
-UPGRADE_KINDS = {
-    **dict.fromkeys(("former", "release", "version"), (str,)),
-    **dict.fromkeys(("packages", "back"), (dict, str)),
-    **dict.fromkeys(("added", "automatic"), (list, str)),
+UPGRADE = {
+    **dict.fromkeys(("former", "release", "version"), str),
+    **{name: {str: str} for name in ("packages", "back")},
+    **{name: [str] for name in ("added", "automatic")},
 }
 NEWEST = "newest"
 IMAGE = "linux-image-"
@@ -89,16 +89,15 @@ class Driver:
 def noted() -> Upgrade | None:
     """Return the upgrade that is under way on this node; None where there is none. Raises RecordError."""
     # In version 1 `version` is the kernel's.
-    version, fields = records.load(RECORD, {"version": (str,)}, RECORD_VERSION)
+    version, fields = records.load(RECORD, {"version": str}, RECORD_VERSION)
     if not fields:
         return None
     noted = fields if version == 1 else fields.get("upgrade", {})
     try:
         upgrade = Upgrade(**noted)
-        if not all(records.is_of(value, UPGRADE_KINDS[name]) for name, value in asdict(upgrade).items()):
-            raise TypeError("a field is of another type than expected")
     except TypeError as error:
         raise records.damaged(RECORD, error) from error
+    records.expect(RECORD, "upgrade", asdict(upgrade), UPGRADE)
     return upgrade
 
 

@@ -24,7 +24,7 @@ def digest(part: Mapping[str, Any]) -> str:
 def noted() -> dict[str, str]:
     """Return the digest of each role that is in place; nothing where the note cannot be read."""
     try:
-        return dict(load(PATH, {"roles": (dict, str)})[1].get("roles", {}))
+        return dict(load(PATH, {"roles": {str: str}})[1].get("roles", {}))
     except RecordError:
         return {}
 

@@ -208,6 +208,33 @@ RECORDED: Mapping[str, Callable[..., Setting]] = {
     **{kind: partial(recorded, kind) for kind in ("repository", "package", "gpu")},
 }
 
+#: The forms of what records have: of specs, of which each kind has some fields, and of states.
+SPEC = {
+    **dict.fromkeys(
+        ("path", "content", "keyword", "value", "name", "stack", "feature", "mode", "size"), (str, ...)
+    ),
+    **dict.fromkeys(("directories", "words", "groups", "options", "only_removed", "earlier"), ([str], ...)),
+    **dict.fromkeys(("on", "engines", "holds"), (bool, ...)),
+    "wanted": ({"locked_clocks": {"graphics": object}}, ...),
+}
+ORIGINAL = {"spec": SPEC, "former": ([SPEC], ...), "state": object}
+OWNED = {"mode": int, "uid": int, "gid": int}
+STATES = {
+    "file": (None, {"link": str}, {**OWNED, "content": str}),
+    "keyword": (None, [str]),
+    "pam": bool,
+    "authselect": bool,
+    "access": (None, OWNED),
+    "sysctl": (None, str),
+    "sysfs": (None, str),
+    "mount": (None, [str]),
+    "tmpfs": (None, int),
+    "unit": (None, {"enabled": str, "active": bool}),
+    "repository": {str: (None, {"content": str, "mode": str})},
+    "package": {str: (None, str)},
+    "gpu": {str: {"graphics_mhz": (None, int), "memory_mhz": (None, int), "power_w": (None, int, float)}},
+}
+
 
 def kind_of(setting: Setting) -> str:
     """Return the kind of a setting, as its key says."""

@@ -10,7 +10,7 @@ from typing import Any
 from ansible.module_utils.temper import records
 from ansible.module_utils.temper.process import MISREAD
 from ansible.module_utils.temper.settings import base
-from ansible.module_utils.temper.settings.kinds import rebuild
+from ansible.module_utils.temper.settings.kinds import ORIGINAL, STATES, rebuild
 
 RECORDS = Path("/var/lib/temper/settings")
 #: Where earlier versions kept the only record that there was.
@@ -24,20 +24,21 @@ class Record:
         self.path = RECORDS / f"{role}.json"
         self.former = FORMER.get(role)
         path = self.former if self.former and not os.path.lexists(self.path) else self.path
-        _, data = records.load(path, {"originals": (dict, dict), "pending": (list, str)})
+        _, data = records.load(path, {"originals": {str: dict}, "pending": [str]})
         #: Key -> {"spec", "state"}, and until a run has ended "former" (base.py): enough to restore a setting
         #: that nobody asks for any more.
         self.originals: dict[str, dict[str, Any]] = data.get("originals", {})
         #: The keys of settings whose change has not been carried through.
         self.pending: list[str] = data.get("pending", [])
-        try:
-            for key, original in self.originals.items():
-                for spec in [original["spec"], *original.get("former", [])]:
-                    rebuild(key, spec)
-                if "state" not in original:
-                    raise ValueError(f"{key} has no state")
-        except (*MISREAD, OSError) as error:  # a path may be longer than any file's
-            raise records.damaged(path, repr(error)) from error
+        for key, original in self.originals.items():
+            records.expect(path, key, original, ORIGINAL)
+            try:
+                known = {rebuild(key, spec).key for spec in [original["spec"], *original.get("former", [])]}
+            except (*MISREAD, OSError) as error:  # a path may be longer than any file's
+                raise records.damaged(path, f"{key}: {error!r}") from error
+            if known != {key}:
+                raise records.damaged(path, f"found {min(known)} under {key}")
+            records.expect(path, f"the state of {key}", original["state"], STATES[key.partition(":")[0]])
 
     def save(self) -> None:
         """Write it, or remove it where it is empty."""

@@ -105,6 +105,16 @@ class SysfsValue(KernelValue):
         """Return whether it has the value."""
         return self.read() in (None, self.value)
 
+    def apply(self) -> None:
+        """Write it; the former value again, where the kernel makes something else of it."""
+        former = self.read()
+        try:
+            super().apply()
+        except SettingError:
+            if former not in (None, self.read()):
+                super()._write(former)
+            raise
+
     def restore(self, state: State) -> None:
         """Write the former value, where the file is still there and takes it.
 
@@ -122,7 +132,10 @@ class SysfsValue(KernelValue):
     def _write(self, value: str) -> None:
         super()._write(value)
         if (found := self.read()) not in (None, value):
-            raise SettingError(f"The kernel was given {value!r} for {self.path} and stays with {found!r}.")
+            raise SettingError(
+                f"The kernel was given {value!r} for {self.path} and made {found!r} of it: ask for one "
+                "that it takes as it is."
+            )
 
 
 def sysfs_values(pattern: str, value: str) -> Iterator[SysfsValue]:

@@ -372,15 +372,12 @@ def test_a_record_of_permissions_without_a_group_is_taken_back(harden: Run, node
     assert stat.S_IMODE(path.stat().st_mode) == 0o664
 
 
-@pytest.mark.parametrize("state", [{"mode": 0o664}, 7])
-def test_a_damaged_state_is_refused_by_its_name_before_anything_changes(
-    harden: Run, node: Node, state: Any
-) -> None:
+def test_a_damaged_state_is_refused_by_its_name_before_anything_changes(harden: Run, node: Node) -> None:
     path = node.file("etc/crontab", "x\n", mode=0o664)
     spec = {"path": str(path), "mode": "0640"}
     harden(("access", dict(spec)))
     data = json.loads(node.record.read_text())
-    data["originals"][f"access:{path}"]["state"] = state
+    data["originals"][f"access:{path}"]["state"]["gid"] = 2**40
     node.record.write_text(json.dumps(data))
     path.chmod(0o666)
     said = harden(("access", dict(spec)))

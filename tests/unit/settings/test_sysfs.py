@@ -20,6 +20,7 @@ Run = Callable[..., dict[str, Any]]
 
 POLICIES = "devices/system/cpu/cpufreq/policy*/scaling_governor"
 GOVERNOR = "devices/system/cpu/cpufreq/policy{}/scaling_governor"
+READ_AHEAD = "block/nvme0n1/queue/read_ahead_kb"
 SCHEDULER = "block/nvme0n1/queue/scheduler"
 
 
@@ -165,8 +166,22 @@ def test_a_value_that_the_kernel_passes_over_in_silence_is_named(
     path = tree.write(SCHEDULER, "[none] kyber\n")
     monkeypatch.setattr(type(path), "write_text", lambda *_arguments, **_options: 0)
     setting = SysfsValue(SCHEDULER, "kyber")
-    with pytest.raises(SettingError, match="stays with 'none'"):
+    with pytest.raises(SettingError, match=r"'kyber' for .*scheduler and made 'none' of it"):
         setting.apply()
+
+
+def test_a_value_that_the_kernel_rounds_is_named_and_the_former_one_is_back(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tree.write(READ_AHEAD, "128\n")
+
+    def whole_pages(to: Path, text: str, encoding: str) -> int:
+        return to.write_bytes(f"{int(text) // 4 * 4}\n".encode(encoding))
+
+    monkeypatch.setattr(type(path), "write_text", whole_pages)
+    with pytest.raises(SettingError, match=r"'1001' for .*read_ahead_kb and made '1000' of it"):
+        SysfsValue(READ_AHEAD, "1001").apply()
+    assert path.read_text() == "128\n"
 
 
 def test_compliance_finds_what_somebody_has_changed_since(run_module: Run, tree: Tree) -> None:
