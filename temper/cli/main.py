@@ -160,8 +160,8 @@ def _run(words: list[str]) -> int:
     try:
         # The commands of one module are told apart by their name.
         status: int = module.main(words if command.module == JUDGING else words[1:])
-    except KeyboardInterrupt:
-        print(f"temper {words[0]}: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print("; ".join([f"temper {words[0]}: interrupted", *map(str, stop.args)]), file=sys.stderr)
         return INTERRUPTED
     return status
 
