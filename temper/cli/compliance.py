@@ -18,10 +18,9 @@ from typing import Any
 
 from temper.base import DATA, ROOT
 from temper.base.nodes import number_of, utc
-from temper.base.options import told
 from temper.base.store import HISTORY, HistoryError
 from temper.cli import json_document
-from temper.cli.main import NOT_CARRIED_OUT
+from temper.cli.main import refused
 from temper.compliance import document, scans, tailoring
 from temper.compliance.evidence import MANIFEST, EvidenceError, digest, heads_of, verify
 from temper.compliance.history import History
@@ -272,6 +271,5 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     try:
         return int(given.function(given))
-    except (OSError, UnicodeError, HistoryError, EvidenceError, ContractError, ValueError) as error:
-        print(printable(told(error)), file=sys.stderr)
-        return NOT_CARRIED_OUT
+    except (HistoryError, EvidenceError, ContractError, ValueError) as error:
+        return refused("compliance", error)
